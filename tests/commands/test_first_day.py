@@ -90,8 +90,8 @@ def test_check_takes_a_command_without_a_file(capsys: pytest.CaptureFixture[str]
         (["sweep", "--sed", "0..4"], "did you mean seed?"),
         (["train", "--also", "x.jsonl"], 'write { task = "x.jsonl" }'),
         (["train", "--machine", "cuda"], 'write { device = "cuda" }'),
-        (["train", "--verifier", "cod"], "did you mean code?\n        your own function is my_file:grade, with --use"),
-        (["train", "--task", "big_sum"], "did you mean big_sums?\n        your own rows are the path of a .jsonl"),
+        (["train", "--verifier", "cod"], "did you mean code?\n        for your own function, write my_file:grade"),
+        (["train", "--task", "big_sum"], "did you mean big_sums?\n        for your own rows, give the path of a"),
     ],
 )
 def test_a_mistake_has_its_fix(words: list[str], fix: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,9 +185,9 @@ def test_rows_in_other_characters_name_the_model(tmp_path: Path) -> None:
     rows.write_text('{"prompt": "What is 2+4?", "answer": 6}\n{"prompt": "What is 1+1?", "answer": 2}\n')
     refusal = refusals(("task", str(rows)), ("verifier", "last_number"))
     assert "2 of 2 rows cannot be used" in refusal and "use another model, such as --model DIR" in refusal
-    assert "mend or remove" not in refusal
+    assert "correct or remove" not in refusal
     rows.write_text('{"prompt": "What is 2+4?", "answer": 6}\n{"prompt": "1+1=", "answer": ""}\n')
-    assert "mend or remove these rows" in refusals(("task", str(rows)), ("verifier", "last_number"))
+    assert "correct or remove these rows" in refusals(("task", str(rows)), ("verifier", "last_number"))
 
 
 @pytest.mark.parametrize("out", ["afile", "afile/deeper"])

@@ -39,7 +39,7 @@ def test_a_folder_with_the_name_of_a_packaged_task_does_not_hide_it(tmp_path, mo
     "name,options,message",
     [
         ("calculater", {}, "did you mean calculator?"),
-        ("zzz", {}, "your own rows are the path of a .jsonl or .parquet file"),
+        ("zzz", {}, "for your own rows, give the path of a .jsonl or .parquet file"),
         ("gsm9k", {}, "did you mean gsm8k?"),
         ("gsm8k", {"prompt": "q"}, "leave it out"),
         ("reasoning_gym:leg_counting", {"prompt": "q"}, "leave it out"),
@@ -77,7 +77,7 @@ def test_names_lead_to_verifiers(tmp_path):
     [
         ("exakt", "did you mean exact?"),
         ("last-number", "did you mean last_number?"),
-        ("zzz", "your own function is my_file:grade, with --use my_file.py"),
+        ("zzz", "for your own function, write my_file:grade and add --use my_file.py"),
         ("my_file:grade", "add --use my_file.py"),
         ("calculator_answer", "take exact or last_number"),
     ],

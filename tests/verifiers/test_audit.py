@@ -111,8 +111,8 @@ def test_exact_verifiers_have_no_error_on_their_packaged_cases(name: str):
         ("[1]", "not a JSON object"),
         ("{", "row 1: Expecting"),
         ({"answer": "4", "gold": "4"}, "no field 'right'"),
-        ({"answer": "4", "gold": "4", "right": 1}, "right is true or false"),
-        ({"answer": 4, "gold": "4", "right": True}, "answer is text"),
+        ({"answer": "4", "gold": "4", "right": 1}, "right must be true or false"),
+        ({"answer": 4, "gold": "4", "right": True}, "answer must be text"),
         ({"answer": "4", "gold": "4", "right": True, "verdict": 1}, "an unknown field 'verdict'"),
     ],
 )

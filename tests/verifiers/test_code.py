@@ -225,16 +225,16 @@ def task_of(tmp_path, *golds) -> Problems:
 @pytest.mark.parametrize(
     ("gold", "why"),
     [
-        (3, "not an object"), ({"function": "f"}, "no cases"), ({"cases": []}, "no cases"),
+        (3, "not a JSON object"), ({"function": "f"}, "no cases"), ({"cases": []}, "no cases"),
         ({**ADD, "x": 1}, "field 'x'"),
         ({"function": "a b", "cases": ADD["cases"]}, "not the name"), ({"cases": ADD["cases"]}, "stdin and stdout"),
         ({"function": "f", "cases": DOUBLE["cases"]}, "args and expected"), ({"cases": [3]}, "stdin and stdout"),
-        ({"function": "f", "cases": [{"args": 1, "expected": 2}]}, "args is not a list"),
-        ({"cases": [{"stdin": 1, "stdout": "2"}]}, "stdin is not text"),
+        ({"function": "f", "cases": [{"args": 1, "expected": 2}]}, "args must be a list"),
+        ({"cases": [{"stdin": 1, "stdout": "2"}]}, "stdin and stdout must be text"),
         ({**ADD, "unseen": 3}, "must be a list of cases"), ({**ADD, "unseen": [{"args": [1]}]}, "case 3 must have"),
         ({**ADD, "generator": "x"}, "there is a generator, but no reference"),
-        ({**ADD, "reference": 3}, "code as text"), ({**HIDDEN, "hidden": 0}, "from 1 to 64"),
-        ({**HIDDEN, "hidden": True}, "from 1 to 64"),
+        ({**ADD, "reference": 3}, "code as text"), ({**HIDDEN, "hidden": 0}, "1 <= hidden <= 64"),
+        ({**HIDDEN, "hidden": True}, "1 <= hidden <= 64"),
     ],
 )  # fmt: skip
 def test_rows_with_invalid_tests_are_named(tmp_path, gold, why):

@@ -19,7 +19,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign 
 
 
 def code_hash(method: Method) -> str:
-    """A hash of a method's constants and of its components' code, with all names of their files that this code uses.
+    """A hash of a method's constants and of its components' code, with the definitions that it uses in the same files.
 
     Comments, docstrings, formatting and messages of errors do not count, nor does other code in the same files. Fields
     that equal those of a bare `Method`, such as the curriculum `Shuffled`, do not count either: they belong to no
@@ -50,7 +50,7 @@ def _code_of(kind: Any) -> Iterator[str]:
 
 
 def _dump(node: Any) -> str:
-    """A syntax tree as text, without empty fields: `ast.dump` writes other ones in each version of Python."""
+    """A syntax tree as text, without empty fields, which `ast.dump` writes differently in each version of Python."""
     if isinstance(node, list):
         return f"[{', '.join(map(_dump, node))}]"
     if not isinstance(node, ast.AST):

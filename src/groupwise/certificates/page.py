@@ -59,7 +59,7 @@ def effect(c: Certificate) -> str:
 
 
 def page(title: str, content: str) -> str:
-    """A page with a title; `content` is HTML. It has no scripts and requests nothing."""
+    """A complete HTML page with a title; `content` is HTML. It has no scripts and requests nothing."""
     return f"""\
 <!doctype html>
 <html lang="en">

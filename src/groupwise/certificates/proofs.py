@@ -37,10 +37,12 @@ def repository() -> Path:
     root = Path(groupwise.__file__).parents[2]
     if not (root / "tests" / "golden").is_dir():
         what = "the proofs of a method are tests of the repository, and this installation has no tests"
-        raise MissingRequirement(what, fix="run it in a clone of the repository, installed by: pip install -e '.[dev]'")
+        fix = "run the command in a clone of the repository, installed by: pip install -e '.[dev]'"
+        raise MissingRequirement(what, fix=fix)
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        raise MissingRequirement(f"the proofs need {', '.join(missing)}", fix="pip install -e '.[dev]'")
+        what = f"the proofs (tests) of a method need the packages {', '.join(missing)}"
+        raise MissingRequirement(what, fix="pip install -e '.[dev]'")
     return root
 
 

@@ -24,7 +24,7 @@ from groupwise.methods import Effect, Reference
 
 SEEDS = (1, 2, 3)
 MORE_SEEDS = (4, 5, 6)
-"""The seeds of a study, and additional ones if the effect is undecided after the first."""
+"""Additional seeds of a study, for an effect that is undecided after `SEEDS`."""
 SIZES = (
     "prompts = 8", "iterations = 20", "method.group_size = 8", "method.minibatches = 2", "evaluate.every = 0",
     "evaluate.problems = 128", "save.every = 0",
@@ -153,7 +153,7 @@ def trials_of(method: str, effect: Effect, seed: int) -> tuple[Trial, Trial]:
 
 
 def compare(method: str, effect: Effect, results: Mapping[Trial, TrialResult]) -> Comparison | None:
-    """Compare a method with its parent, over the seeds for which both ran; None if too few did."""
+    """Compare a method with its parent, over the seeds for which both ran; None for too few or for infinite values."""
     pairs = [trials_of(method, effect, seed) for seed in (*SEEDS, *MORE_SEEDS)]
     found = [(results[own], results[parent]) for own, parent in pairs if own in results and parent in results]
     values = [values_of(effect, own, parent) for own, parent in found]

@@ -27,7 +27,7 @@ MAX_CHARACTERS = 1 << 20
 MAX_THREADS = 64
 """The most calls of a user's plain (not async) methods that run at the same time."""
 MAX_HUNG = 8
-"""With this many hanging calls of a user's environment, the next call raises WorkerLost."""
+"""After this many calls of plain methods that exceed the deadline, the next call raises WorkerLost."""
 
 
 def user_environment(make: Callable[[], Any], *, deadline: float = 10.0) -> Callable[[], Environment]:
@@ -64,7 +64,7 @@ class EnvironmentThreads:
         self._hung = 0
 
     async def call(self, method: Callable[..., Any], *args: Any) -> Any:
-        """Run a method in a thread: its result or exception, or TimeoutError beyond the deadline."""
+        """Call a method, a plain one in a thread: its result or exception, or TimeoutError beyond the deadline."""
         if inspect.iscoroutinefunction(method):
             async with asyncio.timeout(self.deadline):
                 return await method(*args)
@@ -72,7 +72,7 @@ class EnvironmentThreads:
             if self._hung >= MAX_HUNG:
                 raise WorkerLost(
                     f"{MAX_HUNG} calls of the environment {self.name} took more than {self.deadline:g} s",
-                    evidence="each one still runs in a thread that cannot be stopped",
+                    evidence="the thread of such a call cannot be stopped",
                     fix="limit the time of its methods, or make them async",
                 )
             result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""Metrics of conversations with an environment: turns, share of its tokens, and counts such as tool errors."""
+"""Metrics of conversations with an environment: turns, the environment's share of tokens, and counts such as errors."""
 
 from collections.abc import Sequence
 

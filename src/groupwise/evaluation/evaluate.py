@@ -52,7 +52,7 @@ class Tally:
         return self.right / self.answers if self.answers else 0.0
 
     def pass_at(self, k: int) -> float:
-        """Unbiased pass@k: the chance that one of `k` answers, drawn without replacement, is right.
+        """Unbiased pass@k: the chance that at least one of `k` answers, drawn without replacement, is right.
 
         `1 - C(n - c, k) / C(n, k)` (arXiv:2107.03374, equation 1). ValueError if there are fewer than k answers.
         """
@@ -113,7 +113,7 @@ def majority(right: int, others: tuple[int, ...], invalid: int) -> tuple[float, 
 
 
 def tally(rollout: Rollout) -> Tally:
-    """Count the answers to one problem by outcome, and the votes for each wrong answer."""
+    """Count all answers to one problem, the right ones, and the votes for each distinct wrong one."""
     outcomes = [(s.verdict, s.verdict.outcome if s.verdict else Outcome.unverifiable) for s in answer_samples(rollout)]
     wrong = [verdict.answer for verdict, outcome in outcomes if verdict and outcome is Outcome.wrong]
     others = None if None in wrong else tuple(sorted(Counter(wrong).values(), reverse=True))
@@ -194,7 +194,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def counts(rollouts: Sequence[Rollout]) -> dict[str, int]:
-    """The numbers of correct, wrong, malformed, unverifiable, truncated and missing answers."""
+    """The numbers of correct, wrong, malformed, unverifiable, scored, truncated and missing answers."""
     samples = [s for f in rollouts for s in answer_samples(f)]
     by = Counter(s.verdict.outcome if s.verdict else Outcome.unverifiable for s in samples)
     return {**{name: by[Outcome[name]] for name in ("correct", "wrong", "malformed", "unverifiable")},
@@ -256,7 +256,7 @@ def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, f
 
 
 def mean_parts(rollouts: Sequence[Rollout]) -> Mapping[str, float]:
-    """The mean of each named score in the verdicts, such as a format score, over right answers (or scored ones)."""
+    """The mean of each verdict part, such as a format score, over the answers that are correct or scored."""
     verdicts = [s.verdict for f in rollouts for s in answer_samples(f) if s.verdict]
     verdicts = [v for v in verdicts if v.outcome in (Outcome.correct, Outcome.scored)]
     names = sorted({name for v in verdicts for name in v.parts})

@@ -200,7 +200,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def is_consistent(number: Any) -> bool:
-    """Whether a stored result is intact: its settings are there, and its figures follow from its counts."""
+    """Whether a stored result is intact: it has its settings, and its counts and scores give its accuracy and score."""
     protocol, problems = number["protocol"], tallies(number)
     n, figures, scores = len(problems), number["figures"], number.get("scores", [])
     expected = {}

@@ -156,7 +156,7 @@ def _ways(total: int, left: int) -> int:
 
 @cache
 def _steps(total: int) -> tuple[tuple[str, int], ...]:
-    """The legal next steps from a running total: the text of each step, and its new total."""
+    """The next steps from a running total to totals from 0 to `LARGEST`: the text of each step, and its new total."""
     steps = ((f"{sign}{n}", _apply(sign, total, n)) for sign in "+-*" for n in range(2, 10))
     return tuple((step, after) for step, after in steps if 0 <= after <= LARGEST)
 

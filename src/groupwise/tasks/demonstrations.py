@@ -29,7 +29,7 @@ __all__ = ["Demonstration", "need_environment", "read_demonstrations"]
 T = TypeVar("T")
 
 EXAMPLE = (
-    'write one JSON object a row, such as {"prompt": "7*5=", "answer": "35"} or\n'
+    'write one JSON object per row, such as {"prompt": "7*5=", "answer": "35"} or\n'
     '{"messages": [{"role": "user", "content": "7*5="}, {"role": "assistant", "content": "35"}]}'
 )
 
@@ -106,12 +106,12 @@ def read_demonstrations(
     if faults:
         evidence = faults[:SHOWN] + [f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)
         what = f"{source}: {len(faults)} of {rows} demonstrations cannot be used"
-        raise BadData(what, evidence="\n".join(evidence), fix=f"mend or remove these rows; {EXAMPLE}")
+        raise BadData(what, evidence="\n".join(evidence), fix=f"correct or remove these rows; {EXAMPLE}")
     if not demonstrations:
         raise BadData(f"{source} holds no demonstration", evidence="0 rows", fix=EXAMPLE)
     if dropped is not None and not thoughts:
         what = f"no demonstration of {source} has a thought between {dropped.opens!r} and {dropped.closes!r}"
-        raise BadData(what, evidence=f"{rows} rows", fix="set warm_start.thought to the marks around a thought")
+        raise BadData(what, evidence=f"{rows} rows", fix="set warm_start.thought to the two tags around a thought")
     return demonstrations, SourceStats(source=source, sha256=content.digest, rows=rows, training=rows, held_out=0)
 
 

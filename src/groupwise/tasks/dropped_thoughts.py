@@ -1,4 +1,4 @@
-"""`DroppedThoughts`: empties the reasoning in some demonstrations, so that the policy learns to skip it. TON."""
+"""`DroppedThoughts`: empties the reasoning in some demonstrations, so that the policy can learn to skip it (TON)."""
 
 from dataclasses import dataclass
 

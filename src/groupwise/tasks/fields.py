@@ -10,7 +10,7 @@ from typing import Any
 from groupwise.tasks.rows import Fault, Row, kind_of
 
 LONGEST = 10_000
-"""A value in another column than problem and answer is kept if it has at most this many characters as JSON."""
+"""A value of a column other than problem and answer is kept if it has at most this many characters as JSON."""
 Problem = str | list[dict[str, Any]]
 """A problem: a text, or the messages of a conversation."""
 

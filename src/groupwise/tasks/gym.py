@@ -48,7 +48,7 @@ def generator(data_set: str) -> Any:
         raise MissingRequirement(what, evidence="it is not installed", fix=fix) from None
     if data_set not in known:
         near = get_close_matches(data_set, known, n=3, cutoff=0.4) or sorted(known)[:5]
-        fix = f"it has {counted(len(known), 'generator')}, such as {', '.join(near)}"
+        fix = f"take one of its {counted(len(known), 'generator')}, such as {', '.join(near)}"
         raise Usage(f"reasoning-gym has no generator called {data_set!r}", fix=fix)
     try:
         return gym.create_dataset(data_set, seed=SEED, size=SIZE)

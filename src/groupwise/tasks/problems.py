@@ -141,7 +141,7 @@ def read_problems(
 def _fix(faults: Sequence[Fault]) -> str:
     """The fix for rows that cannot be used: the advice of template or tokenizer, if each row fails there."""
     advice = {fault.fix if isinstance(fault, EncodingFault) else "" for fault in faults}
-    return f"mend or remove these rows; {_EXAMPLE}" if "" in advice else "\n".join(sorted(advice))
+    return f"correct or remove these rows; {_EXAMPLE}" if "" in advice else "\n".join(sorted(advice))
 
 
 def refuse_overlap(training: Sequence[Prompt], held_out: Sequence[Prompt]) -> None:
@@ -166,7 +166,7 @@ def row_of(prompt: Prompt) -> int:
     return int(prompt.id.rpartition("/")[2])
 
 
-_EXAMPLE = 'write one JSON object a row, such as {"prompt": "7*5=", "answer": 35}'
+_EXAMPLE = 'write one JSON object per row, such as {"prompt": "7*5=", "answer": 35}'
 
 
 def _fitting(row: Row, layouts: Sequence[Fields]) -> Fields:

@@ -90,7 +90,7 @@ def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
         convert = f"{shlex.join(['python', '-c', code, path.name])} > {shlex.quote(path.stem + '.jsonl')}"
         what = f"{name} is a file of a type that is not read: data rows are .jsonl or .parquet"
         raise Usage(what, fix=f"convert it in its folder:\n{convert}")
-    own_rows = "your own rows are the path of a .jsonl or .parquet file"
+    own_rows = "for your own rows, give the path of a .jsonl or .parquet file"
     if Path(f"{name}.jsonl").is_file():
         raise Usage(f"no task is called {name!r}", fix=f"write {name}.jsonl\n{own_rows}")
     if looks_like_path(name):

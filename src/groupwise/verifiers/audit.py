@@ -134,7 +134,7 @@ _FRACTION = re.compile(r"\\frac\{(\d+)\}\{(\d+)\}")
 
 
 def _in_box(form: str, unless: str = "(?!)") -> Callable[[str], str]:
-    """A function that rewrites each box as `form`, where `@` is the old content. Content with `unless` in it stays."""
+    """A function that rewrites each box as `form`, where `@` is the old content, unless that matches `unless`."""
 
     def inside(box: re.Match[str]) -> str:
         return box[0] if re.search(unless, box[1]) else r"\boxed{" + form.replace("@", box[1]) + "}"
@@ -175,7 +175,7 @@ OF_WHOLE_TEXTS = {"text": AROUND, "format": AROUND, "json_schema": AROUND, "rege
 async def count_flips(
     verifier: Verifier, result: AuditResult, names: Sequence[str] = tuple(CHANGES)
 ) -> dict[str, tuple[int, int]]:
-    """For each change of notation: how many answers it alters, and how many of these gain or lose the reward 1.
+    """For each change of notation: how many answers it alters, and how many of these gain or lose the reward 1."""
     counts = {}
     for name in names:
         change = CHANGES[name]

@@ -34,7 +34,7 @@ CACHE_SIZE = 4096
 FORM = """\
 write them as {"function": "add", "cases": [{"args": [1, 2], "expected": 3}, {"args": [2, 2], "expected": 4}]}
 or {"cases": [{"stdin": "1 2", "stdout": "3"}, {"stdin": "2 2", "stdout": "4"}]} (docs/sandbox.md)"""
-MEND = "mend or remove these rows; against a constant answer, add a case that expects another value"
+MEND = "correct or remove these rows; against a constant answer, add a case that expects another value"
 
 
 @dataclass(frozen=True, slots=True)

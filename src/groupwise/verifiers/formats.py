@@ -54,11 +54,11 @@ class Format:
 
 
 class Regex:
-    """Right if a pattern (Python's `re`) matches in the text; with `whole`, if it matches the whole text.
+    """Right if a pattern (Python's `re`) matches; if the pattern has a group, its match must equal the gold answer.
 
-    Without `pattern` the gold answer is the pattern. A pattern with a group extracts the answer instead: the group's
-    last match must equal the gold answer, up to white space around it. Without a match the answer is malformed. If
-    the search takes more than `deadline` seconds of CPU time, the answer is wrong.
+    With `whole` the pattern must match the whole text. Without `pattern` the gold answer is the pattern. A group's last
+    match is compared, up to white space around it; without a match the answer is malformed. If the search takes more
+    than `deadline` seconds of CPU time, the answer is wrong.
     """
 
     keeps_time = True

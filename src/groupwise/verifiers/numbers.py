@@ -19,7 +19,7 @@ _NUMBER = re.compile(rf"((?:(?<![\w)\]}}.])[-−+])?)\$?((?:{_DIGITS}){_POWER})(
 
 
 async def exact(prompt: Prompt, sample: Sample) -> Verdict:
-    """Right if the answer equals the gold answer, with runs of white space as one space. Malformed if it is empty."""
+    """Right if the whole text equals the gold answer, with runs of white space as one space. Malformed if empty."""
     text = " ".join(sample.text.split())
     if not text:
         return Verdict(Outcome.malformed)

@@ -180,16 +180,17 @@ class _Builder:
         for keyword in keywords:
             weight, tree = _split_weight(keyword.value)
             if keyword.arg is None or not (0 < weight < inf):
-                fix = "several(answer=math, shape=0.2 * format): names, and weights above 0"
+                fix = "write it as in several(answer=math, shape=0.2 * format)"
                 raise Usage(
-                    "each verifier in several(...) needs a name and a weight",
+                    "each verifier in several(...) needs a name, and a weight above 0 if one is given",
                     evidence=ast.unparse(keyword)[:80],
                     fix=fix,
                 )
             members.append(Member(keyword.arg, self.from_tree(tree), weight))
         if len(members) < 2:
             raise Usage(
-                "several(...) combines fewer than two verifiers", fix="several(answer=math, shape=0.2 * format)"
+                "several(...) combines fewer than two verifiers",
+                fix="write two or more: several(answer=math, shape=0.2 * format)",
             )
         return Several(members, self.deadline)
 
@@ -200,7 +201,9 @@ class _Builder:
         if name == "reasoning_gym" and not fields and self.task is not None:
             return gym_verifier(self.task, self.deadline)
         if self.task is not None and not isinstance(self.task, OF_TASKS.get(name, object)):
-            raise Usage(f"{name} grades answers of its packaged tasks only", fix="take exact or last_number")
+            raise Usage(
+                f"the verifier {name} grades answers of its packaged tasks only", fix="take exact or last_number"
+            )
         fields = self.judges.grant(fields) if name == "judge" else fields
         verifier = _create(name, fields, self.sandbox)
         if isinstance(self.task, Problems):
@@ -208,7 +211,7 @@ class _Builder:
             fits, expected = FITS.get(name) or declared
             for prompt in (*self.task.training, *self.task.held_out):
                 if not fits(gold := prompt.row.get("answer")):
-                    evidence, fix = f"{prompt.id}: {str(gold)[:80]}", "mend it, or use another verifier"
+                    evidence, fix = f"{prompt.id}: {str(gold)[:80]}", "correct this row, or use another verifier"
                     raise BadData(f"{name} needs a gold answer that is {expected}", evidence=evidence, fix=fix)
         return verifier
 
@@ -236,7 +239,7 @@ def _split_weight(tree: ast.expr) -> tuple[float, ast.expr]:
 
 
 def _unknown(name: str, more: str = "") -> Usage:
-    own = "your own function is my_file:grade, with --use my_file.py"
+    own = "for your own function, write my_file:grade and add --use my_file.py"
     return Usage(f"no verifier is called {name!r}", fix=f"{nearest(name, verifier_names())}\n{own}{more}")
 
 

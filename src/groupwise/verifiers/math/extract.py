@@ -51,7 +51,7 @@ _EMPTY_LINE = re.compile(r"\n[ \t\r]*+\n")
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """An extracted answer and the rule that found it. If `text` is empty, `rule` is the reason.
+    """An extracted answer and the rule that found it. If `text` is empty, `rule` states why no answer was found.
 
     `paragraph`: for an answer line, all text behind its marker up to an empty line.
     """

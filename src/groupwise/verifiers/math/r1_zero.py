@@ -22,7 +22,7 @@ MATHQA_UNITS = (
     "cm", "mm", "apple", "liter", "loss", "yard", "pure", "year", "increase", "decrease", "d", "less", "Surface",
     "litre", "pi sq m", "s .", "metre", "meter", "inch",
 )  # fmt: skip
-"""Units as regular expressions: a point matches any character. The plurals with s come after all singulars."""
+"""Units as regular expressions: a point matches any character. `UNITS` has all of these, then each one with an s."""
 UNITS = [re.compile(rf"(^|\W){unit}($|\W)") for unit in (*MATHQA_UNITS, *(f"{unit}s" for unit in MATHQA_UNITS))]
 SPELLINGS = (
     ("tfrac", "frac"), ("dfrac", "frac"), ("\\neq", "\\ne"), ("\\leq", "\\le"), ("\\geq", "\\ge"), ("\\left", ""),

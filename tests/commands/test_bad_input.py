@@ -142,7 +142,7 @@ def test_invalid_rows(capsys: pytest.CaptureFixture[str]) -> None:
     message = error_of(capsys, 3, *base, rows("bad.jsonl", *VALID[:2], None, again, {"prompt": "2+2=", "answer": ""}))
     assert "3 of 5 rows" in message and "row 3: empty" in message
     assert (
-        "row 4: the prompt of row 1 again, with another answer" in message
+        "row 4: it repeats the prompt of row 1 with another answer" in message
         and "row 5: field 'answer' is empty" in message
     )
     message = error_of(capsys, 3, *base, rows("text.jsonl", *VALID, {"prompt": "2+What?", "answer": 3}))

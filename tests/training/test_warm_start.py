@@ -241,7 +241,7 @@ def test_tool_messages_need_an_environment(capsys: pytest.CaptureFixture[str]) -
     [
         ({"question": "1", "answer": "2"}, "it has question, answer: say --warm_start.columns.prompt question"),
         ({"prompt": "1"}, "no field 'answer'"),
-        ({"prompt": "1", "answer": 2}, "field 'answer' is a number: a demonstration is text"),
+        ({"prompt": "1", "answer": 2}, "field 'answer' is a number: a demonstration must be text"),
         ({"prompt": "1", "answer": " "}, "field 'answer' is empty"),
         ({"prompt": "1", "answer": ["2"]}, "field 'answer' is a list"),
         ({"messages": []}, "a list of objects with role and content"),

@@ -153,7 +153,7 @@ def trials_of(method: str, effect: Effect, seed: int) -> tuple[Trial, Trial]:
 
 
 def compare(method: str, effect: Effect, results: Mapping[Trial, TrialResult]) -> Comparison | None:
-    """Compare a method with its parent, over the seeds for which both ran; None for too few or for infinite values."""
+    """Compare a method with its parent over the seeds for which both ran; None if too few did, or values are NaN."""
     pairs = [trials_of(method, effect, seed) for seed in (*SEEDS, *MORE_SEEDS)]
     found = [(results[own], results[parent]) for own, parent in pairs if own in results and parent in results]
     values = [values_of(effect, own, parent) for own, parent in found]

@@ -233,5 +233,5 @@ def calculator_tools() -> Tools:
 
 
 def python_tools(sandbox: Sandbox) -> Tools:
-    """The tool `python`: each Python block that the model writes runs in the sandbox, in a new process."""
+    """The tool `python`: the last Python block of each turn of the model runs in the sandbox, in a new process."""
     return Tools(PythonBlock(), {"python": python_tool(sandbox)})

@@ -1,4 +1,4 @@
-"""Metrics of conversations with an environment: turns, the environment's share of tokens, and counts such as errors."""
+"""Metrics of conversations with an environment: turns, share of tokens not from the model, and counts of tool calls."""
 
 from collections.abc import Sequence
 

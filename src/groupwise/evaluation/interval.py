@@ -27,7 +27,7 @@ AT_ONCE = 1 << 20  # integers in memory at a time
 
 
 def interval(*columns: Numbers) -> list[tuple[float, float]]:
-    """The 95 % interval of each column's mean. A column has one value in [0, 1] per problem. No problem gives [0, 1].
+    """The 95 % interval of each column's mean. A column has one value in [0, 1] per problem. Without any: [0, 1].
 
     >>> interval(np.zeros(0)), [round(x, 3) for x in interval(np.ones(29))[0]]
     ([(0.0, 1.0)], [0.883, 1.0])

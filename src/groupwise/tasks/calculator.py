@@ -97,7 +97,7 @@ async def calculator_answer(prompt: Prompt, sample: Sample) -> Verdict:
 
 
 def demonstrations(seed: int, n: int, chain_share: float) -> list[tuple[str, str]]:
-    """`n` pairs of a problem that is not held out and its right answer; a share `chain_share` of them has the steps.
+    """`n` pairs of a problem that is not held out and its right answer; about `chain_share` of them show the steps.
 
     >>> demonstrations(seed=4, n=2, chain_share=0.5)
     [('2+8-6*4-4=', '2+8=10;10-6=4;4*4=16;16-4=12;#12'), ('4+2-3-2*9=', '#9')]

@@ -128,17 +128,17 @@ def _read_row(row: Row | Fault, fields: Fields) -> tuple[Problem, Turns]:
     if "messages" not in row:
         problem, answer = fields.read(row)
         if not isinstance(answer, str):
-            raise Fault(f"field {fields.answer!r} is {kind_of(answer)}: a demonstration is text")
+            raise Fault(f"field {fields.answer!r} is {kind_of(answer)}: a demonstration must be text")
         return problem, [(ASSISTANT, answer)]
     messages = row["messages"]
     if not is_conversation(messages):
-        raise Fault(f"field 'messages' is {kind_of(messages)}: it is a list of objects with role and content")
+        raise Fault(f"field 'messages' is {kind_of(messages)}: it must be a list of objects with role and content")
     start = len(messages) - 1  # of the answer: walk back from the end while assistant and tool alternate
     while start > 0 and messages[start - 1]["role"] == (TOOL if messages[start]["role"] == ASSISTANT else ASSISTANT):
         start -= 1
     problem, turns = messages[:start], [(m["role"], m["content"]) for m in messages[start:]]
     if turns[-1][0] != ASSISTANT or not problem or not all(text.strip() for _, text in turns):
-        raise Fault("its messages do not end with an answer of the assistant to something")
+        raise Fault("its messages do not end with an answer of the assistant to a prompt, or one is empty")
     if problem[-1]["role"] == TOOL:
         raise Fault("two messages of the tool follow each other: write them as one")
     return problem, turns

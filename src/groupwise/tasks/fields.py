@@ -28,7 +28,7 @@ def after_hashes(prompt: Any, answer: Any) -> tuple[Any, Any]:
     """
     _, mark, gold = str(answer).rpartition("####")
     if not mark:
-        raise Fault("the answer has no line that begins with ####")
+        raise Fault("the answer has no ####")
     return prompt, gold.strip().replace(",", "")
 
 
@@ -74,7 +74,7 @@ def countdown(numbers: Any, target: Any) -> tuple[Any, Any]:
     """
     is_valid = isinstance(numbers, list) and numbers and all(type(n) is int for n in (*numbers, target))
     if not is_valid:
-        raise Fault("countdown needs a list of whole numbers and a whole number to make")
+        raise Fault("countdown needs a list of whole numbers, and a whole number as the target")
     listed = f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
     noun = "numbers" if len(numbers) > 1 else "number"
     text = f"Make {target} out of the {noun} {listed}, each used exactly once, with +, -, * and /. Give the expression."
@@ -113,9 +113,10 @@ class Fields:
         try:
             json.dumps(gold, allow_nan=False)
         except (TypeError, ValueError):
-            raise Fault(f"field {self.answer!r} is {kind_of(gold)}: an answer is text, a number or JSON") from None
+            what = f"field {self.answer!r} is {kind_of(gold)}"
+            raise Fault(f"{what}: a gold answer must be text, a number or other JSON") from None
         if not isinstance(problem, str) and not is_conversation(problem):
-            raise Fault(f"field {self.prompt!r} is {kind_of(problem)}: a prompt is text")
+            raise Fault(f"field {self.prompt!r} is {kind_of(problem)}: a prompt must be text or messages")
         return problem, gold
 
     def extra(self, row: Row) -> tuple[dict[str, Any], set[str]]:

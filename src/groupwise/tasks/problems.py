@@ -108,7 +108,7 @@ def read_problems(
             text = problem_text(problem)
             earlier, earlier_gold = first_row.setdefault(key_of(text), (rows, gold))
             if earlier != rows and str(earlier_gold) != str(gold):
-                raise Fault(f"the prompt of row {earlier} again, with another answer")
+                raise Fault(f"it repeats the prompt of row {earlier} with another answer")
             if earlier != rows:
                 repeated.append(rows)
                 continue

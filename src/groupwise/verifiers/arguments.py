@@ -12,7 +12,7 @@ Kind = Literal["answer", "group", "bulk"]
 Item = tuple[Prompt, Sample]
 
 ANSWER = ("prompt", "answer", "gold", "row", "messages", "finish", "tokens")
-"""Parameter names with a fixed meaning for one answer. A name in neither `ANSWER` nor `PLURAL` is a data column."""
+"""Parameter names with a fixed meaning for one answer. Names in neither this nor `PLURAL` are columns of the row."""
 PLURAL = {"prompts": "prompt", "answers": "answer", "golds": "gold", "rows": "row", "finishes": "finish"}
 """Names of parameters that are lists with one value per answer, each with the name for a single value."""
 BULK = ("prompts", "golds", "rows")

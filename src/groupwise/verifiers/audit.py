@@ -175,7 +175,7 @@ OF_WHOLE_TEXTS = {"text": AROUND, "format": AROUND, "json_schema": AROUND, "rege
 async def count_flips(
     verifier: Verifier, result: AuditResult, names: Sequence[str] = tuple(CHANGES)
 ) -> dict[str, tuple[int, int]]:
-    """For each change of notation: how many answers it alters, and how many of these gain or lose the reward 1."""
+    """For each change of notation: how many answers it alters, and for how many of these the acceptance changes."""
     counts = {}
     for name in names:
         change = CHANGES[name]

@@ -163,7 +163,7 @@ async def bounded(pool: FunctionPool, arguments: Sequence[Any], baseline: Sequen
         try:
             await asyncio.wrap_future(pool.submit(*baseline))
         except CpuTimeExceeded:
-            return unverifiable(f"also without the answer: {timeout}")
+            return unverifiable(f"the check is too slow even without the answer: {timeout}")
         return Verdict(Outcome.wrong, feedback=f"too slow to judge: {timeout}")
 
 

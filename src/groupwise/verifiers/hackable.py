@@ -1,4 +1,4 @@
-"""The verifier `hackable`, for studies of reward hacking: another verifier's outcome with a score easy to hack."""
+"""The verifier `hackable`, for studies of reward hacking: replaces another verifier's score by one easy to hack."""
 
 import re
 from dataclasses import replace

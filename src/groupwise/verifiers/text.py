@@ -16,7 +16,7 @@ MARKS = 30
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 SHORT = 100
-"""A text with fewer characters than this can be an answer to a choice as a whole."""
+"""A text with fewer characters than this, and no marked answer, can name an option as a whole."""
 
 
 class Text:

@@ -160,7 +160,7 @@ def send(host: socket.socket, reply: dict[str, Any]) -> None:
 
 
 def supervise(child: int, host: socket.socket, wake: socket.socket) -> NoReturn:
-    """Waits until the child ends, the host closes the socket, or SIGTERM; then kills all descendants and exits."""
+    """Waits until the child ends, the host closes the socket or SIGTERM arrives; kills all descendants, and exits."""
     poll = select.poll()
     poll.register(host, 0)
     poll.register(wake, select.POLLIN)

@@ -50,7 +50,7 @@ NAMES = (
     *("Symbol", "Function", "Number", "Integer", "Float", "Rational", "factorial", "factorial2"),
     *("sqrt", "frac", "pi", "oo", "zoo", "nan", "ln", "li", "re", "im", "ff", "rf", "csc"),
 )
-"""Names that sympy's parser knows: those that it inserts, and names of one or two different letters, `sqrt`, `frac`."""
+"""sympy's names in parsed texts: the parser's insertions, `sqrt`, `frac`, and those of up to two different letters."""
 
 
 def graded(answer: str, golds: list[str], fast: bool) -> bool:

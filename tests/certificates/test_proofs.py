@@ -64,7 +64,7 @@ def test_the_repository_is_required_with_its_tests_and_their_packages(monkeypatc
     assert (repository() / "tests" / "certificates").is_dir()
     find = importlib.util.find_spec
     monkeypatch.setattr(proofs, "find_spec", lambda name: None if name == "hypothesis" else find(name))
-    with pytest.raises(MissingRequirement, match="need hypothesis") as raised:
+    with pytest.raises(MissingRequirement, match="need the packages hypothesis") as raised:
         repository()
     assert "'.[dev]'" in raised.value.fix
     monkeypatch.setattr(proofs.groupwise, "__file__", str(tmp_path / "lib" / "groupwise" / "__init__.py"))

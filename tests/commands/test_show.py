@@ -308,7 +308,7 @@ def test_a_context_longer_than_the_model_s_is_an_error():
     [
         (None, "there is no file"),
         ([], "holds no problem"),
-        ([{"prompt": "1+1=", "answer": 2}, {"prompt": "1+1=", "answer": 3}], "row 2: the prompt of row 1 again"),
+        ([{"prompt": "1+1=", "answer": 2}, {"prompt": "1+1=", "answer": 3}], "row 2: it repeats the prompt of row 1"),
         ([{"prompt": "1+1=", "answer": 2}, {"prompt": "1+1=", "answer": 2}], ""),
         ([{"prompt": "1+1=", "answer": 2}, {"prompt": "", "answer": 2}], "row 2: field 'prompt' is empty"),
         ([{"prompt": "1+1=", "answer": 2}, {"prompt": "2+2=", "answer": 4}], ""),

@@ -175,7 +175,7 @@ def test_demonstrations_differ_by_seed_alone():
 
 @pytest.mark.parametrize("chain_share", [-0.1, 1.1, float("nan")])
 def test_an_invalid_share_is_refused(chain_share: float):
-    with pytest.raises(ValueError, match="between 0 and 1"):
+    with pytest.raises(ValueError, match="0 <= chain_share <= 1"):
         demonstrations(0, 1, chain_share)
 
 

@@ -165,7 +165,7 @@ FAULTS = [
     ({"prompt": "a", "answer": None}, "row 2: field 'answer' is empty"),
     ({"prompt": "a", "answer": []}, "row 2: field 'answer' is empty"),
     ({"prompt": "a", "answer": {}}, "row 2: field 'answer' is empty"),
-    ({"prompt": "1+1", "answer": 3}, "row 2: the prompt of row 1 again"),
+    ({"prompt": "1+1", "answer": 3}, "row 2: it repeats the prompt of row 1"),
     ({"prompt": " 1+1\n", "answer": 3}, "row 2: it repeats the prompt of row 1 with another answer"),
     ({"prompt": [{"role": "user"}], "answer": 3}, "row 2: field 'prompt' is a list: a prompt must be text or messages"),
     (
@@ -187,7 +187,7 @@ def test_a_row_is_refused_with_its_number(tmp_path, fault: object, message: str)
 def test_all_faults_are_reported_together(tmp_path):
     error = refused(write(tmp_path / "a.jsonl", row(1), b"\n", 3, {**row(1), "answer": 7}, *[{}] * 10))
     assert "13 of 14 rows" in error and "row 2: empty" in error and "row 3: a number" in error
-    assert "row 4: the prompt of row 1 again" in error and "and 8 more" in error
+    assert "row 4: it repeats the prompt of row 1" in error and "and 8 more" in error
 
 
 def test_exit_code_is_that_of_bad_data(tmp_path):

@@ -163,7 +163,7 @@ def check_options(overrides: Sequence[tuple[str, str]], command: argparse.Argume
 
 
 def name_runs(a: argparse.Namespace) -> None:
-    """Replace a run's name without its time by the newest such run: `runs/first`, or `first` for a run or a model."""
+    """Replace each run in the arguments without its time, such as `runs/first`, by the newest run of that name."""
     from groupwise.runs.stems import newest_run, run_or_model
 
     only_runs = a.command in ("resume", "report", "watch", "compare", "whatif", "explain")
@@ -177,7 +177,7 @@ def name_runs(a: argparse.Namespace) -> None:
 
 
 def print_text(a: argparse.Namespace) -> int:
-    """Run a command that only prints packaged text, such as `methods` or `completion`, without importing torch."""
+    """Run `methods`, `help` or `completion`. Only `methods --map` imports torch."""
     from groupwise.data import visible
 
     match a.command:
@@ -201,7 +201,7 @@ def print_text(a: argparse.Namespace) -> int:
 
 
 def inspect(a: argparse.Namespace) -> int:
-    """Run a command that needs neither weights nor an engine. `report` and `compare` import no torch."""
+    """Run a command on runs, recipes, methods or this machine. `report`, `watch` and `compare` import no torch."""
     if a.command == "report":
         from groupwise.report.report import report
 

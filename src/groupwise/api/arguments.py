@@ -1,4 +1,4 @@
-"""Converts the arguments of `gw.train` and others to recipe fields, data rows and reward functions."""
+"""Converts the arguments of `gw.train` and similar calls to recipe fields, data rows and reward functions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class Arguments:
     reward: Reward = NO_REWARD
 
     def write(self, data: Path, code: Path, allowed: Permissions) -> tuple[list[tuple[str, Any]], Use]:
-        """Write the data rows to the file `data`, and the reward functions to the folder `code`, for the run.
+        """Write the data rows to the file `data`, and reward functions with a source text to the folder `code`.
 
         Returns the overrides with the fields for these files, and the loaded code.
         """
@@ -38,7 +38,7 @@ class Arguments:
 
 
 def arguments_of(given: Mapping[str, Any], settings: Mapping[str, Any]) -> Arguments:
-    """Combine a call's named arguments (`given`, without those that are None) with its recipe fields.
+    """Combine a call's named arguments (`given`; None counts as not given) with its recipe fields (`settings`).
 
     Raises `Usage` for a field that is set twice or unknown, and for data or a reward of another kind.
     """

@@ -75,7 +75,7 @@ def evaluate(
 
 
 def name_of(model: Run | str | Path) -> str:
-    """The directory of a run, whose name may lack the time (`runs/first`); else the name of the model."""
+    """The directory of a run, also for a name without the time (`runs/first`); for a model, the name as it is."""
     return str(model.directory) if isinstance(model, Run) else run_or_model(str(model))
 
 

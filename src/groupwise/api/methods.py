@@ -16,7 +16,7 @@ __all__ = ["list_methods", "load_method"]
 
 
 def list_methods() -> list[str]:
-    """The names of the published methods, by the year and the arXiv number of their papers.
+    """The names of the published methods, sorted by the year and the arXiv number of their papers.
 
     >>> list_methods()[:2]
     ['reinforce', 'ppo']

@@ -32,7 +32,7 @@ NO_REWARD = Reward("")
 
 
 def write_code(grades: Reward, folder: Path) -> list[Path]:
-    """Write the reward functions to a Python file, whose folder is created. Returns the files to load."""
+    """Write the reward functions to `folder/reward.py`. Returns the files to load; none without functions."""
     if not grades.source:
         return []
     path = folder / f"{STEM}.py"
@@ -64,7 +64,8 @@ def _member(name: str, value: object, sources: dict[str, str], in_memory: dict[s
     weight, grade = value if isinstance(value, tuple) and len(value) == 2 else (1.0, value)
     if not name.isidentifier() or isinstance(weight, bool) or not isinstance(weight, int | float):
         fix = 'write names and weights as in reward={"right": "math", "short": (0.1, brevity)}'
-        raise Usage(f"the reward {name!r} cannot be used", evidence=repr(value)[:80], fix=fix)
+        what = f"the reward {name!r} needs a Python identifier as its name and a number as its weight"
+        raise Usage(what, evidence=repr(value)[:80], fix=fix)
     text = repr(_name(grade, sources, in_memory))
     return f"{name}={text}" if weight == 1 else f"{name}={weight!r}*{text}"
 

@@ -1,4 +1,4 @@
-"""Writes data rows of a Python program (dicts in memory) to the data file of a run."""
+"""Writes data rows of a Python program (dicts in memory) to a JSON-lines file, which becomes the task."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ def rows_in_memory(data: object) -> list[Mapping[str, Any]] | None:
 
 
 def task_fields(rows: Iterable[Mapping[str, Any]], path: Path) -> dict[str, Any]:
-    """The recipe fields for a task that is a file of data rows. Rows without gold answers get no answer column."""
+    """The recipe fields for a task in a file of data rows. If no row has an answer, `columns.answer` is empty."""
     fields: dict[str, Any] = {"task": str(path)}
     return fields if has_answers(rows) else fields | {"columns": {"answer": ""}}
 

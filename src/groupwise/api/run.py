@@ -77,12 +77,12 @@ class Run:
 
     @property
     def done(self) -> int:
-        """The number of completed iterations."""
+        """The number of completed iterations; in a run of phases, those of the last started phase."""
         return read(self._last).last
 
     @property
     def iterations(self) -> int:
-        """The number of iterations that the recipe plans."""
+        """The planned number of iterations; in a run of phases, that of the last started phase."""
         return RunInfo.read(self._last).iterations
 
     def samples(self, iteration: int | None = None) -> list[dict[str, Any]]:
@@ -96,7 +96,7 @@ class Run:
         if chosen not in numbers:
             known = f"iterations {numbers[0]} to {numbers[-1]}" if numbers else "no iteration"
             raise BadData(f"{self.directory} has no samples of iteration {chosen}", evidence=f"it has {known}",
-                          fix="name one of these: run.samples(iteration)")  # fmt: skip
+                          fix="pass an iteration that has samples, or wait for the next one: run.samples(iteration)")  # fmt: skip
         return read_lines(layout.sample_file(chosen, SAMPLE_FILES[0]))
 
     @property
@@ -118,7 +118,7 @@ class Run:
         return sample(self, prompt, **settings)
 
     def stop(self, cause: str = "stopped by a callback") -> None:
-        """Ask the training loop to save and end after the present iteration. No effect if the run is not training."""
+        """Ask the training loop to save and end after this iteration. Works only on the `Run` of `on_iteration`."""
         self._stop(cause)
 
     def _repr_html_(self) -> str:

@@ -30,7 +30,7 @@ from groupwise.training.progress import print_note
 from groupwise.training.run import Control, Ending, begin, directory_name, read_checked, reopen, run_from
 
 Finish = Callable[[Ending], object]
-"""A function that is called with how a run, or each of its phases, ended."""
+"""A function that receives the ending of a run, or of each phase of a run."""
 
 
 def start(
@@ -60,7 +60,7 @@ def start(
 def start_phases(
     run: Path, data: Mapping[str, Any], use: Use, options: RunOptions, finish: Finish, control: Control | None
 ) -> Ending:
-    """Check all phases of a recipe's tables, write the recipe to the run's directory, and run the phases."""
+    """Check all phases of a recipe, write the recipe to the run's directory, and run the phases."""
     data, notes = complete_phases(data, trust_remote_code=use.trust_remote_code)
     raise_all(check_phases(read_phases(data), use))  # each phase prints its other notes when it starts
     for note in notes:
@@ -72,7 +72,7 @@ def start_phases(
 def proceed(
     run: Path, options: RunOptions, finish: Finish, control: Control | None = None, reward: Reward = NO_REWARD
 ) -> Ending:
-    """Continue a run, or its first unfinished phase, from the newest checkpoint. Returns how it ended.
+    """Continue a run from its newest checkpoint, and run its later phases. Returns how it ended.
 
     `reward` has the functions that the run was started with.
     """
@@ -92,7 +92,7 @@ def proceed(
 
 
 def train(run: Path, ready: Runtime, options: RunOptions, finish: Finish, control: Control | None) -> Ending:
-    """Train to the end of a run, from its newest checkpoint or from the start, then end the verifier's workers."""
+    """Train a run until it ends or is stopped, end the verifier's workers, and pass the ending to `finish`."""
     how: dict[str, Any] = {"strict": options.strict, "changed": options.changed, "control": control}
     try:
         ending = run_from(run, ready, options.stop_after, **how)
@@ -150,7 +150,7 @@ def recorded_code(run: Path, info: RunInfo | None, reward: Reward, options: RunO
 
 
 def has_code(source: str, path: Path, info: RunInfo | None, *, changed: bool) -> bool:
-    """Whether a run has a file of reward functions. `BadData` if it differs from `source`, unless `changed`."""
+    """Whether a run has a file of reward functions. If it is not `source`: `BadData`, or with `changed` a new file."""
     if not path.is_file() or (info is not None and STEM not in info.use):
         return False
     given, present = source.encode(), path.read_bytes()
@@ -165,7 +165,7 @@ def has_code(source: str, path: Path, info: RunInfo | None, *, changed: bool) ->
 
 
 def check_in_memory(info: RunInfo, functions: Mapping[str, Callable[..., Any]], *, changed: bool) -> None:
-    """`BadData` for another reward function in memory than the run was started with, `Usage` for an additional one."""
+    """`Usage` for a reward function that the run was started without, `BadData` for a changed one unless `changed`."""
     for name, function in functions.items():
         if name not in info.in_memory:
             raise Usage(f"this run was started without the reward {name}", fix="leave out the argument reward")

@@ -1,4 +1,4 @@
-"""Copies the source of a user's function, so that a worker process can run it, if it needs no other objects."""
+"""Copies a user's function as text for worker processes, if it uses only builtins and names of installed modules."""
 
 import builtins
 import inspect
@@ -15,9 +15,9 @@ from typing import Any
 def file_source(function: Callable[..., Any]) -> str | None:
     """The text of a Python file that defines the function; None if the function must stay in the calling process.
 
-    The file has the function and the imports of the modules that it names. A lambda, a method, a decorated function, a
-    closure, and a function that names anything else outside itself (a variable, a class, a neighbouring function) have
-    no such file.
+    The file has the function, and imports of the installed modules and their objects that it names. A lambda, a method,
+    a decorated function, a closure, and a function that names anything else outside itself (a variable, a class or a
+    function of the program) have no such file.
 
     >>> import textwrap as tw
     >>> file_source(lambda row, answer: 1.0) is None
@@ -61,7 +61,7 @@ def _global_names(table: symtable.SymbolTable) -> set[str]:
 
 
 def _import_of(name: str, module: dict[str, Any]) -> str | None:
-    """The statement that imports a global name; None if it is not a module or an object of an installed module."""
+    """The statement that imports a global name; None if it is neither an installed module nor an object of one."""
     if name not in module:
         return None
     value = module[name]

@@ -44,7 +44,7 @@ def train(
     judges: Sequence[str] = (),
     **settings: Any,
 ) -> Run:
-    """Train a model, and return the finished run.
+    """Train a model, and return its run, finished or stopped.
 
     `recipe` is a TOML file, the name of a packaged recipe, or a `Recipe`; the other arguments change its fields. A file
     with phases starts a run of phases. `model` is a directory, a packaged name or a name on the hub. `data` is a list

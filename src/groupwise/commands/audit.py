@@ -34,9 +34,9 @@ from groupwise.verifiers.audit import (
 )
 
 PEERS = {"math": ("math_verify", "math_dr_grpo", "math_dapo", "last_number")}
-"""Other verifiers that `audit` measures for comparison, unless the command names some."""
+"""Verifiers that `audit NAME` also measures, for comparison, by NAME. None with `--cases`, or with several names."""
 WITH_MATH_CASES = (*PEERS["math"], "exact")
-"""Verifiers that are audited on the labelled cases of `math`, since they have none. So are the user's functions."""
+"""Verifiers without packaged cases, which are audited on those of `math`. So are the user's functions."""
 
 
 def audit(

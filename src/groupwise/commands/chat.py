@@ -14,7 +14,7 @@ from groupwise.training.progress import print_note
 Answering = Callable[[Any], Coroutine[Any, Any, tuple[Sample, ...]]]
 """A function that answers one prompt or one conversation: `OpenModel.answers`."""
 ALONE = [("environment", ""), ("method.strategy", "Independent"), ("evaluate.strategy", "Independent")]
-"""Overrides that remove a run's environment: in a chat, the user takes its place."""
+"""Overrides that remove a run's environment and strategies: in a chat, the user takes their place."""
 
 
 def chat(

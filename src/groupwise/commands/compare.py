@@ -19,7 +19,7 @@ from groupwise.runs.phases import finished_run
 
 
 def compare(a: str, b: str, allow: Sequence[str] = ()) -> int:
-    """Print the paired differences of two evaluations. Raises `Usage` if their protocols differ."""
+    """Print the paired differences of two evaluations. `Usage` if settings beyond `MAY_DIFFER` and `allow` differ."""
     for left, right in pairs(Path(a), Path(b), allow):
         if left.samefile(right):
             raise Usage("A and B are the same evaluation", evidence=str(left), fix="name another run or file as B")
@@ -57,7 +57,7 @@ def newest_first(evaluations: Mapping[str, Path]) -> list[Path]:
 
 
 def comparable(a: Mapping[str, Any], b: Mapping[str, Any], allow: Sequence[str]) -> bool:
-    """Whether two evaluations have as many results and problems, with protocols that `compare` accepts."""
+    """Whether two evaluations have equal numbers of results and problems, and protocols that `compare` accepts."""
     matched = list(zip(a["numbers"], b["numbers"]))
     return len(a["numbers"]) == len(b["numbers"]) and not any(
         len(x["problems"]) != len(y["problems"]) or forbidden(x["protocol"], y["protocol"], allow) for x, y in matched
@@ -123,7 +123,7 @@ def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
 
 
 def seams(evaluation: Path) -> list[str]:
-    """Lines about the extensions to more iterations of the run that was evaluated, if its directory has the file."""
+    """One line for each extension of the evaluated run to more iterations, if the file is in the run's directory."""
     run = evaluation.resolve().parent.parent
     if RunLayout(run).evaluations != evaluation.resolve().parent or not RunLayout(run).is_run:
         return []
@@ -137,7 +137,7 @@ def seams(evaluation: Path) -> list[str]:
 
 
 def check_protocols(a: Mapping[str, Any], b: Mapping[str, Any], allow: Sequence[str]) -> None:
-    """Raise `Usage` if two evaluations differ in settings that affect their figures. It lists these settings."""
+    """Raise `Usage` with the settings that differ, affect the figures of an evaluation, and are not in `allow`."""
     if found := forbidden(a, b, allow):
         lines = [f"{name}: {shortened(x)} in A, {shortened(y)} in B" for name, x, y in found]
         fields = " ".join(f"--allow {name}" for name, _, _ in found)
@@ -163,7 +163,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, A
 
 
 def flat(record: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:
-    """The nested settings of an evaluation (its protocol) as one dict with dotted names."""
+    """The nested settings of an evaluation (its protocol) as pairs of dotted name and value."""
     for name, value in record.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{under}{name}.")

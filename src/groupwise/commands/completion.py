@@ -9,7 +9,7 @@ from groupwise.methods.families import method_files
 
 SHELLS = ("bash", "zsh", "fish")
 FIELDS = ("train", "eval", "sample", "chat", "check", "sweep", "help")
-"""Commands that take recipe fields as options."""
+"""Commands that take recipe fields: as options, or (`help`) as an argument."""
 METHODS = ("show", "diff", "methods", "certify")
 """Commands that take a method's name."""
 

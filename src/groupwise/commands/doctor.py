@@ -1,4 +1,4 @@
-"""`groupwise doctor`: what this machine provides, and for each missing requirement the command that installs it."""
+"""`groupwise doctor`: checks this machine, and prints a command or advice for each failed check."""
 
 import json
 import os

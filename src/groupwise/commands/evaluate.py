@@ -52,7 +52,7 @@ def sample(
     n: int = 1,
     answer: str | None = None,
 ) -> int:
-    """Print `n` ungraded answers of a model directory or of a run's model to one prompt.
+    """Print `n` answers of a model directory or of a run's model to one prompt. No verifier grades them.
 
     A single answer is greedy unless the overrides choose how tokens are drawn. `at` chooses a checkpoint of a run.
     """

@@ -19,7 +19,7 @@ WIDTH = 116
 
 
 def explain(name: str) -> int:
-    """Print the meaning of a recipe field, of a section, or of a component's constant; without a name, all fields."""
+    """Print the help on a recipe field, a section or a component's constant; without a name, a list of all fields."""
     print(visible(field_help(name.removeprefix("--").removeprefix("recipe.").strip(".")), lines=True))
     return 0
 

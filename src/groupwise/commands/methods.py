@@ -80,7 +80,7 @@ def likeness(a: Entry, b: Entry) -> float:
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """Every published method, by year and arXiv number."""
+    """Every published method, sorted by year and arXiv number."""
     lines = files(ROOM).joinpath(CHANGES).read_text(encoding="utf-8").splitlines()
     changes = dict(line.split(": ", 1) for line in lines)
     found = [_entry(name, module, changes.get(name, "")) for name, module in method_files().items()]

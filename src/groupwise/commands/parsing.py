@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The argument parser of all commands; those that take recipe fields also accept `--dotted.field value`."""
+    """The argument parser of all commands; and, by name, an option parser for each command that takes recipe fields."""
     table = argparse.ArgumentParser(
         prog="groupwise",
         description="Reinforcement-learning post-training of language models with verifiable rewards.",

@@ -78,7 +78,7 @@ def read(what: str) -> Any:
 
 
 def table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Lay rows out as aligned columns of `width` characters in total, with wrapped cells.
+    """Lay rows out as aligned columns of at most `width` characters in total, with wrapped cells.
 
     >>> print("\\n".join(table([("", "paper"), ("clip", "0.2 and 0.28")], 20)))
           paper

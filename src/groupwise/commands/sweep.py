@@ -90,14 +90,15 @@ def combinations(overrides: Sequence[tuple[str, str]]) -> list[Combination]:
     values = {path: values_of(text) for path, text in overrides}
     swept = [path for path, texts in values.items() if len(texts) > 1]
     if (count := math.prod(map(len, values.values()))) > MOST:
-        raise Usage(f"the sweep has {count} runs", evidence=f"most are {MOST}", fix="sweep fewer values")
+        raise Usage(f"the sweep has {count} runs", evidence=f"the limit is {MOST} runs", fix="sweep fewer values")
     found = []
     for texts in itertools.product(*values.values()):
         chosen = dict(zip(values, texts))
         found.append(Combination(tuple(chosen.items()), tuple((path, chosen[path]) for path in swept)))
     if len({c.name for c in found}) < len(found):
         raise Usage(
-            "two runs of the sweep would have the same name", fix="write each value once; sweep fields with other names"
+            "two runs of the sweep would have the same name",
+            fix="write each value once; in a name '-' replaces all but letters, digits, '.', '_' and '-'",
         )
     return found
 
@@ -122,13 +123,13 @@ def values_of(text: str) -> tuple[str, ...]:
 
 
 def run_of(directory: Path, combination: Combination) -> Path | None:
-    """The newest run of a combination in a sweep's directory."""
+    """The newest run of a combination in a sweep's directory; None if there is none."""
     stem = str(directory / combination.name)
     return None if (run := newest_run(stem)) == stem else Path(run)
 
 
 def existing(directory: Path, combination: Combination, command: str) -> Path | None:
-    """The run of a combination, if the same command started it. `Usage` if another command did."""
+    """The newest run of a combination, or None. `Usage` if another command started it."""
     if (run := run_of(directory, combination)) is None:
         return None
     if (started := str(read(run).about.get("command", ""))) != command:

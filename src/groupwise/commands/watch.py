@@ -52,7 +52,7 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_address[1]}/{self.token}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore errors of a connection that the browser closed early."""
+        """Print nothing about a failed request, such as one that the browser closed early."""
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -62,7 +62,7 @@ def starting_point(
 
 
 def complete_phases(data: Mapping[str, Any], *, trust_remote_code: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """A recipe with phases, where each phase's table also has the defaults for its model; and a note on each phase.
+    """Add the defaults for its model to each phase's table. Returns the recipe, and a note on each phase with defaults.
 
     They are the budget of an answer and the dtype, which then stay if another machine continues the run. The model of
     an earlier phase does not exist yet: the model that it starts from has the same shape.
@@ -133,7 +133,7 @@ def learning_rate(weights: int, *, adapter: bool) -> float:
 
 
 def is_packaged(data: Mapping[str, Any]) -> bool:
-    """Whether a recipe's tables name the model and the task of the packaged recipe, or neither."""
+    """Whether a recipe's tables set no other model and no other task than the packaged recipe."""
     packaged = read_toml(DEFAULT)
     return all(str(data.get(name, packaged[name])) == packaged[name] for name in ("model", "task"))
 

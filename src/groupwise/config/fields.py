@@ -162,7 +162,7 @@ def section_text(section: str) -> str:
 
 
 def part_constants(socket: str, constant: str) -> dict[str, tuple[str, str]]:
-    """The type and default of a constant in each component that implements a Protocol and has it, by component.
+    """The type and default of a constant, by component, for each component of a Protocol that has this constant.
 
     >>> part_constants("Surrogate", "high")["Clip"]
     ('a number', '0.2')

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def imported_files(path: Path) -> dict[str, Path]:
-    """The files in the same folder that a Python file imports, directly or through each other, by relative path.
+    """The files, in its folder or below, that a Python file imports directly or through each other, by relative path.
 
     A file that is not valid Python imports nothing. Imports by a computed name are not found.
     """

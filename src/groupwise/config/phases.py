@@ -36,7 +36,7 @@ class Phase:
 
     @property
     def base(self) -> str:
-        """The name of the published method that the phase's method starts from, or an empty string."""
+        """The name of the method, published or the user's, that the phase's method starts from; or an empty string."""
         return base_of(self.changes) or base_of(self.common)
 
     @property

@@ -10,7 +10,7 @@ from groupwise.runs.format_1 import MOVED, renamed_key
 from groupwise.runs.phases import KEY
 
 SWITCHES = ("use", "unsafe_local_exec", "trust_remote_code", "key", "judge")
-"""Options that run code or read secrets. They are command-line options only, so that a recipe cannot set them."""
+"""Options that run code, read secrets or send data. They are command-line options only: no recipe can set them."""
 UPGRADE = "write the new name, or print the whole recipe with new names: groupwise recipe upgrade FILE"
 REPLACEABLE = ("engine",)
 """Tables whose fields depend on a class that may be in the user's file, so they are unknown before it is loaded."""
@@ -36,7 +36,7 @@ def suggestion(name: str, names: Iterable[str]) -> str:
 
 
 def unknown_keys(where: str, owner: str, key: str, item: object, known: Iterable[str]) -> list[Usage]:
-    """The errors for an unknown field of the class `owner`: one, or one for each field in a table of verl's.
+    """The errors for an unknown field of the class `owner`: one, or one for each option of TRL or verl in a table.
 
     `item` is the key's value.
     """

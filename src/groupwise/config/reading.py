@@ -103,7 +103,7 @@ class Reading:
         return MISSING if MISSING in new.values() else tuple({**old, **new}.items())
 
     def elements(self, data: Mapping[str, Any], args: Sequence[Any], current: Sequence[Any], where: str) -> Any:
-        """Replace elements of the current tuple, which a table gives by index."""
+        """Replace elements of the current tuple by the values of a table with indices as keys."""
         values = list(current)
         for key, x in data.items():
             if not key.isdecimal() or int(key) >= len(values):
@@ -216,7 +216,7 @@ class Reading:
         return part
 
     def check_user_names(self, recipe: Recipe) -> None:
-        """Record an error for each verifier or environment that the user's files do not define."""
+        """Record an error for each verifier or environment like `my_file:grade` that the user's files do not define."""
         from groupwise.verifiers import user_functions  # all verifiers; `show` and `diff` need none
 
         mixed = {f"recipe.also.{i}.verifier": also.verifier for i, also in enumerate(recipe.also)}
@@ -235,7 +235,7 @@ class Reading:
             return self.problem(where, error.what, error.fix)
 
     def fitting(self, part: Any, hint: Any, where: str) -> Any:
-        """Return the component if it implements the Protocol `hint`, by its argument counts; else record an error."""
+        """Return the component if it implements the Protocol `hint` (see `fits`); else record an error."""
         if not isinstance(hint, type) or fits(part, hint):
             return part
         return self.problem(

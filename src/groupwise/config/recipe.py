@@ -78,8 +78,8 @@ class WarmStart:
         at_least(self, steps=1, per_step=1, save_every=1, drop_thoughts=0)
         if self.drop_thoughts > 1 or not self.thought[1]:
             raise ValueError(
-                f"drop_thoughts is {self.drop_thoughts} and thought {self.thought}\n"
-                "drop_thoughts is a share from 0 to 1, and the second mark of thought is not empty"
+                f"drop_thoughts is {self.drop_thoughts} and thought is {self.thought}\n"
+                "use drop_thoughts <= 1, and a second mark of thought that is not empty, such as </think>"
             )
 
 
@@ -116,7 +116,10 @@ class Machine:
     def __post_init__(self) -> None:
         at_least(self, threads=1, microbatch_tokens=1)
         if not (self.deadline > 0 and self.verdict_deadline > 0):
-            raise ValueError("deadline and verdict_deadline must be above 0 seconds")
+            raise ValueError(
+                f"deadline is {self.deadline} and verdict_deadline is {self.verdict_deadline}\n"
+                "use numbers above 0 seconds"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +217,7 @@ class Recipe:
         if self.sampling.truncated:
             raise ValueError(
                 "sampling is truncated (top_p, top_k or min_p), which biases every ratio in training\n"
-                "leave it out; eval and sample accept it: groupwise eval RUN --sampling.top_p 0.9"
+                "leave the setting out; eval and sample accept it: groupwise eval RUN --sampling.top_p 0.9"
             )
         if self.sampling.temperature == 0:
             raise ValueError(

@@ -36,13 +36,13 @@ class UnloadedPart:
 
 @cache
 def parts() -> Mapping[str, Any]:
-    """All components of the package, by public name."""
+    """All public objects of the `ROOMS`, by name; the components of the package are among them."""
     rooms = [importlib.import_module(f"groupwise.{room}") for room in ROOMS]
     return {name: getattr(room, name) for room in rooms for name in room.__all__}
 
 
 def part_named(name: str) -> Any:
-    """The component with a public name; None if there is none. Imports only its file."""
+    """The component, or other public object of the `ROOMS`, with this name, or None. Imports only its file."""
     home = next((room for room in ROOMS if name in names_of(f"groupwise.{room}")), None)
     return getattr(importlib.import_module(f"groupwise.{home}"), name) if home else None
 
@@ -113,7 +113,7 @@ def definition_of(part: Any) -> Any:
 
 
 def is_part(thing: Any, socket: Any) -> bool:
-    """Whether an object can be a component for a Protocol: a function with its number of arguments, or a dataclass."""
+    """Whether an object can be a component: a dataclass, or a function with the Protocol's number of arguments."""
     if inspect.isfunction(thing):
         return len(inspect.signature(thing).parameters) == _arity(socket)
     return is_dataclass(thing)

@@ -1,4 +1,4 @@
-"""Converts keyword arguments of `groupwise.train` and others to recipe fields."""
+"""Converts keyword arguments of `groupwise.train` and similar calls to recipe fields."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -89,7 +89,7 @@ def as_data(value: Any, hint: Any = Any) -> Any:
 
 
 def base_name(method: Method) -> str:
-    """The name of the published method that equals `method`, or differs from it in numbers only; else empty.
+    """The name of the published method that equals `method`, or differs only in numbers and booleans; else empty.
 
     >>> from groupwise.methods import gspo
     >>> base_name(gspo(group_size=8)), base_name(Method())

@@ -23,7 +23,7 @@ from groupwise.runs.phases import KEY, trained_model
 
 T = TypeVar("T")
 DEFAULT = Path(__file__).with_name("default.toml")
-"""The recipe that is used if a command names none."""
+"""The packaged recipe `calculator`: the recipe of a command that names no recipe, no model and no task."""
 
 # Reading
 
@@ -114,7 +114,7 @@ def read_tables(tables: Sequence[tuple[str, Mapping[str, Any]]], use: Use | None
 
 
 def base_of(data: Mapping[str, Any]) -> str:
-    """The name of the published method that a recipe's tables start from; empty if they name none.
+    """The name of the method, published or the user's, that a recipe's tables start from; empty if they name none.
 
     >>> base_of({"method": "dapo"}), base_of({"method": {"group_size": 4}})
     ('dapo', '')

@@ -90,7 +90,7 @@ class Use:
         return "".join(f" {shlex.quote(word)}" for word in words)
 
     def digest(self, stem: str) -> str | None:
-        """The SHA-256 of a loaded file, and of its imports if it has any; None if it is not loaded."""
+        """One SHA-256 of a loaded file and the files that it imports from its folder; None if it is not loaded."""
         own = {name: digest for name, digest in self.hashes.items() if name.partition("/")[0] == stem}
         return own.get(stem) if len(own) < 2 else sha256(repr(sorted(own.items())).encode()).hexdigest()
 
@@ -107,7 +107,7 @@ class Use:
         if not hasattr(self.modules[stem], attribute):
             raise Usage(
                 f"{stem}.py does not define {attribute!r}",
-                fix=f"it defines {', '.join(self.functions) or 'no functions'}",
+                fix=f"the loaded files define {', '.join(self.functions) or 'no functions'}",
             )
         return getattr(self.modules[stem], attribute)
 

@@ -34,7 +34,7 @@ class Packed:
 
 
 def activation_bytes(shape: Shape, packed: Packed, size: int, *, recompute: bool, on_cpu: bool) -> int:
-    """Bytes stored by the forward of a microbatch, and those that the backward of a layer adds.
+    """Bytes that the forward of a microbatch stores, plus those that the backward of one layer adds.
 
     `size` is that of a number of the weights. With `recompute` a layer stores its input, and only one layer at a time
     all of its numbers. The backward of a layer adds the gradients of two inner vectors and of the residual stream.
@@ -62,7 +62,7 @@ def layer_bytes(shape: Shape, packed: Packed, size: int, *, on_cpu: bool) -> int
 
 
 def norm_bytes(width: int, size: int) -> int:
-    """Bytes that a norm stores per token: its unit, at least in float32, and its output."""
+    """Bytes that a norm stores for each token: the normalised vector, at least in float32, and the output."""
     return width * (max(size, 4) + size)
 
 

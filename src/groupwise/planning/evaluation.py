@@ -1,4 +1,4 @@
-"""Predicts the size of an evaluation: prints it if it is large, and refuses one that does not fit in memory."""
+"""Predicts the size of an evaluation: a line of text for a large one, `Usage` for one that does not fit in memory."""
 
 from groupwise.data import Usage
 from groupwise.planning.memory import GIB, TOKEN

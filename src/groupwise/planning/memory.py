@@ -122,7 +122,7 @@ def adapter_weights(shape: Shape, lora: Lora) -> int:
 
 
 def side_model_bytes(part: SideModel, weights: int, size: int) -> int:
-    """Bytes of a side model's weights: none for a shared trunk, and float32 copies beside a half-precision average."""
+    """Bytes of a side model's weights: 0 for a shared trunk; a half-precision `EMA` has float32 copies in addition."""
     if isinstance(part, ValueModel) and part.trunk == "shared":
         return 0
     return weights * (size + 4 if isinstance(part, EMA) and size < 4 else size)
@@ -175,7 +175,7 @@ def microbatch(recipe: Recipe, context: int) -> tuple[Packed, bool]:
 
 
 def logit_bytes(shape: Shape, tokens: int) -> int:
-    """Bytes of the learner's logits: three float32 blocks of at most `LOGITS` numbers."""
+    """Bytes of the learner's logits: three float32 blocks of at most `LOGITS` numbers, or `NARROWEST` per token."""
     return 3 * 4 * min(tokens * shape.vocabulary, max(LOGITS, tokens * NARROWEST))
 
 

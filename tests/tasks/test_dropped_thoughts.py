@@ -63,7 +63,7 @@ def test_a_thought_may_begin_the_answer():
 def test_marks_that_no_demonstration_has_are_refused(rows: Path):
     with pytest.raises(BadData, match="has a thought between '' and '#'"):
         answers(rows, DroppedThoughts(0.5, "", "#"))
-    with pytest.raises(ValueError, match="a share from 0 to 1"):
+    with pytest.raises(ValueError, match="use 0 <= drop_thoughts <= 1"):
         WarmStart(demonstrations="x", drop_thoughts=1.5)
     with pytest.raises(ValueError, match="second mark"):
         WarmStart(demonstrations="x", thought=("#", ""))

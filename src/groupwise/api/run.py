@@ -96,7 +96,7 @@ class Run:
         if chosen not in numbers:
             known = f"iterations {numbers[0]} to {numbers[-1]}" if numbers else "no iteration"
             raise BadData(f"{self.directory} has no samples of iteration {chosen}", evidence=f"it has {known}",
-                          fix="pass an iteration that has samples, or wait for the next one: run.samples(iteration)")  # fmt: skip
+                          fix="pass an iteration with samples, or wait for one: run.samples(iteration)")  # fmt: skip
         return read_lines(layout.sample_file(chosen, SAMPLE_FILES[0]))
 
     @property

@@ -92,7 +92,7 @@ def proceed(
 
 
 def train(run: Path, ready: Runtime, options: RunOptions, finish: Finish, control: Control | None) -> Ending:
-    """Train a run until it ends or is stopped, end the verifier's workers, and pass the ending to `finish`."""
+    """Train a run from its newest checkpoint or the start, close the verifier, and call `finish` with the ending."""
     how: dict[str, Any] = {"strict": options.strict, "changed": options.changed, "control": control}
     try:
         ending = run_from(run, ready, options.stop_after, **how)
@@ -150,7 +150,7 @@ def recorded_code(run: Path, info: RunInfo | None, reward: Reward, options: RunO
 
 
 def has_code(source: str, path: Path, info: RunInfo | None, *, changed: bool) -> bool:
-    """Whether a run has a file of reward functions. If it is not `source`: `BadData`, or with `changed` a new file."""
+    """Whether a run has a file of reward functions. If it is not `source`: `BadData`, or replaced if `changed`."""
     if not path.is_file() or (info is not None and STEM not in info.use):
         return False
     given, present = source.encode(), path.read_bytes()

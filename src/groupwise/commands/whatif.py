@@ -131,7 +131,7 @@ def reasons(stored: StoredIteration, comparison: Comparison) -> list[str]:
 
 
 def comparison_json(stored: StoredIteration, comparison: Comparison, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The comparison as JSON data; it has the key `group` only if a group was asked for."""
+    """The comparison as JSON data; it has the key `group` only if there are `rows`."""
     names = [each.name for each in comparison.methods]
     return {
         "run": str(stored.run),

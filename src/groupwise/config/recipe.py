@@ -79,7 +79,7 @@ class WarmStart:
         if self.drop_thoughts > 1 or not self.thought[1]:
             raise ValueError(
                 f"drop_thoughts is {self.drop_thoughts} and thought is {self.thought}\n"
-                "use drop_thoughts <= 1, and a second mark of thought that is not empty, such as </think>"
+                "use 0 <= drop_thoughts <= 1, and a second mark of thought that is not empty, such as </think>"
             )
 
 

@@ -387,7 +387,7 @@ def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
     place.buffer.setting = replace(place.buffer.setting, verifier=wrong)
     with pytest.raises(NoSignal, match="3 iterations in a row") as error:
         run_from(run, place, disk=Quick())
-    assert error.value.evidence == "8 groups mixed_outcomes" and error.value.code == 5
+    assert error.value.evidence == "8 rollouts dropped: mixed_outcomes" and error.value.code == 5
     metrics = lines(run)
     assert [line["iteration"] for line in metrics] == [0, 1, 2]
     for line in metrics[1:]:

@@ -52,7 +52,7 @@ def test_iterations_without_signal_count_only_in_a_row() -> None:
         guard.check_signal(live, {"mixed_outcomes": 4, "unverifiable": 1})
     with pytest.raises(NoSignal) as error:
         guard.check_signal(0, {"unverifiable": 1, "mixed_outcomes": 4})
-    assert error.value.evidence == "4 groups mixed_outcomes, 1 groups unverifiable"
+    assert error.value.evidence == "4 rollouts dropped: mixed_outcomes, 1 rollouts dropped: unverifiable"
 
 
 def test_skipped_steps_count_in_a_row_over_iterations() -> None:

@@ -47,7 +47,7 @@ class Batch:
 
     samples: tuple[Sample, ...] = field(metadata=PER_SAMPLE)
     keys: tuple[Key, ...] = field(metadata=PER_SAMPLE)
-    """What identifies each sample: (number of the drawn prompt, the sample's random stream among its samples)."""
+    """The identity of each sample: (`Draw.id`, unique in the run; `Sample.stream`, the key of its random numbers)."""
     sequences: Segments = field(metadata=SEGMENTS)
     """Which tokens belong to which sample."""
     groups: Segments = field(metadata=SEGMENTS)
@@ -63,14 +63,14 @@ class Batch:
     score: Float[Tensor, " s"] = field(metadata=PER_SAMPLE)
     parts: Mapping[str, Float[Tensor, " s"]] = field(default_factory=dict, metadata=PER_SAMPLE)
     length: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    """Answer length in tokens, trained or not. A mask does not change it."""
+    """Number of tokens of each sample after its prompt, trained or not. A mask does not change it."""
     finish: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     limit: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    """The generation budget of each sample: its largest length in tokens. Components read the budget only here."""
+    """The generation budget of each sample: the largest `length` that it may reach. Components read it only here."""
     age: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    """For each sample: how many weight versions behind the current policy its oldest token was sampled."""
+    """For each sample: the policy's weight version minus that of its oldest sampled token; 0 if none was sampled."""
     lag: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
-    """For each token: how many weight versions behind the current policy it was sampled; 0 if it was not sampled."""
+    """For each token: the policy's weight version minus the version that sampled it; 0 if it was not sampled."""
     reward: Later[Float[Tensor, " s"]] = field(default=UNWRITTEN, metadata=PER_SAMPLE)
 
     logp_engine: Float[Tensor, " n"] = field(metadata=PER_TOKEN)
@@ -100,7 +100,7 @@ class Batch:
         return self.measures[measure]
 
     def under(self, view: str) -> tuple["Batch", Bool[Tensor, " n"]]:
-        """The samples that have this second prompt (view), with it as their prompt; and which tokens are theirs."""
+        """The samples that have this view, with it as their prompt; and which of this batch's tokens belong to them."""
         has = [view in s.views for s in self.samples]
         part = self.take([i for i, present in enumerate(has) if present])
         samples = tuple(replace(s, context=s.views[view], content="", routes=()) for s in part.samples)
@@ -131,7 +131,7 @@ class Batch:
         )
 
     def at_trained(self, rows: Sequence[Sequence[Any]], dtype: torch.dtype) -> Shaped[Tensor, " n"]:
-        """Select the trained tokens' entries from rows, one per sample, with an entry for each token of its answer.
+        """Select the entries of the batch's tokens from `rows`: one row per sample, one entry per token of the sample.
 
         >>> batch = pack([rollout_of([1.0, 0.0], lengths=[2, 1])])
         >>> batch.at_trained([[True, False], [True]], torch.bool).tolist()
@@ -282,7 +282,7 @@ def _marks(name: str, samples: Sequence[Sample], trained: Sequence[Sequence[int]
 
 
 def key_of(rollout: Rollout, sample: Sample) -> Key:
-    """What identifies a sample: the number of the drawn prompt, unique in the run, and the sample's random stream."""
+    """The identity of a sample: (`Draw.id`, unique in the run; `Sample.stream`, the key of its random numbers)."""
     return rollout.draw.id, sample.stream
 
 

@@ -65,7 +65,7 @@ class InvalidValue(Usage, ValueError):
 
 
 def ends_run(error: Exception) -> bool:
-    """Whether an exception of a verifier, tool or environment ends the run, instead of costing one answer.
+    """Whether an exception of a verifier, tool or environment ends the run, instead of affecting one sample only.
 
     Errors of groupwise do, for example a lost worker. An invalid value does not: it may come from the answer's text.
 
@@ -76,7 +76,7 @@ def ends_run(error: Exception) -> bool:
 
 
 class BadData(GroupwiseError):
-    """A task, a model directory or a stored file has invalid contents."""
+    """A task, a model directory, a run or a stored file is invalid, missing, or changed since the start of a run."""
 
     code = 3
 
@@ -88,13 +88,13 @@ class MissingRequirement(GroupwiseError):
 
 
 class Diverged(GroupwiseError):
-    """Training cannot continue: gradients are not finite, verifiers fail, or engine and learner disagree."""
+    """Training cannot continue: skipped steps, nothing to train on, unverifiable answers, or a large log-prob gap."""
 
     code = 5
 
 
 class NoSignal(Diverged):
-    """Three iterations in a row had no group to train on: the filter dropped all of them."""
+    """Three iterations in a row had nothing to train on: all rollouts were filtered out, unverifiable or empty."""
 
 
 class Unverifiable(Diverged):
@@ -102,17 +102,17 @@ class Unverifiable(Diverged):
 
 
 class Mismatch(Diverged):
-    """Engine and learner assign different probabilities to the same token."""
+    """The log-probs of engine and learner for the same token differ by more than `engine.max_gap`."""
 
 
 class Storage(GroupwiseError):
-    """The disk is full, or a stored file is corrupt."""
+    """A file cannot be written or read, is missing or damaged, was changed, or has another format version."""
 
     code = 6
 
 
 class WorkerLost(GroupwiseError):
-    """An engine or verifier process died or hung, and no replacement could be started."""
+    """An engine, verifier, environment or worker process failed or exceeded its deadline, and the command ends."""
 
     code = 7
 

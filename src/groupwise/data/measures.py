@@ -1,4 +1,4 @@
-"""Measures: numbers per token that a component declares in `needs`, such as log-probs under a reference model.
+"""Measures: numbers per token or sample that a component declares in `needs`, such as a reference's log-probs.
 
 A measure is a frozen value and the key of its column: `batch[Logp("reference")]`.
 """
@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Logp:
-    """Log-prob of each token under another model (reference, teacher), without gradient.
+    """Log-prob of each token under a model: reference, teacher, or policy before the update. It has no gradient.
 
     `batch[Logp("policy")]` is the log-prob under the policy before the update, the column `logp_old`. A part that reads
     this column outside the graph (shaping, credit, masks, weights) declares it. The learner then computes the column
@@ -38,7 +38,7 @@ class Logp:
 
     model: str
     view: str = ""
-    """The second prompt to condition on (a key of `Sample.views`; NaN without it); empty: the sample's own prompt."""
+    """Key in `Sample.views` of the prompt to condition on; NaN for a sample without it. Empty: its own prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class DistributionMeasure(Protocol):
 
 @runtime_checkable
 class Measure(Protocol):
-    """A number per token or sample that a loss needs, such as `Logp("reference")`: any frozen dataclass.
+    """A number per token or sample that a component needs, such as `Logp("reference")`: any frozen dataclass.
 
     It is the key of a column of the batch. A component of a method (a part) lists its measures in `needs`.
 

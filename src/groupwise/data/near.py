@@ -9,7 +9,7 @@ __all__ = ["looks_like_path", "near_paths", "or_near"]
 
 
 def looks_like_path(name: str) -> bool:
-    """Whether a name is probably meant as a path: it has a folder or a file's ending.
+    """Whether a name is probably meant as a path: it contains a path separator or has a file extension.
 
     >>> looks_like_path("mine.jsnl"), looks_like_path("data/mine"), looks_like_path("calculater")
     (True, True, False)

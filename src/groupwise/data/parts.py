@@ -13,7 +13,7 @@ _COUPLES: tuple[Couples, ...] = ("token", "sequence", "group", "step")
 
 
 def couples(part: Any) -> Couples:
-    """The unit (token, sample, group) that microbatches must not split, for a component and those in its fields."""
+    """The largest unit that microbatches must not split (`Couples`), over a component and those in its fields."""
     units: list[Couples] = [getattr(p, "couples", "token") for p in with_fields(part)]
     return max(units, key=_COUPLES.index)
 
@@ -24,7 +24,7 @@ def one_per_sequence(part: Any) -> bool:
 
 
 def weighs(aggregate: Any) -> Weighs:
-    """What an aggregate weights equally: `tokens`, or `sequences`."""
+    """The unit to which an aggregate gives equal weights: `tokens` or `sequences`."""
     return getattr(aggregate, "weighs", "tokens")
 
 
@@ -34,16 +34,16 @@ def needs(part: Any) -> frozenset[Measure]:
 
 
 def notes(part: Any, batch: Batch) -> dict[str, float]:
-    """The metrics that a component and those in its fields report of a batch, as `method/PART/NAME`.
+    """The metrics that a component and those in its fields compute from a batch, as `method/COMPONENT/NAME`.
 
-    A part reports them by its method `notes(batch)`.
+    A component returns them from its method `notes(batch)`.
     """
     noted = (p for p in with_fields(part) if hasattr(p, "notes"))
     return {f"method/{name_of(p)}/{name}": float(x) for p in noted for name, x in p.notes(batch).items()}
 
 
 def name_of(part: Any) -> str:
-    """The public name of a component: a function's name, a class name, or the `name` of a class without fields.
+    """The public name of a component: a function's name, a class's attribute `name`, or else the class name.
 
     >>> name_of(max)
     'max'
@@ -55,7 +55,7 @@ def name_of(part: Any) -> str:
 
 
 def with_fields(part: Any) -> list[Any]:
-    """The component, the components in its fields, and so on."""
+    """The component, and recursively the values of its fields and the items of its tuples."""
     if isinstance(part, tuple):
         return [q for p in part for q in with_fields(p)] or [None]
     if not is_dataclass(part):

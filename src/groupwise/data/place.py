@@ -12,7 +12,7 @@ INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 
 
 def describe_error(error: BaseException) -> str:
-    """The type and message of an exception, after the innermost line of a user's file that raised it.
+    """The type and message of an exception, preceded by its innermost line in a user's file: `v.py:9 in grade: `.
 
     The place is left out if the traceback has no such line. At most 500 characters.
 

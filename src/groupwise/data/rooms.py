@@ -29,7 +29,7 @@ ROOMS = (
     "config",
     "api",
 )
-"""The subpackages with public names."""
+"""The subpackages (rooms) with public names."""
 
 _LISTS = re.compile(r"^(__all__|SOCKET) = (\[.*?\]|\".*?\")$", re.MULTILINE | re.DOTALL)
 

@@ -38,10 +38,10 @@ T = TypeVar("T")
 Ids = tuple[int, ...]
 
 Likeliest = tuple[tuple[int, float], ...]
-"""The likeliest tokens at a place with their log-probs at temperature 1, the likeliest first."""
+"""The most probable tokens at one position: (token id, log-prob at temperature 1), in descending order."""
 
 ContextKey = tuple[str, Ids]
-"""The identity of a prompt (context): a hash of its content besides text, such as images, and its token ids."""
+"""The identity of a context: a hash of its content besides tokens, such as images (may be empty), and its token ids."""
 
 SAMPLED = "sampled"
 """The name of the view that keeps the prompt a sample was generated from, if it is trained under another prompt."""
@@ -166,15 +166,15 @@ class Sample:
     logp: tuple[float, ...] = ()
     routes: tuple[bytes, ...] = ()
     path: tuple[bytes, ...] = ()
-    """For a policy whose actions are not tokens of text: the encoded action of each token. Later tokens have none."""
+    """For a policy whose actions are not text tokens: each token's encoded action. Tokens after the last have none."""
     likeliest: tuple[Likeliest, ...] = ()
-    """The likeliest tokens at the place of each token, if a strategy requested them. Later tokens have none."""
+    """The most probable tokens at each token's position, if requested. Tokens after the last entry have none."""
     finish: Finish | None = None
     text: str = ""
     ends: Ids = ()
     group: int = 0
     role: str = "answer"
-    """What the sample is: "answer", or another role that a sampling strategy gives it, such as "critique"."""
+    """The kind of sample: "answer", or another role that a sampling strategy gives it, such as "critique"."""
     parent: int | None = None
     verdict: Verdict | None = None
     content: str = ""
@@ -182,26 +182,37 @@ class Sample:
     views: Mapping[str, Ids] = field(default_factory=dict)
     """Alternative prompts for the same tokens, by name, such as one with a hint. Measures may condition on them."""
     marks: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Named numbers per token from the strategy or the verifier. Tokens beyond the last number have none."""
+    """Named numbers per token from the strategy or the verifier. Tokens after the last number have none."""
     counts: Mapping[str, float] = field(default_factory=dict)
     """Named counts from the strategy and the environment, such as tool calls. Each count becomes a metric."""
 
     def __post_init__(self) -> None:
         if not len(self.tokens) == len(self.origin) == len(self.logp):
             raise ValueError(
-                f"a sample has {len(self.tokens)} tokens, {len(self.origin)} origins and {len(self.logp)} log-probs"
+                f"a sample has {len(self.tokens)} tokens, {len(self.origin)} origins and {len(self.logp)} log-probs\n"
+                "give `origin` and `logp` one entry per token"
             )
         if len(self.path) > len(self.tokens):
-            raise ValueError(f"a sample has {len(self.path)} encoded actions (path) for {len(self.tokens)} tokens")
+            raise ValueError(
+                f"a sample has {len(self.path)} encoded actions (path) for {len(self.tokens)} tokens\n"
+                "give `path` at most one entry per token"
+            )
         if len(self.likeliest) > len(self.tokens):
-            raise ValueError(f"a sample has {len(self.likeliest)} places of likeliest tokens for {len(self.tokens)}")
+            raise ValueError(
+                f"a sample has {len(self.likeliest)} entries of `likeliest` for {len(self.tokens)} tokens\n"
+                "give `likeliest` at most one entry per token"
+            )
         for name, numbers in self.marks.items():
             if len(numbers) > len(self.tokens):
                 raise ValueError(
-                    f"the mark {name} (numbers per token) has {len(numbers)} entries for {len(self.tokens)} tokens"
+                    f"the mark {name} (numbers per token) has {len(numbers)} entries for {len(self.tokens)} tokens\n"
+                    "give each entry of `marks` at most one number per token"
                 )
         if "" in self.views or () in self.views.values():
-            raise ValueError("a view (another prompt for the same tokens) lacks its name or its prompt")
+            raise ValueError(
+                "a view (another prompt for the same tokens) lacks its name or its prompt\n"
+                "give each entry of `views` a name and at least one token id"
+            )
 
     @property
     def context_key(self) -> ContextKey:
@@ -231,7 +242,7 @@ class Sample:
 
     @property
     def is_conversation(self) -> bool:
-        """Whether it has several turns of the model, or counts of an environment."""
+        """Whether the sample has several turns of the model, or any `counts` (of an environment or a strategy)."""
         return bool(self.counts) or len(self.turns) > 1
 
     @property
@@ -391,7 +402,7 @@ class Sampling:
         if "" in self.stop:
             raise ValueError("a stop string is empty: it would end every answer after one token\nremove it")
         if self.max_tokens < 1:
-            raise ValueError(f"max_tokens is {self.max_tokens}\nan answer needs at least one token")
+            raise ValueError(f"max_tokens is {self.max_tokens}\nset max_tokens >= 1: an answer has at least one token")
 
     @property
     def truncated(self) -> bool:
@@ -419,7 +430,7 @@ class GenerationRequest:
     path: tuple[bytes, ...] = ()
     """The sample's encoded actions so far (`Sample.path`), if the policy's actions are not tokens of text."""
     top: int = 0
-    """The number of likeliest tokens to return for each place."""
+    """The number of most probable tokens to return for each new position (`Generation.likeliest`)."""
 
     @property
     def context_key(self) -> ContextKey:

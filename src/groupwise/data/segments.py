@@ -43,7 +43,7 @@ class Segments:
         return int((self.lengths > 0).sum())
 
     def size(self, like: Tensor) -> Float[Tensor, " s"]:
-        """Number of elements in each segment, in the dtype of `like`, which it divides."""
+        """Number of elements in each segment, in the dtype of `like`."""
         return self.lengths.to(like.dtype)
 
     def total(self, x: Float[Tensor, " n"]) -> Float[Tensor, " s"]:
@@ -93,5 +93,5 @@ class Segments:
         return Segments(self.index[which], self.count)
 
     def _flat(self, x: Float[Tensor, " n"]) -> Bool[Tensor, " s"]:
-        """Whether all elements of a segment are equal."""
+        """For each segment, whether all its elements are equal."""
         return self.largest(x) + self.largest(-x) == 0

@@ -85,7 +85,7 @@ class Task(Protocol):
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Judges a finished sample. An exception becomes an unverifiable verdict with its cause.
+    """Judges a finished sample. An exception makes the verdict unverifiable, unless it ends the run (`ends_run`).
 
     Optional: `GradesGroups`, `KeepsTime`, `HasNotices`, `HasPackages`, `ChecksGold`, `ChecksProblems`, `Closable`.
     """
@@ -187,7 +187,7 @@ class Environment(Protocol):
 
 @runtime_checkable
 class Replay(Protocol):
-    """A log of environments' replies by key, so that a resumed run does not call them again."""
+    """A log of environments' replies by key, from which a resumed run restores unfinished conversations."""
 
     def __contains__(self, key: str, /) -> bool: ...
 
@@ -198,7 +198,7 @@ class Replay(Protocol):
 
 @runtime_checkable
 class Curriculum(Protocol[State]):
-    """Chooses the next prompts, by pure functions of a JSON state: a resumed run needs no other state of rollouts.
+    """Chooses the next prompts, by pure functions of a JSON state that checkpoints store.
 
     `draw` returns draws with id 0, which the buffer numbers. It may return fewer than `n`, each with its own number of
     samples. `observe` gets the rollouts of one round of sampling; a refill is the next round. `end_iteration` gets all
@@ -219,7 +219,7 @@ class Curriculum(Protocol[State]):
 
 @runtime_checkable
 class Sampler(Protocol):
-    """A strategy's access to the engine, the verifier and random numbers, for the samples of one prompt."""
+    """A strategy's access to engine, verifier, environment and random numbers, for the samples of one draw."""
 
     @property
     def sampling(self) -> Sampling: ...
@@ -257,14 +257,14 @@ class Sampler(Protocol):
 
 @runtime_checkable
 class Strategy(Protocol):
-    """Generates all samples for one prompt: a coroutine; rounds, trees and turns are `await`, `if` and `for`."""
+    """A coroutine that generates all samples of one draw; rounds, trees and turns are `await`, `if` and `for`."""
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout: ...
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """Generates tokens. One request is for one sample; equal prefixes are computed once.
+    """Generates tokens. One request is for one sample. An engine may compute a common prefix of requests once.
 
     `prefill` computes contexts ahead of their requests (`GenerationRequest.context_key`); an engine may ignore it.
     `sample` and `score` raise EngineLost if the engine cannot answer. Another engine can then serve the request.
@@ -313,7 +313,7 @@ class Filter(Protocol):
 
 @runtime_checkable
 class Shaping(Protocol):
-    """Changes the reward of each sample. A method's first shaping ignores its input and creates the reward."""
+    """Changes the reward of each sample. A method's first shaping gets zeros and creates the reward."""
 
     def __call__(self, reward: Float[Tensor, " s"], batch: Batch, /) -> Float[Tensor, " s"]: ...
 
@@ -389,10 +389,10 @@ class Penalty(Protocol):
 
 @runtime_checkable
 class Layout(Protocol):
-    """The positions of packed tokens in their texts, and the attention of each token to its earlier ones.
+    """The position of each packed token in its sequence, and its attention to itself and the tokens before it.
 
-    With a `window`, a token attends to that many last tokens, including itself. With a `softcap` c, a score x becomes
-    `c tanh(x / c)`.
+    With a `window`, a token attends to at most that many tokens, including itself. With a `softcap` c, a score x
+    becomes `c tanh(x / c)`.
     """
 
     @property

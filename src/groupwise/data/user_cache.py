@@ -18,6 +18,7 @@ def user_cache(name: str) -> Path:
         directory = (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "groupwise" / name
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home directory
-        what, fix = f"the cache directory groupwise/{name} cannot be made", "set XDG_CACHE_HOME to a directory of yours"
+        what = f"the cache directory groupwise/{name} cannot be made"
+        fix = "set XDG_CACHE_HOME to the absolute path of a directory that you can write to"
         raise Storage(what, evidence=str(error), fix=fix) from error
     return directory

@@ -1,4 +1,4 @@
-"""Converts what a grade function returns to verdicts, and scores to outcomes by a threshold."""
+"""Converts return values of grade functions to verdicts, and scores to outcomes by a threshold."""
 
 from dataclasses import replace
 from math import inf, isfinite
@@ -29,7 +29,7 @@ def as_verdict(grade: object) -> Verdict:
 
 
 def invalidity(verdict: Verdict, text: str | None = None) -> str:
-    """What is wrong with a verdict; empty for a valid one. With the text, each step must end inside it."""
+    """The error in a verdict; empty for a valid one. With `text`, each step of the verdict must end inside it."""
     if verdict.score is not None and not isfinite(verdict.score):
         return f"the score {verdict.score}: expected a finite number"
     if verdict.score is None and verdict.outcome is Outcome.scored:
@@ -46,7 +46,7 @@ def invalidity(verdict: Verdict, text: str | None = None) -> str:
 
 
 def with_threshold(verdict: Verdict, threshold: float | None) -> Verdict:
-    """The verdict of a scored answer is `correct` from the threshold on and `wrong` below; others are unchanged.
+    """The verdict; with a threshold, the outcome `scored` becomes `correct` if `score >= threshold`, else `wrong`.
 
     >>> [with_threshold(Verdict(Outcome.scored, x), 0.5).outcome.name for x in (0.4, 0.5)]
     ['wrong', 'correct']

@@ -1,4 +1,4 @@
-"""Names the components of a run's method that computed a token's reward, advantage, clip, weight and share."""
+"""Names the components of a run's method that compute a token's reward, advantage, clip, weight and share."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -13,7 +13,7 @@ from groupwise.runs.phases import runs_in
 
 
 class LivePage:
-    """The live report of some runs, and updates to it. The runs' files are read again only if one has changed."""
+    """The live report of some runs, and updates to it. `changes` reads the files again only if one has changed."""
 
     def __init__(self, runs: Sequence[Path]) -> None:
         self._runs = tuple(runs)

@@ -59,7 +59,7 @@ def report(runs: Sequence[str], out: str | None = None) -> int:
 
 
 def gaps(run: Run) -> list[str]:
-    """Warnings about what is missing on a run's page: unreadable data, or all metrics."""
+    """Warnings about missing data on a run's page: unreadable files or lines, or no metrics at all."""
     return [*run.notes, *([] if run.metrics else [f"no metrics in {RunLayout(run.path).metrics.name}"])]
 
 
@@ -147,7 +147,10 @@ def page(runs: Sequence[Run], *, version: str | None = None, tables: Tables = NO
 
 
 def page_data(runs: Sequence[Run], limit: int = BYTES) -> dict[str, Any]:
-    """The data of the page, which its scripts draw: curves, warnings, prompts, and rollouts within `limit` bytes."""
+    """The data that the page's scripts draw: curves, warnings, prompts, and rollouts.
+
+    The rollouts fill the rest of `limit` bytes, or 400,000 bytes if that is more.
+    """
     xs: list[Any] = []
     described = []
     for name, run in zip(unique([run.name for run in runs]), runs):
@@ -251,7 +254,7 @@ def policy(scripts: Iterable[str], styles: Iterable[str], *, connect: bool = Fal
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """Make names unique: append a number to those that occur more than once.
+    """Make names unique: append a number to each repetition.
 
     >>> unique(["a", "b", "a"])
     ['a', 'b', 'a (2)']

@@ -27,7 +27,7 @@ def as_json(value: Any) -> str:
 
 
 def packed(array: np.ndarray) -> list | dict | str:
-    """Encode numbers exactly, as the shortest of: value and count, JSON list, base64 of the smallest type.
+    """Encode numbers without rounding: value and count if all are equal, else a JSON list or base64 if shorter.
 
     >>> packed(np.array([2, 2, 2])), packed(np.array([1, np.nan]))
     ({'n': 3, 'v': 2}, [1.0, None])
@@ -67,7 +67,7 @@ def evenly(items: list, most: int) -> list:
 
 
 def scan(run: Path) -> tuple[dict[int, list], dict[str, dict[int, list[int]]], dict[str, str]]:
-    """Read all sample files: the groups, counts of right answers by prompt and iteration, and the prompts' texts."""
+    """Read all sample files: groups by iteration; [right, graded] samples by prompt and iteration; prompts' texts."""
     groups: dict[int, list] = {}
     tally: dict[str, dict[int, list[int]]] = {}
     texts: dict[str, str] = {}
@@ -87,7 +87,7 @@ def scan(run: Path) -> tuple[dict[int, list], dict[str, dict[int, list[int]]], d
 
 
 def choose(run: Path, groups: dict[int, list], *, most: int, budget: int) -> tuple[list[dict], int]:
-    """Choose up to `most` groups, spread over iterations, that fit in `budget` bytes of JSON; and their size.
+    """Choose up to `most` groups, spread over iterations, that fit in `budget` bytes of JSON. Also returns their bytes.
 
     Iterations and groups are chosen by position, never by content. The page shows how many are left out.
     """

@@ -51,7 +51,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Above:
-    """The `find` of a rule that warns if a metric exceeds a bound: its general one, or one from the run's recipe."""
+    """The `find` of a rule that warns if a metric exceeds a bound: that of `METRICS`, or one from the run's recipe."""
 
     series: str
     what: str

@@ -43,7 +43,7 @@ def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time,
                 continue
             disk.sync(root)
             return run
-    raise Storage(f"no free name for a new run: ten thousand are called {stem}", fix=f"move some of them out of {root}")
+    raise Storage(f"no free name for a new run: {stem} to {stem}-9999 exist", fix=f"move some of them out of {root}")
 
 
 class RunLock:
@@ -114,7 +114,8 @@ class Checkpoint:
         try:
             return load_file(self.path / TENSORS)
         except (OSError, SafetensorError) as error:
-            raise Storage(f"{self.path / TENSORS} cannot be read", evidence=str(error)) from error
+            fix = f"restore the file from a backup, or delete {self.path} to use the checkpoint before it"
+            raise Storage(f"{self.path / TENSORS} cannot be read", evidence=str(error), fix=fix) from error
 
 
 def save_checkpoint(
@@ -133,7 +134,7 @@ def save_checkpoint(
     older checkpoints are unchanged. `state` is plain JSON: string keys, no NaN, no infinity (else ValueError).
     """
     if keep < 1:
-        raise ValueError(f"keep, the number of checkpoints to keep, is {keep}: it must be at least 1")
+        raise ValueError(f"keep, the number of checkpoints to keep, is {keep}: needs keep >= 1")
     files = {TENSORS: tensor_bytes(tensors), STATE: plain_json(state)}
     hashes = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
     files[MANIFEST] = plain_json({"format": FORMAT, "iteration": iteration, "files": hashes})
@@ -179,7 +180,7 @@ def newest_checkpoint(run: Path, *, strict: bool = False) -> Checkpoint | None:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """One checkpoint. Raises `Storage` if it is damaged."""
+    """Read and verify the checkpoint in the directory `path`. Raises `Storage` if it is damaged."""
     try:
         return Checkpoint(path, int(path.name), verified_state(path, int(path.name)))
     except Damaged as problem:
@@ -248,7 +249,7 @@ def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def plain_json(value: Any) -> bytes:
-    """JSON that reads back as an equal value. ValueError for NaN, infinity, and keys that are not strings."""
+    """JSON that reads back equal, with tuples as lists. ValueError for NaN, infinity, and keys that are not strings."""
     check_keys(value)
     return json.dumps(value, allow_nan=False).encode()
 
@@ -258,7 +259,7 @@ def check_keys(value: Any) -> None:
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise ValueError(f"the key {key!r} is no string, and JSON would turn it into one: use a list of pairs")
+                raise ValueError(f"the key {key!r} is not a string; JSON would convert it: use a list of pairs")
             check_keys(inner)
     elif isinstance(value, list | tuple):
         for inner in value:

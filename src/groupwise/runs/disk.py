@@ -54,7 +54,7 @@ DISK = Disk()
 
 @contextmanager
 def storage_errors(what: str, where: Path, needed: int = 0) -> Iterator[None]:
-    """A context that turns an OSError into a `Storage` error, whose fix names the command that continues the run.
+    """A context that turns an OSError into a `Storage` error. Its fix names a remedy and how to continue the run.
 
     `what` names the written thing in the message, `where` is its directory, `needed` the bytes to write.
     """
@@ -144,7 +144,7 @@ def write_directory(path: Path, disk: Disk = DISK) -> Iterator[Path]:
 
 
 def remove_leftovers(home: Path, parked: Iterable[Path], disk: Disk = DISK) -> None:
-    """Delete what killed writes left in `home`: drafts, half-deleted directories, and replaced ones (`parked`).
+    """Delete the remains of killed writes in `home`: drafts, half-deleted directories, and replaced ones (`parked`).
 
     A parked directory without a successor is renamed back. The caller must hold the run's lock.
     """

@@ -1,4 +1,4 @@
-"""Old and new names of recipe keys and components: format 1 is that of runs and recipes before they were renamed."""
+"""Old and new names of recipe keys and components. Runs and recipes of format 1 have the old names."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ KEYS: Mapping[str, Mapping[str, str]] = {
 MOVED: Mapping[tuple[str, str], str] = {
     ("routing", "balance"): 'method.auxiliary = [{ kind = "RouterBalance", coefficient = ... }]'
 }
-"""What to write instead of a recipe key that has moved, by its former table and key."""
+"""The replacement of each recipe key that has moved, by its former table and key."""
 PARTS: Mapping[str, str] = {"Start": "InitialPolicy", "reinforce": "policy_gradient"}
 """New public names of components, by old name."""
 SAMPLE_KEYS: Mapping[str, str] = {"kept": "selected"}

@@ -8,7 +8,7 @@ from groupwise.data import Storage
 
 
 def log_difference(data: bytes, size: int, sha256: str | None) -> str:
-    """How a log differs from what a checkpoint recorded of it (size and hash); empty if it does not.
+    """How a log differs from its size and hash in a checkpoint; empty if the part up to that size is equal.
 
     >>> log_difference(b"{}", 3, None)
     '2 bytes; the checkpoint has 3'

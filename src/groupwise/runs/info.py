@@ -38,17 +38,17 @@ class RunInfo:
     in_memory: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the source of each function that the calling program held in memory, by name."""
     keys: tuple[str, ...] = ()
-    """Names of the environment variables whose keys may be sent to an LLM judge."""
+    """Names of the environment variables with API keys that may be sent to an LLM judge."""
     judges: tuple[str, ...] = ()
     """Hosts that an LLM judge may use."""
     unsafe_local_exec: bool = False
     trust_remote_code: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of the model's Python files by name."""
+    """SHA-256 of the model's Python files by name, if their execution was allowed."""
     data: tuple[dict[str, Any], ...]
     """Row counts and SHA-256 of each source of problems and demonstrations."""
     adapter: str = ""
     base_sha256: str = ""
-    """SHA-256 of the weights under an adapter."""
+    """SHA-256 of the base weights, if an adapter is trained."""
     side_models: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files of each model in `method.models` that is read from a directory, by the model's name."""
     recipe: str

@@ -76,7 +76,7 @@ class RunLayout:
 
     @property
     def models(self) -> Path:
-        """The folder with models of earlier iterations, one directory each: `save.model_every`, `eval --at`."""
+        """The folder with models of iterations, one directory each, written by `save.model_every` or `eval --at`."""
         return self.run / "models"
 
     @property
@@ -86,7 +86,7 @@ class RunLayout:
 
     @property
     def evaluations(self) -> Path:
-        """The folder for evaluations of the finished run."""
+        """The folder for evaluations of the run's models."""
         return self.run / "evaluations"
 
     @property

@@ -16,7 +16,7 @@ from groupwise.runs.layout import SAMPLE_FILES, RunLayout, iteration_files
 from groupwise.runs.trackers import Sinks
 
 LOGS = ("metrics", "timings", "samples")
-"""The logs that grow by a line per iteration: metrics, timings, and hashes of the sample files."""
+"""The logs that grow in each iteration: metrics and timings (one line), hashes of the sample files (two lines)."""
 HASHED = ("metrics", "samples")
 """The logs whose hashes a checkpoint stores. Timings are not among them, since nothing depends on them."""
 
@@ -67,7 +67,7 @@ class RunLogs:
         warn: Callable[[str], None] = lambda text: None,
         disk: Disk = DISK,
     ) -> "RunLogs":
-        """Open the logs of a run that continues, and cut off what was written after the checkpoint of `iteration`.
+        """Open the logs of a run that continues, and remove all entries after the checkpoint of `iteration`.
 
         `state` is the value of `state()` in that checkpoint; `{}` and 0 start empty logs. Raises `Storage`, before any
         change on disk, if metrics or samples differ from the checkpoint's. With `changed` the logs are accepted as

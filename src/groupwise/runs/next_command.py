@@ -14,7 +14,9 @@ from groupwise.runs.phases import whole_run
 
 
 def evaluate_command(run: Path, options: str = "", in_memory: Collection[str] = ()) -> str:
-    """How to evaluate a run. `options` are those of its code; `in_memory` are names of functions without a file.
+    """The command or Python call that evaluates a run. `in_memory` are names of reward functions without a file.
+
+    `options` are the command-line options for the run's code.
 
     >>> evaluate_command(Path("runs/a"), " --use grade.py")
     'groupwise eval runs/a --samples 8 --use grade.py'
@@ -27,14 +29,14 @@ def evaluate_command(run: Path, options: str = "", in_memory: Collection[str] = 
 
 
 def resume_command(run: Path, options: str = "", in_memory: Collection[str] = ()) -> str:
-    """How to continue a run, or the whole run that `run` is a phase of."""
+    """The command or Python call that continues a run, or the whole run if `run` is a phase."""
     if in_memory:
         return library_call("resume", whole_run(run), in_memory)
     return f"groupwise resume {shlex.quote(str(whole_run(run)))}{options}"
 
 
 def extend_command(run: Path, iterations: int, options: str = "", in_memory: Collection[str] = ()) -> str:
-    """How to continue a run to a larger number of iterations."""
+    """The command or Python call that continues a run to a larger number of iterations."""
     if in_memory:
         return library_call("resume", run, in_memory, iterations=iterations)
     return f"groupwise resume {shlex.quote(str(run))}{options} --iterations {iterations}"

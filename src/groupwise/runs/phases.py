@@ -32,7 +32,7 @@ def phase_directories(run: Path) -> tuple[Path, ...]:
 
 
 def runs_in(run: Path) -> list[Path]:
-    """The started phases of a run in order; for a run without phases the run itself."""
+    """The started phases of a run in order; the run itself if it has no phases or none has started."""
     return [path for path in phase_directories(run) if RunLayout(path).is_run] or [run]
 
 

@@ -15,7 +15,7 @@ from groupwise.runs.layout import RunLayout, iteration_files
 
 
 class ReplayLog:
-    """A run's log of environments' replies, `replay/<iteration>.jsonl`: a line per question and reply.
+    """A run's log of environments' replies, `replay/<iteration>.jsonl`: each line has a key (`question`) and a reply.
 
     `now` returns the number of finished iterations. Files from before the oldest checkpoint are removed. A line that
     cannot be written stays in memory until the next write; `warn` is called once. Lines are not synced: they survive
@@ -55,7 +55,7 @@ class ReplayLog:
         return self._layout.replay_log(self._iteration)
 
     def _open_iteration(self) -> None:
-        """Switch to the file of the current iteration and read it."""
+        """Switch to the file of the current iteration and read it; delete files older than every checkpoint."""
         iteration = max(self._now(), 0)
         if iteration == self._iteration:
             return
@@ -87,7 +87,7 @@ class ReplayLog:
 
 
 def _pair(entry: dict[str, Any]) -> tuple[str, Any] | None:
-    """The question and the environment's reply in a line of the log; None if the line is invalid."""
+    """The key (`question`) and the environment's reply in a line of the log; None if the line is invalid."""
     try:
         question, reply = entry["question"], entry["reply"]
         observation_from_json(reply)

@@ -7,7 +7,7 @@ from groupwise.models.files import PACKAGED, SMOLLM2
 from groupwise.runs.layout import RunLayout
 
 PARENT = Path("runs")
-"""The directory in which a run is searched if its name has no directory."""
+"""The directory that is searched for a run if its name contains no directory."""
 TIME = re.compile(r"-(\d{8}-\d{6})(?:-(\d+))?$")
 """Pattern of the end of a run's name: the time of its start, and a number if several have the same time."""
 

@@ -1,4 +1,4 @@
-"""Warnings on the terminal while a run trains, with the same thresholds as the report's warnings."""
+"""Warnings on the terminal while a run trains. Not all thresholds are those of the report's warnings (`NEAR`)."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from groupwise.data import (
 )
 
 NEAR = 0.5
-"""A log-prob gap between engine and learner is reported above this fraction of `engine.max_gap`."""
+"""A warning names a log-prob gap between engine and learner above this fraction of `engine.max_gap`."""
 
 
 @dataclass(slots=True, eq=False)

@@ -45,7 +45,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
-    """The checked inputs of a run (tokenizer, task, verifier, ...). `demonstrations` is None if they were not read."""
+    """The inputs of a run (tokenizer, task, verifier, ...). `demonstrations` is None if they were not read."""
 
     tokenizer: Tokenizer
     templates: Templates
@@ -55,7 +55,7 @@ class Inputs:
 
 
 def read_inputs(recipe: Recipe, use: Use) -> Inputs:
-    """Read tokenizer and task, and build the verifier."""
+    """Read tokenizer, templates and task, and build the verifier."""
     tokenizer = read_tokenizer(find_model(recipe.model))
     by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
     task = task_of(recipe, by_name)
@@ -94,7 +94,7 @@ class Runtime:
         return self._learner
 
     def start_learner(self) -> Learner:
-        """Create the learner. The reference model is a copy of the present weights: call it after the warm start."""
+        """Create the learner. Side models `InitialPolicy` copy the present weights: call it after the warm start."""
         assert self._learner is None, "the learner has started: its reference model is fixed"
         method = self.recipe.method
         self._learner = Learner(
@@ -155,7 +155,7 @@ class Runtime:
 
     @property
     def held_out(self) -> Sequence[Prompt]:
-        """The held-out problems of an evaluation."""
+        """The first `evaluate.problems` held-out problems, which an evaluation uses."""
         return self.task.held_out[: self.recipe.evaluate.problems]
 
     async def answers(self, n: int, sampling: Sampling) -> list[Rollout]:
@@ -187,7 +187,7 @@ def check_vocabulary(name: str, directory: Path, tokenizer: Tokenizer) -> None:
 
 
 def prepare(machine: Machine) -> torch.device:
-    """Set the number of threads, and return the device. `Usage` or `MissingRequirement` if there is no such device."""
+    """Set the number of threads and return the device. `Usage` or `MissingRequirement` if it is unusable."""
     torch.set_num_threads(machine.threads)
     device = find_device(machine)
     if machine.compile:

@@ -91,7 +91,7 @@ INPUT_FIELDS = (
     "environment",
     "sampling",
 )
-"""Recipe fields that name files: model, data, verifier. They can be checked even if the method is invalid."""
+"""Recipe fields about model, data, verifier and sampling. They can be checked even if the method is invalid."""
 
 
 def check(
@@ -171,7 +171,7 @@ def check_phases(
 
 
 def standing_in(phase: Phase, recipe: Recipe) -> Recipe:
-    """The recipe with which a phase is checked before its initial model exists: without LoRA, which needs weights."""
+    """The recipe with which a phase is checked before it starts: without LoRA if its model has no weights yet."""
     try:
         bare = bool(phase.starts_from) and not weight_files(find_model(recipe.model, weights=False))
     except GroupwiseError:  # `check_inputs` reports it
@@ -229,9 +229,9 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
         return [error]
     except KeyError as error:
         fix = f"if a verdict has this part: read batch[VerdictPart({error})], and declare it in needs"
-        return [_part_error("a part", f"KeyError: {error}", fix)]
+        return [_part_error("a component", f"KeyError: {error}", fix)]
     except Exception as error:  # a user's part may raise anything
-        return [_part_error("a part", f"{type(error).__name__}: {error}")]
+        return [_part_error("a component", f"{type(error).__name__}: {error}")]
     gradients = [x.grad for x in (step.logp, *leaves.values()) if x.grad is not None]
     if not loss.isfinite() or not gradients or not all(bool(x.isfinite().all()) for x in gradients):
         return [_part_error("the objective", f"a loss of {loss.item()} with equal policy and old policy")]
@@ -260,7 +260,7 @@ def inactive_parts(method: Method) -> list[str]:
 
 
 def unreachable_bound(method: Method) -> list[str]:
-    """A note about a clip without a lower bound: a ratio is positive, so it is never below `1 - low`."""
+    """A note if `Clip.low >= 1`: a ratio is positive, so it is never below `1 - low`. Else no note."""
     clip = method.objective.surrogate
     if not isinstance(clip, Clip) or clip.low < 1:
         return []
@@ -268,14 +268,14 @@ def unreachable_bound(method: Method) -> list[str]:
 
 
 def untrained(recipe: Recipe) -> list[str]:
-    """A note about a run of no iterations."""
+    """A note if `iterations` is 0: the run then does no reinforcement learning. Else no note."""
     if recipe.iterations:
         return []
     does = "evaluates and writes the model" if recipe.warm_start is None else "does its warm start"
     return [f"  note: iterations is 0: the run only {does}"]
 
 
-def _part_error(part: str, what: str, fix: str = "correct that part") -> Usage:
+def _part_error(part: str, what: str, fix: str = "correct that component") -> Usage:
     return Usage(f"the method fails in a trial on a synthetic batch: recipe.method, {part}", evidence=what, fix=fix)
 
 
@@ -453,7 +453,7 @@ def available_memory(machine: Machine) -> tuple[int, str]:
 
 
 def stats_to_show(recipe: Recipe, task: Task) -> list[Any]:
-    """The statistics of the data. Multiple-choice problems do not count as containing their answer (a letter)."""
+    """The statistics of the data. For multiple choice, no prompt counts as containing its answer, which is a letter."""
     parts = task.parts if isinstance(task, Mixture) else (task,)
     shown = []
     for source, part in zip((*sources(recipe), *held_out_sources(recipe)), parts, strict=True):

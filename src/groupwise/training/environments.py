@@ -1,4 +1,4 @@
-"""Builds the environment of a recipe and checks that its strategies use one."""
+"""Builds the environment of a recipe. `Usage` if a strategy needs an environment and the recipe names none."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -57,7 +57,7 @@ def tool_schemas(recipe: Recipe, use: Use) -> Sequence[Mapping[str, Any]]:
         environment = make()
     except Exception as error:  # a user's function may raise anything
         evidence = f"{type(error).__name__}: {error}"
-        raise Usage(f"the environment {name} cannot be created", evidence=evidence, fix="correct it") from error
+        raise Usage(f"the environment {name} cannot be created", evidence=evidence, fix="correct its code") from error
     return environment.schemas if isinstance(environment, Tools) else ()
 
 

@@ -117,7 +117,7 @@ def unused(overrides: Sequence[tuple[str, Any]]) -> list[str]:
 
 
 def plans(tasks: Sequence[EvaluationTask], inputs: Sequence[Inputs]) -> list[str]:
-    """The number of tokens and the memory of each long task, as lines. `Usage` if its answers do not fit in memory."""
+    """One line with the expected size of each large task. `Usage` if a task's answers do not fit in memory."""
     lines = []
     for (recipe, samplings), read in zip(tasks, inputs, strict=True):
         problems = min(recipe.evaluate.problems, len(read.task.held_out))
@@ -163,7 +163,7 @@ def model_overrides(name: str, of_run: RunModel | None, use: Use) -> list[tuple[
 
 
 def recipe_and_sampling(start: RecipeSource, use: Use | None) -> tuple[Recipe, Sampling]:
-    """The recipe, and the sampling of the answers apart from it: it may be greedy or truncated, unlike in training.
+    """The recipe, and separately the sampling of the answers, which may be greedy or truncated, unlike the recipe's.
 
     Without `use`, code in the user's files is not loaded.
     """
@@ -177,12 +177,12 @@ def recipe_and_sampling(start: RecipeSource, use: Use | None) -> tuple[Recipe, S
 
 
 GREEDY = [("sampling.temperature", "0")]
-"""Recipe overrides for greedy decoding: one answer per problem at temperature 0."""
+"""Recipe overrides for greedy decoding: temperature 0."""
 RANDOM = ("sampling.temperature", "sampling.top_p", "sampling.top_k", "sampling.min_p")
 
 
 def for_one_answer(overrides: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """The overrides to generate a single answer: it is greedy unless they set a sampling parameter.
+    """The overrides to generate a single answer: greedy, unless they set temperature, top_p, top_k or min_p.
 
     >>> for_one_answer([("sampling.max_tokens", "9")])
     [('sampling.temperature', '0'), ('sampling.max_tokens', '9')]

@@ -38,7 +38,7 @@ def extend(run: Path, iterations: int, use: Use, disk: Disk = DISK) -> None:
 
 
 def park_model(run: Path, disk: Disk = DISK) -> None:
-    """Move the finished model to `models/`, since training continues. If it is there already, delete it instead."""
+    """Move the finished model to `models/`, since training continues; delete it if `models/` has a copy already."""
     model, checkpoints = RunLayout(run).model, finished_checkpoints(RunLayout(run).checkpoints)
     if not model.is_dir() or not checkpoints:
         return

@@ -8,14 +8,14 @@ from groupwise.data import Diverged, Mismatch, NoSignal, Unverifiable
 from groupwise.learner import NO_TOKEN
 
 PATIENCE = 3
-"""A run stops after this many iterations in a row without a group to train on, or skipped optimizer steps."""
+"""A run stops after 3 iterations in a row without a rollout to train on, or 3 skipped optimizer steps in a row."""
 WINDOW = 20
 """The number of iterations over which the share of unverifiable answers is computed."""
 
 
 @dataclass(slots=True)
 class Guards:
-    """Counts problems of a run, over resumes, too. Each `check_` method raises an error if there are too many."""
+    """Checks a run, with counts that checkpoints store. Each `check_` method raises an error beyond its limit."""
 
     max_unverifiable: float
     max_gap: float
@@ -25,8 +25,9 @@ class Guards:
     judged: list[tuple[int, int]] = field(default_factory=list)
 
     def check_verdicts(self, unverifiable: int, answers: int, cause: str, culprit: str = "verifier") -> None:
-        """Count an iteration's answers, and those that could not be graded; too large a share raises `Unverifiable`.
+        """Count an iteration's answers and the unverifiable ones; raises `Unverifiable` if their share is too large.
 
+        The share is that of the last WINDOW iterations. A first iteration without a graded answer raises at once.
         `culprit` is the code to correct.
         """
         self.judged = [*self.judged, (unverifiable, answers)][-WINDOW:]
@@ -40,10 +41,10 @@ class Guards:
             )
 
     def check_signal(self, live: int, dropped: Mapping[str, int], *, all_right: bool = False) -> bool:
-        """Count iterations in a row in which the filter dropped every group; too many of them raise `NoSignal`.
+        """Count iterations in a row without a rollout to train on (`live`); PATIENCE of them raise `NoSignal`.
 
-        Returns whether the task is solved: no rollout is left to train on, and all are right, PATIENCE times in a row.
-        Raises `NoSignal` if none is left for other causes.
+        Returns whether the task is solved, which raises nothing: no rollout is left to train on and every answer is
+        correct, PATIENCE times in a row.
         """
         self.no_signal = 0 if live else self.no_signal + 1
         self.right = self.right + 1 if all_right and not live else 0
@@ -52,8 +53,8 @@ class Guards:
         if self.no_signal >= PATIENCE:
             raise NoSignal(
                 f"{PATIENCE} iterations in a row had no group to train on",
-                evidence=", ".join(f"{n} groups {cause}" for cause, n in sorted(dropped.items())),
-                fix="use easier or harder problems, a larger group_size, a higher temperature, or more refill rounds",
+                evidence=", ".join(f"{n} rollouts dropped: {cause}" for cause, n in sorted(dropped.items())),
+                fix="use easier or harder problems, or raise method.group_size, sampling.temperature or method.refill",
             )
         return False
 
@@ -63,7 +64,7 @@ class Guards:
         return self.right >= PATIENCE
 
     def forget_signal(self) -> None:
-        """Reset the count of iterations without a group to train on."""
+        """Reset the counts of iterations without a rollout to train on."""
         self.no_signal = self.right = 0
 
     def check_steps(self, skipped: Sequence[str], where: str) -> None:

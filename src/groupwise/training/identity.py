@@ -35,7 +35,7 @@ MODEL_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
 )
-"""Files of a model directory that every start reads. Weights come from the checkpoint."""
+"""Small files of a model directory whose hashes are part of a run's identity. Weights are checked separately."""
 
 
 def identity(recipe: Recipe, templates: Templates, text: str) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def device_changes(run: Path, runtime: Runtime, state: Mapping[str, Any]) -> lis
 def record_changes(
     run: Path, runtime: Runtime, state: Mapping[str, Any], lines: list[str], iteration: int, disk: Disk = DISK
 ) -> dict[str, Any]:
-    """Record changes that the user accepted in run.json. Returns the new identity, for later checkpoints."""
+    """Write changes that the user accepted to run.json. Returns the new identity, for later checkpoints."""
     stored = RunInfo.read(run)
     earlier = state["changes"] if state else stored.changes
     history = [*earlier, *([{"iteration": iteration, "changes": lines}] if lines else [])]
@@ -141,7 +141,7 @@ def data_record(runtime: Runtime) -> dict[str, Any]:
 
 
 def check_data(run: Path, runtime: Runtime) -> None:
-    """`BadData` if the data are not those that the run started with: it could not end with the same model."""
+    """`BadData` if the hash of a data source differs from that at the start of the run."""
     stored, current = RunInfo.read(run).data, data_record(runtime)["data"]
     for then, now in zip(stored, current):
         if then["sha256"] != now["sha256"]:
@@ -189,7 +189,7 @@ def check_given_models(run: Path, recipe: Recipe) -> None:
 
 
 def check_model_code(run: Path, recipe: Recipe, use: Use) -> None:
-    """`BadData` if the model's own code differs from that at the start. Must be called before any of it runs."""
+    """`BadData` if Python files of the model differ from those at the start. Must be called before any of them runs."""
     then, now = RunInfo.read(run).trust_remote_code, remote_code(find_model(recipe.model))
     if use.trust_remote_code and then != now:
         names = [name for name in sorted(then | now) if then.get(name) != now.get(name)]

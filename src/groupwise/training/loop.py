@@ -102,7 +102,7 @@ def plan(recipe: Recipe, method: Method, batch: Batch, iteration: int, epoch: in
 
 
 def needed_measures(method: Method, plans: Sequence[Sequence[StepPlan]]) -> frozenset[Measure]:
-    """The log-probs and other measures to compute before the first step. A single step needs no old log-probs."""
+    """The measures to compute before the first step. Old log-probs are left out if nothing needs them."""
     several = sum(map(len, plans)) > 1
     if method.proximal == "sampled":
         return method.needs_before_steps - {OLD_LOGP}

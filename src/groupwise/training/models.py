@@ -24,7 +24,7 @@ from groupwise.training.build import DTYPES, write_trained
 from groupwise.training.identity import check_model_code
 
 BEST = "best"
-"""In place of an iteration's number: the best checkpoint."""
+"""The value of `at` that means the best checkpoint."""
 NO_CODE = Use()
 At = int | str | None
 """Which model of a run: an iteration, BEST, or None for the finished model (else the newest checkpoint)."""
@@ -147,7 +147,7 @@ def write_checkpoint_model(model: RunModel, path: Path, use: Use, dtype: str = "
 
 
 def _converted(model: Model, dtype: str) -> Model:
-    """A model with weights of another dtype. `Usage` for an adapter."""
+    """Convert a model's weights to another dtype. `Usage` for an adapter."""
     if has_adapter(model):
         fix = "leave out --dtype, or merge it first: groupwise merge"
         raise Usage("the dtype of an adapter cannot be changed", fix=fix)
@@ -155,7 +155,7 @@ def _converted(model: Model, dtype: str) -> Model:
 
 
 def recipe_of(run: Path) -> Recipe:
-    """The recipe of a run, without the code of the user's files."""
+    """The recipe of a run, read without loading the code in the user's files."""
     recipe, problems = read_with_problems(RunLayout(run).recipe)
     if recipe is None:
         raise problems[0]

@@ -1,4 +1,4 @@
-"""What is recorded of an iteration: its metrics, a row per sample, and columns per token."""
+"""The records of an iteration: its metrics, a row per sample, and columns of numbers per token."""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,10 @@ from groupwise.objective import Clips, Objective, comparable, describe_gap, desc
 
 
 def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Objective) -> dict[str, Any]:
-    """An iteration's metrics, over its samples and over the tokens of all steps (a token counts once per step)."""
+    """An iteration's metrics, over its samples and over the tokens of its steps (a token counts once per step).
+
+    Skipped steps are left out, unless all were skipped.
+    """
     line: dict[str, Any] = describe_samples(batch)
     if steps := _counted(results):
         line |= describe_step(Batch.joined([t.batch for t in steps]), objective)
@@ -47,7 +50,7 @@ def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Ob
 
 
 def has_engine_logprobs(results: Sequence[StepResult]) -> bool:
-    """Whether the gap between engine and learner can be measured: some token was sampled with the current weights."""
+    """Whether the engine-learner gap can be measured: a token was sampled with the learner's weights and prompt."""
     return any(bool(comparable(t.batch).any()) for t in _counted(results))
 
 
@@ -178,7 +181,7 @@ def _routes(samples: Sequence[tuple[Sequence[bytes], int]]) -> dict[str, Tensor]
 
 
 def _ends(sample: Sample) -> list[int]:
-    """For each token, the position in the sample's text where it ends. Tokens that were not decoded are empty."""
+    """For each token, its end position in the sample's text; the end of the text if it was not decoded."""
     undecoded = len(sample.tokens) - len(sample.ends)
     return [*sample.ends, *[len(sample.text)] * undecoded]
 
@@ -199,7 +202,7 @@ def _verdict_fields(sample: Sample) -> dict[str, Any]:
 
 @torch.no_grad()
 def method_metrics(method: Method, memories: Mapping[str, Any], results: Sequence[StepResult]) -> dict[str, float]:
-    """The metrics that a method's components report, and numbers that it updates per iteration, as `memory/NAME`."""
+    """The metrics that a method's components report, and the numbers of its memories, as `memory/NAME`."""
     metrics = {f"memory/{name}": float(x) for name, x in memories.items() if isinstance(x, int | float)}
     for name, state in memories.items():
         numbers = state.items() if isinstance(state, Mapping) else ()
@@ -216,7 +219,7 @@ def _counted(results: Sequence[StepResult]) -> list[StepResult]:
 
 
 def _zero_by_construction(result: StepResult) -> bool:
-    """Whether the loss is always 0: centred advantages and ratios of exactly 1. Its gradient is not 0."""
+    """Whether a step's loss is 0 because all ratios are exactly 1. Its gradient need not be 0."""
     step = result.batch
     assert step.logp is not None and step.logp_old is not None
     return bool((step.logp == step.logp_old).all()) and abs(result.loss) < 1e-6

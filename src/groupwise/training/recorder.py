@@ -143,7 +143,7 @@ class Recorder:
         self._on_metrics(line, timing)
 
     def save(self, learner: Learner, buffer: Buffer, guards: Guards, *, last: bool = False) -> None:
-        """Save a checkpoint. A failed save is retried at the next one, up to MISSES times; with `last` it raises.
+        """Save a checkpoint. A failure is a warning; MISSES failures in a row, or one with `last`, raise `Storage`.
 
         The previous checkpoint stays until a newer one is complete.
         """

@@ -78,7 +78,7 @@ class Control:
         self._stop: Callable[[str], None] | None = None
 
     def stop(self, cause: str) -> None:
-        """Request that the run saves and ends after the present iteration, or at once if it has not started."""
+        """Request that the run saves a checkpoint and ends at the next safe point, or at once if it has not started."""
         self._cause = self._cause or cause
         if self._stop is not None:
             self._stop(cause)
@@ -116,7 +116,7 @@ def read_checked(recipe: Recipe, use: Use, notify: Callable[[str], None]) -> Inp
 
 
 def begin(run: Path, ready: Runtime, use: Use, base: str, command: str) -> None:
-    """Write run.json and recipe.toml, which make an empty directory a run. `base` is the recipe's published method."""
+    """Write run.json and recipe.toml, which make an empty directory a run. `base` names its published method."""
     text = write(ready.recipe)
     facts = data_record(ready) | ready.adapter | identity(ready.recipe, ready.inputs.templates, text)
     facts |= {"side_models": side_model_hashes(ready.recipe), "device": ready.device}
@@ -164,7 +164,7 @@ def run_from(
     control: Control | None = None,
     disk: Disk = DISK,
 ) -> Ending:
-    """Run the loop from the newest checkpoint (or from the start), then write the model and the report."""
+    """Run the loop from the newest checkpoint or the start. Then write the report and, unless stopped, the model."""
     recipe, control = ready.recipe, control or Control()
     checkpoint = newest_checkpoint(run, strict=strict)
     state, done = (checkpoint.state, checkpoint.iteration) if checkpoint else ({}, 0)
@@ -242,7 +242,7 @@ def run_from(
 
 @contextlib.contextmanager
 def checkpoint_errors(run: Path, *, changed: bool) -> Iterator[None]:
-    """Turn errors while a checkpoint is restored into `BadData`, if the recipe was changed: it may no longer fit."""
+    """Turn errors while a checkpoint is restored into `BadData`, if the recipe was changed and may no longer fit it."""
     try:
         yield
     except (AssertionError, LookupError, TypeError, ValueError, RuntimeError) as error:

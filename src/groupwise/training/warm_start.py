@@ -129,7 +129,7 @@ async def warm_start(
 
 
 def remove_checkpoint(run: Path, disk: Disk) -> None:
-    """Delete the warm start's checkpoints, after the run has a checkpoint of its reinforcement learning."""
+    """Delete the warm start's checkpoints. Call it only if the run has a checkpoint of its reinforcement learning."""
     if (old := RunLayout(RunLayout(run).warm_start).checkpoints).is_dir():
         with storage_errors("the warm start", run):
             delete(old, disk)

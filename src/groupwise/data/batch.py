@@ -156,7 +156,7 @@ class Batch:
         return self.sequences.then(self.groups)
 
     def by(self, column: str) -> Segments:
-        """Samples by an integer column: `batch.by("outcome").mean(lengths)` is the mean length of each outcome."""
+        """Segments of samples by an integer column: `batch.by("outcome").mean(lengths)` has one mean per outcome."""
         label = getattr(self, column)
         return Segments(label.long(), int(label.max()) + 1 if len(label) else 0)
 

@@ -112,7 +112,7 @@ class Storage(GroupwiseError):
 
 
 class WorkerLost(GroupwiseError):
-    """An engine, verifier, environment or worker process failed or exceeded its deadline, and the command ends."""
+    """A draw exceeded its deadline, or an engine, verifier, environment or worker process failed or hung."""
 
     code = 7
 

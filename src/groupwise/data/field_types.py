@@ -15,7 +15,7 @@ __all__ = ["check_types"]
 PLAIN = (bool, int, float, str, bytes, list, tuple, Mapping, set, NoneType)
 """The types of plain values, which are never components."""
 CLASSES = {int: (int, Integral), float: (float, int, Real)}
-"""The classes that fit a number type: NumPy's numbers fit too."""
+"""The classes that an annotation `int` or `float` accepts, NumPy's numbers included."""
 WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", tuple: "a tuple",
          Mapping: "a dict", NoneType: "None"}  # fmt: skip
 

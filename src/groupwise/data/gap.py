@@ -5,7 +5,7 @@ from typing import Literal
 __all__ = ["GAP", "GAPS", "LARGEST_GAP", "gap_bound"]
 
 GAP = "sampling/sampling_logp_difference"
-"""Prefix of the metrics `/mean` and `/max`, as in TRL: |engine's log-prob - learner's log-prob| of a token."""
+"""Prefix of two metrics (TRL's), `/mean` and `/max`: |engine's log-prob - learner's log-prob| of a token."""
 LARGEST_GAP = f"{GAP}/max"
 
 GAPS = {"float32": 1e-3, "float64": 1e-3, "bfloat16": 2.0}

@@ -62,7 +62,7 @@ INTERVALS = {
     SCORE_GREEDY: ("eval/score_low_greedy", "eval/score_high_greedy"),
     SCORE: ("eval/score_low", "eval/score_high"),
 }
-"""For each held-out figure, the metrics of the lower and the upper end of its 95 % interval over problems."""
+"""For each held-out metric, the metrics of the lower and the upper end of its 95 % interval over problems."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,5 +36,5 @@ def all_problems(task: Task) -> Sequence[Prompt]:
 
 
 def data_stats(task: Task) -> Sequence[Any]:
-    """The statistics of the task's sources of rows; none for a generated task."""
+    """The statistics of the task's sources of rows; none for a task that does not list its problems."""
     return task.stats if isinstance(task, ListsProblems) else ()

@@ -320,7 +320,8 @@ class Sample:
         for end, number in steps:
             if not 0 < end <= len(self.text) - before:
                 raise ValueError(
-                    f"a verdict's step ends at character {end}, but the text has {len(self.text) - before} characters"
+                    f"a verdict's step ends at character {end}, but the text has {len(self.text) - before} characters\n"
+                    "let each end in `Verdict.steps` be above 0 and at most the length of the text"
                 )
             token = bisect_left(self.ends, before + end, lo=start)  # the token of the step's last character
             numbers[token] = number if math.isnan(numbers[token]) else numbers[token] + number

@@ -85,7 +85,7 @@ class Task(Protocol):
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Judges a finished sample. An exception makes the verdict unverifiable, unless it ends the run (`ends_run`).
+    """Judges a finished sample. An exception makes its verdict unverifiable; most `GroupwiseError`s end the run.
 
     Optional: `GradesGroups`, `KeepsTime`, `HasNotices`, `HasPackages`, `ChecksGold`, `ChecksProblems`, `Closable`.
     """
@@ -344,7 +344,7 @@ class Mask(Protocol):
 
 @runtime_checkable
 class Aggregate(Protocol):
-    """The weight (share) of each token in the loss of a step, a constant. Only aggregates divide by counts.
+    """The weight (share) of each token in the loss of a step: a constant that contains all divisors by counts.
 
     An aggregate declares `weighs = "sequences"` if a sequence's total share does not grow with its length.
     """

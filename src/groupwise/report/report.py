@@ -215,7 +215,7 @@ def seams(run: Run) -> list[str]:
 
 
 def selection(run: Run) -> list[str]:
-    """A note on a run's best evaluation, if there are several: the best of several figures is optimistic."""
+    """A note on a run's best evaluation, if there are several: the largest of several values is optimistic."""
     metric = str(run.fields.get("evaluate.best") or "") or held_out(run.metrics, BY_DEFAULT) or ""
     if metric not in run.metrics or len((curve := run.metrics[metric].finite).at) < 2:
         return []

@@ -115,9 +115,9 @@ def unverified(run: Run) -> tuple[str, int] | None:
 
 
 def reward_alone(run: Run, *, near: int = 5) -> tuple[str, int] | None:
-    """Warn if the reward rises clearly between two evaluations and the held-out figure does not: reward hacking.
+    """Warn if the reward rises clearly between two evaluations and the held-out metric does not: reward hacking.
 
-    The figure is the score if verdicts carry one, as the reward is made from it, else the accuracy.
+    The metric is the score if verdicts carry one, as the reward is made from it, else the accuracy.
     """
     curves = run.metrics
     name = held_out(curves, (*SCORES, *ACCURACIES))
@@ -254,7 +254,7 @@ def headline(run: Run, warnings: int) -> str:
 
 
 def _interval(curves: Curves, figure: str, iteration: int) -> tuple[float, float] | None:
-    """The 95 % interval of a held-out figure at an iteration; None without one."""
+    """The 95 % interval of a held-out metric at an iteration; None without one."""
     if figure not in INTERVALS:
         return None
     ends = []

@@ -94,7 +94,7 @@ class Runtime:
         return self._learner
 
     def start_learner(self) -> Learner:
-        """Create the learner. Side models `InitialPolicy` copy the present weights: call it after the warm start."""
+        """Create the learner. Models such as `InitialPolicy` copy the present weights: call it after the warm start."""
         assert self._learner is None, "the learner has started: its reference model is fixed"
         method = self.recipe.method
         self._learner = Learner(

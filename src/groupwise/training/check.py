@@ -249,7 +249,7 @@ def value_loss(model: ValueModel, step: Batch) -> Tensor:
 
 
 def inactive_parts(method: Method) -> list[str]:
-    """Notes about settings that have no effect, such as clip bounds when all ratios are exactly 1."""
+    """A note if clip bounds have no effect, since one minibatch and one epoch make every ratio 1. Else no note."""
     surrogate = method.objective.surrogate
     bounds = surrogate.ratio if isinstance(surrogate, Unclipped) else surrogate
     steps = (method.minibatches, method.epochs)

@@ -8,7 +8,7 @@ from groupwise.data import Diverged, Mismatch, NoSignal, Unverifiable
 from groupwise.learner import NO_TOKEN
 
 PATIENCE = 3
-"""A run stops after 3 iterations in a row without a rollout to train on, or 3 skipped optimizer steps in a row."""
+"""This many iterations in a row without a rollout to train on, or skipped steps in a row, stop a run."""
 WINDOW = 20
 """The number of iterations over which the share of unverifiable answers is computed."""
 

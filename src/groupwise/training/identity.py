@@ -35,7 +35,7 @@ MODEL_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
 )
-"""Small files of a model directory whose hashes are part of a run's identity. Weights are checked separately."""
+"""Small files of a model directory whose hashes are part of a run's identity. Weights are not among them."""
 
 
 def identity(recipe: Recipe, templates: Templates, text: str) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def learn(
 
 
 def plan(recipe: Recipe, method: Method, batch: Batch, iteration: int, epoch: int) -> tuple[StepPlan, ...]:
-    """The steps and microbatches of one epoch over the iteration, in an order keyed by the run's seed."""
+    """The steps and microbatches of one epoch over an iteration's batch, in an order keyed by the run's seed."""
     return make_plan(
         batch,
         size=recipe.prompts // method.minibatches,

@@ -219,7 +219,7 @@ def _counted(results: Sequence[StepResult]) -> list[StepResult]:
 
 
 def _zero_by_construction(result: StepResult) -> bool:
-    """Whether a step's loss is 0 because all ratios are exactly 1. Its gradient need not be 0."""
+    """Whether all ratios of a step are exactly 1 and its loss is 0 (centred advantages). Its gradient may not be 0."""
     step = result.batch
     assert step.logp is not None and step.logp_old is not None
     return bool((step.logp == step.logp_old).all()) and abs(result.loss) < 1e-6

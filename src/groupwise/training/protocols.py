@@ -1,4 +1,4 @@
-"""The protocol of an evaluation: all settings, code and versions on which its figures depend."""
+"""The protocol of an evaluation: all settings, code and versions on which its results depend."""
 
 import json
 import platform
@@ -34,7 +34,7 @@ SEED_RULE = f"Philox4x32-10: key (seed, {int(Purpose.EVALUATE)}), counter (probl
 
 
 def protocol(runtime: Runtime, sampling: Sampling, n: int, use: Use) -> dict[str, Any]:
-    """The protocol of one result as JSON: all settings that it depends on. `compare` checks which may differ.
+    """The protocol of one result as JSON: all settings that it depends on. The command `compare` compares them.
 
     The hash of the problems covers questions and gold answers, without the template, which has its own hash. A
     verifier's version is the hash of the code of all packaged verifiers, and of the user's files that it uses.

@@ -317,7 +317,7 @@ def code_of(use: Use) -> tuple[str, tuple[str, ...]]:
 
 
 def closing_message(run: Path, report: Path, recorder: Recorder, ready: Runtime) -> str:
-    """The last output of a run: held-out figures, paths, and the next command."""
+    """The last output of a run: held-out accuracy and score, paths, and the next command."""
     recipe = ready.recipe
     if recorder.stopping:
         status = f"{recorder.stopping} after {recorder.done} of {recipe.iterations} iterations; saved."

@@ -123,7 +123,7 @@ def _load_task(source: Source, encode: Callable[[Any], tuple[int, ...]]) -> Task
         raise Usage(
             f"the columns of the task {source.task} cannot be changed",
             evidence=f"the recipe sets {source.columns}",
-            fix="leave out columns",
+            fix="leave `columns` out of the recipe",
         )
     return find_task(source.task, encode)
 

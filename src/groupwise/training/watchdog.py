@@ -31,7 +31,7 @@ WATCHED_PHASES = ("sample", "evaluate")
 FORWARD = "groupwise.rollout.engine"
 """The engine's module. Its forward passes may block the event loop, too."""
 JUDGES = ("DrawSampler._judged", "Several._verdict", "EnvironmentThreads.call")
-"""Functions that call verifiers or environments, and turn an exception into a verdict, by qualified name."""
+"""Qualified names of functions that call verifiers or environments. An exception in a call becomes a verdict."""
 
 
 class Stuck(KeyboardInterrupt):

@@ -108,7 +108,7 @@ def write_report(runs: Sequence[Path], out: Path | None = None, tables: Tables =
 
 
 def page(runs: Sequence[Run], *, version: str | None = None, tables: Tables = NO_TABLES) -> str:
-    """The HTML document. Its security policy allows each script and style by hash, and nothing else.
+    """The HTML document. Its security policy allows only its scripts and styles, by hash, and a live page's server.
 
     With `version`, the live page of `watch`: the version of its data, and a script that asks the same server for newer
     ones.

@@ -40,7 +40,7 @@ class RunInfo:
     keys: tuple[str, ...] = ()
     """Names of the environment variables with API keys that may be sent to an LLM judge."""
     judges: tuple[str, ...] = ()
-    """Hosts that an LLM judge may use."""
+    """Hosts to which an LLM judge may send requests."""
     unsafe_local_exec: bool = False
     trust_remote_code: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the model's Python files by name, if their execution was allowed."""

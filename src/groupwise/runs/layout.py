@@ -36,12 +36,12 @@ class RunLayout:
 
     @property
     def metrics(self) -> Path:
-        """One line per iteration. Equal runs write equal bytes."""
+        """Metrics, one line per iteration. A repeated run writes equal bytes."""
         return self.run / "metrics.jsonl"
 
     @property
     def timings(self) -> Path:
-        """One line per iteration: clock, speed, memory."""
+        """Timings, one line per iteration: clock, speed, memory."""
         return self.run / "timings.jsonl"
 
     @property

@@ -105,7 +105,7 @@ class RunLogs:
         return self._sinks.warnings
 
     def metrics(self, line: Mapping[str, Any]) -> None:
-        """Write one iteration's metrics. Numbers that are not finite become null; equal runs write equal bytes."""
+        """Write one iteration's metrics. Numbers that are not finite become null; a repeated run writes equal bytes."""
         self._sinks.write(line)
         self._append("metrics", json_line(line))
 

@@ -52,7 +52,7 @@ def evaluate(
     data: str | None = None,
     all_rows: bool = False,
 ) -> tuple[dict[str, Any], Path]:
-    """Evaluate a model directory or a run's model: its held-out accuracy and protocol as JSON, and where to write them.
+    """Evaluate a model directory or a run's model. Returns results and protocol as JSON, and a path to write them to.
 
     Each problem is answered once greedily and `samples` times with the recipe's sampling. With a `preset` the settings
     are those of a paper, on the problems in `data`. With `all_rows` no problem of a source of rows is left out. `at`

@@ -43,7 +43,7 @@ def run_phases(
     changed: bool = False,
     control: Control | None = None,
 ) -> Ending:
-    """Start or continue each unfinished phase of a run, in order. Returns how the last one ended.
+    """Start or continue each unfinished phase of a run, in order. Returns the ending of the last one that ran.
 
     A phase is finished when its model is written. The phases share the seconds of `stop_after`. `finish` gets the
     ending of each phase. With `changed`, a started phase may have another recipe than the run's recipe gives it.

@@ -133,7 +133,7 @@ def _stack(frame: FrameType | None) -> list[FrameType]:
 
 
 def where(stack: list[FrameType]) -> str:
-    """Where the code is: its innermost frame outside the standard library, as `my_file.py:3 grade`."""
+    """The innermost frame of a stack outside the standard library, as `my_file.py:3 grade`."""
     library = sysconfig.get_path("stdlib")
     frame = next((f for f in stack if not f.f_code.co_filename.startswith((library, "<frozen"))), None)
     return visible(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}") if frame else "?"

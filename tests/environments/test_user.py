@@ -153,9 +153,37 @@ def test_after_eight_hung_calls_a_worker_is_lost() -> None:
     *eight, last = asyncio.run(go(Plain, lambda self, message: gate.wait()))
     gate.set()
     assert {type(x) for x in eight} == {Verdict}
-    assert isinstance(last, WorkerLost) and "8 calls of the environment Mine took more than 0.25 s" in str(last)
+    assert isinstance(last, WorkerLost) and "8 calls of the environment Mine took over 0.25 s and still run" in str(last)
     # An async method can be cancelled.
     assert {type(x) for x in asyncio.run(go(Async, lambda self, message: asyncio.sleep(1000)))} == {Verdict}
+
+
+def test_calls_that_were_late_and_have_ended_do_not_count() -> None:
+    """Over a long run, many calls may be late; only those that still run take threads for ever."""
+    gate, ended = threading.Event(), threading.Semaphore(0)
+
+    def late(self: Any, message: str) -> None:
+        gate.wait()
+        ended.release()
+
+    before = set(threading.enumerate())
+
+    async def go() -> list[Any]:
+        make = user_environment(having(Plain, reply=late), deadline=0.1)
+        environments = [make() for _ in range(MAX_HUNG + 1)]
+        for environment in environments:
+            await environment.reset(PROMPT, Random(3))
+        results = [await _caught(environment.step("5")) for environment in environments[:-1]]
+        threads = set(threading.enumerate()) - before
+        gate.set()
+        for _ in range(MAX_HUNG):
+            ended.acquire(timeout=30)
+        for thread in threads:
+            thread.join(30)
+        return [*results, await _caught(environments[-1].step("5"))]
+
+    *_, last = asyncio.run(go())
+    assert not isinstance(last, WorkerLost)
 
 
 async def _caught(call: Any) -> Any:

@@ -122,6 +122,15 @@ def test_changes_have_the_whole_data_once(serve, whole, tmp_path):
     assert second["runs"][0]["rollouts"]["iterations"] == 5
 
 
+def test_a_model_that_is_written_changes_the_page(whole, tmp_path):
+    """A run that solved its task early writes its model after its last metrics."""
+    run = part_of(tmp_path / "run", whole, 4)
+    page = LivePage([run])
+    version = page.version()
+    (run / "model").mkdir()
+    assert page.version() != version
+
+
 def test_a_phase_that_starts_later_is_added(whole, tmp_path):
     run = tmp_path / "run"
     run.mkdir()

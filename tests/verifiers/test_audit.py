@@ -126,7 +126,7 @@ def test_an_invalid_row_is_named(tmp_path: Path, row, why: str):
 
 def test_a_file_without_cases_is_refused(tmp_path: Path):
     (tmp_path / "cases.jsonl").write_text("\n")
-    with pytest.raises(BadData):
+    with pytest.raises(BadData, match="has no cases"):
         read_cases(tmp_path / "cases.jsonl")
     with pytest.raises(BadData, match="cannot be read"):
         read_cases(tmp_path / "absent.jsonl")

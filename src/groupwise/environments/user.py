@@ -27,7 +27,7 @@ MAX_CHARACTERS = 1 << 20
 MAX_THREADS = 64
 """The most calls of a user's plain (not async) methods that run at the same time."""
 MAX_HUNG = 8
-"""After this many calls of plain methods that exceed the deadline, the next call raises WorkerLost."""
+"""While this many calls of plain methods have exceeded the deadline and still run, a new one raises WorkerLost."""
 
 
 def user_environment(make: Callable[[], Any], *, deadline: float = 10.0) -> Callable[[], Environment]:
@@ -38,7 +38,7 @@ def user_environment(make: Callable[[], Any], *, deadline: float = 10.0) -> Call
     observation)` is optional; after a kill it is called instead of `step` for each logged observation. The
     conversation ends as unverifiable, with the cause, if a method raises, returns another type or takes longer than
     `deadline` seconds. An `async` method runs in the event loop and must not block. A plain method runs in its own
-    thread, which cannot be stopped: after eight hung calls, WorkerLost is raised. Usage if `make` needs arguments or
+    thread, which cannot be stopped: while eight calls hang, WorkerLost is raised. Usage if `make` needs arguments or
     the class lacks a method.
     """
     name = getattr(make, "__qualname__", type(make).__name__)
@@ -61,7 +61,7 @@ class EnvironmentThreads:
     def __init__(self, name: str, deadline: float) -> None:
         self.name, self.deadline = name, deadline
         self._free = asyncio.Semaphore(MAX_THREADS)
-        self._hung = 0
+        self._hung: list[Thread] = []
 
     async def call(self, method: Callable[..., Any], *args: Any) -> Any:
         """Call a method, a plain one in a thread: its result or exception, or TimeoutError beyond the deadline."""
@@ -69,19 +69,21 @@ class EnvironmentThreads:
             async with asyncio.timeout(self.deadline):
                 return await method(*args)
         async with self._free:
-            if self._hung >= MAX_HUNG:
+            self._hung = [thread for thread in self._hung if thread.is_alive()]
+            if len(self._hung) >= MAX_HUNG:
                 raise WorkerLost(
-                    f"{MAX_HUNG} calls of the environment {self.name} took more than {self.deadline:g} s",
+                    f"{MAX_HUNG} calls of the environment {self.name} took over {self.deadline:g} s and still run",
                     evidence="the thread of such a call cannot be stopped",
                     fix="limit the time of its methods, or make them async",
                 )
             result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            Thread(target=_run, args=(result, result.get_loop(), method, args), daemon=True).start()
+            thread = Thread(target=_run, args=(result, result.get_loop(), method, args), daemon=True)
+            thread.start()
             try:
                 async with asyncio.timeout(self.deadline):
                     return await result
             except TimeoutError:
-                self._hung += result.cancelled()
+                self._hung += [thread] if result.cancelled() else []
                 raise
 
 

@@ -46,10 +46,10 @@ class LivePage:
 
 
 def _stamps(run: Path) -> Iterator[tuple[str, int, int]]:
-    """(path, size, time of change) of each file that a run's page shows; a missing file has no entry."""
+    """(path, size, time of change) of each path that a run's page depends on; a missing one has no entry."""
     layout = RunLayout(run)
     with_warm_start = RunLayout(layout.warm_start).metrics
-    paths = [layout.info, layout.recipe, layout.metrics, layout.timings, with_warm_start]
+    paths = [layout.info, layout.recipe, layout.metrics, layout.timings, with_warm_start, layout.model]
     if layout.samples.is_dir():
         paths += sorted(layout.samples.iterdir())
     for path in paths:

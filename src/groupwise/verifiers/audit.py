@@ -93,7 +93,9 @@ def _cases(text: str, name: str) -> tuple[Case, ...]:
             cases.append(Case(**row))
         except (ValueError, RecursionError) as error:
             faults.append(f"row {number}: {error}")
-    if faults or not cases:
+    if not faults and not cases:
+        raise BadData(f"{name} has no cases", fix=_FORM)
+    if faults:
         evidence = [*faults[:SHOWN], *[f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)]
         raise BadData(f"{name}: {len(faults)} rows are not valid cases", evidence="\n".join(evidence), fix=_FORM)
     return tuple(cases)

@@ -52,7 +52,7 @@ def test_without_discount_or_kl_returns_are_the_reward() -> None:
 
 @pytest.mark.parametrize("gamma", [-0.1, 1.1])
 def test_gamma_is_between_0_and_1(gamma: float) -> None:
-    with pytest.raises(ValueError, match="between 0 and 1"):
+    with pytest.raises(ValueError, match="0 <= gamma <= 1"):
         ReturnsToGo(gamma)
 
 

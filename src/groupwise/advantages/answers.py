@@ -15,11 +15,11 @@ __all__ = ["LengthShares", "SemanticEntropy"]
 
 @dataclass(frozen=True, slots=True)
 class SemanticEntropy:
-    """`x f(alpha u)`: scales down the advantage x in groups whose answers differ more (entropy u).
+    """`x f(alpha u)`, f falling from 1: scales down the advantage x in groups with many different answers (entropy u).
 
     Samples with equal `Verdict.answer` agree; a sample without one agrees with none. u is the entropy over `log G`.
-    `sampled` is the mean of `-log share` over the distinct answers, `shannon` over the samples. f is `exp(-x)`,
-    `1 - x` or `(1 - x)^gamma`. The paper's choice of f, alpha and shares was not obtained: all are our reading.
+    `sampled` is the mean of `-log share` over the distinct answers, `shannon` over the samples. f(y) is `exp(-y)`,
+    `1 - y` or `(1 - y)^gamma`. The paper's choice of f, alpha and shares was not obtained: all are our reading.
     """
 
     alpha: float = 1.0
@@ -65,10 +65,9 @@ def _clusters(b: Batch) -> Segments:
 
 @dataclass(frozen=True, slots=True)
 class LengthShares:
-    """Weights for a contrast: those of correct answers sum to 1, larger for short ones; wrong answers have -1.
+    """Weights for `Discriminative`: above 0 for a group's correct answers, larger for short ones, with the sum 1; else -1.
 
-    DRPO, arXiv:2510.04474. 0 in groups without both. These are weights of a contrast (`Discriminative`), not advantages
-    of a policy gradient.
+    DRPO, arXiv:2510.04474. 0 in groups without both. They are not advantages of a policy gradient.
     """
 
     compares: ClassVar[bool] = True

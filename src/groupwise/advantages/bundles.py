@@ -1,4 +1,4 @@
-"""Advantages of bundles (RiskPO): several prompts form a bundle, whose score adds up one answer's reward to each."""
+"""Advantages of bundles of prompts (RiskPO). The score of a bundle is a sum of rewards, one answer per prompt."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -37,7 +37,7 @@ class Draws:
 
 
 def draws_of(b: Batch, size: int) -> Draws:
-    """Bundles of `size` consecutive groups. A bundle has as many draws as its smallest group has samples."""
+    """Bundles of `size` consecutive groups. Each has as many complete draws as its smallest group has samples."""
     g = b.groups
     draw = (g.prefix(torch.ones_like(b.score)) - 1).long()
     bundle = torch.arange(g.count, device=draw.device) // size
@@ -80,7 +80,7 @@ class BundleRisk:
         return torch.where(draws.whole, self._split(draws.of.spread(a), x, b, draws), 0.0)
 
     def risk(self, score: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """The advantage of each bundle score, given the lower and the upper quantile of all scores."""
+        """The advantage of each bundle score, given a lower and an upper quantile of bundle scores."""
         middle = (score - low).relu() - (score - high).relu() + (low - high if self.natural else 0.0)
         tail = -(low - score).relu() / (self.low + self.eps)
         return (self.mix * tail + middle / (self.high - self.low + self.eps)) / (self.mix + 1)

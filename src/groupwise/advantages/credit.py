@@ -35,7 +35,7 @@ class ReturnsToGo:
 
     def __post_init__(self) -> None:
         if not 0 <= self.gamma <= 1:
-            raise ValueError(f"ReturnsToGo(gamma={self.gamma}): gamma, a discount, must be between 0 and 1")
+            raise ValueError(f"ReturnsToGo(gamma={self.gamma}): needs 0 <= gamma <= 1")
 
     @property
     def needs(self) -> frozenset[Measure]:

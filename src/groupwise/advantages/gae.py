@@ -39,7 +39,7 @@ class GAE:
 
     def __post_init__(self) -> None:
         if not (0 <= self.gamma <= 1 and 0 <= self.lam <= 1):
-            raise ValueError(f"{self}: gamma and lam are out of range\ntake both from 0 to 1")
+            raise ValueError(f"{self}: gamma and lam are out of range\ntake 0 <= gamma <= 1 and 0 <= lam <= 1")
 
     @property
     def needs(self) -> frozenset[Measure]:

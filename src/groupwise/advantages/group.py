@@ -98,7 +98,7 @@ class VirtualBest:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise ValueError(f"{self}: count must be at least 1; for no virtual answers use Standardised")
+            raise ValueError(f"{self}: needs count >= 1; for no virtual answers use Standardised")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         g = b.groups
@@ -125,7 +125,7 @@ class OddsAdvantage:
 
     def __post_init__(self) -> None:
         if self.right < 0 or self.wrong < 0 or self.most <= 0:
-            raise ValueError(f"{self}: right and wrong cannot be negative, and `most` must be above 0")
+            raise ValueError(f"{self}: needs right >= 0, wrong >= 0 and most > 0")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         correct = b.outcome == Outcome.correct
@@ -149,7 +149,7 @@ class Bounded:
 
     def __post_init__(self) -> None:
         if self.most <= 0:
-            raise ValueError(f"{self}: the bound must be above 0")
+            raise ValueError(f"{self}: needs most > 0")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         return x.clamp(-self.most, self.most)

@@ -18,7 +18,7 @@ class EachStandardised:
     """Weighted sum of group z-scores: `reward z(x)`, plus `weight z(score)` for each named score of the verdict. GDPO.
 
     Each reward is standardised by itself before the sum, so none is lost in the spread of another. A sample without a
-    part has 0 for it and is not in its statistics.
+    verdict part has 0 for it and is not in its statistics.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([0.0, 1.0], parts={"format": [0.0, 5.0]})])
@@ -68,7 +68,7 @@ class Lagrangian:
 
 @dataclass(frozen=True, slots=True)
 class AgainstPart:
-    """The reward minus a baseline that the verdict contains under the name `part`, such as the greedy answer's reward.
+    """The reward minus a baseline: the verdict part named by the field `part`, such as the greedy answer's reward.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], parts={"baseline": [0.5, 0.5]})])

@@ -48,7 +48,7 @@ class TurnGroups:
 
 @dataclass(frozen=True, slots=True)
 class StepReturns:
-    """The sum of the z-scored rewards of this and all later reasoning steps. GRPO, arXiv:2402.03300, section 4.1.3.
+    """For each token, the sum of the z-scored rewards of its and later reasoning steps. GRPO, arXiv:2402.03300, 4.1.3.
 
     Step rewards are a mark at each step's last token. All steps of a group have one mean and std. The sample's number x
     is not used: add it with `outcome`.

@@ -54,7 +54,7 @@ def divergence(
 
 
 def between(p: Float[Tensor, "n v"], q: Float[Tensor, "n v"], alpha: float) -> Float[Tensor, " n"]:
-    """The divergence of two distributions, given as log-probs: KL for `alpha` 0 or 1, Jensen-Shannon between.
+    """The divergence of two distributions, given as log-probs: KL(q|p) for `alpha` 0, KL(p|q) for 1, else JS.
 
     >>> p, q = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()
     >>> between(p, q, 1.0), between(p, q, 0.0)
@@ -69,5 +69,5 @@ def between(p: Float[Tensor, "n v"], q: Float[Tensor, "n v"], alpha: float) -> F
 
 
 def _finite(logp: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
-    """Log-probs with -inf replaced by the smallest number, so that `0 * log 0` is 0."""
+    """Log-probs with -inf replaced by a large negative number, so that `0 * log 0` is 0."""
     return logp.clamp(min=torch.finfo(logp.dtype).min / 4)

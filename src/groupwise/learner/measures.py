@@ -62,7 +62,7 @@ class MicrobatchMeasures:
         return torch.full(which.shape, math.nan, dtype=x.dtype, device=x.device).masked_scatter(which, x)
 
     def divergence(self, measure: Divergence) -> Float[Tensor, " m"]:
-        """The divergence from the other model at each token whose sample has the measure's alternative prompt."""
+        """The divergence from the other model at each token whose sample has the measure's second prompt (view)."""
         mine, other = self.states("policy", ""), self.states(measure.model, measure.view)
         pair = mine.pair[self.batch.under(measure.view)[1]] if measure.view else mine.pair
         return divergence(
@@ -75,14 +75,14 @@ class MicrobatchMeasures:
         )
 
     def logprobs(self, name: str, view: str) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
-        """A model's log-probs and entropies of all tokens whose sample has this alternative prompt (view)."""
+        """A model's log-probs and entropies of all tokens whose sample has the second prompt `view`; "" means all."""
         if (name, view) not in self._logprobs:
             states = self.states(name, view)
             self._logprobs[name, view] = token_logprobs(self.models[name], states, temperature=self.temperature)
         return self._logprobs[name, view]
 
     def states(self, name: str, view: str) -> States:
-        """A model's hidden states of all tokens whose sample has this alternative prompt (view)."""
+        """A model's hidden states of all tokens whose sample has the second prompt `view`; "" means all."""
         if (name, view) not in self._states:
             batch = self.batch.under(view)[0] if view else self.batch
             with torch.no_grad():

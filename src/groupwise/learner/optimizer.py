@@ -71,7 +71,7 @@ class Optimizer:
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradients of the float32 master weights. Weights without a gradient are left out."""
+        """The gradients of the master weights. Weights without a gradient are left out."""
         return [m.grad for m in self.masters if m.grad is not None]
 
     def norm(self) -> float:
@@ -95,7 +95,7 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, rate: float, norm: float) -> None:
-        """Update the weights from the accumulated gradients, whose global norm is `norm`."""
+        """Clip the accumulated gradients, which have the global norm `norm`; update with the learning rate `rate`."""
         at = [i for i, m in enumerate(self.masters) if m.grad is not None]
         masters, counts = [self.masters[i] for i in at], [self._counts[i] for i in at]
         total = torch.tensor(norm, dtype=masters[0].dtype)

@@ -1,4 +1,4 @@
-"""Plan an iteration: its optimizer steps and their microbatches, from the samples' lengths alone."""
+"""Plan an iteration: its optimizer steps and their microbatches, by prompts, groups and lengths of the samples."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def make_plan(
 
 
 def measure_plan(steps: Sequence[StepPlan], batch: Batch, *, microbatch_tokens: int) -> tuple[StepPlan, ...]:
-    """The microbatches in which old log-probs are computed: those of the first step, then as few as fit for the others.
+    """The microbatches for old log-probs: those of the first step, then new ones for the other samples.
 
     Only the first step runs at the weights that computed the measures. Its ratio is exactly 1, which needs the same
     microbatches.
@@ -82,7 +82,7 @@ def measure_plan(steps: Sequence[StepPlan], batch: Batch, *, microbatch_tokens: 
 
 
 def _microbatches(batch: Batch, samples: list[int], whole: list[int], microbatch_tokens: int) -> tuple[Microbatch, ...]:
-    """Split a step's samples into microbatches in order, so that equal contexts stay together."""
+    """Split samples into microbatches, in order. Neighbours with the same entry in `whole` stay together."""
     microbatches: list[list[int]] = []
     contexts: set[ContextKey] = set()
     tokens = 0

@@ -73,7 +73,7 @@ class EMA:
 
 
 class FollowingWeights:
-    """The weights of a model that is updated from the policy, such as an EMA, kept in float32.
+    """The weights of a model that is updated from the policy, such as an EMA, in at least float32.
 
     Without these copies, an average would lose every update below the last bit of its weights.
     """

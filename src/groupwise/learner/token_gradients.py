@@ -23,7 +23,7 @@ class Loss(Protocol):
 def token_gradients(
     objective: Loss, microbatch: Batch, logp: Float[Tensor, " n"], live: Mapping[Measure, Tensor]
 ) -> tuple[Float[Tensor, ""], list[Float[Tensor, " n"]]]:
-    """The loss of a microbatch of a prepared step, `d loss / d logp` of each token, and the same for each live measure.
+    """The loss of a prepared step's microbatch, and its gradient for each token's `logp` and each measure in `live`.
 
     `logp` are the log-probs under the current policy, `live` the measures in its graph, such as a divergence. Without
     old log-probs in the microbatch, they equal `logp`: its first ratio is 1.

@@ -52,7 +52,7 @@ NO_TOKEN = "no token is trained"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """The result of one optimizer step. `batch` is the whole step with its new log-probs, detached.
+    """The result of one optimizer step. `batch` is the step, or this rank's part of it, with new log-probs, detached.
 
     `skipped` is the reason why the weights did not change, empty if they did. `changed` of `choices` expert choices
     differ from the old policy's. `auxiliary` are the auxiliary losses by their metric, without their coefficients.
@@ -182,7 +182,7 @@ class Learner:
         routing: Routing = PLAIN,
         auxiliary: Sequence[AuxiliaryLoss] = (),
     ) -> StepResult:
-        """Take one optimizer step on these samples. With a gradient that is not finite, the weights do not change."""
+        """Take one optimizer step. The weights stay the same if loss or gradient is not finite, or if no token is trained."""
         whole = objective.prepare(batch.take(step.samples))
         settings = self.optimizer.settings
         rate = settings.rate(self.steps_taken, self.steps)
@@ -292,7 +292,7 @@ class Learner:
         return _unfrozen(model.state_dict(), self.model)
 
     def _saved_models(self) -> dict[str, dict[str, Tensor]]:
-        """The tensors of each extra model (reference, critic) in a checkpoint; each model has a name prefix."""
+        """The tensors of the extra models, by name prefix, for a checkpoint; without models read from directories."""
         exact = {name: weights.exact for name, weights in self._following.items()}
         names = [name for name in self.models if name not in self._given and name not in self._critics]
         saved = {f"models.{name}.": exact.get(name) or self._trained_tensors(self.models[name]) for name in names}
@@ -313,7 +313,7 @@ class Learner:
         return self.version
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON from which `restore` continues bit for bit. Frozen weights are left out."""
+        """Tensors and JSON to restore bit for bit, without models from directories and the policy's frozen weights."""
         tensors = {f"{POLICY}{name}": x for name, x in self._trained_tensors(self.model).items()}
         for model, weights in self._saved_models().items():
             tensors |= {f"{model}{name}": x for name, x in weights.items()}
@@ -333,7 +333,7 @@ class Learner:
 
 
 def _started(part: SideModel, policy: torch.nn.Module) -> torch.nn.Module:
-    """Create an extra model at the start of a run: a value model, or a frozen copy of the policy."""
+    """Create an extra model at the start of a run: a value model, or a copy of the policy without gradients."""
     if isinstance(part, ValueModel):
         if not isinstance(policy, Backbone):
             why = f"a value model reads hidden states, and {type(policy).__name__} is not a language model"

@@ -75,6 +75,6 @@ class Critic(torch.nn.Module):
 
 @torch.no_grad()
 def _width(policy: Any) -> int:
-    """The size of the model's last hidden state, measured by a forward pass of two tokens."""
+    """The size of the model's last hidden state, measured by a forward pass of one token."""
     layout = Shared.of([(0,)], [(0,)], device=next(policy.parameters()).device)
     return policy(layout.tokens, layout).shape[-1]

@@ -19,14 +19,14 @@ KEYS = {"pass_rate": int, "solution_length": int, "math_notion": list}
 SHORT = re.compile(r"(\d{1,9});(\d{1,9})")
 FLAT_OBJECT = re.compile(r"\{[^{}]*\}")
 MOST_NOTIONS = 64
-"""The notions of a prediction that are read; each is searched in all answers."""
+"""The most notions (named concepts) that are read from one prediction: each is searched in all answers."""
 LARGEST = 10**9
-"""The bound of a predicted number, since a text can contain integers that are too large for a float."""
+"""The largest absolute value of a predicted number: a text can contain integers that are too large for a float."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A prediction that was read from a text; None or empty for what cannot be read."""
+    """A prediction that was read from a text. A number that cannot be read is None; `notions` may be empty."""
 
     rate: int | None = None
     length: int | None = None
@@ -35,7 +35,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The actual results of a group of answers, to compare with predictions: pass rate, lengths in tokens, texts."""
+    """Facts about a group of answers, to grade predictions: pass rate, token lengths of the correct ones, texts."""
 
     rate: float | None
     """The pass rate of the answers; None if no answer could be graded."""
@@ -57,7 +57,7 @@ class Statistics:
 
 
 def predicted(text: str) -> Prediction:
-    """Read a prediction from a text: its last JSON object without nested objects, or two numbers `rate;length`.
+    """Read a prediction: the text is `rate;length`, or its last `{...}` without inner braces is JSON.
 
     >>> predicted('I think {"pass_rate": 3, "solution_length": 40, "math_notion": ["Angles"]}')
     Prediction(rate=3, length=40, notions=('Angles',))
@@ -76,7 +76,7 @@ def _bounded(number: int | None) -> int | None:
 
 
 def _json_object(text: str) -> Mapping[str, Any]:
-    """Read the last JSON object of a text: its values that have the expected type; empty if there is none."""
+    """Read the last `{...}` of a text as JSON: the `KEYS` with values of the right type; empty if it cannot be read."""
     try:
         data = json.loads((FLAT_OBJECT.findall(text) or ["{}"])[-1])
     except (ValueError, RecursionError):
@@ -85,11 +85,12 @@ def _json_object(text: str) -> Mapping[str, Any]:
 
 
 def agreement(prediction: Prediction, found: Statistics, problem: str) -> Verdict:
-    """Grade a prediction: the score is the mean of its agreement with the answers' pass rate, lengths and words. MASA.
+    """Grade a prediction by the mean of three verdict parts from 0 to 1: `length`, `rate` and `notions`. MASA.
 
     `length` is 1 if the predicted length lies strictly between the shortest and the longest correct answer. `rate` is
     `0.01^|p - predicted / 8|`. `notions` is the share of predicted notions that occur in more correct answers than in
-    others; notions in the problem's text do not count. A part that the text does not say is 0.
+    others; notions in the problem's text do not count. A part that the text does not say is 0. The verdict is
+    unverifiable if no answer could be graded.
 
     >>> found = Statistics(0.5, (900, 1500, 1200, 700), (), ())
     >>> round(agreement(Prediction(rate=8, length=1000), found, "").parts["rate"], 6)
@@ -126,9 +127,9 @@ def singular(word: str) -> str:
 
 
 def corrected(text: str, found: Statistics) -> str:
-    """A prediction's text with the actual numbers instead; empty if unreadable, or without a correct answer.
+    """A prediction's text with the true pass rate and length; empty if it is unreadable, or no answer is correct.
 
-    The length is the mean over the correct answers.
+    The length is the mean over the correct answers. Text after the JSON object is left out.
 
     >>> corrected('so {"pass_rate": 7, "math_notion": ["sum"]}', Statistics(0.5, (20, 30), (), ()))
     'so {"pass_rate": 4, "solution_length": 25, "math_notion": ["sum"]}'

@@ -1,4 +1,4 @@
-"""Distributes the answers of a batch over its prompts, one by one, each where it gains most."""
+"""Distributes the answers of a batch over its prompts: each answer goes to the prompt with the largest gain."""
 
 import math
 from collections.abc import Callable, Iterable

@@ -31,7 +31,7 @@ def score_of(sample: Sample) -> float:
 
 
 def graded(samples: Iterable[Sample], *, role: str = "answer") -> list[int]:
-    """1 for each correct sample of this role and 0 for each other one, without unverifiable ones.
+    """1 for each correct sample of the role `role`, else 0; without unverifiable samples and samples without a verdict.
 
     Usage for scored answers, which are neither correct nor wrong.
     """

@@ -39,7 +39,7 @@ UnverifiableRule = Literal["exclude", "wrong", "drop_group"]
 
 
 def graded(batch: Batch, rule: UnverifiableRule) -> Batch:
-    """The batch with the outcomes that the rule gives unverifiable samples: with `wrong` they count as wrong."""
+    """The batch; with the rule `wrong`, the outcome of its unverifiable samples becomes wrong."""
     if rule != "wrong":
         return batch
     return batch.having(outcome=batch.outcome.masked_fill(batch.outcome == Outcome.unverifiable, int(Outcome.wrong)))
@@ -96,7 +96,7 @@ class Rollouts:
 
     @property
     def culprit(self) -> Literal["verifier", "environment"]:
-        """The user code to correct if answers are unverifiable: an environment that aborted one, else the verifier."""
+        """The user code to correct: `environment` if it aborted the first unverifiable answer, else `verifier`."""
         samples = (s for r in self.all for s in r.samples if s.role == "answer" and s.verdict is not None)
         unverifiable = (s for s in samples if s.verdict and s.verdict.outcome is Outcome.unverifiable)
         first = next(unverifiable, None)
@@ -127,7 +127,7 @@ class Buffer:
     setting: RolloutSetting
     unverifiable: UnverifiableRule = "exclude"
     trains: tuple[str, ...] = ("answer",)
-    """The roles of samples to train on. A filter reads answers alone; other roles follow their rollout's answers."""
+    """The roles of samples to train on. Filters read only answers; other samples follow an answer of their rollout."""
     _drawn: int = field(init=False)
     _state: Any = field(init=False)
 
@@ -275,6 +275,6 @@ def _checked(rollout: Rollout, draw: Draw) -> Rollout:
     twins = [stream for stream, n in streams.items() if n > 1]
     if twins:
         problem = f"the strategy returned {streams[twins[0]]} samples with the same random numbers (stream {twins[0]})"
-        fix = "create samples with sampler.start or sampler.sample, and copies with sample.fork, each with its own i"
+        fix = "create samples with sampler.start or sampler.sample, and each copy with sample.fork(at, i) and another i"
         raise Usage(problem, fix=fix)
     return rollout

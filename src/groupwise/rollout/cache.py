@@ -10,7 +10,7 @@ from groupwise.rollout.layouts import KeysValues, RowsKeysValues, chunks, transp
 
 
 class PrefixCache:
-    """Keys and values of whole prompts, looked up by content hash and tokens. Evicts the least recently used first."""
+    """Keys and values of prompts, by tokens and the hash of non-text content. Evicts the least recently used first."""
 
     def __init__(self) -> None:
         self.tokens = 0

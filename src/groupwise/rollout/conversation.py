@@ -11,7 +11,7 @@ from groupwise.data import Environment, Observation, Prompt, Replay, Sample
 
 
 class ReplayMismatch(Exception):
-    """After a resume, the environment's reply differs from the replay log's: the conversation cannot continue."""
+    """After a resume, an environment's reply differs from the replay log's, so the conversation must start over."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,11 +25,10 @@ class Conversation:
     environment: Environment
     replay: Replay | None
     name: str
-    """The name of the conversation in the replay log, with the sample's random stream: unique within the log."""
+    """The draw's name in the replay log. Name and random stream of the sample together identify one conversation."""
     prompt: Prompt
     random: Callable[[], Random]
-    """The random generator for the environment's `reset`, equal for all samples of a group: equal environments.
-    """
+    """Creates the random generator for `reset`: equal for all samples of a draw, so their environments are equal."""
     use_log: bool = True
     """Whether to answer from the replay log where possible. New replies are logged in both cases."""
     replayed: list[tuple[str, Observation]] = field(default_factory=list)

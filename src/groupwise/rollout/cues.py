@@ -11,7 +11,7 @@ __all__ = ["Cued"]
 
 @dataclass(frozen=True, slots=True)
 class Cued:
-    """Answers a hard prompt twice: new answers continue the beginning of a correct one if the first score below usual.
+    """Samples answers. If their mean score is below the recent mean, new ones continue a prefix of a correct one.
 
     The share of the correct answer that is given grows with the gap to the mean of recent rewards (`RecentRewards`), up
     to `most`. The cue is not trained, and the first round gets the role `first`. Reg-GRPO's augmentation of hard
@@ -29,7 +29,7 @@ class Cued:
         return Rollout(draw, (*again, *with_role(answers, "first")))
 
     def _cue(self, answers: list[Sample], usual: float | None) -> tuple[int, ...]:
-        """The beginning of a correct answer, longer the further the mean score is below `usual`, its earlier mean."""
+        """A prefix of a correct answer, longer for a lower mean score; empty for a mean of `usual` or more."""
         correct = next((s for s in answers if is_correct(s)), None)
         mean = sum(map(score_of, answers)) / len(answers)
         if usual is None or correct is None or mean >= usual:

@@ -34,7 +34,7 @@ class Shuffled:
         return state, [Draw(0, task[i], group_size) for i in indices]
 
     def indices(self, state: ShuffledState, task: Task, n: int) -> tuple[ShuffledState, list[int]]:
-        """The indices of the next `n` prompts of the task, for curricula that draw some of them again."""
+        """The new state and the task indices of the next `n` prompts, for curricula that build on this one."""
         check_prompts(task)
         seed, first = state["seed"], state["drawn"]
         places = (divmod(i, len(task)) for i in range(first, first + n))

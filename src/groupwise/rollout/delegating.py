@@ -33,7 +33,7 @@ class Delegating:
     def __post_init__(self) -> None:
         check_wording(self.words, ("result",))
         if self.calls < 1 or self.aligned < 0 or not (self.asks and self.marker):
-            raise ValueError(f"{self}: needs calls >= 1, aligned >= 0, and no empty text as asks or marker")
+            raise ValueError(f"{self}: needs calls >= 1, aligned >= 0, and asks and marker not empty")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         starts = sampler.start(draw.prompt.context, draw.n)
@@ -57,7 +57,7 @@ class Delegating:
         return dialogue
 
     async def _reply(self, sampler: Sampler, answers: list[Sample], sample: Sample) -> CountedText | None:
-        """The helper's result, if the main agent's last turn asks for one."""
+        """The helper's result, if the main agent's last turn asks for one and `calls` allows it; else None."""
         request = sample.last_turn.text
         if not request.endswith(self.asks) or len(answers) == self.calls:
             return None

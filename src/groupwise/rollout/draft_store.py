@@ -9,7 +9,7 @@ PER_PROMPT = 16
 
 
 class Drafts:
-    """A store of earlier generations by prompt, for speculative decoding. The oldest prompt is dropped first.
+    """A store of generations by prompt, for speculative decoding. If full, it drops the least recently updated prompt.
 
     >>> drafts = Drafts(8)
     >>> drafts.add(GenerationRequest(context=(1,), limit=4, draw=0, stream=(0,)), (5, 6, 7))
@@ -37,7 +37,7 @@ class Drafts:
             self.count -= len(self._of.popitem(last=False)[1])
 
     def next_tokens(self, request: GenerationRequest, tokens: Ids, n: int) -> Ids:
-        """Propose `n` next tokens, from a draft that begins with these: the sample's earlier one, else the newest."""
+        """Propose up to `n` next tokens, from a draft that begins with `tokens`: the same sample's, else the newest."""
         drafts = self._of.get(request.context_key, {})
         own = drafts.get(_sample(request), ())
         at = len(tokens)
@@ -45,5 +45,5 @@ class Drafts:
 
 
 def _sample(request: GenerationRequest) -> tuple[int, ...]:
-    """What identifies the sample of a request."""
+    """The key of a request's sample: purpose, draw, tokens generated before, and random stream."""
     return request.purpose, request.draw, request.at, *request.stream

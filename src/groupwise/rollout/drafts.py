@@ -44,10 +44,10 @@ class Drafts:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """If no answer is correct, the policy explains the known answer, and is trained on this after the plain prompt.
+    """If no answer is correct, the policy explains the gold answer. It learns a correct explanation under the plain prompt.
 
-    A correct explanation is a group of one, trained as a written answer with the role `explained`. ExPO,
-    arXiv:2507.02834.
+    A correct explanation is a group of one, trained as a written answer with the role `explained`. With `always`, the
+    policy explains the gold answer of each prompt. ExPO, arXiv:2507.02834.
     """
 
     column: str = "answer"

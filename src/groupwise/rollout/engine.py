@@ -45,7 +45,7 @@ class NativeEngine:
         self._cancelled = False
 
     async def sample(self, request: GenerationRequest) -> Generation:
-        """Generate the next tokens of one sample. `Usage` if they exceed the model's positions or the cache."""
+        """Generate the next tokens of one sample. `Usage` if prompt and `limit` exceed the model's positions or the cache."""
         self._check(request)
         job = Job(request, asyncio.get_running_loop().create_future())
         self._waiting.append(job)
@@ -78,7 +78,8 @@ class NativeEngine:
             names = sorted(current.keys() ^ weights.keys())
             names = names or [n for n, x in current.items() if x.shape != weights[n].shape]
             raise ValueError(
-                f"the new weights are another model's: missing, unknown or other shapes: {', '.join(names[:5])}"
+                f"the new weights do not fit the engine's model: load weights with the same names and shapes, unlike "
+                f"{', '.join(names[:5])}"
             )
         self._resolve(self._rows.leave(range(len(self._rows)), [Finish.cut] * len(self._rows)))
         self.version = -1  # a failure below leaves a mixture of old and new weights
@@ -92,7 +93,7 @@ class NativeEngine:
         self.version = version
 
     def prefill(self, contexts: Sequence[ContextKey]) -> None:
-        """Compute and cache the keys and values of these prompts now, under the hash of their non-text content."""
+        """Compute and cache the keys and values of these prompts, identified by tokens and the hash of non-text content."""
         for _, ids in contexts:
             self._check_length(ids, 1)
         self._cache_contexts([(content, ids[:-1]) for content, ids in contexts])
@@ -208,7 +209,9 @@ class NativeEngine:
 
     def _check_length(self, context: Ids, new: int) -> None:
         if not context:
-            raise ValueError("the prompt is empty: the first token of an answer needs a token before it")
+            raise ValueError(
+                "the prompt is empty: the first token of an answer needs a token before it. Give a prompt with a token"
+            )
         shape = self._decoder.shape
         if max(context) >= shape.vocabulary or min(context) < 0:
             raise Usage(

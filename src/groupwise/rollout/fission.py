@@ -29,7 +29,7 @@ class FissionState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Fission:
-    """Draws prompts in random order; up to `share` of them are stored failed attempts, if `least` are stored.
+    """Draws prompts in random order, and up to the fraction `share` stored failed attempts, once `least` are stored.
 
     The strategy `RecoveryPrompts` returns failures in the memo of the rollout's draw. They keep the problem's text and
     row, so that they are graded as the problem is. Failures of `oldest` iterations ago are dropped. Fission-GRPO,
@@ -44,7 +44,7 @@ class Fission:
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
-            raise ValueError(f"share is {self.share}: it is a share of the draws, from 0 to 1")
+            raise ValueError(f"share is {self.share}: needs 0 <= share <= 1")
 
     def init(self, task: Task, seed: int) -> FissionState:
         return FissionState(shuffled=Shuffled().init(task, seed), iteration=0, failures=[])

@@ -1,4 +1,4 @@
-"""`GatedTurns`: stops the conversations of a group early if the model takes the same actions in all of them."""
+"""`GatedTurns`: stops the conversations of a group early if the model takes similar actions in all of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ __all__ = ["GatedTurns"]
 
 @dataclass(frozen=True, slots=True)
 class GatedTurns:
-    """Conversations as in `Turns`, stopped after `after` turns if those of the group differ by less than `below`.
+    """Conversations as in `Turns`. A group stops after `after` turns if its actions differ by less than `below`.
 
     The difference is the mean edit distance of two sequences of actions, as a share of `after`; an ended conversation
     counts as repeating one action that occurs nowhere else. A stopped group is dropped with the cause `alike`: such
@@ -30,7 +30,7 @@ class GatedTurns:
 
     def __post_init__(self) -> None:
         if not (1 <= self.after < self.most and self.below >= 0):
-            raise ValueError(f"{self}: needs 1 <= after < most, or no turn is saved, and below >= 0")
+            raise ValueError(f"{self}: needs 1 <= after < most and below >= 0")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         starts = sampler.start(draw.prompt.context, draw.n)
@@ -51,7 +51,7 @@ def actions(sample: Sample, marker: str = "") -> list[str]:
 
 
 def divergence(sequences: Sequence[Sequence[str]], length: int) -> float:
-    """The mean edit distance of two sequences, over all pairs and divided by `length`, to which they are padded.
+    """The mean edit distance over all pairs of sequences, cut or padded to `length`, divided by `length`.
 
     >>> round(divergence(["abcde", "abxde", "pqrst", "abc"], 5), 6)
     0.7

@@ -11,7 +11,7 @@ __all__ = ["WithGreedy"]
 
 @dataclass(frozen=True, slots=True)
 class WithGreedy:
-    """Samples independent answers and a greedy one. The greedy score is added to each verdict under the name `part`.
+    """Samples independent answers and a greedy one. The field `part` names the verdict part with the greedy score.
 
     The greedy answer has the role `greedy` and is not trained. ReMax, arXiv:2310.10505. An unverifiable greedy answer
     has the score 0.

@@ -22,10 +22,11 @@ PHRASES = ("= ", "equals ", "is ", "answer is ", "answer: ", "result is ", "valu
 
 @dataclass(frozen=True, slots=True)
 class HintWriter:
-    """If no answer is correct, the policy writes `hints` hints, and the answers with the most helpful one are used.
+    """If no answer is correct, the policy writes `hints` hints. Answers with the most helpful one replace the group.
 
     The prompt of a hint has the problem, its solution, and one wrong answer. A hint is tried with a group of `draw.n`
     answers. Its score is `helpfulness` of the group, or `refused` if it is empty, states the answer or leaves no room.
+    If no score is above 0, the first group stays.
     Hints have the role `hint`, and their group is scored by these numbers. The other answers get the role `tried`.
     With `opens` and `closes`, only the text between them is the hint. HiLL, arXiv:2604.00698.
     """
@@ -64,7 +65,7 @@ class HintWriter:
         return Rollout(draw, (*with_role(tried, "tried"), *best, *graded))
 
     def _hint(self, text: str) -> str:
-        """The hint in a text of the policy; empty if its marks are missing."""
+        """The hint in a text of the policy; empty if the text lacks `opens` or `closes`."""
         if not self.opens:
             return text.strip()
         _, _, rest = text.partition(self.opens)
@@ -72,7 +73,7 @@ class HintWriter:
         return hint.strip() if closed or not self.closes else ""
 
     async def _tried(self, draw: Draw, sampler: Sampler, hint: str) -> list[Sample]:
-        """Sample a group of answers with this hint; empty for a hint that is not allowed."""
+        """Sample a group of answers with this hint; none if it is empty, states the answer or leaves no room."""
         if not hint or states(hint, str(column_of(draw, self.answer, "HintWriter"))):
             return []
         context = context_of(sampler, self.words, {"problem": draw.prompt.text, "hint": hint})
@@ -93,7 +94,7 @@ def helpfulness(
     """A hint's reward: `(1 - p^n - (1 - p)^n) exp(min(D, 0) / T)`, p the pass rate with it; 0 if p is 0 or 1.
 
     The first factor is the chance that a group of n is mixed; `variance` is `p (1 - p)`. D is the mean reliance of the
-    correct answers on the hint: their log-prob per token without it, less that with it.
+    correct answers on the hint: their log-prob per token without it, less that with it. T is `temperature`.
 
     >>> round(helpfulness(2, 8, [-0.12, -0.12], 0.3), 6)
     0.603202
@@ -106,7 +107,7 @@ def helpfulness(
 
 
 def states(hint: str, answer: str) -> bool:
-    r"""Whether a hint states the answer. A short answer must follow a phrase such as "the result is".
+    r"""Whether a hint states the answer: a short answer counts only in `\boxed` or after a phrase such as "is".
 
     >>> states("consider 2 variables", "2"), states("the result is 2", "2"), states(r"so \frac{1}{3}", r"\frac{1}{3}")
     (False, True, True)

@@ -18,11 +18,11 @@ WORDS = "{problem}{hint}"
 
 @dataclass(frozen=True, slots=True)
 class Escalate:
-    """Independent answers; if none is correct, a new group with the next hint, until one is. SAGE, arXiv:2602.03143.
+    """Samples answers; while none is correct and hints are left, samples a new group with the next hint. SAGE.
 
-    The group is trained under the hinted prompt that it was sampled with; with `learn = "plain"` under the plain one
-    (Guide-GRPO, arXiv:2506.13923). The failed groups get the role `tried`. Without a hint that leaves room, the failed
-    group stays.
+    arXiv:2602.03143. At most `levels` hints are tried. The group is trained under the hinted prompt that it was sampled
+    with; with `learn = "plain"` under the plain one (Guide-GRPO, arXiv:2506.13923). The failed groups get the role
+    `tried`. Without a hint that leaves room, the failed group stays.
     """
 
     hints: Hints = RowHints()  # noqa: RUF009
@@ -52,7 +52,7 @@ class Escalate:
 
 @dataclass(frozen=True, slots=True)
 class AtLevel:
-    """Answers with the hint that the curriculum `HintLadder` chose for the prompt; level 0 is no hint. SAGE-light."""
+    """Samples answers to a prompt with the hint of the level from `HintLadder`; level 0 is no hint. SAGE-light."""
 
     hints: Hints = RowHints()  # noqa: RUF009
     words: str = WORDS
@@ -74,7 +74,7 @@ class AtLevel:
 
 @dataclass(frozen=True, slots=True)
 class Scaffold:
-    """Samples answers; if none is correct, tries each hint once, and the first correct answer replaces one of them.
+    """Samples answers; if none is correct, samples one with each hint. The first correct one replaces a wrong answer.
 
     Hints are from weak to strong, so the weakest that helps is taken. Scaf-GRPO, arXiv:2510.19807. `active` is 0 in its
     warm-up, by a schedule.
@@ -100,6 +100,6 @@ class Scaffold:
 
 
 def _contexts(hints: list[str], words: str, draw: Draw, sampler: Sampler) -> list[Ids]:
-    """The problem's prompts with each hint, without empty hints and those that leave no room for an answer."""
+    """One prompt per hint, without hints that are empty or leave no room for an answer."""
     values = [{"problem": draw.prompt.text, "hint": hint} for hint in hints if hint]
     return [context for v in values if (context := context_of(sampler, words, v))]

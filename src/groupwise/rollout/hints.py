@@ -31,7 +31,7 @@ class RowHints:
 
 @dataclass(frozen=True, slots=True)
 class SelfHints:
-    """Hints that the policy writes from the solution in the data row, each longer than the one before. SAGE.
+    """Hints that the policy writes from the solution in the data row, each with a higher length limit. SAGE.
 
     One answer per level, of at most `limit` tokens times the level. arXiv:2602.03143.
     """
@@ -62,5 +62,5 @@ def column_of(draw: Draw, column: str, part: str) -> Any:
     raise Usage(
         f"{part} needs the column {column!r} of each row",
         evidence=f"the row of {draw.prompt.id} has {', '.join(map(str, row)) or 'no columns'}",
-        fix="use a task whose rows have it, such as hinted_sums, or set column to the name in your data",
+        fix=f"use a task whose rows have it, such as hinted_sums, or set the field of {part} that names the column",
     )

@@ -28,9 +28,9 @@ class Knapsack:
     At a success rate p, n answers are worth `(1 - p^n - (1 - p)^n) p (1 - p)^2`: the probability of a mixed group,
     times the gain of an update on it. The rate of a prompt is the mean of its newest `window` outcomes, or of all its
     answers in the last iteration if there were more. A prompt with fewer than `known` outcomes gets `group_size`
-    answers, all others from `least` to `most`. Prompts with a rate between 0 and 1 get as many answers as make their
-    groups mixed with probability `confidence`; the rest goes to prompts that were never solved. Knapsack RL,
-    arXiv:2509.25849.
+    answers, all others at least `least`. Prompts with a rate between 0 and 1 get as many answers as make their groups
+    mixed with probability `confidence`; the rest goes to prompts that were never solved. A prompt gets more than `most`
+    only if answers would be left over. arXiv:2509.25849.
     """
 
     least: int = 2
@@ -41,12 +41,12 @@ class Knapsack:
 
     def __post_init__(self) -> None:
         if not (1 <= self.least <= self.most and 1 <= self.known <= self.window and 0 < self.confidence < 1):
-            fix = "take 1 <= least <= most, 1 <= known <= window and a confidence between 0 and 1"
+            fix = "take 1 <= least <= most, 1 <= known <= window and 0 < confidence < 1"
             raise ValueError(f"{self}: a field is out of range\n{fix}")
 
     @property
     def least_group_size(self) -> int:
-        """The least group size of a method with this curriculum: that of its smallest group."""
+        """The smallest `group_size` that a method may have with this curriculum: no prompt gets fewer answers."""
         return self.least
 
     def init(self, task: Task, seed: int) -> KnapsackState:
@@ -73,7 +73,7 @@ class Knapsack:
         return sum(outcomes) / len(outcomes) if len(outcomes) >= self.known else None
 
     def allocate(self, rates: Sequence[float | None], mean: int) -> list[int]:
-        """The number of answers to each prompt, from its success rate (None if unknown). They add up to the mean's."""
+        """The number of answers to each prompt, from its pass rate (None if unknown); `mean` is their mean."""
         mixed = {i: p for i, p in enumerate(rates) if p is not None and 0 < p < 1}
         never = [i for i, p in enumerate(rates) if p == 0]
         sizes = [mean if p is None else self.least for p in rates]
@@ -87,7 +87,7 @@ class Knapsack:
         return spread(sizes, list(mixed), unplaced)
 
     def enough(self, p: float) -> int:
-        """The least group size with which both outcomes occur with probability `confidence`."""
+        """The group size, rounded down, that has the rarer outcome with probability `confidence`; at most `most`."""
         return math.floor(min(self.most, math.log(1 - self.confidence) / math.log(max(p, 1 - p))))
 
 

@@ -144,7 +144,7 @@ class Decode:
     position: Int[Tensor, " n"]
     place: Int[Tensor, " live"]
     writes: Sequence[tuple[int, Int[Tensor, " _"], Int[Tensor, " _"]]]
-    """Where new keys and values go: for each block of the cache, its number, the rows, and the places in it."""
+    """Where new keys and values go: for each chunk of the cache, its number, the rows, and their positions in it."""
     mask: Float[Tensor, "live 1 1 seen"]
     prefixes: Sequence[SharedPrefix]
 

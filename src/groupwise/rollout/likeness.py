@@ -1,4 +1,4 @@
-"""Similarity of two sequences: edit distance, longest common subsequence, and common ends."""
+"""Similarity of two sequences: edit distance, longest common subsequence, and matching suffixes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +33,7 @@ def rouge_l(a: Sequence[Any], b: Sequence[Any]) -> float:
 
 
 def suffix_match(a: Sequence[Any], b: Sequence[Any]) -> float:
-    """The length of the longest end of one sequence that occurs in the other, divided by their (equal) length.
+    """The length of the longest suffix of one sequence that occurs in the other, divided by their equal length.
 
     >>> suffix_match([1, 2, 3, 4, 5], [9, 4, 5, 8, 7])
     0.4
@@ -42,7 +42,7 @@ def suffix_match(a: Sequence[Any], b: Sequence[Any]) -> float:
 
 
 def _longest_end(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """The length of the longest end of `a` that occurs in `b`."""
+    """The length of the longest suffix of `a` that occurs anywhere in `b`."""
     best = 0
     for last in range(len(b)):
         n = 0

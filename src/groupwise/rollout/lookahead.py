@@ -48,7 +48,7 @@ class Lookahead:
 
     def __post_init__(self) -> None:
         if not (0 <= self.share <= 1 and self.choices >= 2 and self.ages and min(self.ages) > 0):
-            raise ValueError(f"{self}: needs 0 <= share <= 1, choices >= 2, and every number in ages above 0")
+            raise ValueError(f"{self}: needs 0 <= share <= 1, choices >= 2, and ages not empty and all above 0")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         count = round(self.share * draw.n)
@@ -92,14 +92,14 @@ class Lookahead:
         ]
 
     def _choices(self, sample: Sample, step: int) -> list[tuple[int, int]]:
-        """The rank and the id of each other token that the branch may fork at."""
+        """The rank and the id of each token, other than the branch's own, with which a new branch may fork off."""
         probable = [(token, math.exp(logp)) for token, logp in sample.likeliest[step]]
         best = probable[0][1]
         others = ((token, p) for token, p in probable if token != sample.tokens[step])
         return [(i, t) for i, (t, p) in enumerate(others, 1) if p > self.absolute and best - p < self.relative]
 
     def cut(self, branches: Sequence[Branch], step: int) -> list[Branch]:
-        """Drop branches that still resemble their parents at this step, with their own forks."""
+        """Drop branches that resemble their parents when they reach an age in `ages`, with their own forks."""
         left: list[Branch] = []
         for branch in branches:  # a parent comes before its forks
             parent = branch.parent
@@ -122,6 +122,6 @@ def _first(sample: Sample, n: int) -> Sample:
 
 
 def _begun(start: Sample, prefix: Sample) -> Sample:
-    """Create an unfinished answer that begins with the tokens of a branch."""
+    """Create an answer that begins with the tokens of a branch. It is finished if the branch is."""
     begun = start.insert(prefix.tokens, WRITTEN)
     return begun.with_text(prefix.text, prefix.ends).with_finish(prefix.finish)

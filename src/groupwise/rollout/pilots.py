@@ -18,7 +18,7 @@ Posterior = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Pilots:
-    """`pilots` answers to each prompt, then the round's other answers where a correct one becomes most likely. HORA.
+    """`pilots` answers to each prompt; each further one goes where it most raises the chance of a correct answer. HORA.
 
     The posterior of a success rate is Beta(a + correct, b + others), with (a, b) the `prior`. Each further answer goes
     to the prompt where it most increases the probability that one further answer is correct, summed over the round. A
@@ -31,7 +31,7 @@ class Pilots:
 
     def __post_init__(self) -> None:
         if self.pilots < 1 or min(self.prior) <= 0:
-            raise ValueError(f"{self}: needs pilots >= 1, and both numbers of prior above 0")
+            raise ValueError(f"{self}: needs pilots >= 1 and both numbers of prior > 0")
 
     @property
     def least_group_size(self) -> int:

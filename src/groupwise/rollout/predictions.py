@@ -36,7 +36,7 @@ class Predictions:
     def __post_init__(self) -> None:
         check_wording(self.words, ("problem",))
         if self.count < 1 or self.length_factor < 0 or not 0 <= self.expert <= 1:
-            raise ValueError(f"{self}: needs count >= 1, length_factor >= 0 and expert from 0 to 1")
+            raise ValueError(f"{self}: needs count >= 1, length_factor >= 0 and 0 <= expert <= 1")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         problem = draw.prompt.text
@@ -53,7 +53,7 @@ class Predictions:
         return Rollout(draw, (*answers, *judged, *self._expert(judged, statistics, context, sampler)))
 
     async def _answers(self, draw: Draw, sampler: Sampler, lengths: Sequence[int]) -> list[Sample]:
-        """Grade the answers; those that reach a length limit, taken from the predicted lengths, are wrong."""
+        """Sample and grade the answers. An answer that the limit by `length_factor` cuts is wrong."""
         if not (self.length_factor and lengths):
             return await attempts(sampler, draw.prompt.context, draw.n)
         limit = max(1, int(self.length_factor * sum(lengths) / len(lengths)))
@@ -65,9 +65,9 @@ class Predictions:
     def _expert(
         self, predictions: Sequence[Sample], statistics: Statistics, context: Ids, sampler: Sampler
     ) -> tuple[Sample, ...]:
-        """The best prediction, with the actual numbers, as a training target.
+        """The prediction with the highest verdict part `notions`, rewritten with the true numbers, as a training target.
 
-        None if its words agree too little, if it became too long, or has a character without a token.
+        Empty if the part is below `expert`, if the text is too long, or has a character without a token.
         """
         best = max(predictions, key=_notions)
         if not self.expert or _notions(best) < self.expert or not (text := corrected(best.text, statistics)):

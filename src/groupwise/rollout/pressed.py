@@ -44,7 +44,7 @@ class Pressed:
     def __post_init__(self) -> None:
         check_wording(self.words, ("claim", "problem"))
         if not 0 <= self.right_too <= 1:
-            raise ValueError(f"right_too is {self.right_too}: it is a share from 0 to 1")
+            raise ValueError(f"right_too is {self.right_too}: needs 0 <= right_too <= 1")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         gold, random = str(column_of(draw, self.column, "Pressed")), sampler.random(0)
@@ -60,7 +60,7 @@ class Pressed:
 
 
 def wrong_claim(gold: str, random: Random) -> str:
-    """A wrong answer: another letter of A to D, or a number close to the right one and not of another sign.
+    """A wrong answer: another letter of A to D, or an integer within 3 of the gold answer and not of another sign.
 
     >>> wrong_claim("B", Random(0)), wrong_claim("37", Random(0))
     ('C', '38')
@@ -72,7 +72,7 @@ def wrong_claim(gold: str, random: Random) -> str:
         number = int(gold)
         return str(random.choice([x for d in (-3, -2, -1, 1, 2, 3) if (x := number + d) * (number or 1) >= 0]))
     raise Usage(
-        "Pressed claims wrong letters from A to D, or wrong numbers",
+        "Pressed needs a gold answer that is a letter from A to D or an integer, to claim another one",
         evidence=f"the gold answer is {gold!r:.100}",
         fix="use a task with such answers, or your own strategy",
     )
@@ -93,10 +93,10 @@ def answer_of(sample: Sample) -> str | None:
 
 
 def check_answers(samples: Sequence[Sample]) -> None:
-    """`Usage` if the verifier judged an answer without returning it."""
+    """`Usage` if the verifier graded a sample but did not return the final answer that it extracted."""
     judged = [s.verdict for s in samples if s.verdict and s.verdict.outcome in (Outcome.correct, Outcome.wrong)]
     if any(verdict.answer is None for verdict in judged):
         raise Usage(
-            "Pressed compares answers, and the verifier does not return the answer that it read",
-            fix="use a verifier that does, such as last_number, option_letter or sum_steps",
+            "Pressed compares final answers, and the verifier does not return the final answer that it extracts",
+            fix="use a verifier that sets Verdict.answer, such as last_number, option_letter or sum_steps",
         )

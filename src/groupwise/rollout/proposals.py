@@ -21,9 +21,9 @@ class Proposal(NamedTuple):
 
 @runtime_checkable
 class ProblemSource(Protocol):
-    """A function that extracts a proposed problem from an answer, if it can be graded. `row` must be JSON.
+    """Extracts a proposed problem from an answer's text; None if there is none that can be graded.
 
-    `kind` groups proposals that should be about equally diverse, such as by difficulty.
+    `row` must be JSON. `kind` groups proposals that should be about equally diverse, such as by difficulty.
     """
 
     def propose(self, text: str) -> Proposal | None: ...

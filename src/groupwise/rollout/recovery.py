@@ -13,7 +13,7 @@ __all__ = ["RecoveryPrompts"]
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPrompts:
-    """Runs another sampling strategy. Each distinct failed attempt becomes a prompt that `Fission` draws later.
+    """Runs another sampling strategy. Each distinct failed attempt becomes a prompt that `Fission` may draw later.
 
     A failure is an answer that is not correct and scores below `below`, and whose verdict has feedback. The new prompt
     is `words`; after a conversation, the feedback follows as another reply of the environment. It must leave room.

@@ -18,13 +18,13 @@ SOCKET = "Curriculum"
 __all__ = ["FreshReplay"]
 
 LEAST = 1e-6
-"""Added to each sampling priority, so that an answer with the score 0 can be drawn."""
+"""Added to each sampling priority `|score - centre|`, so that an answer with the score `centre` can be drawn."""
 FLOOR = 1e-8
 """The least sampling priority, however old an answer is."""
 
 
 class Entry(TypedDict):
-    """A stored answer: its problem's index, its priority before decay, the iteration of its sampling, the sample."""
+    """A stored answer: problem index, priority before decay, number of the iteration that sampled it, the sample."""
 
     index: int
     priority: float
@@ -33,7 +33,7 @@ class Entry(TypedDict):
 
 
 class ReplayState(TypedDict):
-    """State of `FreshReplay`: that of `Shuffled`, the entries, and how often answers were sampled, and drawn since."""
+    """State of `FreshReplay`: that of `Shuffled`, the entries, iterations with new answers, replay rounds since."""
 
     shuffled: ShuffledState
     entries: list[Entry]

@@ -39,11 +39,11 @@ class Job:
     routes: tuple[bytes, ...] = ()
     """The expert choices for the prompt without its last token, once it is prefilled."""
     likeliest: list[Likeliest] = field(default_factory=list)
-    """The likeliest tokens at each place so far, if the request wants them."""
+    """The likeliest tokens at each generated position so far, if the request asks for them."""
 
     @property
     def reach(self) -> int:
-        """The most cache positions that the sequence can fill, not counting the shared prompt prefix."""
+        """The most cache positions that the sequence can need, in whole chunks, without the shared prompt prefix."""
         context = len(self.request.context)
         return chunk_end(context + self.request.limit - shared_tokens(context))
 
@@ -82,7 +82,7 @@ class Rows:
         return max((job.reach for job in self.jobs), default=0)
 
     def enter(self, jobs: Sequence[Job], cached: KeysValues | None) -> None:
-        """Add rows for requests with the same prompt. `cached` holds its keys and values but the last token's."""
+        """Add rows for requests with the same prompt. `cached`: its keys and values, except for its last token."""
         requests = [job.request for job in jobs]
         n = len(self.jobs)
         new = slice(n, n + len(requests))
@@ -174,7 +174,7 @@ class Rows:
         return token, logp
 
     def _record_likeliest(self, logits: Float[Tensor, "sequences v"], rows: Iterable[int]) -> None:
-        """Record the likeliest tokens at the newest place of those of these rows whose requests want them."""
+        """Record the likeliest next tokens of each of these rows, if its request asks for them."""
         for r in rows:
             job = self.jobs[r]
             if job.request.top:
@@ -195,7 +195,7 @@ class Rows:
         self.at[:n] += np.uint64(1)
 
     def _completes_stop(self, ended: Bool[Tensor, " n"]) -> Bool[Tensor, " n"]:
-        """Whether each row's newest token completes one of its stop strings. Rows without stop strings are skipped."""
+        """Whether each row's newest token completes one of its stop strings; False for rows that have already ended."""
         lengths = self.length.tolist()
         stopped = [
             bool(job.request.sampling.stop) and not end and self._has_stop(job.request, self.tokens[r, : lengths[r]])

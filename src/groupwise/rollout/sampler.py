@@ -55,7 +55,7 @@ class DrawSampler:
     """The draws that are sampled at the same time; None for a draw alone."""
     started: int = 0
     awaiting: Counter[str] = field(default_factory=Counter)
-    """What this draw waits for now (engine, verifier, environment), each with its number of pending calls."""
+    """The number of pending calls of this draw, by callee (engine, verifier, environment)."""
     conversations: dict[Ids, Conversation] = field(default_factory=dict)
     """Conversations with environments, by the random stream of their sample."""
 
@@ -196,7 +196,7 @@ class DrawSampler:
             return await self.round.share(self.draw.id, value)
 
     async def outside(self, call: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Call a tool, an environment or a judge. TimeoutError beyond the deadline."""
+        """Call a tool, an environment or a judge. TimeoutError after `verdict_deadline` seconds."""
         with self._awaiting(_callee(call)):
             async with asyncio.timeout(self.setting.verdict_deadline):
                 return await call(*args)

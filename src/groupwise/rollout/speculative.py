@@ -33,7 +33,7 @@ class Speculative(Native):
             raise Usage(
                 "the speculative engine does not record the experts of its tokens",
                 evidence='method.routing.replay is "engine"',
-                fix="leave engine out, or set method.routing.replay to learner or none",
+                fix='set engine = "Native", or method.routing.replay to "learner" or "none"',
             )
         return SpeculativeEngine(
             model, tokenizer, seed=seed, rows=self.rows, cache_tokens=self.cache_tokens, window=self.window,

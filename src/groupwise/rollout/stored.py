@@ -11,7 +11,7 @@ PLAIN = ("limit", "text", "group", "content")
 
 
 def stored(sample: Sample) -> dict[str, Any]:
-    """Encode a sample and its verdict as JSON, without marks, views, routes and actions. NaN becomes None."""
+    """Encode a sample's prompt, tokens, log-probs, text and verdict (outcome, score, parts) as JSON. NaN becomes None."""
     verdict = sample.verdict
     assert verdict is not None, "a stored sample has a verdict"
     return {
@@ -26,7 +26,7 @@ def stored(sample: Sample) -> dict[str, Any]:
 
 
 def restored(data: Mapping[str, Any], sample: Sample) -> Sample:
-    """Decode a sample that `stored` encoded, with the random stream of another sample.
+    """Decode a sample that `stored` encoded. Fields that it left out, such as the random stream, are those of `sample`.
 
     >>> old = Sample(context=(5,), stream=(0,), tokens=(6,), origin=(3,), logp=(-0.1,), verdict=Verdict(Outcome.wrong))
     >>> restored(stored(old), Sample(context=(5,), stream=(0,))) == old

@@ -16,7 +16,7 @@ __all__ = ["SuccessTracker"]
 
 
 class Tracked(TypedDict):
-    """What is tracked of a prompt: decayed counts of correct and other answers, and its newest answer's log-probs."""
+    """The tracked values of a prompt: decayed counts of correct and other answers, newest answer with log-probs."""
 
     correct: float
     others: float
@@ -25,7 +25,7 @@ class Tracked(TypedDict):
 
 
 class TrackerState(TypedDict):
-    """State of `SuccessTracker`. Prompts are indices of the task."""
+    """State of `SuccessTracker`. The keys of `prompts` are indices of the task, as text."""
 
     seed: int
     drawn: int
@@ -87,7 +87,7 @@ class SuccessTracker:
         return {**state, "prompts": prompts}
 
     def _first(self, rollout: Rollout) -> Tracked:
-        """What is tracked of a prompt before its first answer."""
+        """The tracked values of a prompt before its first answer, from its samples with the role `initial`."""
         initial = [s for s in rollout.samples if s.role == "initial"]
         mass = 1 / (1 - self.least) if initial else 1.0
         v = initial_rate(initial)
@@ -106,7 +106,7 @@ class SuccessTracker:
         return new
 
     def kept(self, drift: float) -> float:
-        """The factor by which old counts decay, given how far the policy moved: mean log-prob change per token.
+        """The factor by which old counts are multiplied, given the mean absolute change of a token's log-prob.
 
         >>> [round(SuccessTracker().kept(d), 5) for d in (0, 0.005, 0.01, 0.02)]
         [0.96, 0.94387, 0.8909, 0.875]
@@ -115,11 +115,11 @@ class SuccessTracker:
 
 
 def rate(known: Tracked) -> float:
-    """The tracked success rate."""
+    """The tracked pass rate of a prompt."""
     return known["correct"] / (known["correct"] + known["others"])
 
 
 def initial_rate(samples: Sequence[Sample]) -> float:
-    """The first estimate of a prompt's pass rate, from samples with the role `initial`: `(s + 1/2) / (n + 1)`."""
+    """The first estimate of a pass rate, `(s + 1/2) / (n + 1)`: s of n samples with the role `initial` are correct."""
     outcomes = graded(samples, role="initial")
     return (sum(outcomes) + 0.5) / (len(outcomes) + 1)

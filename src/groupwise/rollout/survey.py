@@ -36,7 +36,7 @@ class SurveyState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Per iteration, `samples` untrained answers test each prompt; then draws prompts and beginnings to train on.
+    """Tests prompts with `samples` untrained answers each, then draws prompts and prefixes of answers to train on.
 
     A prompt is found if the std of its scores is at least `spread`. If its best answer scores at least `best`, so are
     beginnings of that answer, at ends of lines: `ceil(share * lines)` of them, drawn with replacement, line k with a
@@ -56,7 +56,7 @@ class Survey:
 
     def __post_init__(self) -> None:
         if not self.line or self.samples < 1 or not 0 < self.decay <= 1:
-            raise ValueError(f"{self}: needs samples >= 1, 0 < decay <= 1, and no empty text as line")
+            raise ValueError(f"{self}: needs samples >= 1, 0 < decay <= 1, and line not empty")
 
     def init(self, task: Task, seed: int) -> SurveyState:
         return SurveyState(shuffled=Shuffled().init(task, seed), rounds=0, found=None)
@@ -82,7 +82,7 @@ class Survey:
         return {**state, "found": None}
 
     def beginnings(self, rollout: Rollout, random: Random) -> list[Beginning]:
-        """The starting points from a prompt's test answers: none, the prompt, or also beginnings of answers."""
+        """The starting points from a prompt's test answers: none, or the prompt and prefixes of the best answer."""
         index, scores = rollout.draw.memo["index"], [score_of(s) for s in rollout.samples]
         if pstdev(scores) < self.spread:
             return []

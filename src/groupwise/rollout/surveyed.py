@@ -11,7 +11,7 @@ __all__ = ["Surveyed"]
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """Independent answers that continue a beginning from the curriculum `Survey`, which is not trained. ReST-GRPO.
+    """Independent answers that continue an answer prefix from `Survey`. The prefix is not trained. ReST-GRPO.
 
     The whole answer is graded. The answers of a survey, for the curriculum `Survey`, are not trained.
     arXiv:2508.19576.

@@ -12,7 +12,7 @@ __all__ = ["TrackedAnswers"]
 
 @dataclass(frozen=True, slots=True)
 class TrackedAnswers:
-    """Independent answers. Their verdicts also have the prompt's tracked pass rate, as the score `baseline`. SPO.
+    """Independent answers. Their verdicts also have the part `baseline`, the prompt's tracked pass rate. SPO.
 
     The part `drift` is the mean absolute change of a token's log-prob since the prompt's last answer was sampled. At a
     prompt's first draw, `initial` more answers with the role `initial` estimate its success rate; they are not trained.
@@ -33,7 +33,7 @@ class TrackedAnswers:
         return Rollout(draw, (*(s.add_parts(parts) for s in answers), *initial))
 
     async def _drift(self, draw: Draw, sampler: Sampler) -> float:
-        """How far the policy has moved on the prompt's last answer; 0 without one, or if it was empty."""
+        """The mean absolute log-prob change of the tokens of the prompt's last answer; 0 if there are none."""
         tokens, old = tuple(draw.memo.get("tokens", ())), tuple(draw.memo.get("logp", ()))
         if not tokens:
             return 0.0

@@ -86,7 +86,7 @@ class FeedbackTree:
         return scores
 
     def _selected(self, tree: Sequence[Sample], scores: Sequence[float]) -> tuple[bool, ...] | None:
-        """Which attempts to train on; None for all. The group of first attempts always stays."""
+        """Which attempts to train on; None for all. `widest` never drops the group of first attempts."""
         if not (self.widest or self.extremes):
             return None
         groups: defaultdict[int, list[int]] = defaultdict(list)
@@ -100,7 +100,7 @@ class FeedbackTree:
         return tuple(i in chosen for i in range(len(tree)))
 
     def _ends(self, group: list[int], scores: Sequence[float]) -> list[int]:
-        """The members with the lowest and the highest scores; of an odd number, one more of the highest."""
+        """The `extremes` members with the lowest and highest scores (if odd, one more of the highest); all for 0."""
         if not self.extremes or len(group) <= self.extremes:
             return group
         order, low = sorted(group, key=lambda i: scores[i]), self.extremes // 2

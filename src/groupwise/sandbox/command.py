@@ -13,7 +13,7 @@ SERVER = Path(__file__).with_name("server.py")
 LAUNCH = Path(__file__).with_name("launch.py")
 """Programs that are run by path, never imported: the sandbox's server, and its launcher if the host user is root."""
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1", "LC_ALL": "C.UTF-8"}
-"""All environment variables of a sandbox process. Model-written code in it gets none."""
+"""Environment variables of a sandbox process, besides `LD_LIBRARY_PATH`. Model-written code in it gets none."""
 FLAGS = ("-S", "-P", "-B", "-X", "utf8")
 
 
@@ -81,7 +81,7 @@ def missing_requirement(*, unsafe: bool = False) -> MissingRequirement | None:
 
 def start_error(output: str) -> MissingRequirement:
     """The error for a sandbox that did not start, from the output of bubblewrap or Python."""
-    fix = "correct what bubblewrap or Python reports above"
+    fix = "correct the error of bubblewrap or Python above"
     if any(word in output.lower() for word in ("namespace", "permi", "uid map")):
         fix = "allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000"
         fix += "\non Ubuntu also: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"

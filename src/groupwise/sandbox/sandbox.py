@@ -70,7 +70,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """The result of one execution: the function's value, or the program's output as text; else `error`.
+    """The result of one execution: the function's value or the program's output, and `error` if it failed.
 
     `end` is `done`; `failed` (an exception, an exit, no value, a value that is not plain JSON); `cpu`, `wall` or
     `output` (that limit ended it); or `lost` (the sandbox itself failed twice, so there is no result). `cpu` is in
@@ -316,7 +316,7 @@ def read_available(result: FileIO, data: bytearray, limit: int) -> bool:
 
 
 def to_execution(head: dict[str, Any], body: bytes, program: Program) -> Execution:
-    """An execution's result, from the server's reply and the untrusted output: a value or an error, nothing else."""
+    """An execution's result, from the server's reply and the untrusted output; `failed` if that cannot be read."""
     end, cpu = head["end"], head["cpu"]
     if end != "exit":
         return Execution(end, error=_LIMIT[end], cpu=cpu)
@@ -329,7 +329,7 @@ def to_execution(head: dict[str, Any], body: bytes, program: Program) -> Executi
     try:
         message = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
         if type(message) is not dict or len(message) != 1:
-            raise ValueError("the server's reply is not a JSON object with one key")
+            raise ValueError("the result is not a JSON object with one key")
         if "value" in message:
             return Execution("done", message["value"], cpu=cpu)
         return Execution("failed", error=str(message["error"])[:200], cpu=cpu)

@@ -109,7 +109,7 @@ def execute(
     isolated: bool,
     seccomp_filter: bytes | None,
 ) -> dict[str, Any]:
-    """Runs one execution and returns how it ended. Kills the answer at its time limits or when the host sends STOP."""
+    """Runs one execution; returns how it ended. Kills its process at a time limit or when the host sends STOP."""
     if isolated:
         check(LIBC.unshare(NEW_PIDS))  # for the next child
     pid = os.fork()

@@ -15,7 +15,7 @@ from groupwise.data import MissingRequirement
 PYTHON = "/python/bin/python"
 LIBRARIES = "/lib"
 PACKAGES = "/packages"
-"""The paths of the interpreter and of packages in the sandbox, independent of their paths on the host."""
+"""The paths of interpreter, shared libraries and packages in the sandbox, independent of those on the host."""
 HIDDEN = ("site-packages", "dist-packages", "ensurepip/_bundled")
 """Directories inside the standard library that contain installed packages, which the sandbox must not see."""
 
@@ -80,7 +80,7 @@ def hidden() -> list[str]:
 
 @cache
 def libraries(executable: str, library: str) -> tuple[Mount, ...]:
-    """The paths of the shared libraries that the interpreter and its extension modules load.
+    """The shared libraries that the interpreter and its extension modules load, as mounts.
 
     All are mounted in one directory. The loader also keeps its own path, which the kernel reads from the executable.
     """

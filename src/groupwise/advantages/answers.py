@@ -65,7 +65,7 @@ def _clusters(b: Batch) -> Segments:
 
 @dataclass(frozen=True, slots=True)
 class LengthShares:
-    """Weights for `Discriminative`: above 0 for a group's correct answers, larger for short ones, with the sum 1; else -1.
+    """Weights for `Discriminative`: above 0 for a group's correct answers, larger for short ones, with sum 1; else -1.
 
     DRPO, arXiv:2510.04474. 0 in groups without both. They are not advantages of a policy gradient.
     """

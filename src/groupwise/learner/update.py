@@ -182,7 +182,7 @@ class Learner:
         routing: Routing = PLAIN,
         auxiliary: Sequence[AuxiliaryLoss] = (),
     ) -> StepResult:
-        """Take one optimizer step. The weights stay the same if loss or gradient is not finite, or if no token is trained."""
+        """Take one optimizer step. The weights stay if loss or gradient is not finite, or no token is trained."""
         whole = objective.prepare(batch.take(step.samples))
         settings = self.optimizer.settings
         rate = settings.rate(self.steps_taken, self.steps)

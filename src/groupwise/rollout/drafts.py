@@ -44,7 +44,7 @@ class Drafts:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """If no answer is correct, the policy explains the gold answer. It learns a correct explanation under the plain prompt.
+    """If no answer is correct, the policy explains the gold answer. A correct one is trained under the plain prompt.
 
     A correct explanation is a group of one, trained as a written answer with the role `explained`. With `always`, the
     policy explains the gold answer of each prompt. ExPO, arXiv:2507.02834.

@@ -45,7 +45,7 @@ class NativeEngine:
         self._cancelled = False
 
     async def sample(self, request: GenerationRequest) -> Generation:
-        """Generate the next tokens of one sample. `Usage` if prompt and `limit` exceed the model's positions or the cache."""
+        """Generate the next tokens of one sample. `Usage` if prompt and `limit` exceed positions or cache."""
         self._check(request)
         job = Job(request, asyncio.get_running_loop().create_future())
         self._waiting.append(job)
@@ -77,10 +77,8 @@ class NativeEngine:
         if {name: x.shape for name, x in current.items()} != {name: x.shape for name, x in weights.items()}:
             names = sorted(current.keys() ^ weights.keys())
             names = names or [n for n, x in current.items() if x.shape != weights[n].shape]
-            raise ValueError(
-                f"the new weights do not fit the engine's model: load weights with the same names and shapes, unlike "
-                f"{', '.join(names[:5])}"
-            )
+            what = f"the new weights do not fit the model: missing, unknown or other shapes: {', '.join(names[:5])}"
+            raise ValueError(f"{what}\nload weights of the engine's model")
         self._resolve(self._rows.leave(range(len(self._rows)), [Finish.cut] * len(self._rows)))
         self.version = -1  # a failure below leaves a mixture of old and new weights
         with torch.no_grad():
@@ -93,7 +91,7 @@ class NativeEngine:
         self.version = version
 
     def prefill(self, contexts: Sequence[ContextKey]) -> None:
-        """Compute and cache the keys and values of these prompts, identified by tokens and the hash of non-text content."""
+        """Compute and cache the keys and values of prompts, identified by tokens and hash of non-text content."""
         for _, ids in contexts:
             self._check_length(ids, 1)
         self._cache_contexts([(content, ids[:-1]) for content, ids in contexts])
@@ -209,9 +207,7 @@ class NativeEngine:
 
     def _check_length(self, context: Ids, new: int) -> None:
         if not context:
-            raise ValueError(
-                "the prompt is empty: the first token of an answer needs a token before it. Give a prompt with a token"
-            )
+            raise ValueError("the prompt is empty: give at least one token, after which the answer begins")
         shape = self._decoder.shape
         if max(context) >= shape.vocabulary or min(context) < 0:
             raise Usage(

@@ -65,7 +65,7 @@ class Predictions:
     def _expert(
         self, predictions: Sequence[Sample], statistics: Statistics, context: Ids, sampler: Sampler
     ) -> tuple[Sample, ...]:
-        """The prediction with the highest verdict part `notions`, rewritten with the true numbers, as a training target.
+        """The prediction with the highest verdict part `notions`, rewritten with the true numbers as a training target.
 
         Empty if the part is below `expert`, if the text is too long, or has a character without a token.
         """

@@ -12,7 +12,7 @@ __all__ = ["SiblingView"]
 
 @dataclass(frozen=True, slots=True)
 class SiblingView:
-    """Samples answers. If any is correct, each wrong one gets a second prompt with a correct one, for a teacher's scores.
+    """Samples answers. If any is correct, each wrong one gets a second prompt with a correct one, for a teacher.
 
     The wrong answer's own tokens are then scored by a teacher under the view. SDPO, arXiv:2601.20802. The first correct
     answer is the solution. An answer for which the view leaves no room has none.

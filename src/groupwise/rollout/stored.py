@@ -11,7 +11,7 @@ PLAIN = ("limit", "text", "group", "content")
 
 
 def stored(sample: Sample) -> dict[str, Any]:
-    """Encode a sample's prompt, tokens, log-probs, text and verdict (outcome, score, parts) as JSON. NaN becomes None."""
+    """Encode a sample's prompt, tokens, log-probs, text and verdict (outcome, score, parts) as JSON. NaN is None."""
     verdict = sample.verdict
     assert verdict is not None, "a stored sample has a verdict"
     return {

@@ -310,7 +310,7 @@ def test_claims_are_wrong():
         claims = {int(wrong_claim(gold, Random(i))) for i in range(100)}
         assert int(gold) not in claims and max(abs(x - int(gold)) for x in claims) == 3
         assert gold != "0" or min(claims) > 0, "0 has no sign: a negative claim would stand out"
-    with pytest.raises(Usage, match="letters from A to D, or wrong numbers"):
+    with pytest.raises(Usage, match="a letter from A to D or an integer"):
         wrong_claim("x^2", Random(0))
 
 
@@ -319,7 +319,7 @@ def test_pressed_refuses_what_it_cannot_compare():
         return Verdict(Outcome.wrong)
 
     draw = Draw(0, Prompt("p", ids(PROBLEM), PROBLEM, {"answer": "43"}), 1)
-    with pytest.raises(Usage, match="does not return the answer"):
+    with pytest.raises(Usage, match="does not return the final answer"):
         asyncio.run(Pressed()(draw, sampler_of(FakeEngine(lambda request: (*ids("#9"), END)), draw, verifier=silent)))
-    with pytest.raises(ValueError, match="share from 0 to 1"):
+    with pytest.raises(ValueError, match="0 <= right_too <= 1"):
         Pressed(right_too=1.5)

@@ -509,7 +509,7 @@ def test_other_conversations_go_on():
         assert all(len(s.turns) == 4 and s.verdict for s in rollout.samples)
     plain, _ = talking(different, GatedTurns(most=6, after=5))
     assert [s.tokens for s in plain.samples] == [s.tokens for s in talking(different, GatedTurns(6, 2))[0].samples]
-    with pytest.raises(ValueError, match="no turn is saved"):
+    with pytest.raises(ValueError, match="1 <= after < most"):
         GatedTurns(most=4, after=4)
 
 

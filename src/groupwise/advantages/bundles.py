@@ -50,12 +50,13 @@ def draws_of(b: Batch, size: int) -> Draws:
 
 @dataclass(frozen=True, slots=True)
 class BundleRisk:
-    """A tail-weighted advantage of each bundle's score, split among the answers of a draw. RiskPO, arXiv:2510.00911.
+    """A tail-weighted advantage of each bundle's score, passed to the answers of a draw. RiskPO, arXiv:2510.00911.
 
     Scores below the quantile `low` weigh `mix` times, scores above the quantile `high` not at all, so hard prompts
     matter most. `natural` shifts it to be at most 0. The quantiles come from the memory `Quantiles`, and in the first
-    iteration from the bundle. `split` is how a draw's advantage is divided: equally, by outcome, by each prompt's
-    spread, or in proportion to how far an answer is above its prompt's mean.
+    iteration from the bundle. An answer of a draw gets the draw's advantage (`split = "uniform"`), this times 0.5
+    if correct, else 1.5 (`score`), this over its prompt's std (`std`), or a part of it, in proportion to how far the
+    answer is above its prompt's mean (`sum-mean`).
     """
 
     size: int = 5

@@ -41,7 +41,7 @@ def make_plan(
     microbatch_tokens: int,
     couples: Couples = "token",
 ) -> tuple[StepPlan, ...]:
-    """Split an iteration's samples into steps of `size` prompts (or equally many samples), and steps into microbatches.
+    """Split an iteration's samples into steps of `size` prompts (or as many samples on average) and into microbatches.
 
     A short iteration has fewer steps, the last possibly smaller. `permutation(n)` is the keyed order in which prompts
     or samples are dealt. A microbatch holds at most `microbatch_tokens` tokens, equal contexts counted once; a longer

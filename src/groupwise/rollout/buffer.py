@@ -46,7 +46,7 @@ def graded(batch: Batch, rule: UnverifiableRule) -> Batch:
 
 
 def eligible_answers(answers: Batch, rule: UnverifiableRule) -> Bool[Tensor, " s"]:
-    """Which graded answers a filter may select: not the unverifiable ones; with `drop_group`, none of their rollout."""
+    """Which answers a filter may select: all but unverifiable ones; with `drop_group`, none of a rollout with one."""
     unverifiable = answers.outcome == Outcome.unverifiable
     if rule != "drop_group":
         return ~unverifiable

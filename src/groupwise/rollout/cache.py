@@ -45,7 +45,7 @@ class PrefixCache:
 
 
 class RowCache:
-    """Keys and values of the rows being generated, in chunks of positions. A chunk stores only rows that reach it."""
+    """Keys and values of the rows being generated, in chunks of positions, as many as the longest row needs."""
 
     def __init__(self, layers: int, kv: int, d: int, *, bound: int, dtype: torch.dtype, device: torch.device) -> None:
         self.bound = bound

@@ -178,7 +178,7 @@ class DraftedRows(Rows):
 
 
 class SpeculativeEngine(NativeEngine):
-    """A `NativeEngine` that checks up to `window` tokens of a draft in one forward pass. Samples have the same bits.
+    """A `NativeEngine` that checks up to `window` tokens of a draft in a forward pass. Its samples are the same.
 
     Drafts are its own earlier generations after the same context, up to `drafts` of them, also from older weights. They
     use rows and cache tokens that no request needs.

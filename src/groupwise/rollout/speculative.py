@@ -13,7 +13,7 @@ __all__ = ["Speculative"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculative(Native):
-    """The native engine with speculative decoding: fewer passes where answers repeat earlier ones, and the same bits.
+    """The native engine with speculative decoding: fewer passes if answers repeat earlier ones; samples stay the same.
 
     A pass checks up to `window` tokens of a draft; `drafts` earlier answers are kept. BubbleSpec, arXiv:2605.08862.
     """

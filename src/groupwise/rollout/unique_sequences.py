@@ -1,4 +1,4 @@
-"""Distinct sequences in the engine: samples (rows) with equal tokens so far share one forward pass."""
+"""Distinct sequences in the engine: samples (rows) of a prompt share one forward pass while their tokens are equal."""
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from groupwise.rollout.layouts import ROWS, Decode, KeysValues, SharedPrefix, pa
 
 
 class UniqueSequences:
-    """The distinct sequences being generated. Rows (samples) with equal tokens so far are one sequence.
+    """The sequences being generated. Rows (samples) that entered together are one sequence while their tokens agree.
 
     Each row of the engine stores the number of its sequence. A row's results do not depend on the other rows (see
     `layouts`), so one forward for all rows of a sequence is bit-identical to one forward per row.

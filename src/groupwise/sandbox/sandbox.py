@@ -245,7 +245,7 @@ class SandboxProcess(WorkerProcess):
                         os.close(write_end)
                     reply, data = self.wait(result, limits)
                 if os.lseek(job_file, 0, os.SEEK_CUR) == 0:  # the answer's process never read it
-                    raise ValueError("the answer's process could not be confined")
+                    raise ValueError("the process of the model's code could not be confined, so the code did not start")
         except (OSError, EOFError, ValueError, KeyError) as error:
             return Execution("lost", error=f"the sandbox failed: {error or type(error).__name__} ({self.end()})")
         return to_execution(reply, data, program)

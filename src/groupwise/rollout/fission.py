@@ -29,7 +29,7 @@ class FissionState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Fission:
-    """Draws prompts in random order, and up to the fraction `share` stored failed attempts, once `least` are stored.
+    """Draws prompts in random order, and up to the fraction `share` stored failed attempts, if `least` are stored.
 
     The strategy `RecoveryPrompts` returns failures in the memo of the rollout's draw. They keep the problem's text and
     row, so that they are graded as the problem is. Failures of `oldest` iterations ago are dropped. Fission-GRPO,

@@ -43,13 +43,13 @@ class ReplayState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class FreshReplay:
-    """After each iteration of new answers, `replays` iterations draw stored ones, by score and freshness. FreshPER.
+    """After each round of new answers, `replays` rounds draw stored ones, by score and freshness. FreshPER.
 
     An answer's chance is proportional to `e ** alpha`, `e = |score - centre| exp(-age / life)`; its age counts sampled
     iterations. Its draw has the part `replay` for the strategy `Replayed`, `(N P) ** -beta` over its largest value.
-    Draws are stratified and can repeat. With scores of 0 and 1, `centre = 0.5` draws right and wrong answers alike. The
-    oldest beyond `capacity` are dropped. Checkpoints have all entries: thousands of short answers, not more. FreshPER,
-    arXiv:2604.16918.
+    A round without enough stored answers samples new ones. Draws are stratified and can repeat. With scores of 0 and 1,
+    `centre = 0.5` draws right and wrong answers alike. The oldest beyond `capacity` are dropped. Checkpoints have all
+    entries: thousands of short answers, not more. FreshPER, arXiv:2604.16918.
     """
 
     needs_strategy: ClassVar[str] = "Replayed"

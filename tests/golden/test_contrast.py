@@ -348,10 +348,14 @@ def test_refine_table():
     assert a.tolist() == pytest.approx([1.118560, 0.364819, -0.235544, -1.247836], abs=1e-6)
 
 
-def cued_rollout(usual: float | None) -> Rollout:
+def cued_rollout(usual: float | None, wrong: float = 0.0) -> Rollout:
+    async def scored(prompt: Prompt, sample: Sample) -> Verdict:
+        verdict = await sevens(prompt, sample)
+        return verdict if verdict.outcome is Outcome.correct else replace(verdict, score=wrong)
+
     draw = Draw(0, Prompt("p", (5,), text="5"), 3, memo={} if usual is None else {"mean": usual})
     engine = FakeEngine(lambda request: two_of_three(request) if request.at == 0 else (7,))
-    return asyncio.run(Cued(1.0)(draw, sampler_of(engine, draw, verifier=sevens)))
+    return asyncio.run(Cued(1.0)(draw, sampler_of(engine, draw, verifier=scored)))
 
 
 def test_cue_of_a_hard_prompt():
@@ -362,6 +366,12 @@ def test_cue_of_a_hard_prompt():
     assert [sum(s.trained) for s in rollout.samples[:3]] == [1] * 3, "the cue is not trained"
     for usual in (None, 0.3):
         assert [s.role for s in cued_rollout(usual).samples] == ["answer"] * 3
+
+
+@pytest.mark.parametrize(("usual", "wrong"), [(0.0, -1.0), (-0.5, -3.0)])
+def test_a_cue_where_usual_rewards_are_not_positive(usual: float, wrong: float):
+    """The mean of the answers, (1 + 2 wrong) / 3, is further below the usual one than that is from 0."""
+    assert [s.tokens[:2] for s in cued_rollout(usual, wrong).samples[:3]] == [(7, 3)] * 3
 
 
 def test_recent_rewards_are_the_last_rounds():

@@ -148,8 +148,8 @@ def test_dhpo_forms_differ():
 def test_clipped_tokens_of_dhpo_are_those_without_a_gradient(form: Any):
     ratios, advantages = (0.5, 0.75, 0.9, 1.1, 1.25, 1.6), (1.0, -1.0)
     found = set()
-    for r, s, a in itertools.product(ratios, ratios, advantages):
-        surrogate = MixedClip(Clip(0.2, 0.2, fixed(r)), Clip(0.3, 0.3, fixed(s)), 0.4, form)
+    for r, s, a, mix in itertools.product(ratios, ratios, advantages, (0.4, 0.0, 1.0)):
+        surrogate = MixedClip(Clip(0.2, 0.2, fixed(r)), Clip(0.3, 0.3, fixed(s)), mix, form)
         step = rows([1.0], [a], [1])
         (low,), (high,) = surrogate.clipped(step)
         assert (j_and_slope(Objective(surrogate=surrogate), step)[1][0] == 0) == bool(low | high), (r, s, a)

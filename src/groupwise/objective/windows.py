@@ -94,15 +94,16 @@ class MixedClip:
         return torch.minimum((w * r + (1 - w) * s) * b.advantage, near * b.advantage)
 
     def clipped(self, b: Batch) -> Clipped:
-        """The tokens without a gradient: both ratios are outside their ranges, and the minimum is the clipped mix."""
+        """The tokens without a gradient: all ratios in the mix are outside their ranges, and the minimum is clipped."""
+        w = self.mix if isinstance(self.mix, float | int) else self.mix(b).detach()
         if self.form == "separate":
             (low, high), (sequence_low, sequence_high) = self.token.clipped(b), self.sequence.clipped(b)
-            return low & sequence_low, high & sequence_high
+            no_token, no_sequence = w == 0, w == 1
+            return (low | no_token) & (sequence_low | no_sequence), (high | no_token) & (sequence_high | no_sequence)
         r, s, a = self.token.ratio(b), self.sequence.ratio(b), b.advantage
         near_r, near_s = _near(r, self.token), _near(s, self.sequence)
-        w = self.mix if isinstance(self.mix, float | int) else self.mix(b).detach()
         change = w * (near_r - r) + (1 - w) * (near_s - s)
-        outside = (near_r != r) & (near_s != s)
+        outside = ((near_r != r) | (w == 0)) & ((near_s != s) | (w == 1))
         return outside & (a < 0) & (change > 0), outside & (a > 0) & (change < 0)
 
 

@@ -34,5 +34,5 @@ class Cued:
         mean = sum(map(score_of, answers)) / len(answers)
         if usual is None or correct is None or mean >= usual:
             return ()
-        share = self.most * min((usual - mean) / usual, 1.0)
+        share = self.most * (min((usual - mean) / abs(usual), 1.0) if usual else 1.0)
         return correct.tokens[: int(share * (len(correct.tokens) - 1))]

@@ -69,8 +69,10 @@ class HintWriter:
         if not self.opens:
             return text.strip()
         _, _, rest = text.partition(self.opens)
+        if not self.closes:
+            return rest.strip()
         hint, closed, _ = rest.partition(self.closes)
-        return hint.strip() if closed or not self.closes else ""
+        return hint.strip() if closed else ""
 
     async def _tried(self, draw: Draw, sampler: Sampler, hint: str) -> list[Sample]:
         """Sample a group of answers with this hint; none if it is empty, states the answer or leaves no room."""

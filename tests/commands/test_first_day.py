@@ -46,7 +46,7 @@ def refusals(*fields: tuple[str, str]) -> str:
         ("sinks", '["wandb"]', "pip install 'groupwise[wandb]'"),
         ("sinks", '["nope"]', "the sinks are"),
         ("engine.cache_tokens", "1", "use --engine.cache_tokens "),
-        ("lora.rank", "100000", "use a rank below 96"),
+        ("lora.rank", "100000", "use a rank of at most 96"),
     ],
 )
 def test_check_refuses_what_train_refuses(field: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:

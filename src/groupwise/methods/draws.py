@@ -1,10 +1,10 @@
-"""What curricula and strategies need of a method's other fields: a strategy, rounds, log-probs, a least group size."""
+"""Checks that a method's fields fit its curriculum and strategy: sampling rounds, old log-probs, group size."""
 
 from groupwise.data import Curriculum, Strategy, name_of, with_fields
 
 
 def check_curriculum(curriculum: Curriculum, strategy: Strategy, refill: int, proximal: str) -> None:
-    """Raise ValueError if a curriculum needs other values of these fields of the method, as it declares.
+    """Raise ValueError if a curriculum requires another strategy, more sampling rounds or `proximal = "sampled"`.
 
     `needs_strategy` is the name of the strategy that reads its draws, `rounds` the sampling rounds of an iteration, and
     `replays_answers` is true if it draws stored answers.
@@ -22,7 +22,7 @@ def check_curriculum(curriculum: Curriculum, strategy: Strategy, refill: int, pr
 
 
 def check_group_size(group_size: int, *parts: Curriculum | Strategy) -> None:
-    """ValueError if a group is too small for a curriculum or a strategy, which declares its `least_group_size`."""
+    """Raise ValueError if `group_size` is below the `least_group_size` of a curriculum or a strategy."""
     for part in parts:
         if group_size < (least := getattr(part, "least_group_size", 1)):
             what = f"group_size is {group_size}, and {name_of(part)} needs at least {least}: {part}"

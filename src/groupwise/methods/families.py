@@ -10,7 +10,7 @@ from groupwise.data.rooms import names_of
 
 ROOM = __name__.rpartition(".")[0]
 FAMILIES = ("start", "ratio", "reward", "rollout", "contrast", "agents")
-"""The folders, in the order of the pages. The docstring of each `__init__.py` says what the family is about."""
+"""The folders, in the order of docs/methods.md. The docstring of each `__init__.py` says what the family is about."""
 SIZES = ("group_size", "refill", "minibatches", "epochs", "shuffle")
 """Fields for sizes, which nearly every method sets. Comparisons of methods leave them out if anything else differs."""
 
@@ -39,7 +39,7 @@ def method_family(name: str) -> str:
 
 
 def subject_of(family: str) -> str:
-    """What the methods of a family have in common: the docstring of its folder."""
+    """The docstring of a family's folder, which describes its methods."""
     return ast.get_docstring(ast.parse(source_of(f"{ROOM}.{family}"))) or ""
 
 

@@ -78,10 +78,11 @@ class Method:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least {least}")
         if "answer" not in self.trains:
             raise ValueError(
-                f"trains, the roles of trained samples, is {self.trains}: the role answer is missing\nadd answer"
+                f"trains, the roles of trained samples, is {self.trains}: the role answer is missing\n"
+                'add "answer" to method.trains'
             )
         if not self.shaping:
-            raise ValueError("shaping is empty: its first component creates the reward, for instance Score()")
+            raise ValueError('shaping is empty: its first component creates the reward\nset method.shaping = ["Score"]')
         if "policy" in dict(self.models):
             raise ValueError(
                 "models has an entry called policy, which is the name of the model under training\nrename the entry"
@@ -103,18 +104,18 @@ class Method:
                     f"a schedule cannot change {path}: a run reads it once, at its start\nremove the schedule"
                 )
             if isinstance(schedule, FromMemory) and schedule.memory not in dict(self.memory):
-                why = f"the schedule of {path} reads the state {schedule.memory!r}, which method.memory does not define"
+                why = f"the schedule of {path} reads memory {schedule.memory!r}, which method.memory does not define"
                 raise ValueError(f'{why}\nset method.memory = {{ {schedule.memory} = "AdaptiveKL" }}')
         if self.proximal == "sampled" and self.objective.weights:
-            why = 'proximal = "sampled": ratios already correct the engine\'s gap, and weights would correct it twice'
+            why = 'proximal = "sampled": ratios already correct the engine-learner gap; weights would correct it twice'
             raise ValueError(f'{why}\nremove objective.weights, or set proximal = "recomputed"')
         if self.proximal == "sampled" and self.routing.replay == "learner":
-            why = 'proximal = "sampled": no old log-probs are computed: routing.replay has nothing to replay'
+            why = 'proximal = "sampled": routing.replay = "learner" has no forward for old log-probs to replay'
             raise ValueError(f'{why}\nset routing.replay = "engine", or proximal = "recomputed"')
 
     @property
     def models_in_use(self) -> tuple[tuple[str, SideModel], ...]:
-        """The extra models (reference, teacher, critic) that the loss needs; all of them if it has schedules."""
+        """The extra models (reference, teacher, critic) that the components need; with schedules, all of them."""
         if self.schedules:
             return self.models
         names = side_models_of(self.needs)

@@ -21,4 +21,4 @@ def _published() -> tuple[Callable[..., Method], ...]:
 
 
 published = _published()
-"""Every published method, in display order (by arXiv number)."""
+"""Every published method, in display order: by year, then by arXiv number."""

@@ -23,7 +23,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """An improvement that a method should show over another one, stated before the runs that measure it.
+    """A change of a metric that a method should show against another one, stated before the runs that measure it.
 
     `metric` is a name in metrics.jsonl. `least` is the smallest difference that counts, in the metric's unit.
     `task` is the packaged recipe of both runs, and `parent` the method of the other run. Both runs have equal

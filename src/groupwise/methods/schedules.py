@@ -65,7 +65,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """`start exp(-i / over)` at iteration i, in iterations; Trust-GRPO's annealing.
+    """`start exp(-i / over)` at iteration i: exponential decay, as in Trust-GRPO.
 
     >>> Decay(1.0, 10.0)(Now(0))
     1.0
@@ -108,7 +108,7 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Stairs:
-    """`start * factor^k` after each k-th block of `every` iterations, at least `least`.
+    """`start * factor^k` after k blocks of `every` iterations, but at least `least`.
 
     >>> [round(Stairs(256.0, 0.7, 10)(Now(i)), 1) for i in (0, 9, 10, 20)]
     [256.0, 256.0, 179.2, 125.4]
@@ -136,7 +136,7 @@ class Piecewise:
     def __post_init__(self) -> None:
         iterations = [iteration for iteration, _ in self.points]
         if iterations[:1] != [0] or iterations != sorted(set(iterations)):
-            raise ValueError(f"{self}: the iterations of its points must rise from 0")
+            raise ValueError(f"{self}: needs points with increasing iterations, the first of them 0")
 
     def __call__(self, now: Now) -> float:
         return [value for iteration, value in self.points if iteration <= now.iteration][-1]

@@ -18,13 +18,15 @@ def value_targets(models: Sequence[tuple[str, SideModel]], credit: Credit) -> tu
         readers = [p for p in with_fields(credit) if Value(name) in getattr(p, "needs", ())]
         if model.target is None and len(readers) != 1:
             what = f"the critic {name!r} has no unique target: {len(readers)} components of the credit need its values"
-            raise ValueError(f'{what}\nset method.credit = {{ kind = "GAE", critic = "{name}" }}, or its target')
+            raise ValueError(
+                f'{what}\nset method.credit = {{ kind = "GAE", critic = "{name}" }}, or method.models.{name}.target'
+            )
         targets.append((name, model.target or readers[0]))
     return tuple(targets)
 
 
 def check_side_models(models: Sequence[tuple[str, SideModel]], measures: Iterable[Measure]) -> None:
-    """Raise ValueError if a needed model (reference, teacher, critic) is not defined, or is of another kind."""
+    """Raise ValueError if a needed model is undefined or of a wrong kind, or a critic's loss trains another one."""
     kinds = dict(models)
     for name, model in models:
         if isinstance(model, ValueModel) and needs(model.loss) and Return(name) not in needs(model.loss):

@@ -15,10 +15,10 @@ __all__ = ["drop_blocks", "with_blocked_weights"]
 M = TypeVar("M", bound=nn.Module)
 
 LEAST = 1 << 16
-"""The number of elements from which on a weight matrix is multiplied faster in a blocked layout."""
+"""The smallest number of elements of a weight matrix for which the blocked layout is used."""
 
 FEW = 16
-"""The number of input rows that the blocks are laid out for. Any number works, with the same bits per row."""
+"""The number of input rows that the blocks are laid out for. Other numbers of rows give the same bits in each row."""
 
 
 class Blocked(nn.Module):
@@ -63,7 +63,7 @@ def drop_blocks(model: nn.Module) -> None:
 
 
 def gains(weight: Tensor) -> bool:
-    """Whether products with this weight are faster from blocks on this machine."""
+    """Whether the blocked layout is used for this weight: float32, at least `LEAST` elements, x86 CPU with oneDNN."""
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     available = x86 and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     return available and weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= LEAST

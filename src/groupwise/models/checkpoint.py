@@ -39,7 +39,7 @@ QUANTISED = ("quantization_config", "compression_config")
 
 
 def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = False) -> Sizes:
-    """The architecture of the model in a directory, from config.json alone: a `Shape` if our decoder supports it.
+    """The architecture of the model in a directory, from config.json: a `Shape` if `Decoder` supports it, else `Sizes`.
 
     `context` is the longest sequence in use, in tokens. `trust_remote_code` executes Python files of a directory that
     ships its own code. BadData for a model that cannot be computed exactly.
@@ -78,7 +78,7 @@ def read_model(
     seed: int = 0,
     trust_remote_code: bool = False,
 ) -> Model:
-    """Load the model in a directory: as our decoder if that is exact, else as transformers' modules.
+    """Load the model in a directory: as a `Decoder` if that is exact, else as the modules of transformers.
 
     For an adapter's directory: its base with the adapter attached, which alone is trained. A fresh model has weights
     drawn from `seed`. BadData names every difference between the files and config.json.
@@ -143,7 +143,7 @@ def write_fresh(shape: Shape, path: Path, *, tokenizer: Tokenizer) -> None:
 
 
 def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer, source: Path | str | None = None) -> None:
-    """Write a model directory (transformers, vLLM, `read_model`). ValueError for an architecture outside its family.
+    """Write a directory for transformers, vLLM and `read_model`. ValueError if the model family excludes the `Shape`.
 
     `source` is the directory that the model was read from: its begin, end and padding ids and its
     `generation_config.json` are kept.
@@ -167,9 +167,9 @@ def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer, source:
 
 
 def _generation(path: Path, eos: frozenset[int]) -> dict[str, Any]:
-    """The begin, end and padding ids of a model directory, and its generation_config.json.
+    """The begin, end and padding ids in config.json, updated with all fields of generation_config.json.
 
-    Its end tokens are left out unless they are `eos`.
+    The end tokens are left out unless they are `eos`.
     """
     config, file = read_json(path / "config.json"), path / "generation_config.json"
     stored = {name: config[name] for name in IDS if config.get(name) is not None}
@@ -185,7 +185,7 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _refuse(path: Path, config: Mapping[str, Any], trust_remote_code: bool) -> None:
-    """Raise BadData for a model with its own code, unless `trust_remote_code`, and for quantised weights."""
+    """BadData for quantised weights, code of another repository, and own code without `trust_remote_code`."""
     if config.get("auto_map") and not trust_remote_code:
         raise BadData(
             f"the model in {path} brings its own code",
@@ -211,7 +211,7 @@ def _refuse(path: Path, config: Mapping[str, Any], trust_remote_code: bool) -> N
 
 
 def stored_dtype(path: Path | str) -> torch.dtype:
-    """The dtype of the weights according to config.json; float32 if it names none."""
+    """The dtype of the weights according to config.json; float32 if it names none or an unsupported one."""
     config = read_json(base_directory(Path(path)) / "config.json")
     return DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")), torch.float32)
 
@@ -243,5 +243,5 @@ def _differs(path: Path, evidence: str) -> BadData:
     return BadData(
         f"the tensors in {path} are not those that its config.json describes",
         evidence=evidence,
-        fix="fetch the directory again; merge adapters and quantised weights before you use them here",
+        fix="fetch the directory again; merge an adapter into its base; take weights that are not quantised",
     )

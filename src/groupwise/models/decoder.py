@@ -62,7 +62,7 @@ class Shape(Sizes):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: a decoder needs at least 1")
         if self.heads % self.kv_heads:
-            raise ValueError(f"{self.heads} heads cannot share {self.kv_heads} kv_heads evenly")
+            raise ValueError(f"heads is {self.heads}: it must be a multiple of kv_heads, {self.kv_heads}")
         if self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}: rotary positions turn pairs, so it must be even")
         if self.windows and len(self.windows) != self.layers:
@@ -159,7 +159,7 @@ class Layer(nn.Module):
 
 @cache
 def _compiled(half: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile half a layer (attention or MLP), once for all layers and lengths. Lazy: torch imports its compiler."""
+    """Compile one half of a layer, before or after attention, once for all layers. Lazy: torch imports its compiler."""
     return torch.compile(half, dynamic=True)
 
 

@@ -15,7 +15,7 @@ SLIDING = {"sliding_attention": True, "full_attention": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What distinguishes a model family: its features, and its configuration's defaults."""
+    """The features of a model family, and the defaults of its configurations."""
 
     architecture: str
     qk_norm: bool = False

@@ -47,12 +47,12 @@ def find_model(name: str | Path, *, weights: bool = True) -> Path:
 
 
 def gguf_cache() -> Any:
-    """Import the module that converts GGUF files. Lazy, since it imports transformers, and modules that import this."""
+    """Import the module that converts GGUF files. Lazy: it imports transformers, and modules that import this one."""
     return import_module("groupwise.models.gguf_cache")
 
 
 def base_directory(path: Path) -> Path:
-    """The directory with the model's weights: for an adapter, that of its base. BadData if the base is missing."""
+    """The directory with the model's weights: for an adapter, that of its base. BadData without a usable base."""
     if not os.path.isfile(path / ADAPTER):
         return path
     base = base_name(path)
@@ -64,14 +64,14 @@ def base_directory(path: Path) -> Path:
     if (directory / ADAPTER).is_file():
         what, fix = (
             f"the base of the adapter in {path} is itself an adapter",
-            f"groupwise merge {directory} A_NEW_DIRECTORY",
+            f"groupwise merge {directory} A_NEW_DIRECTORY, then set base_model_name_or_path in {path / ADAPTER} to it",
         )
         raise BadData(what, evidence=visible(base), fix=fix)
     return directory
 
 
 def base_name(name: str | Path) -> str:
-    """The name under which a model's weights (an adapter's base's) are found: a hub name, or an absolute path."""
+    """A name for a model's weights: a hub name or an absolute path; for an adapter, the base that its file names."""
     directory = find_model(name)
     if (directory / ADAPTER).is_file():
         config = read_json(directory / ADAPTER)
@@ -105,7 +105,7 @@ def remote_code(path: Path) -> dict[str, str]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. BadData if the file is missing, or beyond the bounds of `json_object`."""
+    """The object in a JSON file. BadData if it is missing or unreadable, or refused by `json_object`."""
     if not path.is_file():
         raise BadData(
             f"{path.parent} has no {path.name}",

@@ -64,7 +64,7 @@ MODULES = {
 }
 """The names of modules in GGUF, and here. In a layer they follow `blk.<number>.` or `model.layers.<number>.`."""
 ROPE_FACTORS = "rope_freqs.weight"
-"""Llama 3.1 and later: the divisor of each rotary frequency, without the constants that it was computed from."""
+"""The tensor with the divisor of each rotary frequency (Llama 3.1 and later). The file lacks its constants."""
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """The constants of Llama 3.1, 3.2 and 3.3. Their `factor` differs; it is the largest divisor."""
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -74,7 +74,7 @@ ORIGINAL = "take the directory of the model from which the file was made: it has
 
 
 def gguf_config(path: Path, header: GgufHeader) -> dict[str, Any]:
-    """Create config.json for the model in a GGUF file. BadData for a model that the decoder does not support."""
+    """The fields of config.json for the model in a GGUF file. BadData for a model that the decoder does not support."""
     metadata, family = header.metadata, header.metadata.get("general.architecture")
     if family not in FAMILIES:
         what, evidence = f"the family of the model in {path} is not supported", f"general.architecture: {short(family)}"
@@ -118,7 +118,7 @@ def _llama3_scaling(path: Path, tensor: GgufTensor, shape: Shape) -> dict[str, A
 
 
 def _token_ids(path: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The end tokens of an answer (of a text, a turn and a message), and the padding token. BadData without an end."""
+    """The ids of the end tokens (of text, turn, message), the padding and the begin token. BadData without an end."""
     values = {key: metadata.get(f"tokenizer.ggml.{key}") for key in (*ENDS, "padding_token_id", "bos_token_id")}
     ids = {key: value for key, value in values.items() if isinstance(value, int)}
     ends = sorted({ids[key] for key in ENDS if key in ids})

@@ -22,7 +22,7 @@ Numbers = int | Sequence[int] | NDArray[Any]
 
 
 class Purpose(IntEnum):
-    """What a random number is for: equal counters under different purposes give unrelated numbers."""
+    """The use of a random number: equal counters with different purposes give unrelated numbers."""
 
     SAMPLE = 0
     SHUFFLE = 1
@@ -63,7 +63,7 @@ def key_words(key: Key) -> Uint32Array:
 
 
 def uniform(key: Key, draw: Numbers, stream: Numbers, t: Numbers) -> NDArray[np.float64]:
-    """Uniform numbers in [0, 1), each fixed by key, number of the prompt, sample's stream, and token position.
+    """Uniform numbers in [0, 1), each fixed by the key, the draw's number, the sample's stream and the token position.
 
     The counter is (draw, low word of stream, high word of stream, t): draw and t below 2**32, stream below 2**64.
     The i-th sample of a draw has stream i; a forked sample has the stream `lineage`.
@@ -73,7 +73,7 @@ def uniform(key: Key, draw: Numbers, stream: Numbers, t: Numbers) -> NDArray[np.
     """
     d, s, t = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, np.uint64)) for x in (draw, stream, t)))
     if (d > LOW).any() or (t > LOW).any():
-        raise ValueError("the number of a drawn prompt and a token position must be below 2**32")
+        raise ValueError("draw (the number of a drawn prompt) and t (a token position) must be below 2**32")
     counter = np.stack([d, s & np.uint64(LOW), s >> np.uint64(32), t], 1).astype(np.uint32)
     words = philox(counter, key_words(key)).astype(np.uint64)
     return ((words[:, 0] << np.uint64(21)) | (words[:, 1] >> np.uint64(11))).astype(np.float64) * 2.0**-53

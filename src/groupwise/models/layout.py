@@ -18,7 +18,7 @@ LEAST = 16
 """Rows of at most this many tokens share one bucket (a padded block)."""
 
 LONG = 64
-"""The longest prompt, in tokens, whose keys are copied per answer. Answers to a longer prompt share one copy."""
+"""The longest prompt, in tokens, whose keys are copied for each answer. On CPU, a longer one has one shared copy."""
 
 Text = tuple[int, ...]
 Context = tuple[str, Text]
@@ -173,7 +173,7 @@ def _blocks(rows: Sequence[Row], device: torch.device) -> Blocks:
 
 
 def _buckets(rows: Sequence[Row]) -> list[list[Row]]:
-    """Buckets of rows whose sizes differ by less than a factor of two: little padding, few calls."""
+    """Buckets of rows whose sizes differ by less than a factor of two or are at most `LEAST`: little padding."""
     buckets: dict[tuple[int, int], list[Row]] = {}
     for path, added in rows:
         size = (max(added, LEAST) - 1).bit_length(), (max(len(path), LEAST) - 1).bit_length()

@@ -47,10 +47,14 @@ class Lora:
     def __post_init__(self) -> None:
         check_types(self)
         if self.rank < 1:
-            raise ValueError(f'rank is {self.rank}\ntake at least 1, such as 16; without an adapter: lora = "none"')
+            raise ValueError(
+                f"rank is {self.rank}: needs rank >= 1\n"
+                'set a number such as 16; without an adapter: lora = "none"'
+            )
         if not 0 < self.alpha < float("inf"):
             raise ValueError(
-                f"alpha is {self.alpha}\nthe adapter's scale is alpha / rank: take one above 0, such as 32"
+                f"alpha is {self.alpha}: needs a finite number above 0\n"
+                "set a number such as 32; the scale is alpha / rank"
             )
         if not self.targets:
             raise ValueError('targets is empty\ntake names of linear layers, such as ["q_proj", "v_proj"]')
@@ -76,7 +80,7 @@ def attach(model: nn.Module, lora: Lora, *, seed: int) -> None:
 
 
 def check_targets(model: nn.Module, lora: Lora) -> None:
-    """Raise Usage for the first target that is not the name of linear layers. Needs no weights and no peft."""
+    """Raise Usage for a target that names no linear layers, and by `check_rank`. Needs no weights and no peft."""
     host = _host(model)
     linear, mixtures, heads = _linear(host), _mixtures(host), _heads(host)
     for target in lora.targets:
@@ -95,13 +99,13 @@ def check_targets(model: nn.Module, lora: Lora) -> None:
 
 
 def check_rank(model: nn.Module, lora: Lora) -> None:
-    """Raise Usage for a rank above the widths of all target layers. The targets must exist."""
+    """Raise Usage for a rank above the smaller dimension of each target layer. The targets must exist."""
     host, linear = _host(model), _linear(_host(model))
     targets = [m for name, m in host.named_modules() if name in linear and name.rpartition(".")[2] in _ends(lora)]
     widest = max((min(module.weight.shape) for module in targets), default=lora.rank)
     if lora.rank > widest:
         what = f"recipe.lora.rank is {lora.rank}, and no target layer is wider than {widest}"
-        raise Usage(what, fix=f"use a rank below {widest}, such as --lora.rank {max(1, min(16, widest // 4))}")
+        raise Usage(what, fix=f"use a rank of at most {widest}, such as --lora.rank {max(1, min(16, widest // 4))}")
 
 
 def _ends(lora: Lora) -> set[str]:

@@ -42,7 +42,7 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        """With u = x / rms(x), g the gradient, w the weight: `(g w - u mean(g w u)) / rms(x)`, and the sum of g u."""
+        """The gradients of x, `(g w - u mean(g w u)) / rms(x)` with u = x / rms(x), and of w: the sum of `g u`."""
         unit, scale, weight = ctx.saved_tensors
         grad, exact = grad_outputs[0].to(unit.dtype), weight.to(unit.dtype)
         product = grad * unit

@@ -46,9 +46,7 @@ class Block:
         window: int | None,
         softcap: float | None,
     ) -> Float[Tensor, "slots heads d"]:
-        """Attention output at every position (slot), row after row, padding included. For blocks with a mask or causal
-        ones.
-        """
+        """Attention output at every position (slot), row after row, with padding. Needs a mask or `causal`."""
         mask, width = self.mask, self.keys.shape[1]
         if window is not None and window < width:  # a query with m visible keys sees keys 0 to m - 1
             mask = past(width, q.device) if mask is None else mask

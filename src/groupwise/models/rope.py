@@ -130,7 +130,10 @@ def scaling_of(rope: Mapping[str, Any], positions: int) -> Scaling | None:
         values.setdefault("factor", positions / values[LENGTH])
     scaling = part(**values)
     if isinstance(scaling, Llama3) and scaling.low_freq_factor >= scaling.high_freq_factor:
-        raise ValueError(f"low_freq_factor {scaling.low_freq_factor:g} is not below {scaling.high_freq_factor:g}")
+        raise ValueError(
+            f"low_freq_factor is {scaling.low_freq_factor:g}: "
+            f"needs low_freq_factor < high_freq_factor, {scaling.high_freq_factor:g}"
+        )
     return scaling
 
 

@@ -24,7 +24,7 @@ NAME = "groupwise"
 COUNTS = re.compile(r"(layers?|blocks?|experts|depth)$")
 MOST_PARTS = LAYERS
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
-"""The largest allowed difference between packed and separate logits, relative to the largest. Half precisions: 0.1."""
+"""The largest allowed difference between packed and separate logits, over the largest logit. Half precisions: 0.1."""
 
 
 def transformers_sizes(path: Path, *, trust_remote_code: bool = False) -> Sizes:
@@ -76,7 +76,7 @@ def _read_config(path: Path, trust_remote_code: bool) -> Any:
 
 
 def _refuse_counts(path: Path, config: Any) -> None:
-    """BadData for an absurd number of layers or experts: transformers builds a module for each."""
+    """BadData for more than `MOST_PARTS` layers or experts: transformers builds a module for each."""
     for name, value in config.items():
         if isinstance(value, dict):
             _refuse_counts(path, value)
@@ -105,21 +105,21 @@ def read_transformers(
         raise BadData(
             f"the tensors in {path} are not those that its config.json describes",
             evidence="\n".join(f"{kind} ({len(v)}): {', '.join(v[:4])}" for kind, v in differences.items() if v),
-            fix="fetch the directory again; merge adapters and quantised weights before you use them here",
+            fix="fetch the directory again; merge an adapter into its base; take weights that are not quantised",
         )
     if dtype == torch.float64 and causal._can_set_experts_implementation():
         causal.set_experts_implementation("eager")  # the grouped matrix product does not support float64
     _refuse_weights(path, causal)
     model = TransformersModel(causal.to(device), sizes).requires_grad_(True)
     with _bad_data(
-        path, "cannot be driven by our layouts", "take a model whose tokens interact only in plain attention"
+        path, "does not work with packed attention", "take a model whose tokens interact only in plain attention"
     ):
         model.shape = _check_packing(model)
     return model
 
 
 def _refuse_weights(path: Path, causal: nn.Module) -> None:
-    """BadData for parameters stored as integers, and for NaN or infinite ones."""
+    """BadData for parameters that are not stored as `FLOATS`, and for NaN or infinite ones."""
     parameters = dict(causal.named_parameters())
     for file in weight_files(path):
         integers = {name: x for name, x in header(file).items() if x.dtype not in FLOATS}

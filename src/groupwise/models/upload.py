@@ -9,7 +9,7 @@ from groupwise.models.hub import causes_of, has_type, is_hub_name
 
 
 def check_upload(name: str) -> None:
-    """Raise an error if the model cannot be uploaded as `owner/name`: a wrong name, no token, no network."""
+    """Raise an error for an invalid `owner/name`, for a missing or refused token, and without a network."""
     if not is_hub_name(name) or "@" in name:
         raise Usage(f"{name!r} is not a name on the hub", fix="write owner/name: --push owner/name")
     if hub().get_token() is None:
@@ -35,7 +35,7 @@ def upload(directory: Path, name: str) -> str:
 
 
 def upload_error(name: str, directory: str, error: Exception) -> GroupwiseError:
-    """The error for a failed upload. With a `directory`, its fix is the command that repeats the upload."""
+    """The error for a failed upload. With a `directory`, its fix has the command that repeats the upload."""
     errors, causes = import_module("huggingface_hub.errors"), causes_of(error)
     evidence = next((line for line in str(causes[-1]).splitlines() if line.strip()), type(error).__name__)[:200]
     again = f"\nthen: hf upload {name} {directory}" if directory else ""

@@ -15,7 +15,7 @@ __all__ = ["TeacherCertainty"]
 
 @dataclass(frozen=True, slots=True)
 class TeacherCertainty:
-    """Weight `exp(-beta H) / mean`, H the entropy of a teacher that reads another prompt; 1 where there is none.
+    """Weight `exp(-beta H) / mean`, H the entropy of a teacher that reads the prompt `view`; 1 for answers without it.
 
     SRPO, arXiv:2604.02288, equation 9.
     """

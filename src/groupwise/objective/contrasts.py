@@ -104,7 +104,7 @@ class LabelContrast:
 class BinaryLabels:
     """Binary classification by an answer's mean log-ratio s: `log sigmoid(s / tau)`, with -s if it is wrong. REAL.
 
-    s is the mean log-ratio of an answer. For the aggregate `mixed_mean`.
+    0 in a group without both outcomes. For the aggregate `mixed_mean`.
     """
 
     couples: ClassVar[Couples] = "group"
@@ -140,7 +140,7 @@ class RatioRegression:
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """A DPO-like loss: mean of `log sigmoid(k beta (d_i - d_j))` over all pairs of a group, reward i above reward j.
+    """The mean of `log sigmoid(k beta (d_i - d_j))` over the pairs of a group with reward i above reward j, as in DPO.
 
     d is an answer's log-ratio to the reference, its mean over tokens or its sum. k is `kappa` where the better answer
     has the reward `best`, else 1. TRPA, arXiv:2504.04524. With `kappa = 1` and `over = "sum"` it is DPO,

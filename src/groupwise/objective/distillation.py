@@ -40,7 +40,7 @@ class Distillation:
 
 @dataclass(frozen=True, slots=True)
 class ShapedLikelihood:
-    """`p / (p + gamma) A` of each token, p its probability: its gradient is largest for rare tokens.
+    """`p / (p + gamma) A` of each token, p its probability. The gradient in `log p` is largest at `p = gamma`.
 
     For written tokens, which have no old policy. LUFFY, arXiv:2504.14945; DaGRPO, arXiv:2512.06337.
     """

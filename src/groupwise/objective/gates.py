@@ -15,7 +15,7 @@ __all__ = ["HasView", "InsideClip", "OnPolicy", "positive_advantage", "written_t
 
 
 def positive_advantage(b: Batch) -> Bool[Tensor, " n"]:
-    """Selects the tokens with `A > 0`. With binary rewards and group means, these are the tokens of correct answers."""
+    """Selects the tokens with `A > 0`: with binary rewards and group means, correct answers of mixed groups."""
     return b.advantage > 0
 
 

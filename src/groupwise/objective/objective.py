@@ -57,9 +57,9 @@ class Objective:
 
 
 def _per_token(part: Callable[[Batch], Tensor], batch: Batch) -> Float[Tensor, " n"]:
-    """The output of a surrogate, weight or penalty, checked: one number per token, since other shapes may broadcast."""
+    """The output of a component of the loss, checked: one number per token, since other shapes may broadcast."""
     x = part(batch)
     if x.shape != batch.place.shape:
         shape = tuple(x.shape)
-        raise ValueError(f"{name_of(part)} returned the shape {shape}, not one number for {batch.tokens} tokens")
+        raise ValueError(f"{name_of(part)} returned the shape {shape}: needs ({batch.tokens},), one number per token")
     return x

@@ -22,7 +22,9 @@ Form = Literal["k2", "k3", "corrected"]
 
 @dataclass(frozen=True, slots=True)
 class KL:
-    """`coefficient * KL(pi || reference)` from the sampled token, with `x = log reference - log pi`.
+    """`coefficient * KL(pi || reference)`, estimated from the sampled token alone.
+
+    With `x = log reference - log pi`:
 
     | form      | number            | value                  | gradient where pi = pi_old    |
     |-----------|-------------------|------------------------|-------------------------------|
@@ -44,7 +46,10 @@ class KL:
         if self.form not in ("k2", "k3", "corrected"):
             raise ValueError(f"KL has no estimator {self.form!r}; its forms are k2, k3 and corrected")
         if self.coefficient < 0:
-            raise ValueError(f"KL({self.coefficient}): a negative coefficient pushes the policy away without bound")
+            raise ValueError(
+                f"KL({self.coefficient}): needs coefficient >= 0; "
+                "a negative one pushes the policy away without bound"
+            )
 
     @property
     def needs(self) -> frozenset[Measure]:
@@ -109,12 +114,12 @@ def _ratio(b: Batch) -> Float[Tensor, " n"]:
 
 
 def kl_k1(b: Batch, model: str = "reference") -> Float[Tensor, " n"]:
-    """`log pi - log reference`, the estimator k1. Its mean is the KL; one value may be negative."""
+    """`log pi - log reference`, the estimator k1. Over samples of pi its mean is the KL. One value may be negative."""
     return b.logp - b[Logp(model)]
 
 
 def kl_k3(b: Batch, model: str = "reference") -> Float[Tensor, " n"]:
-    """`exp(x) - 1 - x` with `x = log reference - log pi`. It is never negative, and its mean is the KL.
+    """`exp(x) - 1 - x` with `x = log reference - log pi`. It is never negative. Over samples of pi its mean is the KL.
 
     Only large x is clamped, so a token that is impossible under the reference keeps its gradient.
     """

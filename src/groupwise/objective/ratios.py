@@ -135,7 +135,7 @@ class PowerMean:
 
     def __post_init__(self) -> None:
         if self.clamps == "sequence" and self.p != 0:
-            raise ValueError(f"{self}: bounds of a sum of logs need p = 0, the geometric mean")
+            raise ValueError(f"{self}: clamps = 'sequence' needs p = 0, the geometric mean")
         if self.log_low < 0 or self.log_high < 0:
             raise ValueError(f"{self}: log_low and log_high are distances from 0 in log space and cannot be negative")
 

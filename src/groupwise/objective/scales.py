@@ -32,8 +32,8 @@ def unscaled(b: Batch) -> Float[Tensor, " n"]:
 class ElasticScale:
     """A wider clip range for tokens with a large |advantage|, and in groups with a pass rate near one half. ETR.
 
-    A wide range for strong advantages and for groups near a pass rate of one half. ETR, arXiv:2601.03723: the paper's
-    formula is not public, so the form and all four constants are our reading. `macro = 0` is its form by token alone.
+    ETR, arXiv:2601.03723: the paper's formula is not public, so the form and all four constants are our reading.
+    `macro = 0` is its form by token alone.
     """
 
     couples: ClassVar[Couples] = "group"

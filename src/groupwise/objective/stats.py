@@ -123,7 +123,7 @@ def describe_gap(logp: Float[Tensor, " n"], step: Batch) -> dict[str, float]:
 
 
 def _quantiles(name: str, x: Float[Tensor, " n"], percents: tuple[int, ...]) -> dict[str, Tensor]:
-    """Percentiles of the values: each is the nearest value, without interpolation."""
+    """Percentiles of the values by nearest rank, without interpolation."""
     ordered = x.sort().values
     return {f"{name}/p{percent:02d}": ordered[-(-percent * len(x) // 100) - 1] for percent in percents}
 

@@ -55,7 +55,7 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class ClippedWeight:
-    """`sg[clip(r, floor, cap)] A log pi`: a clipped weight keeps its gradient. CISPO, arXiv:2506.13585.
+    """`sg[clip(r, floor, cap)] A log pi`: a token with a clipped weight keeps its gradient. CISPO, arXiv:2506.13585.
 
     The bounds are absolute: a relative `high` is `cap = 1 + high`, and the paper uses no floor. The value depends on
     `log pi`, so it is not comparable with other methods' values. Watch the share of tokens with a clipped weight.
@@ -67,7 +67,7 @@ class ClippedWeight:
 
     def __post_init__(self) -> None:
         if not 0 <= self.floor <= 1 <= self.cap:
-            raise ValueError(f"{self}: the bounds are absolute, 0 <= floor <= 1 <= cap")
+            raise ValueError(f"{self}: needs 0 <= floor <= 1 <= cap, as bounds on the ratio itself")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         return self.ratio(b).detach().clamp(self.floor, self.cap) * b.advantage * b.logp
@@ -106,7 +106,7 @@ class SoftGate:
 
     def __post_init__(self) -> None:
         if not (0 < self.positive < math.inf and 0 < self.negative < math.inf):
-            raise ValueError(f"{self}: positive and negative must be above 0")
+            raise ValueError(f"{self}: needs 0 < positive < inf and 0 < negative < inf")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         a = b.advantage

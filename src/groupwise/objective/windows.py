@@ -43,7 +43,7 @@ class DualClip:
 
 @dataclass(frozen=True, slots=True)
 class ScaledClip:
-    """PPO's clip with the range `scale * low`, `scale * high`; `scale` is a factor per token, without gradient."""
+    """PPO's clip from `1 - scale * low` to `1 + scale * high`; `scale` is a factor per token, without gradient."""
 
     low: float = 0.2
     high: float = 0.2
@@ -83,7 +83,7 @@ class MixedClip:
 
     def __post_init__(self) -> None:
         if isinstance(self.mix, float | int) and not 0 <= self.mix <= 1:
-            raise ValueError(f"{self}: mix must be a share from 0 to 1")
+            raise ValueError(f"{self}: needs 0 <= mix <= 1")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         w = self.mix if isinstance(self.mix, float | int) else self.mix(b).detach()
@@ -109,7 +109,7 @@ class MixedClip:
 
 @dataclass(frozen=True, slots=True)
 class LogClip:
-    """PPO's clip of the log-ratio, in a range that grows with `position ** power`, and a cap of it for A < 0.
+    """PPO's clip of the log-ratio, in a range that grows with `position ** power`; for A < 0 also an upper bound.
 
     `position` counts the trained tokens of an answer from 1. CTPO, arXiv:2605.07331.
     """

@@ -1,4 +1,4 @@
-"""Shaping by length of reasoning: rewards for short reasoning that still reaches the answer."""
+"""Shaping by length: a reward for the earliest correct answers of a group, or for a length near a budget."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,8 +17,7 @@ __all__ = ["EarlyExitReward", "LengthBudget"]
 class EarlyExitReward:
     """`base ** rank` for a correct answer, else 0; rank 0 is the group's correct answer that stopped reasoning first.
 
-    The earliest correct exit has rank 0. `EarlyExits` writes the part `exit`. It creates the reward. S-GRPO,
-    arXiv:2505.07686.
+    Creates the reward. The strategy `EarlyExits` writes the verdict part `exit`. S-GRPO, arXiv:2505.07686.
     """
 
     needs: ClassVar[frozenset[Measure]] = frozenset({VerdictPart("exit")})
@@ -34,10 +33,10 @@ class EarlyExitReward:
 
 @dataclass(frozen=True, slots=True)
 class LengthBudget:
-    """Adds `weight` times a score of the answer's length: 1 at `budget` tokens, less for shorter and longer answers.
+    """Adds `weight` times a score of the length: 1 at `budget` tokens, less above, and less below unless `flat`.
 
-    The fall ends at `most` tokens, by default twice the budget, with 0. `flat` gives 1 to every shorter answer. "Train
-    long, think short", arXiv:2508.08940; that the whole answer counts as thought is our reading.
+    The score is 0 from `most` tokens on, by default twice the budget. "Train long, think short", arXiv:2508.08940; that
+    the whole answer counts as thought is our reading.
     """
 
     budget: float = 256.0
@@ -47,7 +46,7 @@ class LengthBudget:
 
     def __post_init__(self) -> None:
         if self.budget <= 0 or 0 < self.most <= self.budget:
-            raise ValueError(f"{self}: budget must be above 0, and most must be 0 or above the budget")
+            raise ValueError(f"{self}: needs budget > 0, and most = 0 or most > budget")
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         length, most = b.length.to(reward.dtype), self.most or 2 * self.budget

@@ -14,7 +14,7 @@ __all__ = ["PassesChecks"]
 
 @dataclass(frozen=True, slots=True)
 class PassesChecks:
-    """Creates the reward: 1 for an answer that passes all checks, else 0; with `longer`, plus `length / limit`.
+    """Creates the reward: 1 (plus `length / limit` with `longer`) for an answer that passes all checks, else 0.
 
     The checks: it is correct, it is complete, its verdict part `consistent` is at least 1/2 (the reasoning leads to the
     answer), and at most a share `repeated` of its n-grams of tokens occurred before. For `Preference`: of two answers
@@ -29,7 +29,7 @@ class PassesChecks:
 
     def __post_init__(self) -> None:
         if self.n < 1 or not 0 <= self.repeated <= 1:
-            raise ValueError(f"{self}: needs n >= 1, and repeated as a share from 0 to 1")
+            raise ValueError(f"{self}: needs n >= 1 and 0 <= repeated <= 1")
 
     @property
     def needs(self) -> frozenset[Measure]:

@@ -1,4 +1,4 @@
-"""Filters: select the samples of a rollout to train on. They run before shaping and read outcomes, not rewards."""
+"""Filters: select the samples of a rollout to train on. They run before shaping and read verdicts, not rewards."""
 
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ def mixed_outcomes(rollout: Batch) -> Bool[Tensor, " s"]:
 
 
 def not_all_correct(rollout: Batch) -> Bool[Tensor, " s"]:
-    """Selects all samples of a prompt unless all its answers are correct. NGRPO, arXiv:2509.18851.
+    """Selects all samples of a prompt if at least one answer is wrong or malformed, else none. NGRPO, arXiv:2509.18851.
 
     >>> from groupwise.data import rollout_of, pack
     >>> [not_all_correct(pack([rollout_of(scores)])).tolist() for scores in ([0.0, 0.0], [1.0, 1.0])]
@@ -79,7 +79,7 @@ def correct_only(rollout: Batch) -> Bool[Tensor, " s"]:
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """Selects answers whose score `part` is at least `distance` from that of some answer with the other outcome.
+    """Selects answers whose verdict part `part` differs by `distance` or more from an answer of the other outcome.
 
     Written answers stay, and every answer of the other outcome is distinct from them. DaGRPO, arXiv:2512.06337; the
     measure of distinctness is our reading.

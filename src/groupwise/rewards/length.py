@@ -15,10 +15,10 @@ __all__ = ["BrevityWhenSolved", "FormatLength"]
 
 @dataclass(frozen=True, slots=True)
 class BrevityWhenSolved:
-    """In groups with the best pass rates, short correct answers get more: `reward (1 - alpha sigmoid(z))`.
+    """In groups with the best pass rates, long correct answers lose more reward: `reward (1 - alpha sigmoid(z))`.
 
-    z is the length relative to the group's correct answers, in standard deviations. GRPO-lambda, arXiv:2505.18086; the
-    sigmoid is our reading. Ties go to the group that was drawn first.
+    z is the length relative to the group's correct answers, in standard deviations. `share` is the fraction of groups.
+    Ties go to the group that was drawn first. GRPO-lambda, arXiv:2505.18086; the sigmoid is our reading.
     """
 
     share: float = 0.2
@@ -27,7 +27,7 @@ class BrevityWhenSolved:
 
     def __post_init__(self) -> None:
         if not (0 <= self.share <= 1 and 0 <= self.alpha < 1):
-            raise ValueError(f"{self}: needs 0 <= share <= 1 and 0 <= alpha < 1, or short wrong answers gain")
+            raise ValueError(f"{self}: needs 0 <= share <= 1 and 0 <= alpha < 1, to keep rewards above 0")
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         correct = b.outcome == Outcome.correct
@@ -48,7 +48,7 @@ class BrevityWhenSolved:
 
 @dataclass(frozen=True, slots=True)
 class FormatLength:
-    """A reward for format and length, without grading: `(think + answer) / 2 + curve`; if malformed, `min(curve, 0)`.
+    """Creates the reward from format and length alone: `(think + answer) / 2 + curve`; if malformed, `min(curve, 0)`.
 
     No label is read: `answer` is 1 unless the verdict is malformed, and `think` is a part of the verdict that is 1 if
     a thought was found; without a name for it, it equals `answer`. The curve of `length / budget` rises from 0 to 1 at

@@ -14,7 +14,7 @@ __all__ = ["Levels", "WrongIs"]
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Creates the reward: -1 for a correct answer, -2 for a wrong one, -3 without a readable answer.
+    """Creates the reward: -1 for a correct answer, -3 for a malformed (unreadable) one, -2 for any other.
 
     With a `form`, an answer whose part of that name is 0 has -4. TRPA, arXiv:2504.04524: only their order matters.
     """

@@ -1,4 +1,4 @@
-"""Shaping with other named scores of the verdict, such as a format score: for all answers, or for correct ones."""
+"""Shaping with verdict parts (named scores), such as a format score, for all answers or for correct ones only."""
 
 from dataclasses import dataclass
 
@@ -50,7 +50,7 @@ class AddWeightedMean:
 
     def __post_init__(self) -> None:
         if not any(weight > 0 for _, weight in self.weights) or any(weight < 0 for _, weight in self.weights):
-            raise ValueError(f"{self}: weights must not be negative, and one must be above 0")
+            raise ValueError(f"{self}: needs every weight >= 0, and at least one above 0")
 
     @property
     def needs(self) -> frozenset[Measure]:
@@ -66,7 +66,7 @@ class AddWeightedMean:
 
 @dataclass(frozen=True, slots=True)
 class AddTrustedPart:
-    """Adds `alpha * trust * score`; the trust in the score is lower in groups where it prefers wrong answers.
+    """Adds `alpha * trust` times a verdict part; trust is below 1 in groups where the part is higher for wrong answers.
 
     Trust is `exp(mean over right - mean over wrong)`, at most 1, and 1 without both kinds. An answer counts as right if
     its reward, before this part is added, is at least `threshold`. Trust-GRPO, arXiv:2505.17018.

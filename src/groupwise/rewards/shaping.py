@@ -14,9 +14,9 @@ __all__ = ["AddFinished", "AddPart", "AddReadable", "Correctness", "KLInReward",
 
 @dataclass(frozen=True, slots=True)
 class Correctness:
-    """Creates the reward from outcomes alone: `right` for a correct answer, `wrong` for any other.
+    """Creates the reward: `right` for a correct answer, `wrong` for any other; a score interpolates between them.
 
-    A scored answer has no outcome. Its reward is `wrong + score * (right - wrong)`: a score of 1 is right, 0 is wrong.
+    A scored answer is neither correct nor wrong. Its reward is `wrong + score * (right - wrong)`.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
@@ -94,7 +94,8 @@ class Overlong:
     def __post_init__(self) -> None:
         if not self.buffer > 0 or (self.buffer > 1 and self.buffer % 1):
             raise ValueError(
-                f"Overlong(buffer={self.buffer:g})\nuse a whole number of tokens, or a share of the budget below 1"
+                f"Overlong(buffer={self.buffer:g}): needs a whole number of tokens, or 0 < buffer < 1\n"
+                "write tokens, such as 4096, or a share of the generation budget, such as 0.2"
             )
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
@@ -104,7 +105,7 @@ class Overlong:
             raise Usage(
                 "the overlong buffer is larger than the generation budget",
                 evidence=f"Overlong(buffer={buffer}), sampling.max_tokens = {budget}",
-                fix="write the buffer as a share of the budget: Overlong(0.2) is DAPO's fifth",
+                fix="write the buffer as a share of the generation budget, such as Overlong(0.2)",
             )
         over = (b.length - (b.limit - buffer)).to(reward.dtype) / buffer
         return reward - self.factor * over.clamp(0, 1)
@@ -135,7 +136,7 @@ class AddFinished:
 
 @dataclass(frozen=True, slots=True)
 class AddReadable:
-    """Adds `weight` to the reward of an answer in which the verifier found an answer: its verdict is not malformed.
+    """Adds `weight` to the reward of each sample, unless its verdict is malformed (no readable final answer).
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])

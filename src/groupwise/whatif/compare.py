@@ -18,7 +18,7 @@ from groupwise.whatif.recompute import Recomputed, recompute
 from groupwise.whatif.stored import StoredIteration
 
 OWN = "this run"
-"""The name for the method that the run was trained with, among the others."""
+"""The name under which a comparison lists the method that trained the run."""
 FIGURES: Mapping[str, Callable[[Recomputed], float | None]] = {
     "samples": lambda r: len(r.batch),
     "tokens": lambda r: r.batch.tokens,
@@ -29,7 +29,7 @@ FIGURES: Mapping[str, Callable[[Recomputed], float | None]] = {
     "weight, mean": lambda r: mean(r.batch.weight),
     "gradient, norm": lambda r: float(r.gradient.norm()),
 }
-"""The figures of a method on an iteration, in the order of the table."""
+"""The figures that a comparison shows for each method, by name, in the order of its table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def compare_methods(stored: StoredIteration, names: Sequence[str]) -> Comparison
 
 
 def named_method(name: str) -> Method:
-    """The published method of a name. `Usage` for an unknown one."""
+    """The published method with this name. `Usage` for an unknown name."""
     known = published_methods()
     if name not in known:
         raise Usage(f"no method is called {name!r}", fix=suggestion(name, known))
@@ -100,7 +100,7 @@ def clipped_share(of: Recomputed) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleNumbers:
-    """A method's numbers of one sample: means over its tokens, and the sum of `d loss / d logp`."""
+    """A method's numbers for a sample: reward, token means of advantage and weight, sum of `d loss / d logp`."""
 
     reward: float | None
     advantage: float | None
@@ -109,7 +109,7 @@ class SampleNumbers:
 
 
 def sample_numbers(stored: StoredIteration, of: Recomputed) -> dict[int, SampleNumbers]:
-    """A method's numbers of each sample that it selects, by the sample's line in the file, from 0."""
+    """A method's numbers for each sample that the method selects, by the sample's line in the file, from 0."""
     batch, s = of.batch, of.batch.sequences
     advantage, weight = (s.mean(x).tolist() for x in (batch.advantage, batch.weight))
     line = dict(zip(stored.batch.keys, stored.numbers))

@@ -22,7 +22,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A token, and the numbers that lead to its gradient. Sample and token count from 1. `notes`: terms left out."""
+    """A token and the numbers that lead to its gradient. `sample` and `token` are numbered from 1.
+
+    `of` is the number of tokens of the sample. `notes` name the loss terms and the samples that are left out, and say
+    where the method would draw other prompts or sample other answers.
+    """
 
     sample: int
     token: int
@@ -86,7 +90,7 @@ def before_loss(computed: Recomputed, at: int, outcome: str, score: float | None
 
 
 def of_loss(stored: StoredIteration, computed: Recomputed, at: int, row: int) -> tuple[Link, ...]:
-    """The numbers from the token's ratio to its gradient, and the gradient that the run stored."""
+    """The numbers from a token's ratio to its gradient; for the run's method also the gradient that the run stored."""
     objective, batch = computed.method.objective, computed.batch
     ratio = getattr(objective.surrogate, "ratio", token_ratio)
     clip = "no bounds"

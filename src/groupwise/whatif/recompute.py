@@ -88,11 +88,11 @@ def recompute(stored: StoredIteration, name: str, method: Method) -> Recomputed:
 def unavailable(name: str, reason: str) -> BadData:
     """The error for a method that needs more than the stored samples contain."""
     what = f"{name} cannot be computed from the stored samples"
-    return BadData(what, evidence=reason, fix="leave it out: --methods with others")
+    return BadData(what, evidence=reason, fix="leave this method out of --methods")
 
 
 def without_terms(stored: StoredIteration, name: str, method: Method) -> tuple[Method, list[str]]:
-    """The method without loss terms whose inputs are not stored, and a note on each of these terms.
+    """The method without auxiliary losses and without penalties on unstored numbers; and notes on each difference.
 
     Penalties and auxiliary losses are terms that the rest does not depend on. `BadData` if another part needs a number
     that is not stored.
@@ -125,7 +125,7 @@ def not_stored(batch: Batch, measures: frozenset[Measure]) -> list[str]:
 
 
 def has_mark(batch: Batch, measure: Measure) -> bool:
-    """False for a mark (a number per token) of a strategy: only those of the verdicts are stored."""
+    """Whether a mark (a number per token) is stored: a verdict's marks are, a strategy's are not. True for others."""
     return not isinstance(measure, Mark) or measure in batch.measures
 
 
@@ -154,7 +154,7 @@ def chosen_samples(batch: Batch, method: Method) -> list[int]:
 
 
 def run_steps(stored: StoredIteration) -> list[tuple[int, ...]]:
-    """The samples of each optimizer step of the run, in the last epoch, whose log-probs are stored."""
+    """The samples of each optimizer step of the run's last epoch. Log-probs are stored for this epoch only."""
     method = at_iteration(stored, stored.recipe.method)
     steps = plan(stored.recipe, method, stored.batch, stored.iteration - 1, method.epochs - 1)
     return [step.samples for step in steps]

@@ -25,7 +25,7 @@ from groupwise.runs.layout import SAMPLE_FILES, RunLayout, iteration_files
 Lines = Sequence[Mapping[str, Any]]
 Columns = Mapping[str, Tensor]
 PER_TOKEN = ("tokens", "ends", "origin", "logp_engine", "logp", "ratio")
-"""The stored numbers per token that are read."""
+"""The names of the columns that have one number for each token, among those that are read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -40,7 +40,7 @@ class StoredIteration:
     iteration: int
     recipe: Recipe
     method: str
-    """The published method that the recipe starts from."""
+    """The name of the published method that the recipe starts from; empty if there is none."""
     lines: Lines
     columns: Columns
     batch: Batch
@@ -123,17 +123,17 @@ def sample_errors(run: Path, iteration: int) -> Iterator[None]:
 
 
 def read_samples(run: Path, iteration: int) -> tuple[Lines, Columns]:
-    """The lines and the columns of an iteration. ValueError if they do not belong together."""
+    """The records (one line for each sample) and the columns of an iteration. ValueError if their lengths differ."""
     text, tensors = (RunLayout(run).sample_file(iteration, suffix) for suffix in SAMPLE_FILES)
     lines, columns = read_lines(text), load_file(tensors)
     lengths = columns["lengths"].tolist()
     if lengths != [line["length"] for line in lines] or {len(columns[x]) for x in PER_TOKEN} != {sum(lengths)}:
-        raise ValueError(f"{text.name} and {tensors.name} have different tokens")
+        raise ValueError(f"{text.name} and {tensors.name} have different numbers of tokens")
     return lines, columns
 
 
 def rollouts_of(lines: Lines, columns: Columns, recipe: Recipe) -> tuple[list[Rollout], dict[tuple[int, Any], int]]:
-    """The rollouts of an iteration, and the line of each sample by its key. Alternative prompts are not stored."""
+    """The rollouts of an iteration, and each sample's line number by its key. Alternative prompts are not stored."""
     starts = [0, *columns["lengths"].cumsum(0).tolist()]
     contexts = [tuple(ids.tolist()) for ids in columns["contexts"].split(columns["context_lengths"].tolist())]
     numbers: dict[tuple[int, Any], int] = {}
@@ -155,7 +155,7 @@ def rollouts_of(lines: Lines, columns: Columns, recipe: Recipe) -> tuple[list[Ro
 
 
 def sample_of(line: Mapping[str, Any], tokens: Columns, context: tuple[int, ...], number: int, limit: int) -> Sample:
-    """Create the `Sample` of a stored record. Its random stream is not needed: it gets the line's number."""
+    """Create the `Sample` of a stored record. Its random stream is not needed: the line number replaces it."""
     sample = Sample(
         context=context, stream=(number,), limit=limit, tokens=tuple(tokens["tokens"].tolist()),
         origin=tuple(tokens["origin"].tolist()), logp=tuple(tokens["logp_engine"].double().tolist()),
@@ -179,5 +179,5 @@ def verdict_of(line: Mapping[str, Any]) -> Verdict:
 
 
 def stored_gradient(stored: StoredIteration) -> Float[Tensor, " n"] | None:
-    """The gradient that the run stored for each token of the batch, with all terms of its loss."""
+    """The gradient that the run stored for each token of the batch, with all terms of its loss; None if not stored."""
     return stored.columns["gradient"].double()[stored.rows] if "gradient" in stored.columns else None

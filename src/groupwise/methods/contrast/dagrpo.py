@@ -19,7 +19,7 @@ def dagrpo(
     gamma: float = 0.1,
     minibatches: int = 4,
 ) -> Method:
-    """GRPO without answers that resemble those of the other outcome, and with a written solution in hard groups."""
+    """GRPO without answers that resemble those of the other outcome. Groups without a correct one get a solution."""
     return Method(
         group_size=group_size,
         strategy=Anchored(column),

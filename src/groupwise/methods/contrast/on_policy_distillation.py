@@ -19,7 +19,7 @@ def on_policy_distillation(
     discount: float = 0.0,
     alpha: float = 0.5,
 ) -> Method:
-    """The advantage of each token is how much likelier the teacher finds it. `gkd` compares whole distributions."""
+    """A token's advantage is the teacher's log-prob minus the policy's. `form = "gkd"` compares whole distributions."""
     models = (("teacher", Given(teacher)),)
     if form == "gkd":
         objective = Objective(surrogate=Distillation("teacher", alpha), aggregate=token_mean)

@@ -16,7 +16,7 @@ def refine(
     confidence: str = "confidence",
     weight: float = 0.25,
 ) -> Method:
-    """GRPO on the mean of correctness, structure, references and the Brier score of the stated confidence. No KL."""
+    """GRPO on a weighted sum of correctness, verdict `parts` and the Brier score of the stated confidence. No KL."""
     shaping = (
         Correctness(right=weight),
         *(AddPart(part, weight) for part in parts),

@@ -11,7 +11,7 @@ __all__ = ["reg_grpo"]
 
 
 def reg_grpo(*, group_size: int = 8, kl: float = 0.04, window: int = 50, cue: float = 0.5, epochs: int = 2) -> Method:
-    """Regression of each group's standardised log-ratios on its advantages. Hard prompts give part of a solution."""
+    """Regression of a group's standardised log-ratios on its advantages. Hard prompts give the start of a solution."""
     return Method(
         group_size=group_size,
         curriculum=RecentRewards(window),

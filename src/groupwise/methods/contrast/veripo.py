@@ -21,7 +21,7 @@ def veripo(
     beta: float = 0.1,
     minibatches: int = 1,
 ) -> Method:
-    """DPO on pairs of the policy's own answers: those that pass a verifier's checks are preferred to the others."""
+    """DPO on pairs of sampled answers: those that pass all checks are preferred. `phase = "search"` is GRPO."""
     if phase == "search":
         shaping = (Correctness(), AddPart(form, 0.5)) if form else (Correctness(),)
         objective = Objective(surrogate=Clip(0.2, 0.2), aggregate=group_mean)

@@ -17,7 +17,7 @@ def cispo(
     masked: tuple[float, float] | None = None,
     minibatches: int = 16,
 ) -> Method:
-    """Clips the importance weight, not the objective, so every token keeps its gradient. Mixed groups only.
+    """Clips the importance weight, not the objective, so every token keeps its gradient. With dynamic sampling.
 
     `masked` is the low and high of PPO's clip: the tokens that it clips then have no gradient (equation 7).
     """

@@ -9,7 +9,7 @@ __all__ = ["etr"]
 
 
 def etr(*, group_size: int = 8, low: float = 0.2, high: float = 0.2, minibatches: int = 8) -> Method:
-    """GRPO with a clip range that grows with the advantage and with the variance of the group's outcomes. No KL."""
+    """GRPO with a clip range that grows with |advantage| and with the variance of the group's outcomes. No KL."""
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),

@@ -15,7 +15,7 @@ def fgrpo(
     rate: float = 0.05,
     minibatches: int = 1,
 ) -> Method:
-    """Adds the z-scores of constraints, whose multipliers grow while their mean is below its floor."""
+    """Adds z-scores of constraints (verdict parts). Their multipliers grow while a part's mean is below its floor."""
     return Method(
         group_size=group_size,
         advantage=(Lagrangian(tuple(name for name, _ in floors)),),

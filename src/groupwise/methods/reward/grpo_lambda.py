@@ -1,4 +1,4 @@
-"""GRPO-lambda: a length reward only where a prompt is solved."""
+"""GRPO-lambda: a length penalty for correct answers, only in the groups with the best pass rates."""
 
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
@@ -11,7 +11,7 @@ __all__ = ["grpo_lambda"]
 
 
 def grpo_lambda(*, group_size: int = 16, share: float = 0.2, alpha: float = 0.2, kl: float = 0.04) -> Method:
-    """GRPO with more reward for short correct answers, in the groups with the best pass rates only."""
+    """GRPO with less reward for long correct answers, in the groups with the best pass rates only."""
     return Method(
         group_size=group_size,
         shaping=(Correctness(), BrevityWhenSolved(share, alpha)),

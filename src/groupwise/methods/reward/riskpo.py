@@ -19,7 +19,7 @@ def riskpo(
     split: Literal["uniform", "score", "std", "sum-mean"] = "sum-mean",
     minibatches: int = 4,
 ) -> Method:
-    """Scores several prompts together, as a bundle. Low bundle scores weigh most; the highest get no gradient."""
+    """Scores bundles of prompts. The advantage is steepest at low bundle scores, and constant at the highest."""
     return Method(
         group_size=group_size,
         advantage=(BundleRisk(size, low, high, split=split),),

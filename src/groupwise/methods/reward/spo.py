@@ -20,7 +20,7 @@ def spo(
     half: float = 0.06,
     minibatches: int = 8,
 ) -> Method:
-    """One answer per prompt against the prompt's tracked success rate, whitened over the batch. No group waits."""
+    """One answer per prompt; the baseline is the prompt's tracked success rate. Whitened over the batch."""
     return Method(
         group_size=group_size,
         curriculum=SuccessTracker(explore, least, most, half),

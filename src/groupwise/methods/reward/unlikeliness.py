@@ -11,7 +11,7 @@ __all__ = ["unlikeliness"]
 
 
 def unlikeliness(*, group_size: int = 32, beta: float = 0.25, kl: float = 0.1, epochs: int = 2) -> Method:
-    """GRPO that rewards a correct answer more, the less likely it is in its group. Mixed groups only, two epochs."""
+    """GRPO that rewards a correct answer more, the less likely it is in its group. Dynamic sampling, two epochs."""
     return Method(
         group_size=group_size,
         filter=mixed_outcomes,

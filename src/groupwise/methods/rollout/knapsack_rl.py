@@ -18,7 +18,7 @@ def knapsack_rl(
     bound: float = 5.0,
     minibatches: int = 8,
 ) -> Method:
-    """GRPO with groups of unequal size: the same number of answers, where they most likely differ and teach most."""
+    """GRPO with groups of unequal size: more answers go where they most likely differ and teach most."""
     return Method(
         group_size=group_size,
         curriculum=Knapsack(least, most, confidence=confidence),

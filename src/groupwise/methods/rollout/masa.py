@@ -19,7 +19,7 @@ def masa(
     expert: float = 0.0,
     minibatches: int = 1,
 ) -> Method:
-    """GRPO on answers and on predictions about them, which are paid by how well they agree with the answers."""
+    """GRPO on answers and on predictions about them, which are rewarded for agreement with the answers."""
     clip = DualClip(0.2, 0.28, 10.0)
     surrogate = Routed(written_tokens, then=log_likelihood, otherwise=clip) if expert else clip
     return Method(

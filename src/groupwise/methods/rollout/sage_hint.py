@@ -20,7 +20,7 @@ def sage_hint(
     most: float = 0.35,
     minibatches: int = 2,
 ) -> Method:
-    """GRPO that answers hard problems again with hints written by the policy, and trains the hinted prompt."""
+    """GRPO; failed problems are answered again with hints that the policy wrote, and trained with the hinted prompt."""
     hints = SelfHints(levels)
     light = form == "light"
     return Method(

@@ -1,4 +1,4 @@
-"""Selective Rollout: groups of conversations that go alike are stopped halfway."""
+"""Selective Rollout: groups of conversations with nearly equal first turns are stopped early."""
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
@@ -19,7 +19,7 @@ def selective_rollout(
     marker: str = "",
     mixed: bool = False,
 ) -> Method:
-    """Stops and drops groups whose conversations begin with nearly equal actions; every other turn weighs the same."""
+    """Stops and drops groups whose conversations begin with nearly equal actions; all other turns weigh the same."""
     return Method(
         group_size=group_size,
         strategy=GatedTurns(most, after, below, marker),

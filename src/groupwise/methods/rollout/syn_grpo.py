@@ -20,7 +20,7 @@ def syn_grpo(
     clip: float = 0.2,
     minibatches: int = 1,
 ) -> Method:
-    """GRPO; answers also propose problems, which are drawn later, with a reward for kinds that have diverse answers."""
+    """GRPO; answers also propose problems, drawn later. A proposal of a kind with diverse answers earns more reward."""
     return Method(
         group_size=group_size,
         curriculum=Synthesised(share, rate),

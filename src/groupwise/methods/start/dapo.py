@@ -12,7 +12,7 @@ __all__ = ["dapo"]
 def dapo(
     *, group_size: int = 16, low: float = 0.2, high: float = 0.28, buffer: float = 0.2, minibatches: int = 16
 ) -> Method:
-    """GRPO without KL, with clip-higher, token mean, overlong shaping and mixed groups only."""
+    """GRPO without KL, with clip-higher, token mean, overlong shaping and dynamic sampling."""
     return Method(
         group_size=group_size,
         filter=mixed_outcomes,

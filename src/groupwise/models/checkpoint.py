@@ -63,7 +63,7 @@ def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = 
     if context > shape.positions:
         raise BadData(
             f"the model in {path} takes at most {shape.positions} tokens at once",
-            evidence=f"prompt and answer may have {context}",
+            evidence=f"prompt and answer may have {context} tokens",
             fix="lower sampling.max_tokens or drop long prompts",
         )
     return shape

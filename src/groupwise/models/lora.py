@@ -48,8 +48,7 @@ class Lora:
         check_types(self)
         if self.rank < 1:
             raise ValueError(
-                f"rank is {self.rank}: needs rank >= 1\n"
-                'set a number such as 16; without an adapter: lora = "none"'
+                f'rank is {self.rank}: needs rank >= 1\nset a number such as 16; without an adapter: lora = "none"'
             )
         if not 0 < self.alpha < float("inf"):
             raise ValueError(
@@ -104,7 +103,7 @@ def check_rank(model: nn.Module, lora: Lora) -> None:
     targets = [m for name, m in host.named_modules() if name in linear and name.rpartition(".")[2] in _ends(lora)]
     widest = max((min(module.weight.shape) for module in targets), default=lora.rank)
     if lora.rank > widest:
-        what = f"recipe.lora.rank is {lora.rank}, and no target layer is wider than {widest}"
+        what = f"recipe.lora.rank is {lora.rank}, above the smaller dimension of every target layer"
         raise Usage(what, fix=f"use a rank of at most {widest}, such as --lora.rank {max(1, min(16, widest // 4))}")
 
 

@@ -25,7 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SquaredRatio:
-    """`-(weight * log-ratio of the answer - A)^2`: regression of an answer's log-ratio on its advantage A.
+    """`-(weight * log-ratio of the answer - A)^2`: fits an answer's weighted log-ratio to its advantage A.
 
     Its optimum is the step of mirror descent with step size `1 / weight`. MDPO, arXiv:2005.09814; Kimi k1.5,
     arXiv:2501.12599.
@@ -55,7 +55,7 @@ class Discriminative:
 
     def __post_init__(self) -> None:
         if self.tau <= 0:
-            raise ValueError(f"{self}: the temperature tau must be above 0")
+            raise ValueError(f"{self}: needs tau > 0")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         g, s, live = b.groups, b.sequences.mean(b.logp), b.sequences.lengths > 0
@@ -87,7 +87,7 @@ class LabelContrast:
 
     def __post_init__(self) -> None:
         if self.tau <= 0:
-            raise ValueError(f"{self}: the temperature tau must be above 0")
+            raise ValueError(f"{self}: needs tau > 0")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         g, s, correct = b.groups, bounded(b.sequences.mean(b.logp - b.logp_old)) / self.tau, labels(b)
@@ -119,7 +119,7 @@ class BinaryLabels:
 
 @dataclass(frozen=True, slots=True)
 class RatioRegression:
-    """`-(A - z)^2`: regression of the advantage A on z, the z-score of an answer's log-ratio in its group. Reg-GRPO.
+    """`-(A - z)^2`: fits z, the z-score of an answer's log-ratio in its group, to the advantage A. Reg-GRPO.
 
     `eps` is added to the standard deviation. At the policy before the update all log-ratios are 0; the std there is
     floored, so that its gradient is finite.

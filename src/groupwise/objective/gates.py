@@ -15,7 +15,7 @@ __all__ = ["HasView", "InsideClip", "OnPolicy", "positive_advantage", "written_t
 
 
 def positive_advantage(b: Batch) -> Bool[Tensor, " n"]:
-    """Selects the tokens with `A > 0`: with binary rewards and group means, correct answers of mixed groups."""
+    """Selects the tokens with `A > 0`: with binary rewards, correct answers in groups that also have wrong ones."""
     return b.advantage > 0
 
 

@@ -47,8 +47,7 @@ class KL:
             raise ValueError(f"KL has no estimator {self.form!r}; its forms are k2, k3 and corrected")
         if self.coefficient < 0:
             raise ValueError(
-                f"KL({self.coefficient}): needs coefficient >= 0; "
-                "a negative one pushes the policy away without bound"
+                f"KL({self.coefficient}): needs coefficient >= 0; a negative one pushes the policy away without bound"
             )
 
     @property

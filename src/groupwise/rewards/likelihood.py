@@ -33,7 +33,7 @@ class Unlikeliness:
 
 
 def _rank(b: Batch) -> Int[Tensor, " s"]:
-    """The rank of each sample in its group by mean log-prob, from 0."""
+    """The rank of each sample in its group by mean log-prob, from 0 for the lowest."""
     s, g = b.sequences, b.groups
     mean = torch.where(s.lengths > 0, s.mean(b.logp_old).double(), -torch.inf)
     order = mean.argsort(stable=True)

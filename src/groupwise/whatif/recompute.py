@@ -130,7 +130,7 @@ def has_mark(batch: Batch, measure: Measure) -> bool:
 
 
 def chosen_samples(batch: Batch, method: Method) -> list[int]:
-    """The samples that the method's filter selects among those that the run trained, by the rules of `Buffer`.
+    """The indices of the samples that the method would train, among those of the run, by the rules of `Buffer`.
 
     `batch` has the outcomes of the method's rule for unverifiable answers (`graded`).
     """

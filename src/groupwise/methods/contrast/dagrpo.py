@@ -19,7 +19,7 @@ def dagrpo(
     gamma: float = 0.1,
     minibatches: int = 4,
 ) -> Method:
-    """GRPO without answers that resemble those of the other outcome. Groups without a correct one get a solution."""
+    """GRPO without answers that resemble the other outcome's. Groups without a correct answer get a solution."""
     return Method(
         group_size=group_size,
         strategy=Anchored(column),

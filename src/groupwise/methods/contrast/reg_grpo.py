@@ -1,4 +1,4 @@
-"""Reg-GRPO: group-normalised log-ratios regressed on group-normalised rewards."""
+"""Reg-GRPO: group-normalised log-ratios are fitted to group-normalised rewards."""
 
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
@@ -11,7 +11,7 @@ __all__ = ["reg_grpo"]
 
 
 def reg_grpo(*, group_size: int = 8, kl: float = 0.04, window: int = 50, cue: float = 0.5, epochs: int = 2) -> Method:
-    """Regression of a group's standardised log-ratios on its advantages. Hard prompts give the start of a solution."""
+    """Fits a group's standardised log-ratios to its advantages. Hard prompts continue the start of a correct answer."""
     return Method(
         group_size=group_size,
         curriculum=RecentRewards(window),

@@ -13,7 +13,7 @@ __all__ = ["seed_grpo"]
 def seed_grpo(
     *, group_size: int = 8, alpha: float = 1.0, form: Literal["exp", "linear", "focal"] = "exp", minibatches: int = 1
 ) -> Method:
-    """Dr. GRPO's advantage times a factor that falls with the entropy of the group's answers."""
+    """Dr. GRPO's advantage times a factor that falls with the entropy of the group's final answers."""
     return Method(
         group_size=group_size,
         advantage=(centred, SemanticEntropy(alpha, form)),

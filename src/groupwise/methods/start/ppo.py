@@ -22,7 +22,7 @@ def ppo(
     minibatches: int = 4,
     epochs: int = 4,
 ) -> Method:
-    """A critic with generalised advantage estimation, KL per token in the reward, whitened, and the clipped ratio."""
+    """A critic with generalised advantage estimation, KL per token in the reward, whitened advantages, and a clip."""
     critic = ValueModel(loss=ClippedValueLoss(value_clip), optimizer=AdamW(lr=critic_lr))
     surrogate = DualClip(clip, clip, dual_clip) if dual_clip else Clip(clip, clip)
     reference = (("reference", InitialPolicy()),) if kl else ()

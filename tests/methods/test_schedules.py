@@ -37,7 +37,7 @@ def test_an_adaptive_penalty_is_written_and_read_back_and_checked() -> None:
 
 
 def test_a_schedule_of_a_memory_that_is_missing_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"reads the state .kl., which method\.memory does not define"):
+    with pytest.raises(ValueError, match=r"reads memory .kl., which method\.memory does not define"):
         Method(schedules=(("minibatches", FromMemory("kl")),))
 
 

@@ -110,7 +110,7 @@ class Method:
             why = 'proximal = "sampled": ratios already correct the engine-learner gap; weights would correct it twice'
             raise ValueError(f'{why}\nremove objective.weights, or set proximal = "recomputed"')
         if self.proximal == "sampled" and self.routing.replay == "learner":
-            why = 'proximal = "sampled": routing.replay = "learner" has no forward for old log-probs to replay'
+            why = 'proximal = "sampled": without old log-probs, routing.replay = "learner" has nothing to replay'
             raise ValueError(f'{why}\nset routing.replay = "engine", or proximal = "recomputed"')
 
     @property

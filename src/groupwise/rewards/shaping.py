@@ -94,7 +94,7 @@ class Overlong:
     def __post_init__(self) -> None:
         if not self.buffer > 0 or (self.buffer > 1 and self.buffer % 1):
             raise ValueError(
-                f"Overlong(buffer={self.buffer:g}): needs a whole number of tokens, or 0 < buffer < 1\n"
+                f"Overlong(buffer={self.buffer:g}): needs a whole number of tokens, or a share: 0 < buffer < 1\n"
                 "write tokens, such as 4096, or a share of the generation budget, such as 0.2"
             )
 

@@ -95,7 +95,7 @@ def rotated(x: Float[Tensor, "n heads d"], rotation: Rotation) -> Float[Tensor, 
 
 
 class Attention(nn.Module):
-    """The projections of grouped-query attention. The layout computes attention between them."""
+    """The projections of grouped-query attention. The `Layout` of packed tokens computes the attention."""
 
     def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()

@@ -192,7 +192,7 @@ def dequantised(path: Path, name: str, tensor: GgufTensor) -> np.ndarray:
 
 
 def with_rotary_halves(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Reorder a projection's rows for our rotary positions: the first elements of all pairs, then the second.
+    """Reorder a projection's rows for rotary positions of `Decoder`: the first elements of all pairs, then the second.
 
     llama.cpp stores the rows of each head of a llama model pair by pair.
 

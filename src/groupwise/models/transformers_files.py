@@ -145,7 +145,7 @@ def write_transformers(model: TransformersModel, path: Path) -> None:
 
 
 class _RecordingLayout:
-    """A layout that records each call's layer number and the shape of its keys."""
+    """A `Layout` that records each call's layer number and the shape of its keys."""
 
     def __init__(self, layout: Shared) -> None:
         self.layout, self.position, self.calls = layout, layout.position, []

@@ -57,7 +57,7 @@ def weight_files(path: Path | str) -> list[Path]:
 
 
 def _shards(index: Path) -> list[str]:
-    """The file names in an index. BadData for an index of any other form."""
+    """The file names in a safetensors index. BadData unless `weight_map` maps tensors to file names."""
     files = read_json(index).get("weight_map")
     if not isinstance(files, dict) or not files or not all(isinstance(file, str) for file in files.values()):
         evidence, fix = f"weight_map: {short(files)}", "fetch the directory again"

@@ -95,7 +95,7 @@ def group_token_mean(step: Batch) -> Float[Tensor, " n"]:
 
 @dataclass(frozen=True, slots=True)
 class ScaledByPart:
-    """The share of another aggregate, times a named part of the sample's verdict, such as its weight in a replay.
+    """The share (token weight) by another aggregate, times a part of the sample's verdict, such as a replay weight.
 
     The weights do not change the divisor. Prioritised replay, arXiv:1511.05952.
     """

@@ -44,11 +44,11 @@ def _rank(b: Batch) -> Int[Tensor, " s"]:
 
 @dataclass(frozen=True, slots=True)
 class ConsistencyBonus:
-    """Adds a bonus to good answers whose final answer another model finds likely after their reasoning.
+    """Adds a bonus to high-scoring answers if another model finds the final answer likely after the reasoning.
 
-    Good: a score above `floor` and not below the group's mean. Likely: the mean probability of the tokens between
-    `opens` and `closes` (empty: the end), at most `most`, is not below the mean of the group's good answers, less
-    `margin`. GRPO-CARE, arXiv:2506.16141.
+    High: a score above `floor` and not below the group's mean. Likely: the mean probability of the tokens between
+    `opens` and `closes` (empty: the end), at most `most`, is not below the mean of the high-scoring answers, less
+    `margin`. The bonus is `bonus` times the score. GRPO-CARE, arXiv:2506.16141.
     """
 
     opens: str = "<answer>"

@@ -94,7 +94,7 @@ def mean(x: Tensor) -> float | None:
 
 
 def clipped_share(of: Recomputed) -> float | None:
-    """The share of tokens whose surrogate is at a bound; None for a surrogate without bounds."""
+    """The share of tokens that the surrogate clips; None for a surrogate without bounds."""
     return describe_step(of.batch, of.method.objective).get("clip_ratio/region_mean")
 
 

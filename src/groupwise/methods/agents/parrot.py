@@ -11,7 +11,7 @@ __all__ = ["parrot"]
 
 
 def parrot(*, group_size: int = 8, penalty: float = 0.5, right_too: float = 0.5, clip: float = 0.2) -> Method:
-    """GRPO on answers with and without a claim in the prompt. Giving up a correct answer for a false claim costs."""
+    """GRPO with and without a claim in the prompt. Giving up a correct answer for a false claim costs reward."""
     return Method(
         group_size=group_size,
         strategy=Pressed(right_too=right_too),

@@ -16,7 +16,7 @@ def dhpo(
     entropy_guided: bool = False,
     minibatches: int = 4,
 ) -> Method:
-    """Mixes GRPO's token ratio and GSPO's sequence ratio, each clipped in its own range before."""
+    """Mixes GRPO's token ratio and GSPO's sequence ratio, each clipped in a separate range before the mix."""
     mix = EntropyShare() if entropy_guided else 0.5
     surrogate = MixedClip(Clip(*token), Clip(*sequence, ratio=sequence_ratio_per_token), mix)
     return Method(

@@ -11,7 +11,7 @@ __all__ = ["rloo"]
 
 
 def rloo(*, group_size: int = 4, kl: float = 0.03) -> Method:
-    """The whole answer as one action, the others' mean as baseline, KL in the reward; one step, without a ratio."""
+    """The whole answer as one action, the mean of the others as baseline, KL in the reward. One step, no ratio."""
     return Method(
         group_size=group_size,
         shaping=(Score(), KLInReward(kl)),

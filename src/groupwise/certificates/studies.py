@@ -54,7 +54,7 @@ class Trial:
     settings: tuple[str, ...] = ()
 
     def recipe(self) -> Recipe:
-        """The recipe of the run. Raises `Usage` for an invalid setting."""
+        """Build the recipe of one run of a study, from its task's packaged recipe. `Usage` for an invalid setting."""
         lines = (line.split(" = ", 1) for line in (*SIZES, *self.settings))
         fields = [("method", self.method), *((path, text) for path, text in lines), ("seed", str(self.seed))]
         return read_recipe(find_recipe(self.task), fields)

@@ -23,7 +23,7 @@ from groupwise.data import (
 from groupwise.evaluation.conversations import describe_conversations
 from groupwise.evaluation.interval import interval, score_interval
 
-NO_OUTCOMES = "the verifier gives scores: set threshold, from which on a score is correct, such as --threshold 1.0"
+NO_OUTCOMES = "the verifier gives scores: set threshold, the smallest score that is correct, such as --threshold 1.0"
 NO_VERDICT = "no answer could be judged"
 NO_VOTE = "the verifier does not return the answer that it read"
 MOST_VOTES = 1000

@@ -140,10 +140,10 @@ class RatioRegression:
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """The mean of `log sigmoid(k beta (d_i - d_j))` over the pairs of a group with reward i above reward j, as in DPO.
+    """DPO over a group's pairs: mean `log sigmoid(beta (d_better - d_worse))`, d the log-ratio to the reference.
 
-    d is an answer's log-ratio to the reference, its mean over tokens or its sum. k is `kappa` where the better answer
-    has the reward `best`, else 1. TRPA, arXiv:2504.04524. With `kappa = 1` and `over = "sum"` it is DPO,
+    The better answer of a pair has the larger reward. d is a mean over tokens or a sum. Where the better answer has the
+    reward `best`, beta is multiplied by `kappa`. TRPA, arXiv:2504.04524. With `kappa = 1` and `over = "sum"` it is DPO,
     arXiv:2305.18290. For the aggregate `pair_mean`.
     """
 

@@ -29,7 +29,7 @@ class Debiased:
 
     def __post_init__(self) -> None:
         if not (self.accepts >= 0 and self.rejects >= 0 and self.accepts + self.rejects < 1):
-            raise ValueError(f"{self}: needs accepts >= 0, rejects >= 0 and accepts + rejects < 1")
+            raise ValueError(f"{self}: verifier error rates need accepts >= 0, rejects >= 0 and accepts + rejects < 1")
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         return (reward - self.accepts) / (1 - self.accepts - self.rejects)

@@ -146,7 +146,7 @@ class NativeEngine:
         self._prefixes.trim(max(self._cache_tokens - self._reserved(), 0))
 
     def _reserved(self) -> int:
-        """The number of cache tokens that the live rows may need."""
+        """The number of cache tokens to reserve: live rows at the length of the longest, and their shared prompts."""
         contexts = {job.request.context_key for job in self._rows.jobs}
         return padded(len(self._rows), ROWS) * self._rows.reach + _shared(contexts)
 

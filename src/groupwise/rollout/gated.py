@@ -30,7 +30,7 @@ class GatedTurns:
 
     def __post_init__(self) -> None:
         if not (1 <= self.after < self.most and self.below >= 0):
-            raise ValueError(f"{self}: needs 1 <= after < most and below >= 0")
+            raise ValueError(f"{self}: needs 1 <= after < most (in turns) and below >= 0 (a difference of actions)")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         starts = sampler.start(draw.prompt.context, draw.n)

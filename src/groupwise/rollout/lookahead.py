@@ -14,7 +14,7 @@ __all__ = ["Lookahead"]
 
 @dataclass(slots=True, eq=False)
 class Branch:
-    """A branch of the tree: a beginning of an answer. Its sample may have more tokens than the tree has steps."""
+    """A branch of the tree: the first tokens of an answer. Its sample may have tokens that the tree has not reached."""
 
     sample: Sample
     birth: int = 0

@@ -1,4 +1,4 @@
-"""The setting of rollouts: engine, verifier, environment and limits, which are equal for all prompts of a run."""
+"""The setting of rollouts: engine, verifier, environment, deadlines and length limit, for all prompts of a run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

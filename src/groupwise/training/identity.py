@@ -54,7 +54,7 @@ def identity(recipe: Recipe, templates: Templates, text: str) -> dict[str, Any]:
 
 
 def check_changes(run: Path, runtime: Runtime, state: Mapping[str, Any], *, accept: bool) -> list[str]:
-    """Compare the run's identity with its checkpoint's `state`, or with run.json before the first checkpoint.
+    """Compare recipe, templates and small model files with the last checkpoint's `state`; without one, with run.json.
 
     Returns one line per difference. Without `accept` differences raise `BadData`, except for those in run.json: the run
     accepted them, and ended before its next checkpoint.

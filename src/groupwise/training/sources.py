@@ -77,7 +77,7 @@ def templates(recipe: Recipe, tokenizer: Tokenizer, tools: Sequence[Mapping[str,
 
 
 def prompt_template(templates: Templates) -> Callable[[str], Ids]:
-    """The prompt template for prompts that a sampling strategy writes. `Usage` on use if the tasks have several."""
+    """The prompt template for prompts that a strategy writes. Its call raises `Usage` if the tasks have several."""
     if len(templates) == 1:
         return next(iter(templates.values()))
 

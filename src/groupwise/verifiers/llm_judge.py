@@ -268,5 +268,5 @@ def _regular(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError("it is not a regular file")
+        raise OSError("the cache of the judge's replies is a directory, a pipe or a device, not a regular file")
     return descriptor

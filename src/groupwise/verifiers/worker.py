@@ -87,7 +87,7 @@ def call(
     named: dict[str, Any],
     count: int | None = None,
 ) -> dict[str, Any]:
-    """The reply with the function's result, as plain JSON, or with its error. With `count`, the result is a list."""
+    """Call the function; return its grade as JSON, or its error. With `count`, it must return a list of that length."""
     try:
         result = awaited(grade(*arguments, **named))
         if count is None:

@@ -93,7 +93,7 @@ def _denied(text: str, line: re.Match[str]) -> bool:
 
 
 def _in_tag(text: str) -> Extraction:
-    """The text behind the last `<answer>`, or the box in it, if `</think> <answer>` occurs, as in Dr. GRPO's r1."""
+    """The text behind the last `<answer>`, or its box; needs `</think> <answer>` and `</answer>`. Dr. GRPO's r1."""
     if "</think> <answer>" not in text or "</answer>" not in text:
         return Extraction("", "no '</think> <answer>' with '</answer>' behind it")
     inside = text.split("<answer>")[-1].replace("</answer>", "")

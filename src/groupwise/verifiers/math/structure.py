@@ -33,7 +33,10 @@ Joined = Literal["list", "set", "and", "or", "union", "mixed"]
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """A list, a set, a union, or both values of a plus-minus sign: elements in any order, and their connective."""
+    """A list, a set, a union, or both values of a plus-minus sign. `joined`: what joins the elements, such as `or`.
+
+    Elements may be in any order, except values of several names (`x=3, y=-2`).
+    """
 
     items: tuple[str, ...]
     joined: Joined = "list"

@@ -122,6 +122,11 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
             from groupwise.commands.check import check
 
             return check(a.recipe, overrides, allowed, recipe_name=a.recipe_name)
+        case "plan":
+            from groupwise.commands.plan import plan
+
+            return plan(a.recipe, overrides, allowed, recipe_name=a.recipe_name, machines=a.machines, svg=a.svg,
+                        as_json=a.as_json)  # fmt: skip
         case "audit":
             from groupwise.commands.audit import audit
 

@@ -37,6 +37,18 @@ values are separated by commas, or a range of whole numbers:
 
 """
 
+PLAN = """\
+a machine file:
+  name = "A100"
+  count = 8
+  memory_gib = 74.5
+  tflops = 125.0
+  memory_gb_s = 1500.0
+  link_gb_s = 150.0
+  rates = "parts of the data sheet's, assumed"
+
+"""
+
 COMPARE = """\
 two evaluations can be compared only if their protocols are equal, except for the model, the number of answers, the
 seed, the engine and the versions
@@ -332,6 +344,16 @@ COMMANDS = (
     ),
     Command(
         "doctor", "check this machine, and print how to install what is missing", (), (JSON,),
+    ),
+    Command(
+        "plan", "predict a run's memory and seconds on given machines, and the best split of the devices", (FILE,),
+        (
+            NAMED,
+            option("--machines", default="", metavar="FILE.toml", help="number, memory and rates of the devices"),
+            option("--svg", default="", metavar="FILE.svg", help="write the timeline of two iterations as an image"),
+            JSON, USE, UNSAFE, TRUST,
+        ),
+        PLAN + RECIPE, fields=True,
     ),
     Command(
         "check", "print all errors of a recipe, in seconds, without loading weights", (FILE,), (NAMED, *PERMISSIONS),

@@ -1,8 +1,8 @@
-"""The memory of a run in one process, by use (weights, gradients, ...) and phase, from recipe and model sizes."""
+"""The memory of each process of a run, by use (weights, gradients, ...) and phase, from recipe and model sizes."""
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import nn
@@ -13,6 +13,7 @@ from groupwise.data import Usage, couples
 from groupwise.learner import EMA, Given, SideModel, ValueModel
 from groupwise.models import Decoder, Lora, Shape
 from groupwise.planning.activations import Packed, activation_bytes, forward_bytes
+from groupwise.planning.shapes import layer_weights, weights_of
 from groupwise.rollout import Native
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
@@ -36,6 +37,7 @@ FIXES: Mapping[str, str] = {
     "optimizer": "train an adapter: --lora.rank 16",
     "side models": "use a method without a reference model, such as dapo, or train an adapter: --lora.rank 16",
     "gradients": "train an adapter: --lora.rank 16",
+    "gathered": "use a smaller model, or --machine.dtype bfloat16",
     "activations": "use --machine.recompute true, or lower machine.microbatch_tokens",
     "logits": "lower machine.microbatch_tokens",
     "engine": "use --machine.dtype bfloat16, or lower engine.rows",
@@ -45,6 +47,29 @@ FIXES: Mapping[str, str] = {
     "checkpoint": "train an adapter: --lora.rank 16, or use --machine.dtype bfloat16",
 }
 """Advice for each use of memory: the recipe change that saves most, if this use is the largest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """The work of one process, and with how many others it shares its tensors. The default does everything alone.
+
+    `ranks` learners hold equal shards of weights, gradients, moments and side models. An engine spans `split` devices,
+    which hold equal parts of each matrix and of the cache. `engines` share the answers of an iteration.
+    """
+
+    learns: bool = True
+    samples: bool = True
+    ranks: int = 1
+    split: int = 1
+    engines: int = 1
+
+    @property
+    def shares_weights(self) -> bool:
+        """Whether the engine samples from the tensors of the learner, as the native one in the same process does."""
+        return self.learns and self.samples and self.ranks == self.split == 1
+
+
+ALONE = Process()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,43 +100,73 @@ class Memory:
         """The bytes of each use of memory at the peak."""
         return {**self.always, **self.phases[self.largest_phase]}
 
+    def during(self, phase: str) -> "Memory":
+        """The memory of one phase alone."""
+        return replace(self, phases={phase: self.phases[phase]})
 
-def run_memory(recipe: Recipe, shape: Shape, context: int) -> Memory:
-    """The memory of a run of the recipe with a model of these sizes. `context` is its longest prompt, in tokens.
+
+def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = ALONE) -> Memory:
+    """The memory of a process of a run with a model of these sizes. `context` is the longest prompt, in tokens.
 
     It is an upper bound in one respect: all answers have `sampling.max_tokens` tokens. docs/memory.md derives the
     formulas and compares them with measured runs.
     """
     size, on_cpu = BYTES[recipe.machine.dtype], device_of(recipe.machine.device) == "cpu"
-    total = sum(weight.numel() for weight in Decoder(shape).parameters())
+    total = weights_of(shape)
     trained = adapter_weights(shape, recipe.lora) if recipe.lora else total
     held = total + (trained if recipe.lora else 0)
-    models = [part for _, part in recipe.method.models_in_use]
-    critics = sum(isinstance(part, ValueModel) and part.trunk == "own" and part.trains_trunk for part in models)
-    optimizer = (1 + critics) * trained * (12 if size < 4 else 2 * size)
-    sides = sum(side_model_bytes(part, held if isinstance(part, Given) else trained, size) for part in models)
-    given = sum(isinstance(part, Given) for part in models) * held * size
-    answers = recipe.prompts * recipe.method.group_size
-    rows = {"rows": live_tokens(recipe, context) * key_value_bytes(shape, size)}
-    learning = learning_bytes(recipe, shape, context, (1 + critics) * trained)
-    state = trained * size + optimizer + sides - given
+    learner = learner_state(recipe, held, trained, size) if process.learns else {}
+    state = trained * size + sum(learner.values()) - given_bytes(recipe, held, size)
+    always = {"weights": held * size // (process.ranks if process.learns else process.split)}
+    always |= {name: bytes_ // process.ranks for name, bytes_ in learner.items()}
+    if process.learns:
+        samples = recipe.prompts * recipe.method.group_size * recipe.sampling.max_tokens * TOKEN
+        always["samples"] = samples if on_cpu else 0  # else they are in the memory of the host
+    cache = cache_bytes(recipe, shape, context, process) if process.samples else {}
+    if not process.learns or process.shares_weights:
+        always["prompts"] = cache.pop("prompts")
+    kept = cache if process.shares_weights else {}  # any other engine frees its cache before the learner starts
+    phases: dict[str, Mapping[str, int]] = {}
+    if process.samples:
+        copy = held * size // process.split if process.learns and not process.shares_weights else 0
+        engine = engine_bytes(recipe, shape, context, process, on_cpu=on_cpu)
+        phases["sampling"] = {"engine": engine + copy, **cache}
+    if process.learns:
+        learning = learning_bytes(recipe, shape, context, (1 + critics(recipe)) * trained, process)
+        phases |= {phase: {**parts, **kept} for phase, parts in learning.items()}
+        phases["saving"] = {"checkpoint": 2 * state // process.ranks if on_cpu else 0}
     return Memory(
         total=held,
         trained=trained,
         process=PROCESS + (PEFT if recipe.lora else 0),
-        always={
-            "weights": held * size,
-            "optimizer": optimizer,
-            "side models": sides,
-            "samples": answers * recipe.sampling.max_tokens * TOKEN,
-            "prompts": cached_prompts(recipe, context) * key_value_bytes(shape, size),
-        },
-        phases={
-            "sampling": {"engine": engine_bytes(recipe, shape, context, on_cpu=on_cpu), **rows},
-            **{phase: {**parts, **rows} for phase, parts in learning.items()},
-            "saving": {"checkpoint": 2 * state if on_cpu else 0},
-        },
+        always=always,
+        phases=phases,
     )
+
+
+def critics(recipe: Recipe) -> int:
+    """The number of value models with a trained trunk of their own."""
+    parts = [part for _, part in recipe.method.models_in_use]
+    return sum(isinstance(part, ValueModel) and part.trunk == "own" and part.trains_trunk for part in parts)
+
+
+def learner_state(recipe: Recipe, held: int, trained: int, size: int) -> dict[str, int]:
+    """Bytes of the optimizer and of side models, before ranks share them. `held` and `trained` count weights."""
+    models = [part for _, part in recipe.method.models_in_use]
+    sides = sum(side_model_bytes(part, held if isinstance(part, Given) else trained, size) for part in models)
+    return {"optimizer": (1 + critics(recipe)) * trained * (12 if size < 4 else 2 * size), "side models": sides}
+
+
+def given_bytes(recipe: Recipe, held: int, size: int) -> int:
+    """Bytes of side models from directories, which no checkpoint contains."""
+    return sum(isinstance(part, Given) for _, part in recipe.method.models_in_use) * held * size
+
+
+def cache_bytes(recipe: Recipe, shape: Shape, context: int, process: Process) -> dict[str, int]:
+    """Bytes of the keys and values that one device of an engine caches: of live rows, and of prompts."""
+    token = key_value_bytes(shape, BYTES[recipe.machine.dtype]) // process.split
+    rows, prompts = live_tokens(recipe, context, process.engines), cached_prompts(recipe, context, process.engines)
+    return {"rows": rows * token, "prompts": prompts * token}
 
 
 def adapter_weights(shape: Shape, lora: Lora) -> int:
@@ -128,42 +183,53 @@ def side_model_bytes(part: SideModel, weights: int, size: int) -> int:
     return weights * (size + 4 if isinstance(part, EMA) and size < 4 else size)
 
 
-def learning_bytes(recipe: Recipe, shape: Shape, context: int, trained: int) -> dict[str, dict[str, int]]:
+def learning_bytes(
+    recipe: Recipe, shape: Shape, context: int, trained: int, process: Process = ALONE
+) -> dict[str, dict[str, int]]:
     """The memory of the learner in each of its phases: forward without gradient, backward, optimizer step.
 
     While activations exist, so do the gradients of the step's earlier microbatches, and that of the head. After the
-    last backward all gradients exist, and no activations.
+    last backward all gradients exist, and no activations. Ranks that share weights gather those of two layers at a
+    time, and of embedding and head; the gradients of a layer exist whole before they are reduced.
     """
     machine, size = recipe.machine, BYTES[recipe.machine.dtype]
     on_cpu = device_of(machine.device) == "cpu"
-    packed, several = microbatch(recipe, context)
-    earlier = trained * max(size, 4) if several else 0
+    packed, several = microbatch(recipe, context, process.ranks)
+    earlier = trained * max(size, 4) // process.ranks if several or process.ranks > 1 else 0
     head = 0 if recipe.lora else shape.vocabulary * shape.width * size
     own = sum(isinstance(part, ValueModel) and part.trunk == "own" for _, part in recipe.method.models_in_use)
     stored = activation_bytes(shape, packed, size, recompute=machine.recompute, on_cpu=on_cpu)
     answers = recipe.prompts * recipe.method.group_size
     iteration = recipe.prompts * context + answers * recipe.sampling.max_tokens
     measured = max(packed.tokens, min(iteration, machine.microbatch_tokens))
+    shared = (2 * layer_weights(shape) + 2 * shape.vocabulary * shape.width) * size if process.ranks > 1 else 0
+    gathered = {"gathered": shared} if shared else {}
+    whole = layer_weights(shape) * max(size, 4) if process.ranks > 1 and not recipe.lora else 0
     return {
-        "measuring": {"activations": forward_bytes(shape, measured, size), "logits": logit_bytes(shape, measured)},
+        "measuring": {
+            "activations": forward_bytes(shape, measured, size),
+            "logits": logit_bytes(shape, measured),
+            **gathered,
+        },
         "learning": {
-            "gradients": earlier + head,
+            "gradients": earlier + head + whole,
             "activations": (1 + own) * stored,
             "logits": logit_bytes(shape, packed.tokens),
+            **gathered,
         },
-        "updating": {"gradients": trained * (size if size >= 4 else size + 4)},
+        "updating": {"gradients": trained * (size if size >= 4 else size + 4) // process.ranks},
     }
 
 
-def microbatch(recipe: Recipe, context: int) -> tuple[Packed, bool]:
-    """The largest microbatch of a step, and whether a step has several microbatches.
+def microbatch(recipe: Recipe, context: int, ranks: int = 1) -> tuple[Packed, bool]:
+    """The largest microbatch of a step, and whether one of the ranks that share the step has several microbatches.
 
     It has at most `machine.microbatch_tokens` tokens, or is one unit that the objective couples: a sample, a group or
     the whole step.
     """
     method, answer = recipe.method, recipe.sampling.max_tokens
     prompts = recipe.prompts // method.minibatches
-    step = prompts * method.group_size
+    step = -(-prompts * method.group_size // ranks)
     unit = {"group": method.group_size, "step": step}.get(couples(method.objective), 1)
     group = context + method.group_size * answer
     room = max(0, recipe.machine.microbatch_tokens)
@@ -179,30 +245,31 @@ def logit_bytes(shape: Shape, tokens: int) -> int:
     return 3 * 4 * min(tokens * shape.vocabulary, max(LOGITS, tokens * NARROWEST))
 
 
-def engine_bytes(recipe: Recipe, shape: Shape, context: int, *, on_cpu: bool) -> int:
-    """Bytes of the engine while it samples, without cached keys and values: blocked weights, and logits or a prefill.
+def engine_bytes(recipe: Recipe, shape: Shape, context: int, process: Process = ALONE, *, on_cpu: bool) -> int:
+    """Bytes of a device of the engine while it samples, without cached keys and values: blocked weights, and logits or a prefill.
 
     On a CPU large float32 weights are copied to blocks. Logits, log-probs and probabilities of all rows exist at once.
     While it prefills prompts, the keys and values of these exist twice.
     """
     size = BYTES[recipe.machine.dtype]
-    logits = live_rows(recipe) * shape.vocabulary * (max(size, 4) * 2 + size)
+    logits = live_rows(recipe, process.engines) * shape.vocabulary * (max(size, 4) * 2 + size)
     prefilled = min(PREFILL, max(recipe.evaluate.problems, recipe.prompts) * context)
     prefill = 2 * prefilled * key_value_bytes(shape, size) + forward_bytes(shape, prefilled, size)
-    return max(logits, prefill) + (blocked_weights(shape) * size if on_cpu and size == 4 else 0)
+    blocks = blocked_weights(shape) * size if on_cpu and size == 4 else 0
+    return (max(logits, prefill) + blocks) // process.split
 
 
-def live_rows(recipe: Recipe) -> int:
-    """The most sequences that the engine continues at once."""
+def live_rows(recipe: Recipe, engines: int = 1) -> int:
+    """The most sequences that one of the engines continues at once."""
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
     evaluated = recipe.evaluate.problems * recipe.evaluate.samples
-    return min(engine.rows, max(recipe.prompts * recipe.method.group_size, evaluated))
+    return min(engine.rows, -(-max(recipe.prompts * recipe.method.group_size, evaluated) // engines))
 
 
-def live_tokens(recipe: Recipe, context: int) -> int:
-    """Tokens of live rows whose keys and values the engine stores. It frees them when it loads new weights."""
+def live_tokens(recipe: Recipe, context: int, engines: int = 1) -> int:
+    """Tokens of live rows whose keys and values an engine stores. It frees them when it loads new weights."""
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
-    return min(live_rows(recipe) * (context + recipe.sampling.max_tokens), engine.cache_tokens)
+    return min(live_rows(recipe, engines) * (context + recipe.sampling.max_tokens), engine.cache_tokens)
 
 
 def blocked_weights(shape: Shape) -> int:
@@ -212,10 +279,10 @@ def blocked_weights(shape: Shape) -> int:
     return sum(count for count in (*matrices, *head) if count >= BLOCKED)
 
 
-def cached_prompts(recipe: Recipe, context: int) -> int:
-    """Tokens of prompts whose keys and values the engine caches until it loads new weights."""
+def cached_prompts(recipe: Recipe, context: int, engines: int = 1) -> int:
+    """Tokens of prompts whose keys and values an engine caches until it loads new weights."""
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
-    return min((recipe.evaluate.problems + recipe.prompts) * context, engine.cache_tokens)
+    return min(-(-(recipe.evaluate.problems + recipe.prompts) // engines) * context, engine.cache_tokens)
 
 
 def key_value_bytes(shape: Shape, size: int) -> int:

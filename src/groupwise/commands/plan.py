@@ -1,0 +1,90 @@
+"""`groupwise plan`: the memory and the seconds of a run on given machines, before anything is loaded or paid for."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from groupwise.commands.plan_table import plan_lines
+from groupwise.config.defaults import starting_point
+from groupwise.config.packaged import given_recipe
+from groupwise.config.recipe import Recipe
+from groupwise.config.text import read_recipe
+from groupwise.config.user_code import Permissions, Use, load_use
+from groupwise.data import Storage, Usage, all_problems, visible
+from groupwise.models import find_model
+from groupwise.planning.machines import read_machines
+from groupwise.planning.plan import Plan, plan_run
+from groupwise.planning.shapes import planned_shape
+from groupwise.planning.timeline import timeline_svg
+from groupwise.training.build import read_inputs
+
+
+def plan(
+    file: str | None,
+    overrides: Sequence[tuple[str, str]],
+    allowed: Permissions,
+    *,
+    recipe_name: str | None,
+    machines: str,
+    svg: str,
+    as_json: bool,
+) -> int:
+    """Print the plan of a recipe on the machines of a file. Returns 2 if it does not fit in their memory, else 0."""
+    if not machines:
+        raise Usage("plan needs a machine file", fix="add --machines FILE.toml; groupwise plan --help shows one")
+    use, given = load_use(allowed), read_machines(machines)
+    start = starting_point(given_recipe(file, recipe_name), overrides)
+    recipe = read_recipe(start.source, start.fields, use)
+    shape = planned_shape(find_model(recipe.model, weights=False))
+    planned = plan_run(recipe, shape, given, given.answers.prompt or longest_prompt(recipe, use))
+    if svg and planned.trials:
+        write_svg(planned, Path(svg))
+    if as_json:
+        print(json.dumps(plan_json(planned), indent=1))
+    else:
+        print(visible("\n".join(plan_lines(planned)), lines=True))
+    return 0 if planned.trials else Usage.code
+
+
+def longest_prompt(recipe: Recipe, use: Use) -> int:
+    """The longest prompt of the recipe's task, in tokens."""
+    return max(len(prompt.context) for prompt in all_problems(read_inputs(recipe, use).task))
+
+
+def write_svg(planned: Plan, path: Path) -> None:
+    """Write the timeline of the best trial as SVG. `Storage` if the file cannot be written."""
+    best = planned.best
+    title = f"{best.placement.label}, lag {best.lag}: two iterations of {best.seconds:,.1f} s"
+    try:
+        path.write_text(timeline_svg(best.simulation, best.warm, title), encoding="utf-8")
+    except OSError as error:
+        raise Storage(f"{path} cannot be written", evidence=str(error.strerror), fix="name another file") from error
+
+
+def plan_json(planned: Plan) -> dict[str, Any]:
+    """The plan as JSON: bytes and seconds."""
+    memories = [
+        {"placement": placement.label, "process": name, "peak": memory.peak, "parts": dict(memory.parts)}
+        for placement in planned.placements
+        for name, memory in planned.memories(placement).items()
+    ]
+    trials = [
+        {
+            "lag": trial.lag,
+            **asdict(trial.placement),
+            "engines": trial.placement.engines,
+            "rows": trial.rows,
+            "sampling": trial.sampling,
+            "learning": trial.learning,
+            "publishing": trial.publishing,
+            "seconds": trial.seconds,
+            "tokens_per_second": trial.rate,
+            "oldest": trial.simulation.oldest,
+        }
+        for trial in planned.trials
+    ]
+    changes = None if planned.changes is None else dict(planned.changes)
+    numbers = {"weights": planned.weights, "memory": memories, "trials": trials}
+    return {**numbers, "fits": bool(trials), "changes": changes, "devices": planned.devices}

@@ -1,0 +1,153 @@
+"""The text of `groupwise plan`: tables of memory and of seconds, timelines, and the nearest recipe that fits."""
+
+from collections.abc import Iterator, Mapping
+
+from groupwise.commands.table import aligned
+from groupwise.planning.fitting import cached_tokens_that_fit, largest_microbatch
+from groupwise.planning.memory import GIB, Memory
+from groupwise.planning.plan import Plan
+from groupwise.planning.splits import Placement, Trial
+from groupwise.planning.timeline import timeline_text
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "weights": ("weights",),
+    "gathered": ("gathered",),
+    "gradients": ("gradients",),
+    "moments": ("optimizer",),
+    "side models": ("side models",),
+    "activations": ("activations",),
+    "logits": ("logits",),
+    "cache": ("rows", "prompts"),
+    "engine": ("engine",),
+    "other": ("samples", "checkpoint"),
+}
+"""The columns of the table of memory, with the uses of memory that each adds up."""
+NOT_INCLUDED = "not included: prefills, verdicts, communication within an engine, evaluation, checkpoints"
+
+
+def plan_lines(planned: Plan) -> list[str]:
+    """The plan as lines of text."""
+    lines = [*heading(planned), "", *memory_table(planned), ""]
+    if not planned.trials:
+        return [*lines, *does_not_fit(planned)]
+    lines += [*largest_table(planned), "", *time_table(planned), NOT_INCLUDED, "", *best_lines(planned)]
+    for trial in dict.fromkeys((planned.reproducible, planned.best)):
+        lines += ["", f"two iterations, {described(trial)}:", *timeline_text(trial.simulation, trial.warm)]
+    return lines
+
+
+def heading(planned: Plan) -> list[str]:
+    """Lines about the machines, the run and the assumed lengths."""
+    recipe, machines, lengths = planned.recipe, planned.machines, planned.lengths
+    answers = recipe.prompts * recipe.method.group_size
+    return [
+        f"{machines.count} x {machines.name}, {machines.memory_gib:g} GiB each; rates: {machines.rates}",
+        f"{planned.weights:,} weights in {recipe.machine.dtype}; {answers:,} answers per iteration",
+        f"prompts of {lengths.prompt:,} tokens, answers of {lengths.mean:,.0f} on average"
+        f" and at most {recipe.sampling.max_tokens:,}",
+        "predicted, not measured; memory counts all answers with the largest length",
+    ]
+
+
+def peaks(planned: Plan, placement: Placement) -> Iterator[tuple[str, Memory]]:
+    """The memory of a placement's processes while they sample, and in the largest phase of learning, with labels."""
+    for memory in planned.memories(placement).values():
+        learning = {name: parts for name, parts in memory.phases.items() if name != "sampling"}
+        largest = max(learning, key=lambda name: sum(learning[name].values()), default="")
+        for phase in ("sampling", largest):
+            if phase in memory.phases:
+                yield f"{placement.label}: {phase}", memory.during(phase)
+
+
+def memory_table(planned: Plan) -> list[str]:
+    """The memory of each kind of process: a row for sampling, and one for the largest phase of learning."""
+    memories = dict(item for placement in planned.placements for item in peaks(planned, placement))
+    used = [c for c, uses in COLUMNS.items() if any(m.parts.get(use) for m in memories.values() for use in uses)]
+    rows = [
+        [label, *(gib(sum(memory.parts.get(use, 0) for use in COLUMNS[c])) for c in used), gib(memory.peak)]
+        for label, memory in memories.items()
+    ]
+    return aligned([["GiB per device", *used, "all"], *rows], numbers=True)
+
+
+def gib(bytes_: int) -> str:
+    """Bytes in GiB; `-` for none.
+
+    >>> gib(3 << 29), gib(1 << 20), gib(0)
+    ('1.5', '0.001', '-')
+    """
+    return "-" if not bytes_ else f"{bytes_ / GIB:,.1f}" if bytes_ >= GIB / 20 else f"{bytes_ / GIB:.3f}"
+
+
+def largest_table(planned: Plan) -> list[str]:
+    """The largest microbatch and number of rows that fit in each kind of process."""
+    rows = []
+    recipe, shape, machines, prompt = planned.recipe, planned.shape, planned.machines, planned.lengths.prompt
+    longest = prompt + recipe.sampling.max_tokens
+    for placement in planned.placements:
+        cells = ["-", "-", "-"]
+        for process in placement.processes.values():
+            if process.learns:
+                cells[0] = f"{largest_microbatch(recipe, shape, prompt, machines, process):,}"
+            if process.samples:
+                cached = cached_tokens_that_fit(recipe, shape, prompt, machines, process)
+                cells[1:] = [f"{int(cached / length):,}" for length in (longest, planned.lengths.live)]
+        rows.append([placement.label, *cells])
+    head = ["the largest that fit", "microbatch_tokens", "rows, all at the limit", "rows of mean length"]
+    return aligned([head, *rows], numbers=True)
+
+
+def time_table(planned: Plan) -> list[str]:
+    """A row for each lag: the phases of an iteration alone, and the simulated iteration with its best split."""
+    head = ["s per iteration", "sampling", "learning", "publishing", "all", "tokens/s", "learner", "rows", "oldest"]
+    rows = []
+    for trial in planned.trials:
+        simulation, warm = trial.simulation, trial.warm
+        phases = (trial.sampling, trial.learning, trial.publishing, trial.seconds)
+        live = simulation.rows(warm) * trial.scale / trial.placement.engines
+        busy = [f"{simulation.learning(warm):.0%}", f"{live:,.0f}/{trial.rows:,}", str(simulation.oldest)]
+        rows.append([f"lag {trial.lag}, {trial.placement.label}", *map(seconds, phases), f"{trial.rate:,.0f}", *busy])
+    return aligned([head, *rows], numbers=True)
+
+
+def seconds(x: float) -> str:
+    """Seconds with a digit after the point, or three for a short time; `-` for none.
+
+    >>> seconds(1234.56), seconds(0.01234), seconds(0.0)
+    ('1,234.6', '0.012', '-')
+    """
+    return "-" if not x else f"{x:,.1f}" if x >= 1 else f"{x:.3f}"
+
+
+def best_lines(planned: Plan) -> list[str]:
+    """The best trial, and the best one whose runs are reproducible."""
+    best, pinned = planned.best, planned.reproducible
+    if best == pinned:
+        return [f"best: {described(best)}; each sample has one version, so runs are reproducible"]
+    gain = pinned.seconds / best.seconds
+    return [
+        f"best: {described(best)}",
+        f"best with one version per sample, which is reproducible: {described(pinned)}, {gain:.2f} times as long",
+    ]
+
+
+def described(trial: Trial) -> str:
+    """A trial in words, with the size of its engines."""
+    placement = trial.placement
+    size = f", {placement.engines} engines of {placement.split} devices" if placement.split > 1 else ""
+    return f"lag {trial.lag}, {placement.label}{size}"
+
+
+def does_not_fit(planned: Plan) -> list[str]:
+    """Why no placement fits, and the nearest recipe and number of devices that do."""
+    placement = planned.placements[0]
+    memory = max(planned.memories(placement).values(), key=lambda memory: memory.peak)
+    needed, available = memory.peak / GIB, planned.machines.memory_gib
+    lines = [f"it does not fit: {placement.label} with {needed:,.1f} GiB of {available:g} GiB, nor does another split"]
+    if planned.changes:
+        lines.append("nearest recipe that fits: " + " ".join(f"--{path} {value}" for path, value in planned.changes))
+    if planned.devices:
+        lines.append(f"unchanged it fits on {planned.devices:,} devices")
+    if not planned.changes and not planned.devices:
+        lines.append("no number of devices is enough: use a smaller model")
+    return lines

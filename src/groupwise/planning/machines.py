@@ -1,0 +1,87 @@
+"""The machines of a planned run: number and memory of the devices, and their rates, from a TOML file."""
+
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from typing import Literal
+
+from groupwise.config.devices import AUTO
+from groupwise.config.recipe import Recipe
+from groupwise.config.text import read
+from groupwise.data import check_types
+
+MOST_DEVICES = 1 << 16
+"""The largest number of devices that is planned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """The lengths that the plan assumes, in tokens: those of answers are log-normal, cut at `sampling.max_tokens`.
+
+    `prompt` is the longest prompt; 0 means that of the recipe's task. `median` is that of the answers; 0 means a
+    quarter of `sampling.max_tokens`. `spread` is the standard deviation of the logarithm.
+    """
+
+    prompt: int = 0
+    median: int = 0
+    spread: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not (self.prompt >= 0 and self.median >= 0 and 0 <= self.spread <= 4):
+            raise ValueError(f"{self}\nprompt and median are at least 0, spread is from 0 to 4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """`count` equal devices, and the rates that they reach in a run: these are lower than the peaks of a data sheet.
+
+    `tflops` are 10^12 operations of matrix products per second in the recipe's dtype, `memory_gb_s` and `link_gb_s`
+    10^9 bytes per second that a device reads from its memory, and sends to others. `step_ms` are the milliseconds that
+    an engine spends on each decoding step besides: launches, scheduling, sampling. `rates` says where the rates come
+    from; the plan prints it.
+
+    >>> Machines(name="H100", count=8, memory_gib=80, tflops=400, memory_gb_s=2500, link_gb_s=300, rates="given").count
+    8
+    """
+
+    name: str
+    count: int
+    memory_gib: float
+    tflops: float
+    memory_gb_s: float
+    link_gb_s: float = inf
+    step_ms: float = 5.0
+    device: Literal["cuda", "cpu"] = "cuda"
+    rates: str
+    answers: Answers = Answers()
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not 1 <= self.count <= MOST_DEVICES:
+            raise ValueError(f"count is {self.count}\nuse a number of devices from 1 to {MOST_DEVICES}")
+        for name in ("memory_gib", "tflops", "memory_gb_s", "link_gb_s"):
+            if not 0 < getattr(self, name) <= inf:
+                raise ValueError(f"{name} is {getattr(self, name)}\nuse a number above 0")
+        if not 0 <= self.step_ms < inf:
+            raise ValueError(f"step_ms is {self.step_ms}\nuse a number of milliseconds of at least 0")
+        if self.count > 1 and self.link_gb_s == inf:
+            raise ValueError(f"{self.count} devices have no link_gb_s\nadd the rate of the link between them")
+
+    @property
+    def memory(self) -> int:
+        """The bytes of memory of one device."""
+        return int(self.memory_gib * (1 << 30))
+
+
+def read_machines(file: str | Path) -> Machines:
+    """Read a machine file. `Usage` with all errors: unknown keys, missing keys, values out of range."""
+    return read(Machines, Path(file))
+
+
+def on_machines(recipe: Recipe, machines: Machines) -> Recipe:
+    """The recipe with the device and dtype that it has on these machines, which may differ from this one."""
+    machine = replace(recipe.machine, device=machines.device)
+    if machine.dtype == AUTO:
+        machine = replace(machine, dtype="bfloat16" if machines.device == "cuda" else "float32")
+    return replace(recipe, machine=machine)

@@ -1,0 +1,97 @@
+"""The plan of a run on given machines: memory of each process, seconds, the best split, or the nearest recipe."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from groupwise.config.recipe import Recipe
+from groupwise.data import Usage
+from groupwise.models import Shape
+from groupwise.planning.fitting import Change, nearest_changes
+from groupwise.planning.machines import MOST_DEVICES, Machines, on_machines
+from groupwise.planning.memory import Memory, run_memory
+from groupwise.planning.rates import Lengths, draw_lengths
+from groupwise.planning.shapes import Sparse, weights_of
+from groupwise.planning.splits import Placement, Trial, any_fits, try_all
+
+NEAR = 0.02
+"""Trials whose seconds differ by at most this share count as equally fast."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A plan: `trials` has one simulated placement for each lag, and is empty if nothing fits.
+
+    Then `changes` are those of the nearest recipe that fits (None if there is none), and `devices` is the smallest
+    number of devices, as a power of two times the given one, on which the recipe fits unchanged (0 if there is none).
+    """
+
+    recipe: Recipe
+    shape: Shape
+    machines: Machines
+    lengths: Lengths
+    trials: tuple[Trial, ...]
+    changes: tuple[Change, ...] | None = ()
+    devices: int = 0
+
+    @property
+    def weights(self) -> int:
+        """The number of the model's weights."""
+        return weights_of(self.shape)
+
+    @property
+    def best(self) -> Trial:
+        """The trial with the smallest lag among those that are about as fast as the fastest."""
+        return smallest_lag(self.trials)
+
+    @property
+    def reproducible(self) -> Trial:
+        """The best trial with a lag of 0 or 1, in which each sample has one version."""
+        return smallest_lag([trial for trial in self.trials if trial.lag <= 1])
+
+    def memories(self, placement: Placement) -> dict[str, Memory]:
+        """The memory of each kind of process of a placement."""
+        context = self.lengths.prompt
+        processes = placement.processes.items()
+        return {name: run_memory(self.recipe, self.shape, context, process) for name, process in processes}
+
+    @property
+    def placements(self) -> list[Placement]:
+        """The simulated placements; without one, that of all devices doing both, which does not fit."""
+        found = {trial.placement: None for trial in self.trials}
+        count = self.machines.count
+        return list(found) or [Placement(devices=count, generators=count, learners=count, split=1)]
+
+
+def smallest_lag(trials: Sequence[Trial]) -> Trial:
+    """The trial with the smallest lag whose seconds are within `NEAR` of the fewest."""
+    fewest = min(trial.seconds for trial in trials)
+    return min((trial for trial in trials if trial.seconds <= fewest * (1 + NEAR)), key=lambda trial: trial.lag)
+
+
+def plan_run(recipe: Recipe, shape: Shape, machines: Machines, prompt: int) -> Plan:
+    """Plan a run. `prompt` is the longest prompt in tokens. `Usage` for a run that the plan does not model."""
+    recipe = on_machines(recipe, machines)
+    if recipe.lora is not None and isinstance(shape, Sparse):
+        raise Usage("an adapter on a mixture of experts is not modelled", fix="plan it without lora")
+    longest = prompt + recipe.sampling.max_tokens
+    if longest > shape.positions:
+        what = f"prompt and answer may have {longest:,} tokens, and the model takes {shape.positions:,}"
+        raise Usage(what, fix="lower sampling.max_tokens, or answers.prompt in the machine file")
+    lengths = draw_lengths(machines.answers, prompt, recipe.sampling.max_tokens)
+    trials = tuple(try_all(recipe, shape, machines, lengths))
+    plan = Plan(recipe=recipe, shape=shape, machines=machines, lengths=lengths, trials=trials)
+    if trials:
+        return plan
+    changes = nearest_changes(recipe, shape, lambda other: any_fits(other, shape, prompt, machines), prompt)
+    return replace(plan, changes=changes, devices=enough_devices(recipe, shape, machines, prompt))
+
+
+def enough_devices(recipe: Recipe, shape: Shape, machines: Machines, prompt: int) -> int:
+    """The smallest number of devices on which a recipe fits: the given number times a power of two; 0 for none."""
+    count = machines.count * 2
+    while count <= MOST_DEVICES:
+        link = min(machines.link_gb_s, 1e6)  # one device may be given without a link
+        if any_fits(recipe, shape, prompt, replace(machines, count=count, link_gb_s=link)):
+            return count
+        count *= 2
+    return 0

@@ -1,0 +1,267 @@
+"""Simulates engines and learner of a run, event by event: seconds per iteration, idle time, and the lag of tokens."""
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Literal
+
+SAME = 1e-6
+"""Rows whose ends differ by less than this many tokens end at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The numbers that a simulation needs. All times are in seconds.
+
+    An engine with `r` live rows, at most `rows`, decodes one token of each in `token + r * row`. The learner takes
+    `learn` for each token of an iteration and `update` besides, then sends the weights in `publish`, while engines
+    wait. An iteration has `prompts` draws of `group` samples; `length(draw, sample)` is a sample's number of tokens.
+    The learner also forwards `prompt` tokens of each draw.
+
+    An iteration is launched when at most `lag` iterations before it are neither trained nor published. If `pinned`,
+    weights are published only while no row is live, so each sample has one version: with `lag` 0 engines wait for the
+    learner, with 1 the next iteration is sampled while the learner trains. If not, weights change while rows are live.
+    """
+
+    engines: int
+    rows: int
+    token: float
+    row: float
+    prompts: int
+    group: int
+    prompt: int
+    length: Callable[[int, int], int]
+    learn: float
+    update: float
+    publish: float
+    lag: int
+
+    @property
+    def pinned(self) -> bool:
+        """Whether each sample has one version, which makes a run reproducible."""
+        return self.lag <= 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A time in which the learner is busy, in seconds from the start: it trains, or it publishes weights."""
+
+    kind: Literal["learn", "publish"]
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """The result. `published` holds the time of each new version, and `tokens` the trained tokens of each iteration.
+
+    `oldest` is the largest lag, in versions, of any trained token; `live` are pairs (time, live rows of all engines).
+    """
+
+    published: tuple[float, ...]
+    tokens: tuple[int, ...]
+    oldest: int
+    spans: tuple[Span, ...]
+    live: tuple[tuple[float, int], ...]
+
+    def seconds(self, warm: int) -> float:
+        """Seconds per iteration, without the first `warm` iterations."""
+        return (self.published[-1] - self.published[warm - 1]) / (len(self.published) - warm)
+
+    def rate(self, warm: int) -> float:
+        """Trained tokens per second, without the first `warm` iterations."""
+        return sum(self.tokens[warm:]) / (self.published[-1] - self.published[warm - 1])
+
+    def learning(self, warm: int) -> float:
+        """The share of time in which the learner trains, without the first `warm` iterations."""
+        start, end = self.published[warm - 1], self.published[-1]
+        spans = [span for span in self.spans if span.kind == "learn" and span.end > start and span.start < end]
+        return sum(min(span.end, end) - max(span.start, start) for span in spans) / (end - start)
+
+    def rows(self, warm: int) -> float:
+        """The mean number of live rows, without the first `warm` iterations."""
+        start, end = self.published[warm - 1], self.published[-1]
+        times = [*self.live, (end, 0)]
+        area = sum(
+            rows * (min(after, end) - max(time, start))
+            for (time, rows), (after, _) in zip(times, times[1:])
+            if after > start and time < end
+        )
+        return area / (end - start)
+
+
+class Rows:
+    """The live rows of one engine. They advance together, so an event costs the same for any number of rows."""
+
+    def __init__(self) -> None:
+        self.stamp = 0  # counts changes: an event with an older stamp is void
+        self._ends: list[tuple[float, int]] = []  # (position at which the row ends, its iteration)
+        self._position = 0.0  # the tokens that a row has which is live from the beginning
+        self._time = 0.0  # of `_position`; in the future while weights are loaded
+        self._pace = inf  # seconds per token
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def advance(self, now: float) -> None:
+        """Decode up to the time `now`."""
+        if now > self._time:
+            self._position += (now - self._time) / self._pace
+            self._time = now
+
+    def add(self, iteration: int, length: int, setup: Setup) -> None:
+        """Add a row of this length. The engine has advanced to the present."""
+        heapq.heappush(self._ends, (self._position + length, iteration))
+        self._changed(setup)
+
+    def ended(self, setup: Setup) -> list[int]:
+        """Remove the rows that have ended; return their iterations."""
+        iterations = []
+        while self._ends and self._ends[0][0] - self._position < SAME:
+            iterations.append(heapq.heappop(self._ends)[1])
+        self._changed(setup)
+        return iterations
+
+    def pause(self, until: float) -> None:
+        """Decode nothing until this time."""
+        self._time = until
+        self.stamp += 1
+
+    def next_end(self) -> float:
+        """The time at which the next row ends, if no other row comes."""
+        return self._time + max(0.0, self._ends[0][0] - self._position) * self._pace
+
+    def _changed(self, setup: Setup) -> None:
+        self._pace = setup.token + setup.row * len(self._ends) if self._ends else inf
+        self.stamp += 1
+
+
+@dataclass
+class _Run:
+    """The state of a simulation. The learner is idle, or its `state` lasts until `until`."""
+
+    setup: Setup
+    now: float = 0.0
+    version: int = 0
+    launched: int = 0  # iterations whose samples an engine or the queue has
+    started: int = 0  # iterations that the learner has started
+    state: Literal["idle", "learn", "barrier", "publish"] = "idle"
+    until: float = inf
+    missing: dict[int, int] = field(default_factory=dict)  # samples of an iteration that have not ended
+    origin: dict[int, int] = field(default_factory=dict)  # version of the first token of an iteration
+    waiting: deque[tuple[int, int]] = field(default_factory=deque)  # (draw, sample)
+    published: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)  # of each launched iteration
+    spans: list[Span] = field(default_factory=list)
+    live: list[tuple[float, int]] = field(default_factory=list)
+    oldest: int = 0
+
+    def __post_init__(self) -> None:
+        self.engines = [Rows() for _ in range(self.setup.engines)]
+        self._events: list[tuple[float, int, int]] = []  # (time, engine, stamp)
+        self._rows = 0
+
+    def launch(self) -> None:
+        """Launch iterations as far as the lag allows, and give waiting samples to the engines with the fewest rows."""
+        s = self.setup
+        ahead = self.started if s.pinned and s.lag else self.version + s.lag
+        while self.launched <= ahead:
+            self.missing[self.launched] = s.prompts * s.group
+            self.tokens.append(s.prompts * s.prompt)
+            draws = range(self.launched * s.prompts, (self.launched + 1) * s.prompts)
+            self.waiting.extend((draw, sample) for draw in draws for sample in range(s.group))
+            self.launched += 1
+        if not self.waiting:
+            return
+        free = [(len(rows), i) for i, rows in enumerate(self.engines) if len(rows) < s.rows]
+        for _, i in free:
+            self.engines[i].advance(self.now)
+        while self.waiting and free:
+            count, i = free[0]
+            draw, sample = self.waiting.popleft()
+            length, iteration = s.length(draw, sample), draw // s.prompts
+            self.origin.setdefault(iteration, self.version)
+            self.tokens[iteration] += length
+            self.engines[i].add(iteration, length, s)
+            self._rows += 1
+            if count + 1 < s.rows:
+                heapq.heapreplace(free, (count + 1, i))
+            else:
+                self.schedule(heapq.heappop(free)[1])
+        for _, i in free:
+            self.schedule(i)
+
+    def schedule(self, i: int) -> None:
+        """Schedule the next end of a row of an engine."""
+        rows = self.engines[i]
+        if len(rows):
+            heapq.heappush(self._events, (rows.next_end(), i, rows.stamp))
+
+    def learn(self) -> None:
+        """Publish if the lag allows it. Train on the next iteration if it is complete."""
+        s = self.setup
+        if self.state == "barrier" and not (s.pinned and (self._rows or self.waiting)):
+            self.begin("publish", s.publish)
+            for i, rows in enumerate(self.engines):
+                rows.advance(self.now)
+                rows.pause(self.until)
+                self.schedule(i)
+        if self.state == "idle" and self.missing.get(self.started) == 0:
+            del self.missing[self.started]
+            self.oldest = max(self.oldest, self.version - self.origin.pop(self.started))
+            self.begin("learn", s.learn * self.tokens[self.started] + s.update)
+            self.started += 1
+
+    def begin(self, state: Literal["learn", "publish"], seconds: float) -> None:
+        """The learner is busy for some seconds from now on."""
+        self.state, self.until = state, self.now + seconds
+        self.spans.append(Span(kind=state, start=self.now, end=self.until))
+
+    def advance(self) -> None:
+        """Go to the next event: the end of a row, or of the learner's work."""
+        while self._events and self._events[0][2] != self.engines[self._events[0][1]].stamp:
+            heapq.heappop(self._events)
+        time = self._events[0][0] if self._events else inf
+        assert min(time, self.until) < inf, "nothing is left to happen"
+        if self.until <= time:
+            self.now, self.until = self.until, inf
+            if self.state == "publish":
+                self.version += 1
+                self.published.append(self.now)
+            self.state = "idle" if self.state == "publish" else "barrier"
+        else:
+            self.now, i, _ = heapq.heappop(self._events)
+            self.engines[i].advance(self.now)
+            for iteration in self.engines[i].ended(self.setup):
+                self.missing[iteration] -= 1
+                self._rows -= 1
+            self.schedule(i)
+        self.learn()
+        self.launch()
+        self.live.append((self.now, self._rows))
+
+
+def simulate(setup: Setup, iterations: int) -> Simulation:
+    """Simulate a number of iterations. The result depends on the setup alone: nothing is drawn here.
+
+    With lag 0 an iteration takes the sum of its phases. Rows of 10 tokens at 1 s a token, learning of 5 s and
+    publishing of 2 s:
+
+    >>> numbers = dict(engines=1, rows=4, token=1.0, row=0.0, prompts=1, group=4, prompt=10, length=lambda d, i: 10)
+    >>> simulate(Setup(**numbers, learn=0.1, update=0.0, publish=2.0, lag=0), 3).published
+    (17.0, 34.0, 51.0)
+    """
+    run = _Run(setup)
+    run.launch()
+    run.live.append((0.0, run._rows))
+    while len(run.published) < iterations:
+        run.advance()
+    return Simulation(
+        published=tuple(run.published),
+        tokens=tuple(run.tokens[:iterations]),
+        oldest=run.oldest,
+        spans=tuple(run.spans),
+        live=tuple(run.live),
+    )

@@ -1,0 +1,83 @@
+"""Draws a timeline of simulated iterations, as text and as SVG: live rows, learning, publishing."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from xml.sax.saxutils import escape
+
+from groupwise.planning.simulator import Simulation
+
+LEVELS = " ▁▂▃▄▅▆▇█"
+"""Characters for a share of live rows, from none to all."""
+WIDTH = 72
+"""Columns of the text, in characters."""
+SVG_WIDTH, SVG_ROW = 960, 60
+"""The size of a lane of the SVG, in pixels."""
+
+
+def window(simulation: Simulation, warm: int) -> tuple[float, float]:
+    """The start and the end of the two iterations after the first `warm` ones, in seconds."""
+    return simulation.published[warm - 1], simulation.published[warm + 1]
+
+
+def mean_rows(live: Sequence[tuple[float, int]], start: float, end: float) -> float:
+    """The mean number of live rows between two times. `live` holds pairs (time, rows from then on).
+
+    >>> mean_rows([(0.0, 4), (1.0, 2)], 0.0, 2.0)
+    3.0
+    """
+    area = 0.0
+    for (time, rows), (after, _) in zip(live, [*live[1:], (end, 0)]):
+        area += rows * max(0.0, min(after, end) - max(time, start))
+    return area / (end - start)
+
+
+def busy(simulation: Simulation, kind: str, start: float, end: float) -> float:
+    """The share of the time from `start` to `end` that the learner spends on one kind of work."""
+    spans = [span for span in simulation.spans if span.kind == kind]
+    return sum(max(0.0, min(span.end, end) - max(span.start, start)) for span in spans) / (end - start)
+
+
+def lanes(simulation: Simulation, warm: int, columns: int) -> dict[str, list[float]]:
+    """Live rows as a share of their largest number, and learning and publishing as shares of time, per column."""
+    start, end = window(simulation, warm)
+    edges = list(pairwise(start + (end - start) * i / columns for i in range(columns + 1)))
+    times = [time for time, _ in simulation.live]
+    rows = []
+    for left, right in edges:
+        first, last = bisect_right(times, left) - 1, bisect_right(times, right)
+        rows.append(mean_rows(simulation.live[first:last], left, right))
+    most = max(*rows, 1e-9)
+    work = {kind: [busy(simulation, kind, *edge) for edge in edges] for kind in ("learn", "publish")}
+    return {"rows": [row / most for row in rows], **work}
+
+
+def timeline_text(simulation: Simulation, warm: int) -> list[str]:
+    """Two iterations as lines of text, one for each lane."""
+    start, end = window(simulation, warm)
+    drawn = {
+        name: "".join(LEVELS[round(share * (len(LEVELS) - 1))] for share in shares)
+        for name, shares in lanes(simulation, warm, WIDTH).items()
+    }
+    lines = [f"{name:8}|{text}|" for name, text in drawn.items()]
+    return [*lines, f"{'':8} {'0':<{WIDTH - 12}}{end - start:>10,.0f} s"]
+
+
+def timeline_svg(simulation: Simulation, warm: int, title: str) -> str:
+    """Two iterations as an SVG image with the same lanes, under a title."""
+    start, end = window(simulation, warm)
+    shapes = []
+    for place, (name, shares) in enumerate(lanes(simulation, warm, SVG_WIDTH // 2).items()):
+        base = 40 + (place + 1) * SVG_ROW
+        points = " ".join(f"{100 + 2 * i},{base - share * (SVG_ROW - 12):.1f}" for i, share in enumerate(shares))
+        shapes.append(f'<text x="8" y="{base}">{name}</text>')
+        shapes.append(f'<polygon class="{name}" points="100,{base} {points} {98 + SVG_WIDTH},{base}"/>')
+    height = 40 + 3 * SVG_ROW + 30
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SVG_WIDTH + 110} {height}" '
+        'font-family="sans-serif" font-size="14">\n'
+        "<style>.rows{fill:#0a7c86}.learn{fill:#b3541e}.publish{fill:#5b3f8c}</style>\n"
+        f'<text x="8" y="22">{escape(title)}</text>\n' + "\n".join(shapes) + "\n"
+        f'<text x="100" y="{height - 8}">0 s</text>\n'
+        f'<text x="{98 + SVG_WIDTH}" y="{height - 8}" text-anchor="end">{end - start:,.0f} s</text>\n</svg>\n'
+    )

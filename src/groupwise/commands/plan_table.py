@@ -40,11 +40,11 @@ def heading(planned: Plan) -> list[str]:
     """Lines about the machines, the run and the assumed lengths."""
     recipe, machines, lengths = planned.recipe, planned.machines, planned.lengths
     answers = recipe.prompts * recipe.method.group_size
+    mean, most = f"{lengths.mean:,.0f}", f"{recipe.sampling.max_tokens:,}"
     return [
         f"{machines.count} x {machines.name}, {machines.memory_gib:g} GiB each; rates: {machines.rates}",
         f"{planned.weights:,} weights in {recipe.machine.dtype}; {answers:,} answers per iteration",
-        f"prompts of {lengths.prompt:,} tokens, answers of {lengths.mean:,.0f} on average"
-        f" and at most {recipe.sampling.max_tokens:,}",
+        f"prompts of {lengths.prompt:,} tokens, answers of {mean} on average and at most {most}",
         "predicted, not measured; memory counts all answers with the largest length",
     ]
 

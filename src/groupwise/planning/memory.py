@@ -246,10 +246,10 @@ def logit_bytes(shape: Shape, tokens: int) -> int:
 
 
 def engine_bytes(recipe: Recipe, shape: Shape, context: int, process: Process = ALONE, *, on_cpu: bool) -> int:
-    """Bytes of a device of the engine while it samples, without cached keys and values: blocked weights, and logits or a prefill.
+    """Bytes of a device of the engine while it samples, without cached keys and values.
 
-    On a CPU large float32 weights are copied to blocks. Logits, log-probs and probabilities of all rows exist at once.
-    While it prefills prompts, the keys and values of these exist twice.
+    These are blocked weights, and logits or a prefill. On a CPU large float32 weights are copied to blocks. Logits,
+    log-probs and probabilities of all rows exist at once. While it prefills prompts, their keys and values exist twice.
     """
     size = BYTES[recipe.machine.dtype]
     logits = live_rows(recipe, process.engines) * shape.vocabulary * (max(size, 4) * 2 + size)

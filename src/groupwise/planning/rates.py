@@ -10,7 +10,7 @@ from groupwise.planning.machines import Answers, Machines
 from groupwise.planning.memory import BYTES, Process, key_value_bytes, run_memory
 from groupwise.planning.shapes import active_weights, weights_of
 
-DRAWN = 1 << 14
+DRAWN = 1 << 12
 """The number of lengths that a plan draws; a run with more samples repeats them."""
 
 

@@ -2,8 +2,9 @@
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf
 from typing import Literal
 
@@ -76,20 +77,27 @@ class Simulation:
 
     def learning(self, warm: int) -> float:
         """The share of time in which the learner trains, without the first `warm` iterations."""
-        start, end = self.published[warm - 1], self.published[-1]
-        spans = [span for span in self.spans if span.kind == "learn" and span.end > start and span.start < end]
-        return sum(min(span.end, end) - max(span.start, start) for span in spans) / (end - start)
+        return self.busy("learn", self.published[warm - 1], self.published[-1])
 
     def rows(self, warm: int) -> float:
         """The mean number of live rows, without the first `warm` iterations."""
-        start, end = self.published[warm - 1], self.published[-1]
-        times = [*self.live, (end, 0)]
-        area = sum(
-            rows * (min(after, end) - max(time, start))
-            for (time, rows), (after, _) in zip(times, times[1:])
-            if after > start and time < end
-        )
-        return area / (end - start)
+        return mean_rows(self.live, self.published[warm - 1], self.published[-1])
+
+    def busy(self, kind: str, start: float, end: float) -> float:
+        """The share of the time from `start` to `end` that the learner spends on one kind of work."""
+        spans = [span for span in self.spans if span.kind == kind]
+        return sum(max(0.0, min(span.end, end) - max(span.start, start)) for span in spans) / (end - start)
+
+
+def mean_rows(live: Sequence[tuple[float, int]], start: float, end: float) -> float:
+    """The mean number of live rows between two times. `live` holds pairs (time, rows from then on).
+
+    >>> mean_rows([(0.0, 4), (1.0, 2)], 0.0, 2.0)
+    3.0
+    """
+    steps = pairwise([*live, (end, 0)])
+    area = sum(rows * max(0.0, min(after, end) - max(time, start)) for (time, rows), (after, _) in steps)
+    return area / (end - start)
 
 
 class Rows:

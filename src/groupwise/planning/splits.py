@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from math import gcd
 
 from groupwise.config.recipe import Recipe
 from groupwise.models import Shape
@@ -17,7 +16,7 @@ LAGS = (0, 1, 2, 4)
 """The bounds on the lag that are tried: 0 is synchronous, and runs with 0 or 1 are reproducible."""
 SPLITS = 7
 """The most splits into generators and learners that are tried."""
-MEASURED = 4
+MEASURED = 3
 """Iterations of a simulation that count, after `lag + 2` that do not."""
 ALONE = 2
 """Iterations of a simulation of sampling alone."""
@@ -72,7 +71,7 @@ class Trial:
     placement: Placement
     lag: int
     rows: int
-    scale: int
+    scale: float
     sampling: float
     learning: float
     publishing: float
@@ -141,14 +140,16 @@ def try_placement(
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
     cached = min(cached_tokens_that_fit(recipe, shape, lengths.prompt, machines, sampling), engine.cache_tokens)
     rows = max(1, min(engine.rows, int(cached / lengths.live)))
-    scale = scale_of(placement.engines, recipe.prompts, recipe.method.group_size)
+    divisor = scale_of(placement.engines, recipe.prompts * recipe.method.group_size)
+    prompts = max(1, round(recipe.prompts / divisor))
+    scale = recipe.prompts / prompts
     group, answers = recipe.method.group_size, lengths.answers
     setup = Setup(
-        engines=placement.engines // scale,
+        engines=placement.engines // divisor,
         rows=rows,
         token=decoding.token,
         row=decoding.row,
-        prompts=recipe.prompts // scale,
+        prompts=prompts,
         group=group,
         prompt=lengths.prompt,
         length=lambda draw, sample: answers[(draw * group + sample) % len(answers)],
@@ -172,14 +173,13 @@ def try_placement(
     )
 
 
-def scale_of(engines: int, prompts: int, group: int) -> int:
-    """The largest common divisor of engines and prompts that leaves at least `LEAST` samples per iteration.
+def scale_of(engines: int, samples: int) -> int:
+    """The largest divisor of the number of engines that leaves at least `LEAST` samples per iteration, or 1.
 
-    >>> scale_of(engines=16, prompts=512, group=16), scale_of(engines=8, prompts=128, group=8)
+    >>> scale_of(engines=16, samples=8192), scale_of(engines=8, samples=1024)
     (8, 1)
     """
-    common = gcd(engines, prompts)
-    return max((d for d in range(1, common + 1) if common % d == 0 and prompts * group // d >= LEAST), default=1)
+    return max((d for d in range(1, engines + 1) if engines % d == 0 and samples // d >= LEAST), default=1)
 
 
 def try_all(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths) -> list[Trial]:

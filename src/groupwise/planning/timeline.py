@@ -1,11 +1,10 @@
 """Draws a timeline of simulated iterations, as text and as SVG: live rows, learning, publishing."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from itertools import pairwise
 from xml.sax.saxutils import escape
 
-from groupwise.planning.simulator import Simulation
+from groupwise.planning.simulator import Simulation, mean_rows
 
 LEVELS = " ▁▂▃▄▅▆▇█"
 """Characters for a share of live rows, from none to all."""
@@ -20,24 +19,6 @@ def window(simulation: Simulation, warm: int) -> tuple[float, float]:
     return simulation.published[warm - 1], simulation.published[warm + 1]
 
 
-def mean_rows(live: Sequence[tuple[float, int]], start: float, end: float) -> float:
-    """The mean number of live rows between two times. `live` holds pairs (time, rows from then on).
-
-    >>> mean_rows([(0.0, 4), (1.0, 2)], 0.0, 2.0)
-    3.0
-    """
-    area = 0.0
-    for (time, rows), (after, _) in zip(live, [*live[1:], (end, 0)]):
-        area += rows * max(0.0, min(after, end) - max(time, start))
-    return area / (end - start)
-
-
-def busy(simulation: Simulation, kind: str, start: float, end: float) -> float:
-    """The share of the time from `start` to `end` that the learner spends on one kind of work."""
-    spans = [span for span in simulation.spans if span.kind == kind]
-    return sum(max(0.0, min(span.end, end) - max(span.start, start)) for span in spans) / (end - start)
-
-
 def lanes(simulation: Simulation, warm: int, columns: int) -> dict[str, list[float]]:
     """Live rows as a share of their largest number, and learning and publishing as shares of time, per column."""
     start, end = window(simulation, warm)
@@ -48,7 +29,7 @@ def lanes(simulation: Simulation, warm: int, columns: int) -> dict[str, list[flo
         first, last = bisect_right(times, left) - 1, bisect_right(times, right)
         rows.append(mean_rows(simulation.live[first:last], left, right))
     most = max(*rows, 1e-9)
-    work = {kind: [busy(simulation, kind, *edge) for edge in edges] for kind in ("learn", "publish")}
+    work = {kind: [simulation.busy(kind, *edge) for edge in edges] for kind in ("learn", "publish")}
     return {"rows": [row / most for row in rows], **work}
 
 

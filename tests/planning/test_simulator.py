@@ -1,0 +1,162 @@
+"""The simulator: laws that hold for each setup, and a slow simulation that is written independently of it."""
+
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from groupwise.planning.machines import Answers
+from groupwise.planning.rates import draw_lengths
+from groupwise.planning.simulator import Setup, Simulation, simulate
+
+LENGTHS = draw_lengths(Answers(median=60, spread=1.0), prompt=5, limit=400).answers
+
+
+def length(draw: int, sample: int) -> int:
+    """Nearly all lengths differ, so that the order of events does not depend on ties."""
+    i = draw * 4 + sample
+    return LENGTHS[i % len(LENGTHS)] * 100 + i % 97
+
+
+SETUP = Setup(
+    engines=3, rows=8, token=5e-3, row=5e-4, prompts=6, group=4, prompt=5, length=length, learn=3e-4, update=2.0,
+    publish=1.5, lag=0,
+)  # fmt: skip
+ITERATIONS = 9
+
+
+def setups() -> list[Setup]:
+    """Setups that differ in all numbers but the lag."""
+    random = Random(1)
+    changes = [
+        {
+            "engines": random.randint(1, 6),
+            "rows": random.choice([1, 3, 8, 100]),
+            "row": random.choice([0.0, 5e-4, 3e-3]),
+            "prompts": random.randint(1, 9),
+            "learn": random.choice([1e-5, 3e-4, 1e-3]),
+            "publish": random.choice([0.1, 1.5, 20.0]),
+        }
+        for _ in range(12)
+    ]
+    return [replace(SETUP, **change) for change in changes]
+
+
+def sampling(setup: Setup, iteration: int) -> tuple[float, float]:
+    """Seconds in which empty engines sample an iteration, and the seconds of all rows added up.
+
+    All rows advance until the next one ends, again and again.
+    """
+    draws = range(iteration * setup.prompts, (iteration + 1) * setup.prompts)
+    waiting = [float(setup.length(draw, i)) for draw in draws for i in range(setup.group)]
+    engines: list[list[float]] = [[] for _ in range(setup.engines)]
+    time = area = 0.0
+    while waiting or any(engines):
+        while waiting and min(map(len, engines)) < setup.rows:
+            engine = min(range(setup.engines), key=lambda i: (len(engines[i]), i))
+            engines[engine].append(waiting.pop(0))
+        paces = [setup.token + setup.row * len(rows) for rows in engines]
+        step = min(min(rows) * pace for rows, pace in zip(engines, paces) if rows)
+        time += step
+        area += step * sum(map(len, engines))
+        engines = [[n - step / p for n in rows if n - step / p > 1e-6] for rows, p in zip(engines, paces)]
+    return time, area
+
+
+def tokens(setup: Setup, iteration: int) -> int:
+    draws = range(iteration * setup.prompts, (iteration + 1) * setup.prompts)
+    return sum(setup.prompt + sum(setup.length(draw, i) for i in range(setup.group)) for draw in draws)
+
+
+@pytest.mark.parametrize("setup", setups(), ids=str)
+def test_lag_0_is_the_sum_of_the_phases(setup: Setup) -> None:
+    published = (0.0, *simulate(setup, 4).published)
+    for iteration, (start, end) in enumerate(pairwise(published)):
+        learning = setup.learn * tokens(setup, iteration) + setup.update
+        expected = sampling(setup, iteration)[0] + learning + setup.publish
+        assert end - start == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("setup", setups()[:4], ids=str)
+def test_lag_1_is_the_longer_of_sampling_and_learning(setup: Setup) -> None:
+    published = simulate(replace(setup, lag=1), 4).published
+    for iteration, (start, end) in enumerate(pairwise(published), 1):
+        learning = setup.learn * tokens(setup, iteration) + setup.update
+        expected = max(sampling(setup, iteration + 1)[0], learning) + setup.publish
+        assert end - start == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2, 4])
+def test_no_token_is_older_than_the_bound(lag: int) -> None:
+    oldest = [simulate(replace(setup, lag=lag), ITERATIONS).oldest for setup in setups()]
+    assert max(oldest) == lag
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2, 4])
+def test_each_draw_is_sampled_once_and_trained_in_order(lag: int) -> None:
+    for setup in setups():
+        asked: list[tuple[int, int]] = []
+
+        def recorded(draw: int, sample: int, asked: list[tuple[int, int]] = asked) -> int:
+            asked.append((draw, sample))
+            return length(draw, sample)
+
+        result = simulate(replace(setup, lag=lag, length=recorded), ITERATIONS)
+        assert asked == [(i // 4, i % 4) for i in range(len(asked))]
+        assert ITERATIONS * setup.prompts * 4 <= len(asked) <= (ITERATIONS + lag + 1) * setup.prompts * 4
+        assert result.tokens == tuple(tokens(setup, iteration) for iteration in range(ITERATIONS))
+
+
+def seconds_with(setup: Setup, engines: tuple[int, ...]) -> list[float]:
+    return [simulate(replace(setup, engines=n), ITERATIONS).published[-1] for n in engines]
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2, 4])
+def test_more_engines_are_never_slower(lag: int) -> None:
+    """Exactly so for answers of one length. With other lengths, the placement of the longest may cost a few percent."""
+    for setup in setups():
+        setup = replace(setup, lag=lag)
+        equal = seconds_with(replace(setup, length=lambda draw, sample: 6000), (1, 2, 3, 4, 6, 8))
+        assert all(after <= before * (1 + 1e-9) for before, after in pairwise(equal)), equal
+        drawn = seconds_with(replace(setup, rows=100), (1, 2, 4, 8))
+        assert all(after <= before * 1.05 for before, after in pairwise(drawn)), drawn
+
+
+def test_a_lag_hides_the_shorter_phase() -> None:
+    times = [simulate(replace(SETUP, lag=lag), 20).seconds(8) for lag in (0, 1, 2)]
+    assert times[0] > times[1] > times[2]
+
+
+def rows_at(result: Simulation, time: float) -> int:
+    return [rows for at, rows in result.live if at <= time][-1]
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_weights_change_only_between_samples_if_these_have_one_version(lag: int) -> None:
+    for setup in setups():
+        result = simulate(replace(setup, lag=lag), ITERATIONS)
+        starts = [span.start for span in result.spans if span.kind == "publish"]
+        assert starts and all(rows_at(result, start) == 0 for start in starts)
+        assert max(rows for _, rows in result.live) <= setup.engines * setup.rows
+
+
+def test_weights_change_while_rows_are_live_with_a_larger_lag() -> None:
+    result = simulate(replace(SETUP, lag=2), ITERATIONS)
+    starts = [span.start for span in result.spans if span.kind == "publish"]
+    assert any(rows_at(result, start) for start in starts)
+
+
+def test_shares_of_time_are_those_of_the_spans() -> None:
+    result = simulate(SETUP, 4)
+    start, end = result.published[0], result.published[-1]
+    learning = [span.end - span.start for span in result.spans if span.kind == "learn" and start <= span.start < end]
+    assert len(learning) == 3 and result.learning(1) == pytest.approx(sum(learning) / (end - start))
+    sampled = sum(sampling(SETUP, iteration)[1] for iteration in (1, 2, 3))
+    assert result.rows(1) * (end - start) == pytest.approx(sampled, rel=1e-6)
+
+
+def test_a_part_of_a_large_run_takes_about_as_long() -> None:
+    large = replace(SETUP, engines=16, prompts=512, row=1e-4, lag=2)
+    part = replace(large, engines=2, prompts=64, learn=large.learn * 8)
+    assert simulate(part, 8).seconds(4) == pytest.approx(simulate(large, 8).seconds(4), rel=0.05)

@@ -19,6 +19,7 @@ from groupwise.planning.activations import Packed, activation_bytes, forward_byt
 from groupwise.planning.memory import (
     PEFT,
     PROCESS,
+    Process,
     adapter_weights,
     host_memory,
     learning_bytes,
@@ -172,7 +173,8 @@ def test_a_run_beyond_the_machine_is_refused_with_the_largest_part() -> None:
     with pytest.raises(Usage) as error:
         refuse_beyond(huge, 64 << 30)
     assert error.value.fix == planning.FIXES["samples"]
-    names = {name for part in (huge.always, *huge.phases.values()) for name in part}
+    sharded = run_memory(RECIPE, SHAPE, 6, Process(ranks=2))
+    names = {name for memory in (huge, sharded) for part in (memory.always, *memory.phases.values()) for name in part}
     assert names == planning.FIXES.keys()
 
 

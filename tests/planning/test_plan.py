@@ -1,0 +1,280 @@
+"""Plans on given machines: machine files, the memory of each process, what fits, and the nearest recipe that does."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from groupwise.commands.plan_table import plan_lines
+from groupwise.config.text import read_recipe
+from groupwise.data import BadData, Usage
+from groupwise.models import Lora, Shape
+from groupwise.planning.fitting import changed, largest_microbatch, nearest_changes
+from groupwise.planning.machines import Answers, Machines, on_machines, read_machines
+from groupwise.planning.memory import Process, microbatch, run_memory
+from groupwise.planning.plan import plan_run
+from groupwise.planning.rates import draw_lengths, learning_seconds, passes, times_of
+from groupwise.planning.shapes import Sparse, active_weights, layer_weights, planned_shape, weights_of
+from groupwise.planning.splits import Placement, any_fits, placements
+from groupwise.planning.timeline import lanes, timeline_svg, timeline_text
+
+PUBLISHED = Path(__file__).parents[2] / "recipes" / "published"
+SHAPE = Shape(
+    vocabulary=1000, width=64, layers=4, heads=4, kv_heads=2, head_dim=16, inner=256, positions=4096, tied=False
+)  # fmt: skip
+ATTENTION = 64 * 64 + 2 * 64 * 32 + 64 * 64
+LAYER = ATTENTION + 3 * 64 * 256 + 2 * 64
+WEIGHTS = 2 * 1000 * 64 + 4 * LAYER + 64
+EIGHT = Machines(
+    name="small", count=8, memory_gib=0.75, tflops=1.0, memory_gb_s=10.0, link_gb_s=1.0, rates="made up",
+    answers=Answers(prompt=100, median=50),
+)  # fmt: skip
+FIELDS = {"prompts": "16", "method.group_size": "8", "method.minibatches": "2", "sampling.max_tokens": "400"}
+FIELDS |= {"evaluate.problems": "4", "engine.rows": "32", "machine.microbatch_tokens": "2000"}
+RECIPE = on_machines(read_recipe("method = 'dapo'", [*FIELDS.items()]), EIGHT)
+FILE = """
+name = "A100"
+count = 8
+memory_gib = 74.5
+tflops = 125
+memory_gb_s = 1500.0
+link_gb_s = 150.0
+rates = "given"
+"""
+
+
+def machines_from(tmp_path: Path, text: str) -> Machines:
+    (tmp_path / "machines.toml").write_text(text)
+    return read_machines(tmp_path / "machines.toml")
+
+
+def test_a_machine_file_is_read(tmp_path: Path) -> None:
+    machines = machines_from(tmp_path, FILE + "[answers]\nmedian = 700\n")
+    assert (machines.count, machines.tflops, machines.device, machines.answers.median) == (8, 125.0, "cuda", 700)
+    assert machines.memory == int(74.5 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "fix"),
+    [
+        (FILE + "tflop = 3\n", "no field 'tflop'", "did you mean tflops?"),
+        (FILE + "[answers]\nmedain = 3\n", "no field 'medain'", "did you mean median?"),
+        (FILE.replace("count = 8", ""), "Machines needs count", "add count = ..."),
+        (FILE.replace("count = 8", "count = 0"), "count is 0", "use a number of devices from 1 to 65536"),
+        (FILE.replace("count = 8", "count = 'x'"), "'x' is a string", ""),
+        (FILE.replace("74.5", "-1.0"), "memory_gib is -1.0", "use a number above 0"),
+        (FILE.replace("125", "nan"), "tflops is nan", "use a number above 0"),
+        (FILE.replace("link_gb_s = 150.0", ""), "8 devices have no link_gb_s", "add the rate of the link"),
+        (FILE + "device = 'tpu'\n", "'tpu' is not one of cuda, cpu", ""),
+        (FILE + "[answers]\nspread = 9.0\n", "spread=9.0", "spread is from 0 to 4"),
+        ("name = ", "is not TOML", "correct the syntax in that line"),
+    ],
+)
+def test_errors_of_a_machine_file_name_the_fix(tmp_path: Path, text: str, what: str, fix: str) -> None:
+    with pytest.raises(Usage) as error:
+        machines_from(tmp_path, text)
+    assert what in str(error.value) and fix in str(error.value)
+
+
+def test_a_missing_machine_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(Usage, match=r"none.toml cannot be read"):
+        read_machines(tmp_path / "none.toml")
+
+
+def test_the_dtype_is_that_of_the_planned_machines() -> None:
+    recipe = read_recipe("method = 'dapo'", list(FIELDS.items()))
+    assert on_machines(recipe, EIGHT).machine.dtype == "bfloat16"
+    assert on_machines(recipe, replace(EIGHT, device="cpu")).machine.dtype == "float32"
+
+
+# Memory of a process
+
+
+def test_ranks_share_the_state_of_the_learner() -> None:
+    assert (weights_of(SHAPE), layer_weights(SHAPE)) == (WEIGHTS, LAYER)
+    memory = run_memory(RECIPE, SHAPE, 100, Process(samples=False, ranks=4))
+    assert memory.always == {"weights": WEIGHTS // 2, "optimizer": 3 * WEIGHTS, "side models": 0, "samples": 0}
+    assert memory.phases["updating"] == {"gradients": 6 * WEIGHTS // 4}
+    learning = memory.phases["learning"]
+    assert learning["gathered"] == 2 * (2 * LAYER + 2 * 1000 * 64)
+    assert learning["gradients"] == WEIGHTS + 2 * 1000 * 64 + 4 * LAYER  # shards, the head's, a layer's in float32
+    assert "sampling" not in memory.phases and "rows" not in learning
+    assert microbatch(RECIPE, 100, ranks=16)[0].answers == 4  # 64 answers of a step, of which each rank has 4
+
+
+def test_devices_of_an_engine_share_its_weights_and_cache() -> None:
+    whole = run_memory(RECIPE, SHAPE, 100, Process(learns=False, engines=2))
+    half = run_memory(RECIPE, SHAPE, 100, Process(learns=False, engines=2, split=2))
+    assert whole.always["weights"] == 2 * WEIGHTS and half.always["weights"] == WEIGHTS
+    assert whole.phases["sampling"]["rows"] == 32 * 500 * 4 * 2 * 32 * 2 == 2 * half.phases["sampling"]["rows"]
+    assert whole.always["prompts"] == 10 * 100 * 4 * 2 * 32 * 2  # of 20 prompts, each engine has 10
+    assert whole.phases.keys() == {"sampling"} and "optimizer" not in whole.always
+
+
+def test_devices_that_do_both_free_the_cache_before_they_learn() -> None:
+    memory = run_memory(RECIPE, SHAPE, 100, Process(ranks=8, engines=8))
+    engine = run_memory(RECIPE, SHAPE, 100, Process(learns=False, engines=8))
+    assert memory.phases["sampling"]["engine"] == engine.phases["sampling"]["engine"] + 2 * WEIGHTS
+    assert memory.phases["sampling"].keys() == {"engine", "rows", "prompts"}
+    assert not {"rows", "prompts"} & (memory.phases["learning"].keys() | memory.always.keys())
+    alone = run_memory(RECIPE, SHAPE, 100)
+    assert {"rows"} <= alone.phases["learning"].keys() and "prompts" in alone.always
+
+
+def test_the_published_shapes_have_the_published_numbers_of_weights() -> None:
+    shapes = {path.parent.name: planned_shape(path.parent) for path in PUBLISHED.glob("*/config.json")}
+    assert {name: weights_of(shape) for name, shape in shapes.items()} == {
+        "qwen2.5-32b": 32_763_876_352,
+        "qwen2.5-math-7b": 7_615_616_512,
+        "qwen3-30b-a3b": 30_532_122_624,
+    }
+    sparse = shapes["qwen3-30b-a3b"]
+    attention, experts, router = 2 * 2048 * (32 + 4) * 128, 8 * 3 * 2048 * 768, 128 * 2048
+    assert isinstance(sparse, Sparse)
+    assert active_weights(sparse) == 48 * (attention + experts + router) + 151936 * 2048  # 3.0 of 30.5 billion
+
+
+def test_a_model_that_is_not_modelled_is_refused(tmp_path: Path) -> None:
+    config = json.loads((PUBLISHED / "qwen3-30b-a3b" / "config.json").read_text())
+    for change, error in (
+        ({"num_experts": 0}, "num_experts is 0"),
+        ({"mlp_only_layers": [0]}, "some layers are dense"),
+        ({"num_experts_per_tok": 129}, "num_experts_per_tok is 129"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(config | change))
+        with pytest.raises(BadData, match=error):
+            planned_shape(tmp_path)
+    sparse = planned_shape(PUBLISHED / "qwen3-30b-a3b")
+    with pytest.raises(Usage, match="an adapter on a mixture of experts"):
+        plan_run(replace(RECIPE, lora=Lora(rank=4)), sparse, EIGHT, 100)
+    with pytest.raises(Usage, match="prompt and answer may have 4,400 tokens"):
+        plan_run(RECIPE, SHAPE, EIGHT, 4000)
+
+
+# Seconds
+
+
+def test_seconds_by_hand() -> None:
+    lengths = draw_lengths(Answers(median=50, spread=0.0), 100, 400)
+    assert (lengths.mean, lengths.live) == (50, 125)
+    times = times_of(RECIPE, SHAPE, EIGHT, lengths, Process(learns=False, split=2))
+    active = 4 * (ATTENTION + 3 * 64 * 256) + 1000 * 64
+    forward = 2 * active + 4 * 4 * 64 * 125
+    assert times.token == pytest.approx(5e-3 + 2 * WEIGHTS / 20e9)
+    assert times.row == pytest.approx(125 * 4 * 2 * 32 * 2 / 20e9 + forward / 2e12)
+    assert times.publish == pytest.approx(2 * WEIGHTS / 1e9)
+    assert passes(RECIPE) == 4  # forward, backward, and the old log-probs of two minibatches
+    assert learning_seconds(RECIPE, SHAPE, EIGHT, lengths, 1) == pytest.approx(4 * forward / 1e12)
+    assert learning_seconds(RECIPE, SHAPE, EIGHT, lengths, 8) == pytest.approx(4 * forward / 1e12 / 8)
+    slow = replace(EIGHT, link_gb_s=0.1)  # moving the weights takes longer than computing
+    assert learning_seconds(RECIPE, SHAPE, slow, lengths, 8) == pytest.approx(4 * 2 * WEIGHTS / 1e8 / 2000 / 8)
+    assert times_of(RECIPE, SHAPE, EIGHT, lengths, Process()).publish == 0
+
+
+def test_lengths_are_cut_at_the_limit() -> None:
+    lengths = draw_lengths(Answers(spread=1.0), 10, 400)
+    assert max(lengths.answers) == 400 and min(lengths.answers) >= 1
+    assert sorted(lengths.answers)[len(lengths.answers) // 2] == pytest.approx(100, rel=0.05)
+
+
+# What fits
+
+
+def test_the_largest_microbatch_fits_and_a_larger_one_does_not() -> None:
+    process = Process(samples=False, ranks=8)
+    small = replace(EIGHT, memory_gib=0.31)
+    tokens = largest_microbatch(RECIPE, SHAPE, 100, small, process)
+
+    def peak(n: int) -> int:
+        return run_memory(changed(RECIPE, [("machine.microbatch_tokens", str(n))]), SHAPE, 100, process).peak
+
+    assert 0 < tokens < 16 * 100 + 128 * 400 and peak(tokens) <= small.memory < peak(tokens + 1)
+
+
+def test_a_run_that_fits_needs_no_change() -> None:
+    assert any_fits(RECIPE, SHAPE, 100, EIGHT)
+    assert nearest_changes(RECIPE, SHAPE, lambda recipe: True, 100) == ()
+
+
+def test_the_nearest_recipe_fits_and_each_of_its_changes_is_needed() -> None:
+    machines = replace(EIGHT, count=1, memory_gib=0.3155)
+
+    def fits(recipe: object) -> bool:
+        return any_fits(recipe, SHAPE, 100, machines)  # type: ignore[arg-type]
+
+    changes = nearest_changes(RECIPE, SHAPE, fits, 100)
+    assert changes and not fits(RECIPE) and fits(changed(RECIPE, list(changes)))
+    for change in changes:
+        assert not fits(changed(RECIPE, [other for other in changes if other != change]))
+    assert nearest_changes(RECIPE, SHAPE, lambda recipe: False, 100) is None
+
+
+def test_placements_use_all_devices_once() -> None:
+    splits = list(placements(RECIPE, SHAPE, 100, EIGHT, together=False))
+    assert [p.generators for p in splits] == [1, 2, 3, 4, 5, 6, 7]
+    assert all(p.generators + p.learners == 8 and not p.together for p in splits)
+    (both,) = placements(RECIPE, SHAPE, 100, EIGHT, together=True)
+    assert both.together and both.label == "8 do both" and both.engines == 8
+    assert list(placements(RECIPE, SHAPE, 100, replace(EIGHT, count=1), together=False)) == []
+
+
+def test_an_engine_spans_as_many_devices_as_it_needs() -> None:
+    sparse = planned_shape(PUBLISHED / "qwen3-30b-a3b")
+    recipe = changed(RECIPE, [("prompts", "32")])
+    large = replace(EIGHT, memory_gib=24.0)
+    splits = list(placements(recipe, sparse, 100, large, together=False))
+    assert splits == []  # a few learners have no room for the moments
+    (both,) = placements(recipe, sparse, 100, replace(large, count=64), together=True)
+    assert both.split == 4 and both.engines == 16
+
+
+# The whole plan
+
+
+def test_a_plan_has_one_trial_for_each_lag() -> None:
+    plan = plan_run(RECIPE, SHAPE, EIGHT, 100)
+    assert [trial.lag for trial in plan.trials] == [0, 1, 2, 4]
+    assert plan.trials[0].placement.together and not plan.trials[1].placement.together
+    assert plan.best.seconds <= 1.02 * min(trial.seconds for trial in plan.trials)
+    assert plan.reproducible.lag <= 1
+    for trial in plan.trials:
+        assert trial.simulation.oldest <= trial.lag
+        alone = max(trial.sampling, trial.learning) if trial.lag <= 1 else trial.learning
+        assert trial.seconds >= 0.8 * alone  # lengths differ between iterations
+    text = "\n".join(plan_lines(plan))
+    for words in ("8 x small", f"{WEIGHTS:,} weights", "lag 4, ", "best: lag ", "predicted, not measured", "made up"):
+        assert words in text
+
+
+def test_a_plan_of_one_device_is_synchronous() -> None:
+    plan = plan_run(RECIPE, SHAPE, replace(EIGHT, count=1), 100)
+    assert [trial.lag for trial in plan.trials] == [0] and plan.best.publishing == 0
+    assert plan.best.seconds == pytest.approx(plan.best.sampling + plan.best.learning, rel=0.2)
+
+
+def test_a_plan_that_does_not_fit_names_the_nearest_recipe_and_enough_devices() -> None:
+    plan = plan_run(RECIPE, SHAPE, replace(EIGHT, count=1, memory_gib=0.3155), 100)
+    assert plan.trials == () and plan.changes
+    text = "\n".join(plan_lines(plan))
+    assert "it does not fit: 1 do both with " in text and f"--{plan.changes[0][0]} " in text
+    hopeless = plan_run(RECIPE, SHAPE, replace(EIGHT, memory_gib=0.1), 100)
+    assert (hopeless.trials, hopeless.changes, hopeless.devices) == ((), None, 0)
+    assert "no number of devices is enough: use a smaller model" in plan_lines(hopeless)[-1]
+
+
+def test_the_timeline_shows_two_iterations() -> None:
+    trial = plan_run(RECIPE, SHAPE, EIGHT, 100).trials[0]
+    drawn = lanes(trial.simulation, trial.warm, 200)
+    assert drawn.keys() == {"rows", "learn", "publish"} and all(len(shares) == 200 for shares in drawn.values())
+    assert max(drawn["rows"]) == 1 and all(0 <= x <= 1 + 1e-9 for shares in drawn.values() for x in shares)
+    alternates = [rows > 0.5 and learn > 0.5 for rows, learn in zip(drawn["rows"], drawn["learn"])]
+    assert not any(alternates)
+    lines = timeline_text(trial.simulation, trial.warm)
+    assert len(lines) == 4 and len({len(line) for line in lines[:3]}) == 1
+    svg = timeline_svg(trial.simulation, trial.warm, "a < b")
+    assert svg.startswith("<svg") and "a &lt; b" in svg and svg.count("<polygon") == 3
+
+
+def test_the_label_of_a_placement() -> None:
+    assert Placement(devices=8, generators=6, learners=2, split=2).label == "6 generate, 2 learn"

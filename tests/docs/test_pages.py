@@ -157,6 +157,13 @@ def test_lora_runs(tmp_path: Path) -> None:
     assert (tmp_path / "merged" / "model.safetensors").is_file()
 
 
+def test_plan_runs(tmp_path: Path) -> None:
+    """The plans of published settings, their picture, and the nearest recipe of one that does not fit."""
+    (tmp_path / "recipes").symlink_to(HOME / "recipes")
+    assert len(follow("docs/plan.md", tmp_path)) == 5
+    assert (tmp_path / "plan.svg").read_text() == (HOME / "docs" / "plan.svg").read_text()
+
+
 def test_small_tasks_checks(tmp_path: Path) -> None:
     """Checks the recipes of the page; their runs take minutes."""
     assert all(command.startswith("groupwise check") for command in follow("docs/small-tasks.md", tmp_path))

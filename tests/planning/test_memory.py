@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.memory import COMMON, MIB, QWEN3, RUNS
 
 from groupwise.config.devices import resolved
 from groupwise.config.text import override, read_recipe
 from groupwise.data import Usage
 from groupwise.learner.forward import LOGITS_AT_ONCE
 from groupwise.learner.linear_logprobs import NARROWEST as NARROWEST_BLOCK
-from groupwise.models import Decoder, Lora, Shape, Shared, blocks, layout
+from groupwise.models import Decoder, Lora, Shape, Shared, blocks, find_model, layout, read_shape
 from groupwise.planning import activations as stored
 from groupwise.planning import memory as planning
 from groupwise.planning.activations import Packed, activation_bytes, forward_bytes, layer_bytes
@@ -30,6 +31,7 @@ from groupwise.planning.memory import (
 )
 from groupwise.rollout import engine
 
+CALCULATOR = read_shape(find_model("calculator"))
 SHAPE = Shape(
     vocabulary=100, width=8, layers=2, heads=2, kv_heads=1, head_dim=4, inner=16, positions=64, tied=True
 )  # fmt: skip
@@ -188,3 +190,18 @@ def test_a_control_group_limits_the_machine(tmp_path: Path) -> None:
     limit.write_text("4096\n")
     none.write_text("max\n")
     assert host_memory(limit) == 4096 < host_memory(none) == host_memory(tmp_path / "missing")
+
+
+def test_predictions_are_near_the_measured_peaks() -> None:
+    """The table of docs/memory.md: its predictions are those of the code, and at least six of nine are within 10 %."""
+    page = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.partition("<!-- memory -->")[2].splitlines()[3:12]]
+    errors = []
+    for (name, sizes, settings), row in zip(RUNS, rows, strict=True):
+        fields = {**COMMON, **settings, "machine.device": "cpu"}
+        recipe = resolved(read_recipe("iterations = 1", list(fields.items())))
+        shape = Shape(vocabulary=4096, positions=512, tied=True, **{**sizes, **QWEN3}) if sizes else CALCULATOR
+        predicted = run_memory(recipe, shape, 12).peak / MIB
+        assert (row[0], float(row[2].replace(",", ""))) == (name, round(predicted))
+        errors.append(predicted / float(row[5].replace(",", "")) - 1)
+    assert sum(abs(error) < 0.1 for error in errors) >= 6 and max(map(abs, errors)) < 0.13

@@ -240,7 +240,7 @@ def test_a_plan_has_one_trial_for_each_lag() -> None:
     assert plan.reproducible.lag <= 1
     for trial in plan.trials:
         assert trial.simulation.oldest <= trial.lag
-        alone = max(trial.sampling, trial.learning) if trial.lag <= 1 else trial.learning
+        alone = max(trial.sampling(), trial.learning) if trial.lag <= 1 else trial.learning
         assert trial.seconds >= 0.8 * alone  # lengths differ between iterations
     text = "\n".join(plan_lines(plan))
     for words in ("8 x small", f"{WEIGHTS:,} weights", "lag 4, ", "best: lag ", "predicted, not measured", "made up"):
@@ -249,8 +249,8 @@ def test_a_plan_has_one_trial_for_each_lag() -> None:
 
 def test_a_plan_of_one_device_is_synchronous() -> None:
     plan = plan_run(RECIPE, SHAPE, replace(EIGHT, count=1), 100)
-    assert [trial.lag for trial in plan.trials] == [0] and plan.best.publishing == 0
-    assert plan.best.seconds == pytest.approx(plan.best.sampling + plan.best.learning, rel=0.2)
+    assert [trial.lag for trial in plan.trials] == [0] and plan.best.setup.publish == 0
+    assert plan.best.seconds == pytest.approx(plan.best.sampling() + plan.best.learning, rel=0.2)
 
 
 def test_a_plan_that_does_not_fit_names_the_nearest_recipe_and_enough_devices() -> None:

@@ -160,3 +160,10 @@ def test_a_part_of_a_large_run_takes_about_as_long() -> None:
     large = replace(SETUP, engines=16, prompts=512, row=1e-4, lag=2)
     part = replace(large, engines=2, prompts=64, learn=large.learn * 8)
     assert simulate(part, 8).seconds(4) == pytest.approx(simulate(large, 8).seconds(4), rel=0.05)
+
+
+def test_lag_2_pauses_the_engines_while_weights_are_loaded() -> None:
+    """No row ends while weights are published."""
+    result = simulate(replace(SETUP, lag=2, publish=20.0), ITERATIONS)
+    spans = [span for span in result.spans if span.kind == "publish"]
+    assert not [time for time, _ in result.live for span in spans if span.start < time < span.end]

@@ -103,9 +103,9 @@ def time_table(planned: Plan) -> list[str]:
     rows = []
     for trial in planned.trials:
         simulation, warm = trial.simulation, trial.warm
-        phases = (trial.sampling, trial.learning, trial.publishing, trial.seconds)
+        phases = (trial.sampling(), trial.learning, trial.setup.publish, trial.seconds)
         live = simulation.rows(warm) * trial.scale / trial.placement.engines
-        busy = [f"{simulation.learning(warm):.0%}", f"{live:,.0f}/{trial.rows:,}", str(simulation.oldest)]
+        busy = [f"{simulation.learning(warm):.0%}", f"{live:,.0f}/{trial.setup.rows:,}", str(simulation.oldest)]
         rows.append([f"lag {trial.lag}, {trial.placement.label}", *map(seconds, phases), f"{trial.rate:,.0f}", *busy])
     return aligned([head, *rows], numbers=True)
 

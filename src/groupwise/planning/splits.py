@@ -20,7 +20,7 @@ MEASURED = 3
 """Iterations of a simulation that count, after `lag + 2` that do not."""
 ALONE = 2
 """Iterations of a simulation of sampling alone."""
-LEAST = 1024
+LEAST = 512
 """A simulation has at least this many samples per iteration, or the whole iteration."""
 
 
@@ -63,19 +63,17 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A simulated placement. `scale`: the simulation has this part of the prompts and engines, 1 / `scale`.
-
-    `sampling`, `learning` and `publishing` are the seconds of the phases of an iteration, each of them alone.
-    """
+    """A simulated placement. `scale`: the run has this many times the prompts and engines of the simulation."""
 
     placement: Placement
-    lag: int
-    rows: int
+    setup: Setup
     scale: float
-    sampling: float
-    learning: float
-    publishing: float
     simulation: Simulation
+
+    @property
+    def lag(self) -> int:
+        """The bound on the lag."""
+        return self.setup.lag
 
     @property
     def warm(self) -> int:
@@ -86,6 +84,17 @@ class Trial:
     def seconds(self) -> float:
         """Seconds per iteration."""
         return self.simulation.seconds(self.warm)
+
+    @property
+    def learning(self) -> float:
+        """The mean seconds of learning from an iteration."""
+        tokens = self.simulation.tokens[self.warm :]
+        return self.setup.learn * sum(tokens) / len(tokens) + self.setup.update
+
+    def sampling(self) -> float:
+        """Seconds of sampling an iteration alone, simulated without a learner."""
+        alone = replace(self.setup, learn=0.0, update=0.0, publish=0.0, lag=0)
+        return simulate(alone, ALONE).published[-1] / ALONE
 
     @property
     def rate(self) -> float:
@@ -133,51 +142,43 @@ def try_placement(
     placement: Placement, lag: int, recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths
 ) -> Trial:
     """Simulate a placement. Large runs are simulated at a scale: with a part of the prompts and engines."""
+    group, answers = recipe.method.group_size, lengths.answers
+    divisor = scale_of(placement.engines, recipe.prompts * group)
+    prompts = max(1, round(recipe.prompts / divisor))
     processes = placement.processes
     sampling = processes.get("engine") or processes["both"]
     learning = times_of(recipe, shape, machines, lengths, processes.get("learner") or processes["both"])
     decoding = times_of(recipe, shape, machines, lengths, sampling)
-    engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
-    cached = min(cached_tokens_that_fit(recipe, shape, lengths.prompt, machines, sampling), engine.cache_tokens)
-    rows = max(1, min(engine.rows, int(cached / lengths.live)))
-    divisor = scale_of(placement.engines, recipe.prompts * recipe.method.group_size)
-    prompts = max(1, round(recipe.prompts / divisor))
-    scale = recipe.prompts / prompts
-    group, answers = recipe.method.group_size, lengths.answers
     setup = Setup(
         engines=placement.engines // divisor,
-        rows=rows,
+        rows=live_rows(recipe, shape, machines, lengths, sampling),
         token=decoding.token,
         row=decoding.row,
         prompts=prompts,
         group=group,
         prompt=lengths.prompt,
         length=lambda draw, sample: answers[(draw * group + sample) % len(answers)],
-        learn=learning.learn * scale,
+        learn=learning.learn * recipe.prompts / prompts,
         update=learning.update,
         publish=decoding.publish,
         lag=lag,
     )
-    alone = simulate(replace(setup, learn=0.0, update=0.0, publish=0.0, lag=0), 1 + ALONE)
     simulation = simulate(setup, lag + 2 + MEASURED)
-    tokens = simulation.tokens[-MEASURED:]
-    return Trial(
-        placement=placement,
-        lag=lag,
-        rows=rows,
-        scale=scale,
-        sampling=alone.seconds(1),
-        learning=setup.learn * sum(tokens) / len(tokens) + setup.update,
-        publishing=setup.publish,
-        simulation=simulation,
-    )
+    return Trial(placement=placement, setup=setup, scale=recipe.prompts / prompts, simulation=simulation)
+
+
+def live_rows(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths, process: Process) -> int:
+    """The most live rows of an engine: at most `engine.rows`, and as many rows of mean length as its cache holds."""
+    engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
+    cached = min(cached_tokens_that_fit(recipe, shape, lengths.prompt, machines, process), engine.cache_tokens)
+    return max(1, min(engine.rows, int(cached / lengths.live)))
 
 
 def scale_of(engines: int, samples: int) -> int:
     """The largest divisor of the number of engines that leaves at least `LEAST` samples per iteration, or 1.
 
     >>> scale_of(engines=16, samples=8192), scale_of(engines=8, samples=1024)
-    (8, 1)
+    (16, 2)
     """
     return max((d for d in range(1, engines + 1) if engines % d == 0 and samples // d >= LEAST), default=1)
 

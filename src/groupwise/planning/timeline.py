@@ -19,6 +19,15 @@ def window(simulation: Simulation, warm: int) -> tuple[float, float]:
     return simulation.published[warm - 1], simulation.published[warm + 1]
 
 
+def duration(seconds: float) -> str:
+    """Seconds with their unit, in three digits if there are fewer than 100.
+
+    >>> duration(0.5512), duration(1234.5)
+    ('0.551 s', '1,234 s')
+    """
+    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
+
+
 def lanes(simulation: Simulation, warm: int, columns: int) -> dict[str, list[float]]:
     """Live rows as a share of their largest number, and learning and publishing as shares of time, per column."""
     start, end = window(simulation, warm)
@@ -41,7 +50,7 @@ def timeline_text(simulation: Simulation, warm: int) -> list[str]:
         for name, shares in lanes(simulation, warm, WIDTH).items()
     }
     lines = [f"{name:8}|{text}|" for name, text in drawn.items()]
-    return [*lines, f"{'':8} {'0':<{WIDTH - 12}}{end - start:>10,.0f} s"]
+    return [*lines, f"{'':8} {'0':<{WIDTH - 12}}{duration(end - start):>12}"]
 
 
 def timeline_svg(simulation: Simulation, warm: int, title: str) -> str:
@@ -60,5 +69,5 @@ def timeline_svg(simulation: Simulation, warm: int, title: str) -> str:
         "<style>.rows{fill:#0a7c86}.learn{fill:#b3541e}.publish{fill:#5b3f8c}</style>\n"
         f'<text x="8" y="22">{escape(title)}</text>\n' + "\n".join(shapes) + "\n"
         f'<text x="100" y="{height - 8}">0 s</text>\n'
-        f'<text x="{98 + SVG_WIDTH}" y="{height - 8}" text-anchor="end">{end - start:,.0f} s</text>\n</svg>\n'
+        f'<text x="{98 + SVG_WIDTH}" y="{height - 8}" text-anchor="end">{duration(end - start)}</text>\n</svg>\n'
     )

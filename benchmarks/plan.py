@@ -1,0 +1,87 @@
+"""Compare the seconds of `groupwise plan` with measured runs: `python -m benchmarks.plan`. Prints the table.
+
+The rates of this machine are measured before and after each run, on one thread. The models have random weights and
+rarely end an answer, so all answers have the largest length. Medians over the iterations after the first.
+"""
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+
+import torch
+from benchmarks.memory import COMMON, LARGE, QWEN3, SMALL, tokenizer
+
+from groupwise.config.text import read_recipe
+from groupwise.config.user_code import Permissions, load_use
+from groupwise.data import all_problems
+from groupwise.models import Decoder, Shape, write_model
+from groupwise.planning.machines import Answers, Machines
+from groupwise.planning.plan import plan_run
+from groupwise.training.build import read_inputs
+
+RUNS = {"4 layers of 256": SMALL, "8 layers of 512": LARGE}
+ITERATIONS = 5
+TOKENS = int(COMMON["sampling.max_tokens"])
+
+
+def seconds_of(action: Callable[[], object], repeats: int = 9) -> float:
+    """The median time of an action."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - start)
+    return median(times)
+
+
+def measured_rates(shape: Shape) -> tuple[float, float]:
+    """10^12 operations per second of a product of the model's size, and 10^9 bytes per second of reading memory."""
+    x, weight = torch.randn(512, shape.width), torch.randn(shape.inner, shape.width)
+    operations = 2 * 512 * shape.width * shape.inner / seconds_of(lambda: x @ weight.T)
+    block = torch.randn(16 << 20)
+    return operations / 1e12, block.nbytes / seconds_of(lambda: block.sum()) / 1e9
+
+
+def measure(folder: Path, name: str, sizes: Mapping[str, int]) -> str:
+    """One row: rates, and for sampling and learning the predicted and the measured seconds, with their ratio."""
+    directory, grader = folder / name.replace(" ", "-"), folder / "grader.py"
+    shape = Shape(vocabulary=4096, positions=512, tied=True, **{**sizes, **QWEN3})  # type: ignore[arg-type]
+    write_model(Decoder.new(shape, 0, dtype=torch.float32), directory, tokenizer=tokenizer(shape.vocabulary))
+    grader.write_text("def grade(prompt, answer, gold):\n    return len(answer) % 7\n")
+    fields = {"model": str(directory), **COMMON, "iterations": str(ITERATIONS), "verifier": "grader:grade"}
+    with contextlib.redirect_stdout(sys.stderr):  # it prints the files that it executes
+        use = load_use(Permissions(use=[grader]))
+    recipe = read_recipe("", list(fields.items()), use)
+    prompt = max(len(problem.context) for problem in all_problems(read_inputs(recipe, use).task))
+    before = measured_rates(shape)
+    (folder / "empty.toml").write_text("")
+    options = [word for path, value in fields.items() for word in (f"--{path}", value)]
+    words = [sys.executable, "-m", "groupwise", "train", str(folder / "empty.toml"), *options, "--use", str(grader)]
+    subprocess.run([*words, "--out", str(folder / "runs"), "--name", directory.name], check=True, stdout=sys.stderr)
+    (log,) = folder.glob(f"runs/{directory.name}-*/timings.jsonl")
+    lines = [json.loads(line) for line in log.read_text().splitlines()][1:]
+    tflops, memory = (sum(pair) / 2 for pair in zip(before, measured_rates(shape)))
+    machines = Machines(
+        name="this core", count=1, memory_gib=8.0, device="cpu", tflops=tflops, memory_gb_s=memory, step_ms=1.0,
+        rates="measured", answers=Answers(prompt=prompt, median=TOKENS, spread=0.0),
+    )  # fmt: skip
+    trial = plan_run(recipe, shape, machines, prompt).best
+    cells = [name, f"{tflops * 1e3:,.0f}", f"{memory:,.1f}"]
+    for key, predicted in (("seconds/sample", trial.sampling), ("seconds/learn", trial.learning)):
+        seconds = median(line[key] for line in lines)
+        cells += [f"{predicted:.2f}", f"{seconds:.2f}", f"{predicted / seconds:.2f}"]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    print("| model | GFLOP/s | GB/s | sampling, predicted | s | ratio | learning, predicted | s | ratio |")
+    print("|---" * 9 + "|")
+    with tempfile.TemporaryDirectory() as parent:
+        for run, run_sizes in RUNS.items():
+            print(measure(Path(parent), run, run_sizes), flush=True)

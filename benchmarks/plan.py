@@ -21,23 +21,23 @@ from groupwise.config.text import read_recipe
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import all_problems
 from groupwise.models import Decoder, Shape, write_model
-from groupwise.planning.machines import Answers, Machines
+from groupwise.planning.machines import AssumedLengths, Machines
 from groupwise.planning.plan import plan_run
 from groupwise.training.build import read_inputs
 
 RUNS = {"4 layers of 256": SMALL, "8 layers of 512": LARGE}
 ITERATIONS = 5
+REPEATED = 2.0
 TOKENS = int(COMMON["sampling.max_tokens"])
 
 
-def seconds_of(action: Callable[[], object], repeats: int = 9) -> float:
-    """The median time of an action."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
+def seconds_of(action: Callable[[], object]) -> float:
+    """The mean time of an action over `REPEATED` seconds, in which other processes take their part of the core."""
+    start, count = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - start) < REPEATED or not count:
         action()
-        times.append(time.perf_counter() - start)
-    return median(times)
+        count += 1
+    return elapsed / count
 
 
 def measured_rates(shape: Shape) -> tuple[float, float]:
@@ -69,11 +69,11 @@ def measure(folder: Path, name: str, sizes: Mapping[str, int]) -> str:
     tflops, memory = (sum(pair) / 2 for pair in zip(before, measured_rates(shape)))
     machines = Machines(
         name="this core", count=1, memory_gib=8.0, device="cpu", tflops=tflops, memory_gb_s=memory, step_ms=1.0,
-        rates="measured", answers=Answers(prompt=prompt, median=TOKENS, spread=0.0),
+        rates="measured", lengths=AssumedLengths(prompt=prompt, median=TOKENS, spread=0.0),
     )  # fmt: skip
     trial = plan_run(recipe, shape, machines, prompt).best
     cells = [name, f"{tflops * 1e3:,.0f}", f"{memory:,.1f}"]
-    for key, predicted in (("seconds/sample", trial.sampling), ("seconds/learn", trial.learning)):
+    for key, predicted in (("seconds/sample", trial.sampling()), ("seconds/learn", trial.learning)):
         seconds = median(line[key] for line in lines)
         cells += [f"{predicted:.2f}", f"{seconds:.2f}", f"{predicted / seconds:.2f}"]
     return f"| {' | '.join(cells)} |"

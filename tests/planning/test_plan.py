@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from groupwise.commands.plan_table import plan_lines
+from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_recipe
 from groupwise.data import BadData, Usage
 from groupwise.models import Lora, Shape
 from groupwise.planning.fitting import changed, largest_microbatch, nearest_changes
-from groupwise.planning.machines import Answers, Machines, on_machines, read_machines
+from groupwise.planning.machines import AssumedLengths, Machines, on_machines, read_machines
 from groupwise.planning.memory import Process, microbatch, run_memory
 from groupwise.planning.plan import plan_run
 from groupwise.planning.rates import draw_lengths, learning_seconds, passes, times_of
@@ -28,7 +29,7 @@ LAYER = ATTENTION + 3 * 64 * 256 + 2 * 64
 WEIGHTS = 2 * 1000 * 64 + 4 * LAYER + 64
 EIGHT = Machines(
     name="small", count=8, memory_gib=0.75, tflops=1.0, memory_gb_s=10.0, link_gb_s=1.0, rates="made up",
-    answers=Answers(prompt=100, median=50),
+    lengths=AssumedLengths(prompt=100, median=50),
 )  # fmt: skip
 FIELDS = {"prompts": "16", "method.group_size": "8", "method.minibatches": "2", "sampling.max_tokens": "400"}
 FIELDS |= {"evaluate.problems": "4", "engine.rows": "32", "machine.microbatch_tokens": "2000"}
@@ -50,8 +51,8 @@ def machines_from(tmp_path: Path, text: str) -> Machines:
 
 
 def test_a_machine_file_is_read(tmp_path: Path) -> None:
-    machines = machines_from(tmp_path, FILE + "[answers]\nmedian = 700\n")
-    assert (machines.count, machines.tflops, machines.device, machines.answers.median) == (8, 125.0, "cuda", 700)
+    machines = machines_from(tmp_path, FILE + "[lengths]\nmedian = 700\n")
+    assert (machines.count, machines.tflops, machines.device, machines.lengths.median) == (8, 125.0, "cuda", 700)
     assert machines.memory == int(74.5 * 2**30)
 
 
@@ -59,7 +60,7 @@ def test_a_machine_file_is_read(tmp_path: Path) -> None:
     ("text", "what", "fix"),
     [
         (FILE + "tflop = 3\n", "no field 'tflop'", "did you mean tflops?"),
-        (FILE + "[answers]\nmedain = 3\n", "no field 'medain'", "did you mean median?"),
+        (FILE + "[lengths]\nmedain = 3\n", "no field 'medain'", "did you mean median?"),
         (FILE.replace("count = 8", ""), "Machines needs count", "add count = ..."),
         (FILE.replace("count = 8", "count = 0"), "count is 0", "use a number of devices from 1 to 65536"),
         (FILE.replace("count = 8", "count = 'x'"), "'x' is a string", ""),
@@ -67,7 +68,7 @@ def test_a_machine_file_is_read(tmp_path: Path) -> None:
         (FILE.replace("125", "nan"), "tflops is nan", "use a number above 0"),
         (FILE.replace("link_gb_s = 150.0", ""), "8 devices have no link_gb_s", "add the rate of the link"),
         (FILE + "device = 'tpu'\n", "'tpu' is not one of cuda, cpu", ""),
-        (FILE + "[answers]\nspread = 9.0\n", "spread=9.0", "spread is from 0 to 4"),
+        (FILE + "[lengths]\nspread = 9.0\n", "spread=9.0", "spread is from 0 to 4"),
         ("name = ", "is not TOML", "correct the syntax in that line"),
     ],
 )
@@ -156,7 +157,7 @@ def test_a_model_that_is_not_modelled_is_refused(tmp_path: Path) -> None:
 
 
 def test_seconds_by_hand() -> None:
-    lengths = draw_lengths(Answers(median=50, spread=0.0), 100, 400)
+    lengths = draw_lengths(AssumedLengths(median=50, spread=0.0), 100, 400)
     assert (lengths.mean, lengths.live) == (50, 125)
     times = times_of(RECIPE, SHAPE, EIGHT, lengths, Process(learns=False, split=2))
     active = 4 * (ATTENTION + 3 * 64 * 256) + 1000 * 64
@@ -173,7 +174,7 @@ def test_seconds_by_hand() -> None:
 
 
 def test_lengths_are_cut_at_the_limit() -> None:
-    lengths = draw_lengths(Answers(spread=1.0), 10, 400)
+    lengths = draw_lengths(AssumedLengths(spread=1.0), 10, 400)
     assert max(lengths.answers) == 400 and min(lengths.answers) >= 1
     assert sorted(lengths.answers)[len(lengths.answers) // 2] == pytest.approx(100, rel=0.05)
 
@@ -200,14 +201,21 @@ def test_a_run_that_fits_needs_no_change() -> None:
 def test_the_nearest_recipe_fits_and_each_of_its_changes_is_needed() -> None:
     machines = replace(EIGHT, count=1, memory_gib=0.3155)
 
-    def fits(recipe: object) -> bool:
-        return any_fits(recipe, SHAPE, 100, machines)  # type: ignore[arg-type]
+    def fits(recipe: Recipe) -> bool:
+        return any_fits(recipe, SHAPE, 100, machines)
 
     changes = nearest_changes(RECIPE, SHAPE, fits, 100)
     assert changes and not fits(RECIPE) and fits(changed(RECIPE, list(changes)))
     for change in changes:
         assert not fits(changed(RECIPE, [other for other in changes if other != change]))
     assert nearest_changes(RECIPE, SHAPE, lambda recipe: False, 100) is None
+
+
+def test_only_the_changes_that_are_needed_are_named() -> None:
+    def fits(recipe: Recipe) -> bool:
+        return recipe.engine.cache_tokens <= 1000  # type: ignore[attr-defined]
+
+    assert nearest_changes(RECIPE, SHAPE, fits, 100) == (("engine.cache_tokens", "1000"),)
 
 
 def test_placements_use_all_devices_once() -> None:
@@ -236,7 +244,7 @@ def test_a_plan_has_one_trial_for_each_lag() -> None:
     plan = plan_run(RECIPE, SHAPE, EIGHT, 100)
     assert [trial.lag for trial in plan.trials] == [0, 1, 2, 4]
     assert plan.trials[0].placement.together and not plan.trials[1].placement.together
-    assert plan.best.seconds <= 1.02 * min(trial.seconds for trial in plan.trials)
+    assert plan.best.rate >= 0.98 * max(trial.rate for trial in plan.trials)
     assert plan.reproducible.lag <= 1
     for trial in plan.trials:
         assert trial.simulation.oldest <= trial.lag

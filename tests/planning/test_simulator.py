@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from groupwise.planning.machines import Answers
+from groupwise.planning.machines import AssumedLengths
 from groupwise.planning.rates import draw_lengths
 from groupwise.planning.simulator import Setup, Simulation, simulate
 
-LENGTHS = draw_lengths(Answers(median=60, spread=1.0), prompt=5, limit=400).answers
+LENGTHS = draw_lengths(AssumedLengths(median=60, spread=1.0), prompt=5, limit=400).answers
 
 
 def length(draw: int, sample: int) -> int:

@@ -38,7 +38,7 @@ def plan(
     start = starting_point(given_recipe(file, recipe_name), overrides)
     recipe = read_recipe(start.source, start.fields, use)
     shape = planned_shape(find_model(recipe.model, weights=False))
-    planned = plan_run(recipe, shape, given, given.answers.prompt or longest_prompt(recipe, use))
+    planned = plan_run(recipe, shape, given, given.lengths.prompt or longest_prompt(recipe, use))
     if svg and planned.trials:
         write_svg(planned, Path(svg))
     if as_json:

@@ -124,10 +124,10 @@ def best_lines(planned: Plan) -> list[str]:
     best, pinned = planned.best, planned.reproducible
     if best == pinned:
         return [f"best: {described(best)}; each sample has one version, so runs are reproducible"]
-    gain = pinned.seconds / best.seconds
+    share = pinned.rate / best.rate
     return [
         f"best: {described(best)}",
-        f"best with one version per sample, which is reproducible: {described(pinned)}, {gain:.2f} times as long",
+        f"best with one version per sample, which is reproducible: {described(pinned)}; {share:.0%} of its tokens/s",
     ]
 
 

@@ -15,7 +15,7 @@ MOST_DEVICES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class AssumedLengths:
     """The lengths that the plan assumes, in tokens: those of answers are log-normal, cut at `sampling.max_tokens`.
 
     `prompt` is the longest prompt; 0 means that of the recipe's task. `median` is that of the answers; 0 means a
@@ -54,7 +54,7 @@ class Machines:
     step_ms: float = 5.0
     device: Literal["cuda", "cpu"] = "cuda"
     rates: str
-    answers: Answers = Answers()
+    lengths: AssumedLengths = AssumedLengths()
 
     def __post_init__(self) -> None:
         check_types(self)

@@ -145,7 +145,7 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
 
 
 def critics(recipe: Recipe) -> int:
-    """The number of value models with a trained trunk of their own."""
+    """The number of value models whose own trunk is trained."""
     parts = [part for _, part in recipe.method.models_in_use]
     return sum(isinstance(part, ValueModel) and part.trunk == "own" and part.trains_trunk for part in parts)
 

@@ -14,7 +14,7 @@ from groupwise.planning.shapes import Sparse, weights_of
 from groupwise.planning.splits import Placement, Trial, any_fits, try_all
 
 NEAR = 0.02
-"""Trials whose seconds differ by at most this share count as equally fast."""
+"""Trials whose tokens per second differ by at most this share count as equally fast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +63,9 @@ class Plan:
 
 
 def smallest_lag(trials: Sequence[Trial]) -> Trial:
-    """The trial with the smallest lag whose seconds are within `NEAR` of the fewest."""
-    fewest = min(trial.seconds for trial in trials)
-    return min((trial for trial in trials if trial.seconds <= fewest * (1 + NEAR)), key=lambda trial: trial.lag)
+    """The trial with the smallest lag whose tokens per second are within `NEAR` of the most."""
+    most = max(trial.rate for trial in trials)
+    return min((trial for trial in trials if trial.rate >= most * (1 - NEAR)), key=lambda trial: trial.lag)
 
 
 def plan_run(recipe: Recipe, shape: Shape, machines: Machines, prompt: int) -> Plan:
@@ -76,8 +76,8 @@ def plan_run(recipe: Recipe, shape: Shape, machines: Machines, prompt: int) -> P
     longest = prompt + recipe.sampling.max_tokens
     if longest > shape.positions:
         what = f"prompt and answer may have {longest:,} tokens, and the model takes {shape.positions:,}"
-        raise Usage(what, fix="lower sampling.max_tokens, or answers.prompt in the machine file")
-    lengths = draw_lengths(machines.answers, prompt, recipe.sampling.max_tokens)
+        raise Usage(what, fix="lower sampling.max_tokens, or lengths.prompt in the machine file")
+    lengths = draw_lengths(machines.lengths, prompt, recipe.sampling.max_tokens)
     trials = tuple(try_all(recipe, shape, machines, lengths))
     plan = Plan(recipe=recipe, shape=shape, machines=machines, lengths=lengths, trials=trials)
     if trials:

@@ -6,7 +6,7 @@ from random import Random
 
 from groupwise.config.recipe import Recipe
 from groupwise.models import Shape
-from groupwise.planning.machines import Answers, Machines
+from groupwise.planning.machines import AssumedLengths, Machines
 from groupwise.planning.memory import BYTES, Process, key_value_bytes, run_memory
 from groupwise.planning.shapes import active_weights, weights_of
 
@@ -32,14 +32,14 @@ class Lengths:
         return self.prompt + sum(n * n for n in self.answers) / (2 * sum(self.answers))
 
 
-def draw_lengths(answers: Answers, prompt: int, limit: int) -> Lengths:
+def draw_lengths(assumed: AssumedLengths, prompt: int, limit: int) -> Lengths:
     """Draw lengths from the log-normal distribution of a machine file, cut at `limit`. The seed is fixed.
 
-    >>> draw_lengths(Answers(median=100, spread=0.0), prompt=7, limit=400).answers[:3]
+    >>> draw_lengths(AssumedLengths(median=100, spread=0.0), prompt=7, limit=400).answers[:3]
     (100, 100, 100)
     """
-    random, median = Random(0), answers.median or max(1, limit // 4)
-    drawn = (median * math.exp(answers.spread * random.gauss(0, 1)) for _ in range(DRAWN))
+    random, median = Random(0), assumed.median or max(1, limit // 4)
+    drawn = (median * math.exp(assumed.spread * random.gauss(0, 1)) for _ in range(DRAWN))
     return Lengths(prompt=prompt, answers=tuple(min(limit, max(1, round(length))) for length in drawn))
 
 

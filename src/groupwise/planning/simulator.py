@@ -46,7 +46,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class BusyTime:
     """A time in which the learner is busy, in seconds from the start: it trains, or it publishes weights."""
 
     kind: Literal["learn", "publish"]
@@ -64,7 +64,7 @@ class Simulation:
     published: tuple[float, ...]
     tokens: tuple[int, ...]
     oldest: int
-    spans: tuple[Span, ...]
+    spans: tuple[BusyTime, ...]
     live: tuple[tuple[float, int], ...]
 
     def seconds(self, warm: int) -> float:
@@ -162,7 +162,7 @@ class _Run:
     waiting: deque[tuple[int, int]] = field(default_factory=deque)  # (draw, sample)
     published: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)  # of each launched iteration
-    spans: list[Span] = field(default_factory=list)
+    spans: list[BusyTime] = field(default_factory=list)
     live: list[tuple[float, int]] = field(default_factory=list)
     oldest: int = 0
 
@@ -225,7 +225,7 @@ class _Run:
     def begin(self, state: Literal["learn", "publish"], seconds: float) -> None:
         """The learner is busy for some seconds from now on."""
         self.state, self.until = state, self.now + seconds
-        self.spans.append(Span(kind=state, start=self.now, end=self.until))
+        self.spans.append(BusyTime(kind=state, start=self.now, end=self.until))
 
     def advance(self) -> None:
         """Go to the next event: the end of a row, or of the learner's work."""

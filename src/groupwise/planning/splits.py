@@ -112,7 +112,7 @@ def placements(
     count = machines.count
     splits = [1 << i for i in range(count.bit_length())]
     if together:
-        options = (Placement(devices=count, generators=count - count % s, learners=count, split=s) for s in splits)
+        options = (Placement(devices=count, generators=count // s * s, learners=count, split=s) for s in splits)
         yield from [p for p in options if fitting(p, recipe, shape, context, machines)][:1]
         return
     for split in splits:
@@ -180,7 +180,7 @@ def scale_of(engines: int, samples: int) -> int:
     >>> scale_of(engines=16, samples=8192), scale_of(engines=8, samples=1024)
     (16, 2)
     """
-    return max((d for d in range(1, engines + 1) if engines % d == 0 and samples // d >= LEAST), default=1)
+    return max((d for d in range(1, engines + 1) if engines // d * d == engines and samples // d >= LEAST), default=1)
 
 
 def try_all(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths) -> list[Trial]:
@@ -196,7 +196,7 @@ def try_all(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths) 
     splits = list(placements(recipe, shape, lengths.prompt, machines, together=False))
     near = splits
     for lag in LAGS[1:] if splits else ():
-        best.append(min(trials(lag, near), key=lambda trial: trial.seconds))
+        best.append(max(trials(lag, near), key=lambda trial: trial.rate))
         at = splits.index(best[-1].placement)
         near = splits[max(0, at - 1) : at + 2]
     return best

@@ -1,18 +1,18 @@
-"""Compare the seconds of `groupwise plan` with measured runs: `python -m benchmarks.plan`. Prints the table.
+"""Compare the seconds of `groupwise plan` with measured runs: `python -m benchmarks.plan`. Prints a table.
 
-The rates of this machine are measured before and after each run, on one thread. The models have random weights and
-rarely end an answer, so all answers have the largest length. Medians over the iterations after the first.
+All seconds are CPU seconds of one thread, since other processes may share the core. Those of an iteration are the
+difference between a run of several iterations and one of a single iteration, divided by their number. The models have
+random weights and rarely end an answer, so all answers have the largest length.
 """
 
 import contextlib
-import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import median
 
 import torch
 from benchmarks.memory import COMMON, LARGE, QWEN3, SMALL, tokenizer
@@ -26,15 +26,15 @@ from groupwise.planning.plan import plan_run
 from groupwise.training.build import read_inputs
 
 RUNS = {"4 layers of 256": SMALL, "8 layers of 512": LARGE}
-ITERATIONS = 5
+ITERATIONS = 4
 REPEATED = 2.0
 TOKENS = int(COMMON["sampling.max_tokens"])
 
 
 def seconds_of(action: Callable[[], object]) -> float:
-    """The mean time of an action over `REPEATED` seconds, in which other processes take their part of the core."""
-    start, count = time.perf_counter(), 0
-    while (elapsed := time.perf_counter() - start) < REPEATED or not count:
+    """The mean CPU time of an action, over `REPEATED` seconds."""
+    start, count = time.process_time(), 0
+    while (elapsed := time.process_time() - start) < REPEATED or not count:
         action()
         count += 1
     return elapsed / count
@@ -49,39 +49,43 @@ def measured_rates(shape: Shape) -> tuple[float, float]:
 
 
 def measure(folder: Path, name: str, sizes: Mapping[str, int]) -> str:
-    """One row: rates, and for sampling and learning the predicted and the measured seconds, with their ratio."""
+    """One row: rates, the predicted seconds of sampling and of learning, those measured for both, and the ratio."""
     directory, grader = folder / name.replace(" ", "-"), folder / "grader.py"
     shape = Shape(vocabulary=4096, positions=512, tied=True, **{**sizes, **QWEN3})  # type: ignore[arg-type]
     write_model(Decoder.new(shape, 0, dtype=torch.float32), directory, tokenizer=tokenizer(shape.vocabulary))
     grader.write_text("def grade(prompt, answer, gold):\n    return len(answer) % 7\n")
-    fields = {"model": str(directory), **COMMON, "iterations": str(ITERATIONS), "verifier": "grader:grade"}
+    fields = {"model": str(directory), **COMMON, "verifier": "grader:grade"}
     with contextlib.redirect_stdout(sys.stderr):  # it prints the files that it executes
         use = load_use(Permissions(use=[grader]))
     recipe = read_recipe("", list(fields.items()), use)
     prompt = max(len(problem.context) for problem in all_problems(read_inputs(recipe, use).task))
-    before = measured_rates(shape)
     (folder / "empty.toml").write_text("")
     options = [word for path, value in fields.items() for word in (f"--{path}", value)]
     words = [sys.executable, "-m", "groupwise", "train", str(folder / "empty.toml"), *options, "--use", str(grader)]
-    subprocess.run([*words, "--out", str(folder / "runs"), "--name", directory.name], check=True, stdout=sys.stderr)
-    (log,) = folder.glob(f"runs/{directory.name}-*/timings.jsonl")
-    lines = [json.loads(line) for line in log.read_text().splitlines()][1:]
-    tflops, memory = (sum(pair) / 2 for pair in zip(before, measured_rates(shape)))
+    words += ["--out", str(folder / "runs")]
+    tflops, memory = measured_rates(shape)
+    one, several = (cpu_seconds([*words, "--iterations", str(n)]) for n in (1, 1 + ITERATIONS))
     machines = Machines(
         name="this core", count=1, memory_gib=8.0, device="cpu", tflops=tflops, memory_gb_s=memory, step_ms=1.0,
         rates="measured", lengths=AssumedLengths(prompt=prompt, median=TOKENS, spread=0.0),
     )  # fmt: skip
     trial = plan_run(recipe, shape, machines, prompt).best
-    cells = [name, f"{tflops * 1e3:,.0f}", f"{memory:,.1f}"]
-    for key, predicted in (("seconds/sample", trial.sampling()), ("seconds/learn", trial.learning)):
-        seconds = median(line[key] for line in lines)
-        cells += [f"{predicted:.2f}", f"{seconds:.2f}", f"{predicted / seconds:.2f}"]
-    return f"| {' | '.join(cells)} |"
+    predicted, measured = trial.sampling() + trial.learning, (several - one) / ITERATIONS
+    cells = [name, f"{tflops * 1e3:,.0f}", f"{memory:,.1f}", f"{trial.sampling():.2f}", f"{trial.learning:.2f}"]
+    return f"| {' | '.join([*cells, f'{measured:.2f}', f'{predicted / measured:.2f}'])} |"
+
+
+def cpu_seconds(words: list[str]) -> float:
+    """The CPU seconds of a command and its children."""
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0, words
+    return usage.ru_utime + usage.ru_stime
 
 
 if __name__ == "__main__":
-    print("| model | GFLOP/s | GB/s | sampling, predicted | s | ratio | learning, predicted | s | ratio |")
-    print("|---" * 9 + "|")
+    print("| model | GFLOP/s | GB/s | sampling, predicted s | learning, predicted s | both, measured s | ratio |")
+    print("|---" * 7 + "|")
     with tempfile.TemporaryDirectory() as parent:
         for run, run_sizes in RUNS.items():
             print(measure(Path(parent), run, run_sizes), flush=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from benchmarks.memory import COMMON, LARGE, QWEN3, SMALL, tokenizer
+from benchmarks.memory import COMMON, QWEN3, SMALL, tokenizer
 
 from groupwise.config.text import read_recipe
 from groupwise.config.user_code import Permissions, load_use
@@ -25,7 +25,7 @@ from groupwise.planning.machines import AssumedLengths, Machines
 from groupwise.planning.plan import plan_run
 from groupwise.training.build import read_inputs
 
-RUNS = {"4 layers of 256": SMALL, "8 layers of 512": LARGE}
+RUNS = {"4 layers of 256": SMALL}
 ITERATIONS = 4
 REPEATED = 2.0
 TOKENS = int(COMMON["sampling.max_tokens"])

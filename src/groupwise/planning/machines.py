@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Literal
 
 from groupwise.config.devices import AUTO
+from groupwise.config.problems import HELP
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import read
-from groupwise.data import check_types
+from groupwise.data import Usage, check_types
 
+SHOWN = "groupwise plan --help shows a machine file"
+LARGEST = 1e9
+"""The largest memory and the largest rate of a device."""
 MOST_DEVICES = 1 << 16
 """The largest number of devices that is planned."""
 
@@ -61,8 +65,9 @@ class Machines:
         if not 1 <= self.count <= MOST_DEVICES:
             raise ValueError(f"count is {self.count}\nuse a number of devices from 1 to {MOST_DEVICES}")
         for name in ("memory_gib", "tflops", "memory_gb_s", "link_gb_s"):
-            if not 0 < getattr(self, name) <= inf:
-                raise ValueError(f"{name} is {getattr(self, name)}\nuse a number above 0")
+            rate, bounded = getattr(self, name), name != "link_gb_s"  # one device has no link
+            if not 0 < rate <= (LARGEST if bounded else inf):
+                raise ValueError(f"{name} is {rate}\nuse a number above 0, and at most {LARGEST:g}")
         if not 0 <= self.step_ms < inf:
             raise ValueError(f"step_ms is {self.step_ms}\nuse a number of milliseconds of at least 0")
         if self.count > 1 and self.link_gb_s == inf:
@@ -76,7 +81,12 @@ class Machines:
 
 def read_machines(file: str | Path) -> Machines:
     """Read a machine file. `Usage` with all errors: unknown keys, missing keys, values out of range."""
-    return read(Machines, Path(file))
+    try:
+        return read(Machines, Path(file))
+    except Usage as error:
+        raise Usage(
+            error.what, evidence=error.evidence.replace(HELP, SHOWN), fix=error.fix.replace(HELP, SHOWN)
+        ) from error
 
 
 def on_machines(recipe: Recipe, machines: Machines) -> Recipe:

@@ -17,7 +17,9 @@ LAGS = (0, 1, 2, 4)
 SPLITS = 7
 """The most splits into generators and learners that are tried."""
 MEASURED = 3
-"""Iterations of a simulation that count, after `lag + 2` that do not."""
+"""Iterations of a simulation that count: the same ones, with the same lengths, for each lag and split."""
+WARM = 4
+"""The first iterations of a simulation, which do not count."""
 ALONE = 2
 """Iterations of a simulation of sampling alone."""
 LEAST = 512
@@ -77,8 +79,8 @@ class Trial:
 
     @property
     def warm(self) -> int:
-        """The first iterations, which do not count."""
-        return self.lag + 2
+        """The number of first iterations that do not count."""
+        return WARM
 
     @property
     def seconds(self) -> float:
@@ -163,7 +165,7 @@ def try_placement(
         publish=decoding.publish,
         lag=lag,
     )
-    simulation = simulate(setup, lag + 2 + MEASURED)
+    simulation = simulate(setup, WARM + MEASURED)
     return Trial(placement=placement, setup=setup, scale=recipe.prompts / prompts, simulation=simulation)
 
 

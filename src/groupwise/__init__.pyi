@@ -41,6 +41,7 @@ from groupwise.config.other_names import OTHER_NAMES as OTHER_NAMES
 from groupwise.config.other_names import other_name_fix as other_name_fix
 from groupwise.config.packaged import find_recipe as find_recipe
 from groupwise.config.packaged import given_recipe as given_recipe
+from groupwise.config.recipe import Cluster as Cluster
 from groupwise.config.recipe import Columns as Columns
 from groupwise.config.recipe import Evaluate as Evaluate
 from groupwise.config.recipe import Machine as Machine
@@ -203,6 +204,10 @@ from groupwise.learner.optimizer import AdamW as AdamW
 from groupwise.learner.plan import StepPlan as StepPlan
 from groupwise.learner.plan import make_plan as make_plan
 from groupwise.learner.plan import measure_plan as measure_plan
+from groupwise.learner.ranks import Alone as Alone
+from groupwise.learner.ranks import Ranks as Ranks
+from groupwise.learner.ranks import Replicas as Replicas
+from groupwise.learner.ranks import check_lanes as check_lanes
 from groupwise.learner.routing import Routing as Routing
 from groupwise.learner.routing import check_routing as check_routing
 from groupwise.learner.routing import mixture as mixture

@@ -89,7 +89,18 @@ def _numbers(left: ast.expr, right: ast.expr) -> bool:
     return not isinstance(right, ast.Tuple | ast.Dict) and ast.unparse(right) in REMAINDERS
 
 
-REMAINDERS = ("PROBLEMS", "self.kv_heads", "many", "few", "vocabulary", "every", "settings.save_every", "n")
+REMAINDERS = (
+    "ranks",
+    "ranks.lanes",
+    "PROBLEMS",
+    "self.kv_heads",
+    "many",
+    "few",
+    "vocabulary",
+    "every",
+    "settings.save_every",
+    "n",
+)
 REMAINDERS += (
     "len(places)",
     "len(streams)",

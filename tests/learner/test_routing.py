@@ -245,20 +245,3 @@ def test_an_auxiliary_loss_of_a_user_adds_its_gradient(model: TransformersModel)
     taken = learner(model).step(b, whole, OBJECTIVE, NONE, (Supervised(), RouterBalance(0.0)))  # pyright: ignore
     mean = float(forward(learner(model).model, b, temperature=0.7)[0].detach().mean())  # pyright: ignore[reportArgumentType]
     assert taken.auxiliary == {"auxiliary/Supervised": pytest.approx(-mean)}
-
-
-def test_the_balance_of_two_ranks_adds_up_to_that_of_one(model: TransformersModel) -> None:
-    """Load and divisor count the whole step, not the microbatches of a rank."""
-    pieces = StepPlan((tuple(range(3)), tuple(range(3, 12))))
-    balance = (RouterBalance(0.5),)
-
-    def term(rank: int, ranks: int) -> tuple[torch.Tensor, float]:
-        it = learner(model)
-        it.rank, it.ranks = rank, ranks
-        *_, values = it._backward(OBJECTIVE.prepare(batch()), pieces, OBJECTIVE, NONE, balance)
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in it.model.parameters()]
-        return torch.cat([g.flatten() for g in gradients]), values["routing/balance"]
-
-    (one, value), *parts = term(0, 1), term(0, 2), term(1, 2)
-    assert sum(part for _, part in parts) == pytest.approx(value, rel=1e-5)
-    assert (sum(part for part, _ in parts) - one).norm() < 1e-5 * one.norm()

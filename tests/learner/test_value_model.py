@@ -132,16 +132,6 @@ def test_gradients_are_those_of_plain_forwards_for_any_microbatches(name: str) -
             assert len(actual[key]) == len(x) and (not len(x) or close(actual[key], x, 1e-11)), (key, step)
 
 
-@pytest.mark.parametrize("name", ["own", "shared"])
-def test_gradients_of_simulated_ranks_add_up(name: str) -> None:
-    """Three microbatches on two ranks, one of them empty: the divisors are those of the whole step."""
-    part, batch = TRUNKS[name], valued()
-    wanted = backward(learner(part), batch, WHOLE, part)
-    ranks = [backward(learner(part, rank=rank, ranks=2), batch, PLANS[1], part) for rank in (0, 1)]
-    for key, x in wanted.items():
-        assert close(ranks[0][key] + ranks[1][key], x, 1e-11), key
-
-
 def test_worked_numbers_of_the_losses() -> None:
     """V = [.9, .1, .55], V_old = .5, G = [1, 1, 0], clip .2: the larger errors are [.09, .81, .3025]."""
     batch = pack([rollout_of([1.0], lengths=[3])])

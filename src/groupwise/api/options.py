@@ -15,7 +15,7 @@ class RunOptions:
     the call or the command line that a start records. A start puts its directory into `out`, by the `name` or that of
     the recipe. A continuation with `strict` fails at a damaged
     checkpoint, with `changed` accepts a changed reward, recipe, tokenizer or template, and with `iterations` extends
-    the run. `Usage` for a value of the wrong type.
+    the run, and with `ranks` continues on so many processes. `Usage` for a value of the wrong type.
     """
 
     allowed: Permissions = Permissions()  # noqa: RUF009
@@ -26,6 +26,7 @@ class RunOptions:
     strict: bool = False
     changed: bool = False
     iterations: int | None = None
+    ranks: int | None = None
 
     def __post_init__(self) -> None:
         check_types(self)

@@ -85,6 +85,7 @@ def resume(
     strict: bool = False,
     changed: bool = False,
     iterations: int | None = None,
+    ranks: int | None = None,
     stop_after: float | None = None,
     on_iteration: OnIteration | None = None,
     unsafe_local_exec: bool = False,
@@ -93,6 +94,7 @@ def resume(
     judges: Sequence[str] = (),
 ) -> Run:
     """Continue a run from its newest checkpoint, and return it. `iterations` is the new total number of iterations.
+    `ranks` is the number of the learner's processes this time; it divides the run's lanes.
 
     `reward` is the reward that the run was started with, if it was a function. `changed` accepts a changed reward,
     recipe, tokenizer or template. The other arguments are those of `train`. A run of phases continues with its first
@@ -105,7 +107,7 @@ def resume(
     )
     options = RunOptions(
         allowed=allowed, stop_after=stop_after, command="gw.resume(...)",
-        strict=strict, changed=changed, iterations=iterations,
+        strict=strict, changed=changed, iterations=iterations, ranks=ranks,
     )  # fmt: skip
     control = control_of(on_iteration)
 

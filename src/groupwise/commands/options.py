@@ -214,6 +214,7 @@ COMMANDS = (
             option("--changed", action="store_true",
                    help="continue although recipe, tokenizer, template or logs were changed"),
             option("--iterations", type=count, metavar="N", help="extend the run to N iterations"),
+            option("--ranks", type=count, metavar="N", help="continue on N processes; N divides the run's lanes"),
             STOP, PUSH, *PERMISSIONS,
         ),
     ),

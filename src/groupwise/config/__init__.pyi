@@ -4,6 +4,7 @@ from groupwise.config.other_names import OTHER_NAMES as OTHER_NAMES
 from groupwise.config.other_names import other_name_fix as other_name_fix
 from groupwise.config.packaged import find_recipe as find_recipe
 from groupwise.config.packaged import given_recipe as given_recipe
+from groupwise.config.recipe import Cluster as Cluster
 from groupwise.config.recipe import Columns as Columns
 from groupwise.config.recipe import Evaluate as Evaluate
 from groupwise.config.recipe import Machine as Machine

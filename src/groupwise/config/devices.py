@@ -1,4 +1,4 @@
-"""Resolves the setting `auto` for device and dtype on this machine."""
+"""Resolves the setting `auto` for device and dtype on this machine, and the number of lanes."""
 
 from dataclasses import replace
 
@@ -35,9 +35,12 @@ def dtype_of(name: str, device: str) -> str:
 
 
 def resolved(recipe: Recipe) -> Recipe:
-    """The recipe with a concrete dtype. Its device may remain `auto`, so that a run continues on another machine."""
-    machine = recipe.machine
-    return replace(recipe, machine=replace(machine, dtype=dtype_of(machine.dtype, machine.device)))
+    """The recipe with a concrete dtype and number of lanes. Its device may remain `auto`, so that a run continues on
+    another machine.
+    """
+    machine, cluster = recipe.machine, recipe.cluster
+    machine = replace(machine, dtype=dtype_of(machine.dtype, machine.device))
+    return replace(recipe, machine=machine, cluster=replace(cluster, lanes=cluster.lanes or cluster.ranks))
 
 
 def device_label(device: torch.device) -> str:

@@ -26,6 +26,7 @@ SECTIONS: dict[str, tuple[str, str]] = {
     "engine": ("groupwise.rollout.native", "Native"),
     "optimizer": ("groupwise.learner.optimizer", "AdamW"),
     "machine": ("groupwise.config.recipe", "Machine"),
+    "cluster": ("groupwise.config.recipe", "Cluster"),
     "evaluate": ("groupwise.config.recipe", "Evaluate"),
     "save": ("groupwise.config.recipe", "Save"),
 }
@@ -113,6 +114,9 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "machine.compile": ("compiled elementwise kernels, for GPUs", "", "true"),
     "machine.deadline": ("the time limit of one draw", "seconds", "120"),
     "machine.verdict_deadline": ("the time limit of one call of your grade function or environment", "seconds", "30"),
+    "cluster.ranks": ("processes on this host that share the microbatches of each optimizer step", "processes", "2"),
+    "cluster.lanes": ("gradient sums of a step, a power of two; equal lanes give equal bits on any ranks", "", "4"),
+    "cluster.deadline": ("the time limit of one rank's wait for another", "seconds", "60"),
     "evaluate.every": ("iterations between two evaluations; 0: only first and last", "iterations", "10"),
     "evaluate.problems": ("held-out problems of an evaluation", "problems", "128"),
     "evaluate.samples": ("sampled answers to each problem, beside the greedy one", "answers", "4"),

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from groupwise.data import EngineKind, Sampling, Strategy, check_types
-from groupwise.learner import AdamW
+from groupwise.learner import AdamW, check_lanes
 from groupwise.methods import Method
 from groupwise.models import Lora
 from groupwise.rollout import Independent, Native, Turns
 
-__all__ = ["Columns", "Evaluate", "Machine", "Recipe", "Save"]
+__all__ = ["Cluster", "Columns", "Evaluate", "Machine", "Recipe", "Save"]
 
 
 def at_least(value: object, **least: float) -> None:
@@ -123,6 +123,31 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The processes of the learner: `ranks` on this host share the microbatches of each optimizer step.
+
+    A step adds its gradients in `lanes` sums, and these in a fixed tree. So equal `lanes` give equal bits on any number
+    of ranks that divides them; other `lanes` are another run. 0 lanes are as many as `ranks` when the run starts; its
+    recipe holds the number. Lanes are a power of two. `deadline` limits the wait of one rank for another, in seconds.
+    """
+
+    ranks: int = 1
+    lanes: int = 0
+    deadline: float = 600.0
+
+    def __post_init__(self) -> None:
+        at_least(self, ranks=1, lanes=0)
+        if not self.deadline > 0:
+            raise ValueError("deadline must be above 0 seconds")
+        if not self.lanes and self.ranks & (self.ranks - 1):
+            raise ValueError(
+                f"ranks is {self.ranks}: the gradients of the ranks are added in a binary tree\n"
+                f"use a power of two for ranks, such as {1 << self.ranks.bit_length() - 1}"
+            )
+        check_lanes(self.lanes or self.ranks, self.ranks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
     """Held-out evaluation before the first iteration, every `every` iterations (0: not in between) and after the last.
 
@@ -194,6 +219,7 @@ class Recipe:
     engine: EngineKind = Native()  # noqa: RUF009
     optimizer: AdamW = AdamW()  # noqa: RUF009
     machine: Machine = Machine()
+    cluster: Cluster = Cluster()
     evaluate: Evaluate = Evaluate()
     save: Save = Save()
     sinks: tuple[str, ...] = ()

@@ -7,6 +7,10 @@ from groupwise.learner.optimizer import AdamW as AdamW
 from groupwise.learner.plan import StepPlan as StepPlan
 from groupwise.learner.plan import make_plan as make_plan
 from groupwise.learner.plan import measure_plan as measure_plan
+from groupwise.learner.ranks import Alone as Alone
+from groupwise.learner.ranks import Ranks as Ranks
+from groupwise.learner.ranks import Replicas as Replicas
+from groupwise.learner.ranks import check_lanes as check_lanes
 from groupwise.learner.routing import Routing as Routing
 from groupwise.learner.routing import check_routing as check_routing
 from groupwise.learner.routing import mixture as mixture

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from groupwise.data import Batch
 from groupwise.learner.forward import States
+from groupwise.learner.lanes import order_of
+from groupwise.learner.ranks import Alone, Ranks
 from groupwise.learner.routing import RoutedForward
 from groupwise.models import Shared
 
@@ -37,12 +39,18 @@ class Forwards:
     """An auxiliary loss's input: the microbatches of one optimizer step on all ranks, before their forward passes.
 
     Divisors must count the whole step. `routed` creates the recorder of expert choices of one forward; None for a dense
-    model.
+    model. A loss that forwards the microbatches itself forwards those `of_rank`, and adds its numbers with `ranks.add`.
     """
 
     model: Any
     microbatches: Sequence[Batch]
     routed: Callable[[], RoutedForward | None]
+    ranks: Ranks = Alone()  # noqa: RUF009
+
+    @property
+    def of_rank(self) -> list[Batch]:
+        """The microbatches that this rank computes."""
+        return [self.microbatches[i] for i in order_of(self.ranks, self.ranks.rank, len(self.microbatches))]
 
 
 Term = Callable[[Forwarded], Float[Tensor, ""]]
@@ -87,7 +95,9 @@ class RouterBalance:
         samples = [s for b in step.microbatches for s in b.samples]
         tokens = sum(len(s.context) + len(s.tokens) - 1 for s in samples if s.tokens)
         several = len(step.microbatches) > 1
-        load = torch.stack([_load(step, b) for b in step.microbatches]).sum(0) if several else None
+        load = torch.stack([_load(step, b) for b in step.of_rank]).sum(0) if several else None
+        if load is not None:
+            step.ranks.add([load])
 
         def term(forwarded: Forwarded) -> Float[Tensor, ""]:
             routed = forwarded.routed
@@ -104,6 +114,7 @@ def _load(step: Forwards, microbatch: Batch) -> Float[Tensor, "routers count"]:
     """The number of tokens that each expert gets in a microbatch, by an extra forward pass without gradient."""
     routed = step.routed()
     assert routed is not None, "a balanced model has routers"
-    contexts, tokens, contents = zip(*((s.context, s.tokens, s.content) for s in microbatch.samples))
-    routed(step.model, microbatch, Shared.of(contexts, tokens, contents=contents, device=microbatch.place.device))
+    samples, device = microbatch.samples, microbatch.place.device
+    contexts, tokens, contents = ([getattr(s, name) for s in samples] for name in ("context", "tokens", "content"))
+    routed(step.model, microbatch, Shared.of(contexts, tokens, contents=contents, device=device))
     return routed.load()

@@ -1,5 +1,6 @@
 """Plan an iteration: its optimizer steps and their microbatches, by prompts, groups and lengths of the samples."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,22 +15,13 @@ Microbatch = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The plan of one optimizer step: its samples, divided into microbatches."""
+    """The plan of one optimizer step: its samples, divided into microbatches. A microbatch may be empty."""
 
     microbatches: tuple[Microbatch, ...]
 
     @property
     def samples(self) -> tuple[int, ...]:
         return tuple(i for microbatch in self.microbatches for i in microbatch)
-
-    def of_rank(self, rank: int, ranks: int) -> tuple[int, ...]:
-        """The indices of the microbatches that a rank computes; -1 is an empty one, so that all ranks run equally many.
-
-        >>> [StepPlan(((0,), (1,), (2,))).of_rank(rank, 2) for rank in (0, 1)]
-        [(0, 2), (1, -1)]
-        """
-        count = len(self.microbatches)
-        return tuple(i if i < count else -1 for i in range(rank, -(-count // ranks) * ranks, ranks))
 
 
 def make_plan(
@@ -40,13 +32,15 @@ def make_plan(
     permutation: Callable[[int], Sequence[int]],
     microbatch_tokens: int,
     couples: Couples = "token",
+    lanes: int = 1,
 ) -> tuple[StepPlan, ...]:
     """Split an iteration's samples into steps of `size` prompts (or as many samples on average) and into microbatches.
 
     A short iteration has fewer steps, the last possibly smaller. `permutation(n)` is the keyed order in which prompts
     or samples are dealt. A microbatch holds at most `microbatch_tokens` tokens, equal contexts counted once; a longer
     sample is a microbatch alone. If the objective couples a group, no microbatch and no step splits a group; if it
-    couples a step, the step is one microbatch.
+    couples a step, the step is one microbatch. The number of microbatches of a step is a multiple of `lanes`; the last
+    ones are empty if the step has too few samples.
     """
     rollouts = batch.rollouts.index[batch.groups.index].tolist()
     members: dict[int, list[int]] = {}
@@ -67,18 +61,38 @@ def make_plan(
     coupled = {"group": batch.groups.index.tolist(), "step": [0] * len(batch)}
     whole = coupled.get(couples, list(range(len(batch))))
     steps = [sorted(samples, key=lambda i: (whole[i], i)) for samples in dealt]
-    return tuple(StepPlan(_microbatches(batch, samples, whole, microbatch_tokens)) for samples in steps)
+    return tuple(StepPlan(_in_lanes(batch, samples, whole, microbatch_tokens, lanes)) for samples in steps)
 
 
-def measure_plan(steps: Sequence[StepPlan], batch: Batch, *, microbatch_tokens: int) -> tuple[StepPlan, ...]:
+def measure_plan(
+    steps: Sequence[StepPlan], batch: Batch, *, microbatch_tokens: int, lanes: int = 1
+) -> tuple[StepPlan, ...]:
     """The microbatches for old log-probs: those of the first step, then new ones for the other samples.
 
     Only the first step runs at the weights that computed the measures. Its ratio is exactly 1, which needs the same
     microbatches.
     """
     samples = sorted(i for step in steps[1:] for i in step.samples)
-    later = _microbatches(batch, samples, list(range(len(batch))), microbatch_tokens)
-    return (*steps[:1], *([StepPlan(later)] if later else []))
+    if not samples:
+        return tuple(steps[:1])
+    return (*steps[:1], StepPlan(_in_lanes(batch, samples, list(range(len(batch))), microbatch_tokens, lanes)))
+
+
+def _in_lanes(
+    batch: Batch, samples: list[int], whole: list[int], microbatch_tokens: int, lanes: int
+) -> tuple[Microbatch, ...]:
+    """Split a step into a multiple of `lanes` microbatches: with several lanes, into equally large ones, as far as
+    whole samples allow.
+    """
+    microbatches = _microbatches(batch, samples, whole, microbatch_tokens)
+    if lanes == 1:
+        return microbatches
+    count = -(-len(microbatches) // lanes) * lanes
+    budgets = range(1, microbatch_tokens + 1)
+    # A larger budget never needs more microbatches, so the smallest one with at most `count` is found by bisection.
+    least = bisect_left(budgets, -count, key=lambda budget: -len(_microbatches(batch, samples, whole, budget)))
+    even = _microbatches(batch, samples, whole, budgets[min(least, len(budgets) - 1)])
+    return (*even, *((),) * (count - len(even)))
 
 
 def _microbatches(batch: Batch, samples: list[int], whole: list[int], microbatch_tokens: int) -> tuple[Microbatch, ...]:

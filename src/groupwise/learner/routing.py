@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -9,10 +10,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Usage
+from groupwise.data import Batch, Sample, Usage
+from groupwise.learner.lanes import joined
+from groupwise.learner.ranks import Ranks
 from groupwise.models import Experts, Routes, Shared
 
 __all__ = ["Routing", "check_routing", "mixture", "routes_experts"]
+
+Lines = tuple[bytes, ...]
+"""The experts of each token of a sample, in the format of `batch.routes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +107,28 @@ class StepRouting:
             return None
         return RoutedForward(self.experts, replay=self.replay, keep_logits=self.keep_logits)
 
-    def add(self, routed: RoutedForward | None) -> None:
-        """Add a microbatch's expert choices to the counts."""
-        if routed is not None:
-            changed, choices = routed.changed()
-            self.changed, self.choices = self.changed + changed, self.choices + choices
+    def choices_of(self, routed: RoutedForward | None) -> tuple[int, int]:
+        """The number of a microbatch's expert choices that differ from recorded ones, and of all recorded choices."""
+        return routed.changed() if routed is not None else (0, 0)
+
+
+def joined_routes(
+    ranks: Ranks, experts: Experts, mine: Sequence[Sequence[Lines]], microbatches: Sequence[Sequence[Sample]]
+) -> list[list[Lines]]:
+    """The routes of the samples of all microbatches, from those of the microbatches that this rank computed."""
+    if ranks.lanes == 1:
+        return [list(lines) for lines in mine]
+    width = experts.routers * experts.each * np.dtype(np.int16).itemsize
+    rows = [[len(s.context) + len(s.tokens) - 1 if s.tokens else 0 for s in samples] for samples in microbatches]
+    data = [bytearray(b"".join(row for lines in microbatch for row in lines)) for microbatch in mine]
+    parts = [torch.frombuffer(x, dtype=torch.uint8) if x else torch.empty(0, dtype=torch.uint8) for x in data]
+    every = joined(ranks, parts, [sum(counts) * width for counts in rows])
+    routes = []
+    for part, counts in zip(every, rows):
+        cells = [row.tobytes() for row in part.numpy().reshape(-1, width)]
+        ends = list(accumulate(counts))
+        routes.append([tuple(cells[end - count : end]) for end, count in zip(ends, counts)])
+    return routes
 
 
 def routes_experts(routing: Routing, auxiliary: Sequence[Any]) -> bool:

@@ -27,13 +27,15 @@ from groupwise.data import (
     name_of,
     needs,
 )
-from groupwise.learner.auxiliary import AuxiliaryLoss, Forwarded, Forwards, coefficient_of
+from groupwise.learner.auxiliary import AuxiliaryLoss, Forwarded, Forwards, Term, coefficient_of
 from groupwise.learner.forward import States
+from groupwise.learner.lanes import LaneSums, joined, lanes_of, order_of
 from groupwise.learner.language import LanguagePolicy, policy_of
 from groupwise.learner.measures import reads_policy
 from groupwise.learner.optimizer import AdamW, Optimizer
 from groupwise.learner.plan import StepPlan
-from groupwise.learner.routing import RoutedForward, Routing, StepRouting, mixture
+from groupwise.learner.ranks import Alone, Ranks
+from groupwise.learner.routing import RoutedForward, Routing, StepRouting, joined_routes, mixture
 from groupwise.learner.side_models import FollowingWeights, SideModel
 from groupwise.learner.token_gradients import Loss, token_gradients
 from groupwise.learner.value_model import Critic, ValueModel
@@ -71,14 +73,27 @@ class StepResult:
     gradient: Float[Tensor, " n"] | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Computed:
+    """The results of one microbatch: columns and `d loss / d logp` per token, and `numbers` to add over microbatches.
+
+    `numbers` are float64: the auxiliary losses, their terms of the total loss, the objective's loss, and the numbers of
+    changed and of all expert choices.
+    """
+
+    columns: Mapping[Measure, Float[Tensor, " n"]]
+    gradient: Float[Tensor, " n"]
+    numbers: Float[Tensor, " k"]
+
+
 class Learner:
     """Trains the policy. It holds the weights, the optimizer and the extra models (reference, teacher, critic).
 
     `steps` is the number of optimizer steps of the run, for the learning-rate schedule. `version` counts the weights
     that were published. `given` are the side models that were read from directories; the others start as copies of
-    `model`. With several `ranks`, this one forwards every `ranks`-th microbatch of a step from `rank` on. The model
-    sums its gradients over ranks in its backward, as FSDP does; `step` sums those of value models, over the default
-    group of `torch.distributed`. Shares are those of the whole step.
+    `model`. With several `ranks`, each one has a learner and the whole batch, and computes its share of the
+    microbatches; log-probs, losses and gradients are those of the whole step on every rank. `ranks` may be replaced by
+    others with equal lanes.
     """
 
     def __init__(
@@ -91,8 +106,7 @@ class Learner:
         side_models: Sequence[tuple[str, SideModel]] = (),
         given: Mapping[str, torch.nn.Module] = MappingProxyType({}),
         memory: Sequence[tuple[str, Memory]] = (),
-        rank: int = 0,
-        ranks: int = 1,
+        ranks: Ranks = Alone(),  # noqa: B008
     ) -> None:
         assert isinstance(model, Policy | Backbone), "a model is a policy, or a language model with a head"
         if isinstance(model, Decoder):
@@ -111,7 +125,7 @@ class Learner:
         }
         self.memory = tuple(memory)
         self.memories: dict[str, Any] = {name: part.init() for name, part in self.memory}
-        self.rank, self.ranks = rank, ranks
+        self.ranks: Ranks = ranks
         self.steps_taken = 0
         self.version = 0
 
@@ -142,19 +156,29 @@ class Learner:
         forwards_policy = any(map(reads_policy, wanted))
         if forwards_policy:
             wanted = [OLD, Entropy(), *(m for m in wanted if m not in (OLD, Entropy()))]
-        order = [i for step in plan for i in step.samples]
+        microbatches = [microbatch for step in plan for microbatch in step.microbatches]
         columns: dict[Measure, list[Tensor]] = {measure: [] for measure in wanted}
-        experts, routes = mixture(self.model), list(batch.routes)
-        for microbatch in (microbatch for step in plan for microbatch in step.microbatches):
+        experts = mixture(self.model)
+        records = forwards_policy and experts is not None and routing.replay != "engine"
+        lines: list[list[tuple[bytes, ...]]] = []
+        for i in order_of(self.ranks, self.ranks.rank, len(microbatches)) if wanted else ():
             routed = RoutedForward(experts, replay=routing.replay == "engine") if experts else None
-            numbers = self._measured(self._policy(routed), batch.take(microbatch), wanted)
+            part = batch.take(microbatches[i])
+            numbers = self._measured(self._policy(routed), part, wanted)
             for measure, column in columns.items():
                 column.append(numbers[measure])
-            if forwards_policy and routed is not None and routing.replay != "engine":
-                for i, lines in zip(microbatch, routed.encoded_routes()):
-                    routes[i] = lines
-        back = _places(batch, order)
-        values = {measure: torch.cat(parts)[back] for measure, parts in columns.items() if parts}
+            if records and routed is not None:
+                lines.append(routed.encoded_routes())
+        lengths = batch.sequences.lengths.tolist()
+        sizes = [sum(lengths[i] for i in microbatch) for microbatch in microbatches]
+        back = _places(batch, [i for microbatch in microbatches for i in microbatch])
+        values = {m: torch.cat(joined(self.ranks, parts, sizes))[back] for m, parts in columns.items() if parts}
+        routes = list(batch.routes)
+        if records and experts is not None:
+            parts = [[batch.samples[i] for i in microbatch] for microbatch in microbatches]
+            for microbatch, rows in zip(microbatches, joined_routes(self.ranks, experts, lines, parts)):
+                for i, row in zip(microbatch, rows):
+                    routes[i] = row
         return batch.having(logp_old=values.pop(OLD, batch.logp_old), measures=values, routes=tuple(routes))
 
     def _policy(self, routed: RoutedForward | None = None) -> Policy:
@@ -189,9 +213,6 @@ class Learner:
         loss, forwarded, gradient, step_routing, auxiliary_losses = self._backward(
             whole, step, objective, routing, auxiliary
         )
-        if self.ranks > 1:
-            for critic in self._critics.values():
-                critic.sum_gradients()
         norm = self.optimizer.norm()
         critic_norms = {name: critic.optimizer.norm() for name, critic in self._critics.items()}
         skipped = ""
@@ -233,50 +254,65 @@ class Learner:
 
         Returns the loss, the step with log-probs, the gradient by each log-prob, routing and auxiliary losses.
         """
-        parts = microbatches = _microbatches(whole, step)
-        if self.ranks > 1:
-            empty = whole.take(())
-            parts = [parts[i] if i >= 0 else empty for i in step.of_rank(self.rank, self.ranks)]
-            whole = Batch.joined(parts)
+        microbatches = _microbatches(whole, step)
         terms = [part for part in auxiliary if coefficient_of(part)]
         keep_logits = any(getattr(part, "router_logits", False) for part in terms)
         step_routing = StepRouting(self.model, routing, keep_logits=keep_logits)
-        prepared = [part(Forwards(self.model, microbatches, step_routing.forward_pass)) for part in terms]
+        forwards = Forwards(self.model, microbatches, step_routing.forward_pass, self.ranks)
+        prepared = [(coefficient_of(part), part(forwards)) for part in terms]
+        sums = LaneSums(self._optimizers(), self.ranks)
+        computed: list[Computed] = []
+        for lane in lanes_of(self.ranks, self.ranks.rank, len(microbatches)):
+            for i in lane:
+                computed.append(self._compute(microbatches[i], objective, step_routing, prepared))
+                for optimizer in self._optimizers():
+                    optimizer.gather()
+            sums.add_lane()
+        sums.finish()
+        sizes = [part.tokens for part in microbatches]
+        columns = {m: joined(self.ranks, [x.columns[m] for x in computed], sizes) for m in computed[0].columns}
+        measures = {measure: torch.cat(parts) for measure, parts in columns.items()}
+        gradient = torch.cat(joined(self.ranks, [x.gradient for x in computed], sizes))
+        counts = [len(computed[0].numbers)] * len(sizes)
+        rows = [x.tolist() for x in joined(self.ranks, [x.numbers for x in computed], counts)]
         names = [getattr(part, "metric", f"auxiliary/{name_of(part)}") for part in terms]
         auxiliary_losses = dict.fromkeys(names, 0.0)
-        losses: list[Tensor] = []
-        gradients: list[Tensor] = []
-        live = sorted(filter(in_graph, needs(objective)), key=repr)
-        columns: dict[Measure, list[Tensor]] = {measure: [] for measure in (OLD, Entropy(), *live)}
-        for part in parts:
-            routed = step_routing.forward_pass()
-            policy = self._policy(routed)
-            numbers = self._measured(policy, part, list(columns))
-            logp = numbers[OLD]
-            graph = {measure: numbers[measure] for measure in live}
-            loss, grads = token_gradients(objective, part, logp, graph)
-            gradients.append(grads[0])
-            step_routing.add(routed)
-            states = policy.states if isinstance(policy, LanguagePolicy) else None
-            values = partial(self._values, part, states)
-            auxiliary_terms = [term(Forwarded(part, states, logp, routed, values)) for term in prepared]
-            for name, x in zip(names, auxiliary_terms):
-                auxiliary_losses[name] += float(x.detach())
-            added = [coefficient_of(loss) * x for loss, x in zip(terms, auxiliary_terms) if x.requires_grad]
-            # Every microbatch runs its backward pass, also with a zero gradient: under FSDP a backward pass gathers and
-            # reduces weights, so ranks that decide by their own gradients would wait for each other for ever.
-            torch.autograd.backward([logp, *graph.values(), *added], [*grads, *(None for _ in added)])
-            for optimizer in self._optimizers():
-                optimizer.gather()
-            losses += [*(x.detach() for x in added), loss]
-            for measure, column in columns.items():
-                column.append(numbers[measure].detach())
-        total = sum(map(float, losses), start=0.0)  # once per step: on a GPU, each float() synchronises
-        measures = {measure: torch.cat(parts) for measure, parts in columns.items()}
+        for row in rows:
+            for name, x in zip(names, row):
+                auxiliary_losses[name] += x
+        step_routing.changed, step_routing.choices = (int(sum(row[i] for row in rows)) for i in (-2, -1))
+        total = sum((x for row in rows for x in row[len(names) : -2]), start=0.0)
         logp = measures.pop(OLD)
         old = whole.logp_old if whole.logp_old is not None else logp
         forwarded = whole.having(logp=logp, logp_old=old, measures=measures)
-        return total, forwarded, torch.cat(gradients), step_routing, auxiliary_losses
+        return total, forwarded, gradient, step_routing, auxiliary_losses
+
+    def _compute(
+        self, part: Batch, objective: Loss, step_routing: StepRouting, prepared: Sequence[tuple[float, Term]]
+    ) -> "Computed":
+        """Forward and backward of one microbatch. `prepared` are coefficient and function of each auxiliary loss."""
+        routed = step_routing.forward_pass()
+        policy = self._policy(routed)
+        live = sorted(filter(in_graph, needs(objective)), key=repr)
+        numbers = self._measured(policy, part, [OLD, Entropy(), *live])
+        logp, graph = numbers[OLD], {measure: numbers[measure] for measure in live}
+        loss, gradients = token_gradients(objective, part, logp, graph)
+        states = policy.states if isinstance(policy, LanguagePolicy) else None
+        forwarded = Forwarded(part, states, logp, routed, partial(self._values, part, states))
+        values = [term(forwarded) for _, term in prepared]
+        added = [coefficient * x for (coefficient, _), x in zip(prepared, values)]
+        in_graph_terms = [x for x in added if x.requires_grad]
+        # Every microbatch runs its backward pass, also with a zero gradient: under FSDP a backward pass gathers and
+        # reduces weights, so ranks that decide by their own gradients would wait for each other for ever.
+        torch.autograd.backward([logp, *graph.values(), *in_graph_terms], [*gradients, *(None for _ in in_graph_terms)])
+        in_loss = [x if x.requires_grad else torch.zeros_like(x) for x in added]
+        scalars = [x.detach().double() for x in (*values, *in_loss, loss)]
+        counts = torch.tensor(step_routing.choices_of(routed), dtype=torch.float64, device=logp.device)
+        return Computed(
+            columns={measure: numbers[measure].detach() for measure in (OLD, Entropy(), *live)},
+            gradient=gradients[0],
+            numbers=torch.cat([torch.stack(scalars), counts]),  # on a GPU, reading each number would synchronise
+        )
 
     def _values(self, part: Batch, states: States | None, name: str) -> Float[Tensor, " n"]:
         """A critic's values for a microbatch, with gradient."""

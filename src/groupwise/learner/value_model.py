@@ -62,11 +62,6 @@ class Critic(torch.nn.Module):
         hidden = states.hidden if self.part.trains_trunk else states.hidden.detach()
         return self.head(hidden.to(self.head.weight.dtype)).squeeze(-1).index_select(0, states.pair)
 
-    def sum_gradients(self) -> None:
-        """Sum the accumulated gradients over ranks: all ranks hold the same head and the same separate trunk."""
-        for gradient in self.optimizer.gradients:
-            torch.distributed.all_reduce(gradient)
-
     def step(self, steps_taken: int, steps: int, norm: float) -> None:
         """Take an optimizer step with the accumulated gradient, whose global norm is `norm`."""
         if self.optimizer.gradients:

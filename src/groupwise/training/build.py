@@ -12,7 +12,7 @@ from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Engine, MissingRequirement, Prompt, Rollout, Sampling, Task, Usage, Verifier, gap_bound
 from groupwise.evaluation.evaluate import scores
-from groupwise.learner import Given, Learner, check_routing, mixture
+from groupwise.learner import Alone, Given, Learner, Ranks, check_routing, mixture
 from groupwise.models import (
     Model,
     Tokenizer,
@@ -96,28 +96,8 @@ class Runtime:
     def start_learner(self) -> Learner:
         """Create the learner. Models such as `InitialPolicy` copy the present weights: call it after the warm start."""
         assert self._learner is None, "the learner has started: its reference model is fixed"
-        method = self.recipe.method
-        self._learner = Learner(
-            self.model,
-            optimizer=self.recipe.optimizer,
-            steps=self.recipe.iterations * method.minibatches * method.epochs,
-            temperature=self.recipe.sampling.temperature,
-            side_models=method.models_in_use,
-            given=self._given_models(),
-            memory=method.memory,
-        )
+        self._learner = new_learner(self.model, self.recipe, Alone(self.recipe.cluster.lanes), self.tokenizer)
         return self._learner
-
-    def _given_models(self) -> dict[str, Model]:
-        """The models (reference, teacher) read from directories. `Usage` if a vocabulary differs from the policy's."""
-        dtype, device = next(self.model.parameters()).dtype, next(self.model.parameters()).device
-        models: dict[str, Model] = {}
-        for name, part in self.recipe.method.models_in_use:
-            if isinstance(part, Given):
-                directory = find_model(part.directory)
-                check_vocabulary(name, directory, self.tokenizer)
-                models[name] = read_model(directory, dtype=dtype, device=device).requires_grad_(False)
-        return models
 
     @property
     def device(self) -> str:
@@ -162,6 +142,48 @@ class Runtime:
         """Generate and verify `n` answers to each held-out problem."""
         setting = replace(self.buffer.setting, verifier=self.verifier, sampling=sampling)
         return await answers(self.held_out, n, setting, strategy=self.recipe.evaluate.strategy)
+
+
+def read_policy(recipe: Recipe, use: Use) -> Model:
+    """The model of a resolved recipe, with its adapter. `Usage` if the method needs experts that it lacks."""
+    dtype, device = DTYPES[recipe.machine.dtype], find_device(recipe.machine)
+    trusted = use.trust_remote_code
+    model = read_model(
+        find_model(recipe.model), dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted
+    )
+    if recipe.lora is not None:
+        attach(model, recipe.lora, seed=recipe.seed)
+    check_routing(recipe.method.routing, recipe.method.auxiliary, mixture(model))
+    model.recompute, model.compiled = recipe.machine.recompute, recipe.machine.compile
+    return model
+
+
+def new_learner(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer | None = None) -> Learner:
+    """The learner of a recipe over a model. With a `tokenizer`, a side model of another vocabulary is a `Usage`."""
+    method = recipe.method
+    return Learner(
+        model,
+        optimizer=recipe.optimizer,
+        steps=recipe.iterations * method.minibatches * method.epochs,
+        temperature=recipe.sampling.temperature,
+        side_models=method.models_in_use,
+        given=given_models(model, recipe, tokenizer),
+        memory=method.memory,
+        ranks=ranks,
+    )
+
+
+def given_models(model: Model, recipe: Recipe, tokenizer: Tokenizer | None) -> dict[str, Model]:
+    """The models (reference, teacher) read from directories. `Usage` if a vocabulary differs from the policy's."""
+    parameter = next(model.parameters())
+    models: dict[str, Model] = {}
+    for name, part in recipe.method.models_in_use:
+        if isinstance(part, Given):
+            directory = find_model(part.directory)
+            if tokenizer is not None:
+                check_vocabulary(name, directory, tokenizer)
+            models[name] = read_model(directory, dtype=parameter.dtype, device=parameter.device).requires_grad_(False)
+    return models
 
 
 def write_trained(model: Model, path: Path, recipe: Recipe, tokenizer: Tokenizer, base_sha256: str) -> None:
@@ -230,16 +252,10 @@ def check_compiler(device: torch.device) -> None:
 def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> Runtime:
     """Build the objects of a run. `inputs` are read unless the caller has them already."""
     recipe = resolved(recipe)
-    device = prepare(recipe.machine)
+    prepare(recipe.machine)
     inputs = inputs or read_inputs(recipe, use)
     tokenizer, task, verifier = inputs.tokenizer, inputs.task, inputs.verifier
-    directory = find_model(recipe.model)
-    dtype, trusted = DTYPES[recipe.machine.dtype], use.trust_remote_code
-    model = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
-    if recipe.lora is not None:
-        attach(model, recipe.lora, seed=recipe.seed)
-    check_routing(recipe.method.routing, recipe.method.auxiliary, mixture(model))
-    model.recompute, model.compiled = recipe.machine.recompute, recipe.machine.compile
+    model = read_policy(recipe, use)
     method = recipe.method
     experts = mixture(model) if method.routing.replay == "engine" else None
     engine: Engine = recipe.engine.build(model, tokenizer, seed=recipe.seed, experts=experts)

@@ -327,10 +327,14 @@ def check_machine(recipe: Recipe, use: Use, warn: Callable[[str], None], *, trai
     errors: list[GroupwiseError] = []
     try:
         warn(machine_line(recipe.machine))
+        if recipe.cluster.ranks > 1 and find_device(recipe.machine).type != "cpu":
+            fix = "use --machine.device cpu, or --cluster.ranks 1 --cluster.lanes 1"
+            raise Usage(f"cluster.ranks is {recipe.cluster.ranks}: several ranks compute on CPUs only", fix=fix)
     except GroupwiseError as error:
         errors.append(error)
-    if (cores := os.cpu_count() or 1) < recipe.machine.threads:
-        warn(f"  warning: machine.threads is {recipe.machine.threads}, and this machine has {cores} cores: slower")
+    if (cores := os.cpu_count() or 1) < (threads := recipe.machine.threads * recipe.cluster.ranks):
+        what = "machine.threads is" if recipe.cluster.ranks == 1 else "machine.threads of all ranks are"
+        warn(f"  warning: {what} {threads}, and this machine has {cores} cores: slower")
     for name in recipe.sinks:
         if ":" in name:
             try:
@@ -435,10 +439,17 @@ def other_ids(recipe: Recipe, inputs: Inputs, warn: Callable[[str], None]) -> No
 
 
 def check_memory(recipe: Recipe, shape: Shape, context: int) -> str:
-    """The memory that a run needs, as one line for the user. `Usage` if it is more than the machine or device has."""
-    memory = run_memory(recipe, shape, context)
-    refuse_beyond(memory, *available_memory(recipe.machine))
-    return plan_line(recipe, memory)
+    """The memory that a run needs, as one line for the user. `Usage` if it is more than the machine or device has.
+
+    Every rank counts as much as rank 0, which also samples.
+    """
+    memory, ranks = run_memory(recipe, shape, context), recipe.cluster.ranks
+    available, owner = available_memory(recipe.machine)
+    if ranks == 1:
+        refuse_beyond(memory, available, owner)
+        return plan_line(recipe, memory)
+    refuse_beyond(memory, available // ranks, f"each of {ranks} ranks")
+    return f"{plan_line(recipe, memory)} in each of {ranks} processes"
 
 
 def available_memory(machine: Machine) -> tuple[int, str]:

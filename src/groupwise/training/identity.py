@@ -6,8 +6,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from groupwise.config.devices import resolved
 from groupwise.config.diff import diff
-from groupwise.config.recipe import Recipe, Save
+from groupwise.config.recipe import Cluster, Recipe, Save
 from groupwise.config.text import read_with_problems
 from groupwise.config.user_code import Use
 from groupwise.data import (
@@ -110,7 +111,7 @@ def current_identity(run: Path, runtime: Runtime) -> dict[str, Any]:
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The differences of two identities, one per line: `recipe.optimizer.lr: 0.0002 -> 0.002`.
 
-    `save` and `sinks` of a recipe are not compared, since no metric depends on them.
+    `save`, `sinks` and `cluster` without its lanes are not compared, since no metric depends on them.
     """
     lines = recipe_changes(then["recipe"], now["recipe"])
     for kind in ("files", "templates"):
@@ -122,12 +123,17 @@ def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def recipe_changes(then: str, now: str) -> list[str]:
-    """The differences of two recipes, given as TOML; `save` and `sinks` are not compared."""
+    """The differences of two recipes, given as TOML; `save`, `sinks` and the number of ranks are not compared."""
     (before, problems), (after, _) = read_with_problems(then), read_with_problems(now)
     if before is None or after is None:
         return [f"recipe: this version cannot read the old one ({problems[0].what if problems else 'unknown'})"]
-    before, after = (replace(recipe, save=Save(), sinks=()) for recipe in (before, after))
+    before, after = (_compared(recipe) for recipe in (before, after))
     return [f"recipe.{line}" for line in diff(before, after)]
+
+
+def _compared(recipe: Recipe) -> Recipe:
+    """The recipe with defaults where no metric depends on a field."""
+    return replace(recipe, save=Save(), sinks=(), cluster=Cluster(lanes=resolved(recipe).cluster.lanes))
 
 
 def _digest(sha256: str | None) -> str:

@@ -12,6 +12,7 @@ from groupwise.methods import Method, Now
 from groupwise.models import Purpose, permutation
 from groupwise.rollout import Buffer
 from groupwise.training.guards import Guards
+from groupwise.training.messages import send_iteration
 from groupwise.training.observe import has_engine_logprobs, method_metrics
 from groupwise.training.recorder import Recorder
 
@@ -50,6 +51,7 @@ async def run(
         results: list[StepResult] = []
         with recorder.phase("learn"):
             if len(batch):
+                send_iteration(learner, collected.selected, iteration)
                 batch, results = learn(recipe, method, learner, batch, iteration)
         line = recorder.iteration(collected, batch, results, method.objective)
         guards.check_steps([t.skipped for t in results], str(recorder.dumps))
@@ -72,11 +74,12 @@ def learn(
     recipe: Recipe, method: Method, learner: Learner, batch: Batch, iteration: int
 ) -> tuple[Batch, list[StepResult]]:
     """Take the optimizer steps of an iteration. Returns the batch with log-probs and advantages, and step results."""
-    plans = [plan(recipe, method, batch, iteration, epoch) for epoch in range(method.epochs)]
+    lanes = learner.ranks.lanes
+    plans = [plan(recipe, method, batch, iteration, epoch, lanes) for epoch in range(method.epochs)]
     # Tokens that the engine did not sample have no log-prob of it.
     no_engine = method.proximal == "sampled" and bool(batch.logp_engine.isnan().any())
     needed = needed_measures(method, plans) | ({OLD_LOGP} if no_engine else frozenset())
-    first = measure_plan(plans[0], batch, microbatch_tokens=recipe.machine.microbatch_tokens)
+    first = measure_plan(plans[0], batch, microbatch_tokens=recipe.machine.microbatch_tokens, lanes=lanes)
     batch = learner.compute_measures(batch, first, needed, method.routing)
     if method.proximal == "sampled":
         sampled = batch.logp_engine.to(learner.dtype)
@@ -89,7 +92,9 @@ def learn(
     ]
 
 
-def plan(recipe: Recipe, method: Method, batch: Batch, iteration: int, epoch: int) -> tuple[StepPlan, ...]:
+def plan(
+    recipe: Recipe, method: Method, batch: Batch, iteration: int, epoch: int, lanes: int = 1
+) -> tuple[StepPlan, ...]:
     """The steps and microbatches of one epoch over an iteration's batch, in an order keyed by the run's seed."""
     return make_plan(
         batch,
@@ -98,6 +103,7 @@ def plan(recipe: Recipe, method: Method, batch: Batch, iteration: int, epoch: in
         permutation=lambda n: permutation((recipe.seed, Purpose.SHUFFLE), iteration, epoch, n).tolist(),
         microbatch_tokens=recipe.machine.microbatch_tokens,
         couples=couples(method.objective),
+        lanes=lanes,
     )
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_recipe, write
 from groupwise.config.user_code import Use
@@ -37,6 +38,7 @@ from groupwise.training.alerts import Alerts
 from groupwise.training.build import Inputs, Runtime, build
 from groupwise.training.check import check_inputs, dry_run
 from groupwise.training.extend import extend, park_model
+from groupwise.training.follower import several_ranks
 from groupwise.training.guards import PATIENCE
 from groupwise.training.identity import (
     check_base,
@@ -123,21 +125,30 @@ def begin(run: Path, ready: Runtime, use: Use, base: str, command: str) -> None:
     start_run(run, describe_run(run, ready.recipe, base, use, command, facts), text)
 
 
-def reopen(run: Path, use: Use, iterations: int | None = None) -> Runtime:
+def reopen(run: Path, use: Use, iterations: int | None = None, ranks: int | None = None) -> Runtime:
     """Build the objects of a run again, to continue it. `BadData` if its data or the files of its models have changed.
 
-    `iterations` extends the run. `Storage` for a run that has results and no checkpoint to continue from.
+    `iterations` extends the run. `ranks` is the number of the learner's processes this time. `Storage` for a run that
+    has results and no checkpoint to continue from.
     """
     check_continues(run)
     if iterations is not None:
         extend(run, iterations, use)
     recipe = read_recipe(RunLayout(run).recipe, (), use)
+    if ranks is not None:
+        recipe = with_ranks(recipe, ranks)
     check_model_code(run, recipe, use)
     ready = build(recipe, use)
     check_data(run, ready)
     check_base(run, ready)
     check_given_models(run, recipe)
     return ready
+
+
+def with_ranks(recipe: Recipe, ranks: int) -> Recipe:
+    """The recipe of a run on other ranks. Its lanes stay; `InvalidValue` if the ranks do not divide them."""
+    cluster = resolved(recipe).cluster
+    return replace(recipe, cluster=replace(cluster, ranks=ranks))
 
 
 def check_continues(run: Path) -> None:
@@ -297,7 +308,9 @@ async def run_loop(
             if not await begin():
                 return
             ready.start_learner()
-        await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, recorder, ready.guards, ready.evaluate)
+        unfinished = recorder.done < ready.recipe.iterations and not (recorder.stopping or recorder.solved)
+        with several_ranks(ready) if unfinished else contextlib.nullcontext():
+            await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, recorder, ready.guards, ready.evaluate)
         recorder.save(ready.learner, ready.buffer, ready.guards, last=True)
 
 

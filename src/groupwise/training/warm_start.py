@@ -22,7 +22,7 @@ from groupwise.data import (
     Verdict,
     pack,
 )
-from groupwise.learner import Learner, StepResult, make_plan
+from groupwise.learner import Alone, Learner, StepResult, make_plan
 from groupwise.models import Purpose, permutation
 from groupwise.objective import Objective, policy_gradient, token_mean
 from groupwise.runs.checkpoints import newest_checkpoint, save_checkpoint
@@ -55,8 +55,9 @@ def supervised_steps(
         epochs = {epoch: order(epoch) for epoch in range(places[0] // n, places[-1] // n + 1)}
         batch = demonstration_batch([demonstrations[epochs[i // n][i % n]] for i in places])
         (plan,) = make_plan(
-            batch, size=per_step, shuffle="prompts", permutation=range, microbatch_tokens=microbatch_tokens
-        )
+            batch, size=per_step, shuffle="prompts", permutation=range, microbatch_tokens=microbatch_tokens,
+            lanes=learner.ranks.lanes,
+        )  # fmt: skip
         yield learner.step(batch, plan, NEXT_TOKEN)
 
 
@@ -95,7 +96,7 @@ async def warm_start(
             disk.mkdir(folder)
             disk.sync(run)
     demonstrations, _ = runtime.demonstrations
-    learner = Learner(runtime.model, optimizer=settings.optimizer, steps=steps)
+    learner = Learner(runtime.model, optimizer=settings.optimizer, steps=steps, ranks=Alone(recipe.cluster.lanes))
     guards = Guards(max_unverifiable=1.0, max_gap=math.inf)
     checkpoint = newest_checkpoint(folder)
     state, saved = (checkpoint.state, checkpoint.iteration) if checkpoint else ({}, 0)

@@ -1,0 +1,1 @@
+"""The processes of a run besides its own: starting them, watching them, and the cause of a death."""

@@ -1,0 +1,206 @@
+"""Ranks: the processes that share the work of one learner. Only this module uses torch.distributed.
+
+Rank r of R computes the lanes `r * lanes / R` to `(r + 1) * lanes / R`. Sums over ranks are a butterfly: in round k,
+rank r adds the numbers of rank `r XOR 2^k` to its own. So lanes and ranks form one binary tree, and a sum has the same
+bits on every rank and for every number of ranks.
+"""
+
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol, runtime_checkable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from groupwise.data import InvalidValue, WorkerLost
+
+__all__ = ["Alone", "Ranks", "Replicas", "check_lanes"]
+
+Store, TCPStore = dist.Store, dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
+IDLE = timedelta(seconds=60)
+"""How long a rank without work waits for a message before it waits again."""
+
+
+@runtime_checkable
+class Ranks(Protocol):
+    """The ranks of a learner, seen from one of them: `rank` of `size`. `lanes` is the number of gradient sums of a
+    step that are added in a fixed tree.
+    """
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def lanes(self) -> int: ...
+
+    def add(self, tensors: Sequence[Tensor]) -> None:
+        """Add each tensor to that of the other ranks, in place."""
+        ...
+
+    def gather(self, mine: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Concatenate the vectors of all ranks in their order; rank r has `sizes[r]` numbers."""
+        ...
+
+
+def check_lanes(lanes: int, ranks: int) -> None:
+    """`InvalidValue` unless `lanes` is a power of two that `ranks` divides.
+
+    >>> check_lanes(4, 2)
+    """
+    if lanes < 1 or lanes & (lanes - 1):
+        lower = 1 << max(1, lanes).bit_length() - 1
+        raise InvalidValue(
+            f"lanes is {lanes}: gradients are added in a binary tree",
+            fix=f"use a power of two for lanes, such as {lower} or {2 * lower}",
+        )
+    if ranks < 1 or lanes % ranks:
+        divisors = ", ".join(str(1 << k) for k in range(lanes.bit_length()))
+        raise InvalidValue(f"{ranks} ranks do not divide {lanes} lanes", fix=f"use as many ranks as one of {divisors}")
+
+
+START = timedelta(seconds=120)
+"""The longest wait for the other ranks to start: they import torch and read the model."""
+LOOPBACK = "127.0.0.1"
+
+
+def host_store(size: int) -> TCPStore:
+    """The store that connects `size` ranks on this host, in this process. Other hosts cannot reach it."""
+    listener = socket.create_server((LOOPBACK, 0), backlog=size)
+    port = listener.getsockname()[1]
+    return TCPStore(LOOPBACK, port, size, True, wait_for_workers=False, master_listen_fd=listener.detach())
+
+
+def join_store(port: int, size: int, *, deadline: float) -> TCPStore:
+    """Connect to the store of rank 0 on this host."""
+    wait = timedelta(seconds=deadline)
+    return TCPStore(LOOPBACK, port, size, False, timeout=wait, wait_for_workers=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """One process. With several lanes it computes the bits that so many ranks compute."""
+
+    lanes: int = 1
+    rank: int = field(default=0, init=False)
+    size: int = field(default=1, init=False)
+
+    def __post_init__(self) -> None:
+        check_lanes(self.lanes, 1)
+
+    def add(self, tensors: Sequence[Tensor]) -> None:
+        """Nothing to add."""
+
+    def gather(self, mine: Tensor, sizes: Sequence[int]) -> Tensor:
+        return mine
+
+
+class Replicas:
+    """Ranks that each hold the whole model, over gloo. `store` connects them; that of rank 0 is the server.
+
+    Every wait ends after `deadline` seconds with `WorkerLost`, which names the rank that did not answer. Numbers travel
+    as tensors and messages as bytes: nothing is pickled.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, lanes: int, *, deadline: float) -> None:
+        check_lanes(lanes, size)
+        self.rank, self.size, self.lanes, self.deadline = rank, size, lanes, deadline
+        self._store, self._messages = store, 0
+        with self._errors("all ranks", "the start"):
+            store.set(f"started/{rank}", "")
+            store.wait([f"started/{other}" for other in range(size)], START)
+            dist.init_process_group(
+                "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=deadline)
+            )
+
+    def add(self, tensors: Sequence[Tensor]) -> None:
+        """Add each tensor to that of the other ranks, in place: the same bits on every rank."""
+        for hop in self._hops():
+            for tensor in tensors:
+                other = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+                tensor.add_(self._exchanged(tensor.contiguous(), other, hop, "a sum of gradients"))
+
+    def gather(self, mine: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Concatenate the vectors of all ranks in their order; rank r has `sizes[r]` numbers."""
+        assert mine.numel() == sizes[self.rank], "every rank knows the sizes of all"
+        for hop in self._hops():
+            first = (self.rank // hop ^ 1) * hop
+            other = mine.new_empty(sum(sizes[first : first + hop]))
+            self._exchanged(mine, other, hop, "numbers of a microbatch")
+            mine = torch.cat([other, mine] if first < self.rank else [mine, other])
+        return mine
+
+    def send(self, message: bytes) -> None:
+        """Send a message to all other ranks. Only rank 0 sends."""
+        assert self.rank == 0, "rank 0 sends the messages"
+        number, self._messages = self._messages, self._messages + 1
+        content = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+        with self._errors("rank 0", "a message"):
+            self._store.set(f"message/{number}", str(len(message)))
+        for rank in range(1, self.size):
+            with self._errors(f"rank {rank}", "a message"):
+                dist.send(content, rank)
+
+    def receive(self) -> bytes | None:
+        """Wait for the next message of rank 0; None if rank 0 has ended. This wait has no deadline: a rank without
+        work waits while rank 0 samples.
+        """
+        key, self._messages = f"message/{self._messages}", self._messages + 1
+        try:
+            while not self._arrived(key):
+                pass
+            size = int(self._store.get(key))
+        except dist.DistNetworkError:  # the connection is closed
+            return None
+        content = torch.empty(size, dtype=torch.uint8)
+        with self._errors("rank 0", "a message"):
+            dist.recv(content, 0)
+        return content.numpy().tobytes()
+
+    def close(self) -> None:
+        """Close the connections. The other ranks see that and end."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        del self._store
+
+    def _arrived(self, key: str) -> bool:
+        try:
+            self._store.wait([key], IDLE)
+        except dist.DistStoreError:  # not yet
+            return False
+        return True
+
+    def _hops(self) -> list[int]:
+        """The distances of the partners in the rounds of a butterfly: 1, 2, 4, ..."""
+        return [1 << k for k in range((self.size - 1).bit_length())]
+
+    def _exchanged(self, mine: Tensor, other: Tensor, hop: int, what: str) -> Tensor:
+        """Send `mine` to the partner of this round, receive its tensor in `other`, and return that."""
+        partner = self.rank ^ hop
+        with self._errors(f"rank {partner}", what):
+            works = [dist.isend(mine, partner)] if mine.numel() else []
+            works += [dist.irecv(other, partner)] if other.numel() else []
+            for work in works:
+                assert work is not None, "this rank is in the group"
+                work.wait()
+        return other
+
+    @contextmanager
+    def _errors(self, who: str, what: str) -> Iterator[None]:
+        """Turn an error of torch.distributed into `WorkerLost`, which names the awaited rank."""
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            late = "imed out" in str(error) or "imeout" in str(error)
+            how = f"did not answer within {self.deadline:g} s" if late else "is gone"
+            raise WorkerLost(
+                f"rank {self.rank} waited for {who}, which {how}: {what}",
+                evidence=str(error).partition("\n")[0],
+                fix="continue from the last checkpoint with groupwise resume",
+            ) from error

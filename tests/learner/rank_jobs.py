@@ -1,0 +1,168 @@
+"""One rank of several jobs: python -m tests.learner.rank_jobs DIRECTORY RANK, then the ports of four stores."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from groupwise.advantages import centred, every_token
+from groupwise.data import Batch, Entropy, Logp, Return, Value, WorkerLost, pack
+from groupwise.learner import (
+    EMA,
+    AdamW,
+    InitialPolicy,
+    Learner,
+    Ranks,
+    Replicas,
+    RouterBalance,
+    Routing,
+    SquaredValueLoss,
+    StepPlan,
+    ValueModel,
+    make_plan,
+    measure_plan,
+)
+from groupwise.learner.ranks import join_store
+from groupwise.models import Lora, attach, read_model
+from groupwise.objective import Clip, Objective, sequence_mean
+from tests.learner.small import SHAPE, model, rollouts
+
+LANES, SEED = 4, 1
+DEADLINE = 60.0
+OBJECTIVE = Objective(surrogate=Clip(), aggregate=sequence_mean)
+LENGTHS = [[12, 20, 1, 0], [3, 3, 15, 8], [1, 17, 20, 2], [9, 2, 30, 4], [5, 5, 1, 1], [7, 0, 0, 2]]
+BALANCE, R2, NONE = (RouterBalance(0.5),), Routing(replay="learner"), Routing()
+
+
+def batch(lengths: list[list[int]] = LENGTHS) -> Batch:
+    b = pack(rollouts(lengths))
+    return b.having(advantage=every_token(centred(b.score, b), b))
+
+
+def plans(b: Batch, size: int = 3, tokens: int = 90, lanes: int = LANES) -> tuple[StepPlan, ...]:
+    return make_plan(b, size=size, shuffle="prompts", permutation=range, microbatch_tokens=tokens, lanes=lanes)
+
+
+def trained(it: Learner, b: Batch, steps: tuple[StepPlan, ...], auxiliary=(), routing: Routing = NONE):
+    """The state after all steps, and the numbers of their results. The critic's returns are the scores."""
+    wanted = frozenset({Logp("policy"), Entropy(), *([Value("critic")] if "critic" in it.models else [])})
+    b = it.compute_measures(b, measure_plan(steps, b, microbatch_tokens=90, lanes=it.ranks.lanes), wanted, routing)
+    if "critic" in it.models:
+        b = b.having(measures={Return("critic"): b.sequences.spread(b.score)})
+    found: dict[str, Tensor] = {"logp_old": b.logp_old, "entropy": b[Entropy()]}
+    for number, step in enumerate(steps):
+        result = it.step(b, step, OBJECTIVE, routing, auxiliary)
+        assert not result.skipped
+        numbers = [result.loss, result.grad_norm, result.changed, result.choices, *result.auxiliary.values()]
+        found[f"{number}"] = torch.tensor(numbers, dtype=torch.float64)
+        found |= {f"{number}.logp": result.batch.logp, f"{number}.gradient": result.gradient}
+    return found | {name: x.clone() for name, x in it.state()[0].items()}
+
+
+def policy_learner(ranks: Ranks, dtype: torch.dtype = torch.float64, **settings) -> Learner:
+    return Learner(model(dtype), optimizer=AdamW(lr=1e-2, clip=0.1), steps=9, temperature=0.7, ranks=ranks, **settings)
+
+
+def policy(dtype: torch.dtype) -> Callable[[Ranks], dict[str, Tensor]]:
+    sides = (("reference", InitialPolicy()), ("average", EMA(keep=0.5)))
+    return lambda ranks: trained(policy_learner(ranks, dtype, side_models=sides), b := batch(), plans(b))
+
+
+def critic(trunk: str) -> Callable[[Ranks], dict[str, Tensor]]:
+    part = ValueModel(trunk=trunk, loss=SquaredValueLoss(coefficient=0.5), optimizer=AdamW(lr=3e-2))
+
+    def job(ranks: Ranks) -> dict[str, Tensor]:
+        it = policy_learner(ranks, torch.float32, side_models=(("critic", part),))
+        return trained(it, b := batch(), plans(b), (part.loss,))
+
+    return job
+
+
+def adapter(ranks: Ranks) -> dict[str, Tensor]:
+    it = model(torch.float32, shape=replace(SHAPE, tied=False))
+    attach(it, Lora(rank=2, targets=("q_proj", "down_proj")), seed=SEED)
+    return trained(Learner(it, optimizer=AdamW(lr=1e-2), steps=9, ranks=ranks), b := batch(), plans(b))
+
+
+def few_samples(ranks: Ranks) -> dict[str, Tensor]:
+    """Two answers in a step: at most two of four lanes have anything to learn, and one of these has no gradient."""
+    b = batch([[3, 5]])
+    b = b.having(advantage=torch.where(b.sequences.index == 0, 0.0, b.advantage))
+    return trained(policy_learner(ranks, torch.float32), b, plans(b))
+
+
+def mixture(ranks: Ranks, directory: Path) -> dict[str, Tensor]:
+    it = read_model(directory / "mixture", dtype=torch.float64)
+    return trained(Learner(it, optimizer=AdamW(lr=0.05), steps=9, ranks=ranks), b := batch(), plans(b), BALANCE, R2)
+
+
+JOBS: dict[str, Callable[[Ranks], dict[str, Tensor]]] = {
+    "float32": policy(torch.float32),
+    "float64": policy(torch.float64),
+    "own critic": critic("own"),
+    "shared critic": critic("shared"),
+    "adapter": adapter,
+    "few samples": few_samples,
+}
+
+
+def computed(ranks: Ranks, directory: Path) -> dict[str, Tensor]:
+    """The tensors of all jobs on these ranks. Four ranks leave out the mixture, for which each imports transformers."""
+    found = {name: job(ranks) for name, job in JOBS.items()}
+    if ranks.size <= 2:
+        found["mixture"] = mixture(ranks, directory)
+    return {f"{name}/{key}": x for name, tensors in found.items() for key, x in tensors.items()}
+
+
+def messages(ranks: Replicas) -> None:
+    """Two messages of rank 0, as the others receive them."""
+    texts = [b"first", bytes(range(256)) * 100]
+    if ranks.rank == 0:
+        for text in texts:
+            ranks.send(text)
+    else:
+        assert [ranks.receive(), ranks.receive()] == texts
+
+
+def lost(number: signal.Signals) -> Callable[[Replicas], None]:
+    """Rank 1 gets a signal, and rank 0 waits for its numbers."""
+
+    def job(ranks: Replicas) -> None:
+        if ranks.rank == 1:
+            os.kill(os.getpid(), number)
+        try:
+            ranks.gather(torch.ones(1), [1, 1])
+        except WorkerLost as error:
+            (Path(sys.argv[1]) / f"{number.name}.txt").write_text(str(error))
+        ranks.close()
+
+    return job
+
+
+def join(rank: int, port: str, size: int, deadline: float = DEADLINE) -> Replicas:
+    return Replicas(join_store(int(port), size, deadline=deadline), rank, size, LANES, deadline=deadline)
+
+
+def main(directory: Path, rank: int, two: str, four: str, killed: str, stopped: str) -> None:
+    torch.set_num_threads(1)
+    ranks = join(rank, four, 4)
+    messages(ranks)
+    torch.save(computed(ranks, directory), directory / f"4-{rank}.pt")
+    ranks.close()
+    if rank < 2:
+        ranks = join(rank, two, 2)
+        torch.save(computed(ranks, directory), directory / f"2-{rank}.pt")
+        ranks.close()
+    if rank in (0, 1):
+        lost(signal.SIGKILL)(join(rank, killed, 2))
+    if rank in (0, 2):
+        lost(signal.SIGSTOP)(join(rank // 2, stopped, 2, deadline=2.0))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -1,0 +1,134 @@
+"""Ranks in processes of their own: equal bits on 1, 2 and 4 ranks, and a typed error for a rank that dies or hangs."""
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import groupwise
+from groupwise.data import InvalidValue
+from groupwise.learner import AdamW, Alone, Learner, StepPlan, check_lanes
+from groupwise.learner.lanes import LaneSums, order_of
+from groupwise.learner.optimizer import Optimizer
+from groupwise.learner.ranks import host_store
+from tests.learner.rank_jobs import DEADLINE, JOBS, LANES, OBJECTIVE, batch, computed, plans, policy_learner, trained
+from tests.models import mixtures
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What all jobs computed on 1, 2 and 4 ranks: SIZE-RANK.pt, and the errors of lost ranks."""
+    path = tmp_path_factory.mktemp("ranks")
+    mixtures.mixture(path / "mixture")
+    stores = [host_store(size) for size in (2, 4, 2, 2)]
+    command = [sys.executable, "-m", "tests.learner.rank_jobs", str(path)]
+    ports = [str(store.port) for store in stores]
+    processes = [
+        subprocess.Popen([*command, str(rank), *ports], stderr=subprocess.PIPE, text=True) for rank in range(4)
+    ]
+    try:
+        torch.save(computed(Alone(lanes=LANES), path), path / "1-0.pt")
+        for rank, code in ((0, 0), (1, -signal.SIGKILL), (3, 0)):  # number 2 is stopped
+            errors = processes[rank].communicate(timeout=DEADLINE)[1]
+            assert processes[rank].returncode == code, errors[-3000:]
+        yield path
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def read(path: Path, size: int, rank: int, job: str) -> dict[str, Tensor]:
+    tensors = torch.load(path / f"{size}-{rank}.pt")
+    return {name: x for name, x in tensors.items() if name.startswith(f"{job}/")}
+
+
+@pytest.mark.t(52)
+@pytest.mark.parametrize("job", (*JOBS, "mixture"))
+def test_every_rank_of_every_number_of_ranks_has_the_bits_of_one(directory: Path, job: str) -> None:
+    one = read(directory, 1, 0, job)
+    assert len(one) > 10
+    for size in (2,) if job == "mixture" else (2, 4):
+        for rank in range(size):
+            other = read(directory, size, rank, job)
+            assert other.keys() == one.keys()
+            assert [name for name, x in one.items() if not torch.equal(x, other[name])] == []
+
+
+def test_lanes_change_the_order_of_a_sum_and_nothing_else(directory: Path) -> None:
+    """Four lanes against one: equal up to rounding, and not equal in float32, or the other tests prove nothing."""
+    b = batch()
+    for dtype, tolerance in (("float32", 1e-4), ("float64", 1e-12)):
+        it = policy_learner(Alone(), getattr(torch, dtype))
+        it_state = trained(it, b, plans(b, lanes=1))
+        four = read(directory, 1, 0, dtype)
+        policy = {name: x for name, x in it_state.items() if name.startswith("policy.")}
+        for name, x in policy.items():
+            torch.testing.assert_close(x, four[f"{dtype}/{name}"], rtol=tolerance, atol=tolerance)
+    assert any(not torch.equal(x, read(directory, 1, 0, "float64")[f"float64/{name}"]) for name, x in policy.items())
+
+
+def test_a_killed_and_a_stopped_rank_are_named(directory: Path) -> None:
+    killed, stopped = ((directory / f"{name}.txt").read_text() for name in ("SIGKILL", "SIGSTOP"))
+    assert killed.startswith("rank 0 waited for rank 1, which is gone: numbers of a microbatch")
+    assert stopped.startswith("rank 0 waited for rank 1, which did not answer within 2 s")
+    assert "groupwise resume" in killed
+
+
+@pytest.mark.parametrize("tokens", (20, 90, 400))
+@pytest.mark.parametrize("lanes", (2, 4, 8))
+def test_a_plan_has_a_multiple_of_the_lanes_and_loses_no_sample(tokens: int, lanes: int) -> None:
+    b = batch()
+    for step, plain in zip(plans(b, tokens=tokens, lanes=lanes), plans(b, tokens=tokens, lanes=1), strict=True):
+        assert step.samples == plain.samples
+        assert len(step.microbatches) % lanes == 0
+        assert len(step.microbatches) < len(plain.microbatches) + lanes
+        sizes = [sum(len(b.samples[i].tokens) for i in microbatch) for microbatch in step.microbatches]
+        assert max(sizes) <= max(tokens, 30)
+    # 12 samples in one microbatch of the plain plan are shared by the lanes
+    (step,) = plans(b.take(range(12)), tokens=400, lanes=4)
+    assert sum(map(bool, step.microbatches)) >= 3
+
+
+def test_ranks_have_equally_many_microbatches() -> None:
+    (step,) = plans(batch([[3, 5]]), lanes=LANES)
+    assert len(step.microbatches) == 4 and sum(map(bool, step.microbatches)) == 2
+    assert order_of(Alone(lanes=2), 0, 4) == [0, 2, 1, 3]
+
+
+def test_a_step_of_one_lane_needs_no_particular_number_of_microbatches() -> None:
+    it: Learner = policy_learner(Alone())
+    assert not it.step(batch(), StepPlan((tuple(range(24)),)), OBJECTIVE).skipped
+
+
+def test_a_weight_that_one_lane_reaches_is_trained() -> None:
+    """Such as an expert that gets tokens of one microbatch only. A weight that no lane reaches has no gradient."""
+    weights = [torch.ones(2, requires_grad=True) for _ in range(2)]
+    optimizer = Optimizer(weights, AdamW())
+    sums = LaneSums([optimizer], Alone(lanes=2))
+    weights[0].grad = torch.tensor([1.0, -2.0])
+    sums.add_lane()
+    sums.add_lane()
+    sums.finish()
+    assert weights[0].grad is not None and weights[0].grad.tolist() == [1.0, -2.0] and weights[1].grad is None
+
+
+def test_one_file_knows_torch_distributed() -> None:
+    package = Path(groupwise.__file__).parent
+    importers = [
+        p.name for p in package.rglob("*.py") if re.search(r"import.*distributed|torch\.distributed\.", p.read_text())
+    ]
+    assert importers == ["ranks.py"]
+
+
+@pytest.mark.parametrize(("lanes", "ranks"), ((3, 1), (0, 1), (4, 3), (2, 4), (2, 0)))
+def test_lanes_that_ranks_do_not_divide_are_refused(lanes: int, ranks: int) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        check_lanes(lanes, ranks)
+    assert caught.value.fix.startswith("use ")

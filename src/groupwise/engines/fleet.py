@@ -9,7 +9,16 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from groupwise.data import ContextKey, EngineLost, Generation, GenerationRequest, Ids, Mismatch, WorkerLost
+from groupwise.data import (
+    ContextKey,
+    EngineLost,
+    Generation,
+    GenerationRequest,
+    GroupwiseError,
+    Ids,
+    Mismatch,
+    WorkerLost,
+)
 from groupwise.engines.probe import Expected, Probe
 from groupwise.engines.replica import Replica
 from groupwise.engines.weights_file import Exchange, WeightsFile, write_weights
@@ -48,6 +57,11 @@ class Place:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when its replica is lost, or there are new weights."""
     error: Exception | None = None
+
+    def dismiss(self) -> None:
+        """Send it no more requests until it is admitted again, and wake its keeper."""
+        self.version = -1
+        self.wake.set()
 
 
 class Fleet:
@@ -104,8 +118,7 @@ class Fleet:
         self._published = Published(file, expected)
         self._open()
         for place in self._places:
-            place.version = -1
-            place.wake.set()
+            place.dismiss()
         async with self._changed:
             await self._changed.wait_for(self._settled)
         if before and before.file.path != file.path:
@@ -172,9 +185,9 @@ class Fleet:
 
     def _lost(self) -> WorkerLost | Mismatch:
         """The error for a fleet without replicas, with the cause of the last one."""
-        errors = [place.error for place in self._places if place.error is not None]
-        evidence = "\n".join(str(error) for error in errors[-1:])
-        kind = Mismatch if errors and isinstance(errors[-1], Mismatch) else WorkerLost
+        error = next(place.error for place in self._places if place.error is not None)
+        evidence = f"{error.what}\n{error.evidence}" if isinstance(error, GroupwiseError) else repr(error)
+        kind = Mismatch if isinstance(error, Mismatch) else WorkerLost
         what = f"no engine is left: each of {self._count} was started again {self._restarts} times"
         return kind(what, evidence=evidence, fix="continue from the last checkpoint, with engine.kind = 'Native'")
 
@@ -194,7 +207,7 @@ class Fleet:
             place.starts.append(monotonic())
             try:
                 place.replica = await self._start(place.number)
-                place.replica.on_loss = place.wake.set
+                place.replica.on_loss = place.dismiss
                 await self._keep_loaded(place, place.replica)
             except Exception as error:  # whatever ends a replica, the run goes on with others
                 place.error = error

@@ -46,7 +46,7 @@ class Remote:
         self._numbers = itertools.count()
         self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._heard = True
-        self._tasks = [asyncio.create_task(self._read(reader)), asyncio.create_task(self._watch())]
+        self._tasks = [asyncio.create_task(self._read(reader))]
 
     @classmethod
     async def connect(cls, path: Path | str, *, deadline: float = 60.0) -> "Remote":
@@ -58,16 +58,24 @@ class Remote:
             raise EngineLost(f"no engine listens on {path}", evidence=str(error.strerror or error), fix=fix) from error
         remote = cls(reader, writer, name=str(path), deadline=deadline)
         try:
-            await remote.hello()
+            await remote.hello(deadline)
         except BaseException:
             remote.close()
             raise
         return remote
 
-    async def hello(self) -> Identity:
-        """Greet the engine: its identity. It must be the first call. `Usage` if it has another protocol."""
-        reply = await self._call("hello", protocol=PROTOCOL)
+    async def hello(self, seconds: float) -> Identity:
+        """Greet the engine, as the first call: its identity. `Usage` if it has another protocol.
+
+        `EngineLost` if it does not answer within `seconds`. From then on, `deadline` holds.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                reply = await self._call("hello", protocol=PROTOCOL)
+        except TimeoutError:
+            raise self.fail(f"it did not answer within {seconds:g} s") from None
         self.version = int(reply["version"])
+        self._tasks.append(asyncio.create_task(self._watch()))
         return Identity.from_json(reply)
 
     async def sample(self, request: GenerationRequest) -> Generation:
@@ -181,7 +189,6 @@ class Remote:
             silent = 0 if self._heard or not self._pending else silent + 1
             self._heard = False
             if silent >= BEATS:
-                verb = f"{len(self._pending)} requests waited"
-                self.fail(f"it sent nothing for {self.deadline:g} s, while {verb}")
+                self.fail(f"it sent nothing for {self.deadline:g} s, while {len(self._pending)} requests waited")
             elif self._pending:
                 self._send(next(self._numbers), "hello")

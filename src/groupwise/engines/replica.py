@@ -77,11 +77,7 @@ async def start_replica(settings: ReplicaSettings, number: int, deadline: float)
         reader, writer = await asyncio.open_unix_connection(sock=here)
         replica = Replica(reader, writer, name=f"replica {number}, pid {process.pid}", deadline=deadline)
         replica.process, replica.log = process, log
-        try:
-            async with asyncio.timeout(START):
-                await replica.hello()
-        except TimeoutError:
-            raise replica.fail(f"it did not start within {START:g} s") from None
+        await replica.hello(START)
     except EngineLost as error:
         evidence = replica.end() if replica else ""
         raise EngineLost(f"replica {number} did not start", evidence=evidence or error.evidence) from None

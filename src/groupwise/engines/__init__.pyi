@@ -4,6 +4,7 @@ from groupwise.engines.remote import Remote as Remote
 from groupwise.engines.served import Served as Served
 from groupwise.engines.server import EngineServer as EngineServer
 from groupwise.engines.server import Identity as Identity
+from groupwise.engines.server import servable as servable
 from groupwise.engines.weights_file import Exchange as Exchange
 from groupwise.engines.weights_file import WeightsFile as WeightsFile
 from groupwise.engines.weights_file import read_weights as read_weights

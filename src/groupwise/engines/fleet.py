@@ -17,17 +17,18 @@ from groupwise.data import (
     GroupwiseError,
     Ids,
     Mismatch,
+    Usage,
     WorkerLost,
 )
 from groupwise.engines.probe import Expected, Probe
-from groupwise.engines.replica import Replica
+from groupwise.engines.remote import Remote
 from groupwise.engines.weights_file import Exchange, WeightsFile, write_weights
 
 __all__ = ["Fleet"]
 
 T = TypeVar("T")
-Start = Callable[[int], Awaitable[Replica]]
-"""Starts the replica of this number. It has no weights yet."""
+Start = Callable[[int], Awaitable[Remote]]
+"""Starts the replica of this number, or connects to it. It gets weights before requests."""
 WINDOW = 600.0
 """Seconds in which `restarts` are counted."""
 PAUSE = 0.5
@@ -47,7 +48,7 @@ class Place:
     """One of the fleet's replicas, over all processes that have held this place."""
 
     number: int
-    replica: Replica | None = None
+    replica: Remote | None = None
     version: int = -1
     """The version that its replica was admitted with; -1 if it may not get requests."""
     requests: int = 0
@@ -90,14 +91,14 @@ class Fleet:
         return self._published.file.version if self._published else -1
 
     @property
-    def replicas(self) -> Sequence[Replica]:
+    def replicas(self) -> Sequence[Remote]:
         """The replicas that are connected now."""
         return [place.replica for place in self._places if place.replica and not place.replica.cause]
 
     async def sample(self, request: GenerationRequest) -> Generation:
         """The next tokens of one sample. `WorkerLost` if no replica is left."""
 
-        async def ask(place: Place, replica: Replica) -> Generation:
+        async def ask(place: Place, replica: Remote) -> Generation:
             admitted = place.version
             generation = await replica.sample(request)
             if not set(generation.versions) <= {admitted, place.version}:
@@ -125,6 +126,9 @@ class Fleet:
             before.file.path.unlink(missing_ok=True)
         if all(place.gone for place in self._places):
             raise self._lost()
+        for place in self._places:
+            if isinstance(place.error, Usage):
+                raise place.error
 
     def prefill(self, contexts: Sequence[ContextKey]) -> None:
         """Cache these prompts in every admitted replica: each serves samples of most groups."""
@@ -139,7 +143,7 @@ class Fleet:
 
     # Requests
 
-    async def _ask(self, call: Callable[[Place, Replica], Awaitable[T]]) -> T:
+    async def _ask(self, call: Callable[[Place, Remote], Awaitable[T]]) -> T:
         """The result of a call by the first replica that lives to return it."""
         while True:
             place = await self._turn()
@@ -183,9 +187,11 @@ class Fleet:
             place.requests += 1
             self._queue.popleft().set_result(place)
 
-    def _lost(self) -> WorkerLost | Mismatch:
-        """The error for a fleet without replicas, with the cause of the last one."""
-        error = next(place.error for place in self._places if place.error is not None)
+    def _lost(self) -> GroupwiseError:
+        """The error for a fleet without replicas, with the cause of a lost one."""
+        error = next((place.error for place in self._places if place.error is not None), None)
+        if isinstance(error, Usage):
+            return error
         evidence = f"{error.what}\n{error.evidence}" if isinstance(error, GroupwiseError) else repr(error)
         kind = Mismatch if isinstance(error, Mismatch) else WorkerLost
         what = f"no engine is left: each of {self._count} was started again {self._restarts} times"
@@ -201,28 +207,42 @@ class Fleet:
         self._keepers = [asyncio.create_task(self._keep(place)) for place in self._places]
 
     async def _keep(self, place: Place) -> None:
-        """Keep a place filled: start a replica, and another one when it is lost."""
-        while (pause := self._pause(place)) is not None:
-            await asyncio.sleep(pause)
-            place.starts.append(monotonic())
-            try:
-                place.replica = await self._start(place.number)
-                place.replica.on_loss = place.dismiss
-                await self._keep_loaded(place, place.replica)
-            except Exception as error:  # whatever ends a replica, the run goes on with others
-                place.error = error
-            finally:
-                replica, place.replica, place.version = place.replica, None, -1
-                ending = replica.end() if replica else ""
-            if replica and isinstance(place.error, EngineLost):
-                place.error = EngineLost(place.error.what, evidence=ending)
-            await self._notify()
-        place.gone = True
+        """Keep a place filled until it is given up: start a replica, and another one when it is lost."""
+        try:
+            while (pause := self._pause(place)) is not None:
+                await asyncio.sleep(pause)
+                place.starts.append(monotonic())
+                await self._fill(place)
+                await self._notify()
+                if isinstance(place.error, Usage):  # another attempt would fail in the same way
+                    break
+        finally:
+            place.gone = True
+            if all(place.gone for place in self._places):
+                self._abandon()
         await self._notify()
-        if all(place.gone for place in self._places):
-            for turn in self._queue:
-                if not turn.done():
-                    turn.set_exception(self._lost())
+
+    async def _fill(self, place: Place) -> None:
+        """Start a replica and keep it loaded until it is lost. Its process is ended, whatever happens."""
+        try:
+            place.replica = await self._start(place.number)
+            place.replica.on_loss = place.dismiss
+            await self._keep_loaded(place, place.replica)
+        except EngineLost as error:
+            ending = place.replica.end() if place.replica else error.evidence
+            place.error = EngineLost(error.what, evidence=ending)
+        except Exception as error:  # whatever ends a replica, the run goes on with others
+            place.error = error
+        finally:
+            replica, place.replica, place.version = place.replica, None, -1
+            if replica:
+                replica.end()
+
+    def _abandon(self) -> None:
+        """Fail the waiting requests: no replica is left."""
+        for turn in self._queue:
+            if not turn.done():
+                turn.set_exception(self._lost())
 
     def _pause(self, place: Place) -> float | None:
         """Seconds before the next start of a replica in this place; None if it is given up."""
@@ -233,7 +253,7 @@ class Fleet:
             return None
         return PAUSE * 2 ** (again - 1) if again > 0 else 0.0
 
-    async def _keep_loaded(self, place: Place, replica: Replica) -> None:
+    async def _keep_loaded(self, place: Place, replica: Remote) -> None:
         """Load the weights of now into a replica, and all later ones, until it raises."""
         admitted: Published | None = None
         while True:

@@ -49,8 +49,11 @@ class Remote:
         self._tasks = [asyncio.create_task(self._read(reader))]
 
     @classmethod
-    async def connect(cls, path: Path | str, *, deadline: float = 60.0) -> "Remote":
-        """Connect to an engine that `groupwise serve` started. `EngineLost` if no process listens there."""
+    async def connect(cls, path: Path | str, *, deadline: float = 60.0, expected: Identity | None = None) -> "Remote":
+        """Connect to an engine that `groupwise serve` started. `EngineLost` if no process listens there.
+
+        `Usage` for another engine than the `expected` one.
+        """
         try:
             reader, writer = await asyncio.open_unix_connection(str(path))
         except OSError as error:
@@ -58,7 +61,9 @@ class Remote:
             raise EngineLost(f"no engine listens on {path}", evidence=str(error.strerror or error), fix=fix) from error
         remote = cls(reader, writer, name=str(path), deadline=deadline)
         try:
-            await remote.hello(deadline)
+            identity = await remote.hello(deadline)
+            if expected is not None:
+                identity.check(expected, str(path))
         except BaseException:
             remote.close()
             raise
@@ -122,6 +127,11 @@ class Remote:
     def close(self) -> None:
         """Close the connection. The engine cancels its pending requests."""
         self.fail("the connection was closed here")
+
+    def end(self) -> str:
+        """Close the connection; returns why the engine was lost, if it was."""
+        self.close()
+        return self.cause
 
     def _close(self) -> None:
         for future in self._pending.values():

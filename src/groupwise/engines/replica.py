@@ -68,7 +68,9 @@ async def start_replica(settings: ReplicaSettings, number: int, deadline: float)
             # -P: no module in the working directory shadows a package. In its own session, Ctrl-C does not reach it.
             command = [sys.executable, "-P", "-m", "groupwise.engines.replica", json.dumps(asdict(settings)),
                        str(os.getpid())]  # fmt: skip
-            process = subprocess.Popen(command, stdin=there, stdout=output, stderr=output, start_new_session=True)
+            process = subprocess.Popen(
+                command, stdin=there.fileno(), stdout=output, stderr=output, start_new_session=True
+            )
     except OSError as error:
         here.close()
         raise EngineLost(f"replica {number} did not start", evidence=str(error)) from error

@@ -30,9 +30,9 @@ from groupwise.engines.wire import (
     token_ids,
     whole,
 )
-from groupwise.models import Decoder, Tokenizer
+from groupwise.models import Decoder, Experts, Model, Tokenizer, has_adapter
 
-__all__ = ["EngineServer", "Identity"]
+__all__ = ["EngineServer", "Identity", "servable"]
 
 MOST_CALLS = 1 << 14
 """The most requests of one connection that are unanswered at a time."""
@@ -91,16 +91,22 @@ class EngineServer:
     def __init__(self, engine: Engine, identity: Identity, vocabulary: int) -> None:
         self.engine, self.identity, self.vocabulary = engine, identity, vocabulary
         self._loading = asyncio.Lock()
-        self._verbs: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
+        self._loader: StreamWriter | None = None
+        """The connection that loads weights. Others may not: versions of two runs could not be told apart."""
+        self._verbs: dict[str, Callable[[dict[str, Any], StreamWriter], Awaitable[dict[str, Any]]]] = {
             "hello": self._hello, "sample": self._sample, "score": self._score, "load": self._load,
             "prefill": self._prefill,
         }  # fmt: skip
 
-    async def listen(self, path: Path) -> None:
-        """Serve on a Unix socket with the user's permissions until cancelled. `Usage` if another process listens."""
+    async def listen(self, path: Path, ready: Callable[[], None]) -> None:
+        """Serve on a Unix socket with the user's permissions until cancelled. `Usage` if another process listens.
+
+        `ready` is called once clients can connect.
+        """
         listener = bound(path)
         try:
             async with await asyncio.start_unix_server(self.connection, sock=listener) as server:
+                ready()
                 await server.serve_forever()
         finally:
             path.unlink(missing_ok=True)
@@ -117,6 +123,8 @@ class EngineServer:
         finally:
             for call in calls.values():
                 call.cancel()
+            if self._loader is writer:
+                self._loader = None
             with suppress(OSError):
                 writer.close()
 
@@ -127,7 +135,7 @@ class EngineServer:
             return False
         number, protocol = message_id(message), message.get("protocol")
         if message.get("do") == "hello" and protocol == PROTOCOL and not isinstance(protocol, bool):
-            self._send(writer, {"id": number, "reply": await self._hello(message)})
+            self._send(writer, {"id": number, "reply": await self._hello(message, writer)})
             return True
         what = f"this engine has protocol {PROTOCOL}, and the connection began with protocol {protocol!r:.40}"
         fix = "use the same version of groupwise on both sides"
@@ -147,7 +155,7 @@ class EngineServer:
             raise WireError(f"there is no verb {verb!r:.40}: the verbs are {', '.join(self._verbs)}, cancel")
         if number in calls or len(calls) >= MOST_CALLS:
             raise WireError(f"the id {number} is in use" if number in calls else f"more than {MOST_CALLS} requests")
-        calls[number] = asyncio.create_task(self._answer(number, act(message), writer))
+        calls[number] = asyncio.create_task(self._answer(number, act(message, writer), writer))
         calls[number].add_done_callback(lambda _: calls.pop(number, None))
 
     async def _answer(self, number: int, call: Awaitable[dict[str, Any]], writer: StreamWriter) -> None:
@@ -170,24 +178,28 @@ class EngineServer:
 
     # The verbs
 
-    async def _hello(self, message: dict[str, Any]) -> dict[str, Any]:
+    async def _hello(self, message: dict[str, Any], writer: StreamWriter) -> dict[str, Any]:
         return {"protocol": PROTOCOL, "version": self.engine.version, **asdict(self.identity)}
 
-    async def _sample(self, message: dict[str, Any]) -> dict[str, Any]:
+    async def _sample(self, message: dict[str, Any], writer: StreamWriter) -> dict[str, Any]:
         return (await self.engine.sample(generation_request(message.get("request")))).to_json()
 
-    async def _score(self, message: dict[str, Any]) -> dict[str, Any]:
+    async def _score(self, message: dict[str, Any], writer: StreamWriter) -> dict[str, Any]:
         context, tokens = (token_ids(message.get(name), self.vocabulary) for name in ("context", "tokens"))
         logp = await self.engine.score(context, tokens, temperature=real("temperature", message.get("temperature")))
         return {"logp": logp}
 
-    async def _load(self, message: dict[str, Any]) -> dict[str, Any]:
+    async def _load(self, message: dict[str, Any], writer: StreamWriter) -> dict[str, Any]:
         version, (file, sha256) = whole("version", message.get("version"), 0, IDS), _texts(message, "file", "sha256")
+        if self._loader not in (None, writer):
+            what = "another connection loads the weights of this engine"
+            raise Usage(what, fix="wait for that run, or start another engine: groupwise serve MODEL --socket FILE")
+        self._loader = writer
         async with self._loading:
             await self.engine.load(version, await asyncio.to_thread(read_weights, Path(file), sha256))
         return {"version": self.engine.version}
 
-    async def _prefill(self, message: dict[str, Any]) -> dict[str, Any]:
+    async def _prefill(self, message: dict[str, Any], writer: StreamWriter) -> dict[str, Any]:
         self.engine.prefill(contexts_of(message.get("contexts")))
         return {}
 
@@ -232,3 +244,18 @@ def _is_dead(path: Path) -> bool:
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         return probe.connect_ex(str(path)) == errno.ECONNREFUSED
+
+
+def servable(model: Model, experts: Experts | None) -> Decoder:
+    """The model, if an engine in another process can build it again. `Usage` with the reason if not."""
+    reason = ""
+    if not isinstance(model, Decoder):
+        reason = "the model runs as modules of transformers"
+    elif has_adapter(model):
+        reason = "the model has an adapter (lora)"
+    elif experts is not None:
+        reason = 'method.routing.replay is "engine"'
+    if reason or not isinstance(model, Decoder):
+        fix = "use the engine in this process: --engine.kind Native"
+        raise Usage("engines in other processes cannot run this model", evidence=reason, fix=fix)
+    return model

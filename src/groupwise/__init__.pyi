@@ -187,6 +187,7 @@ from groupwise.data.sockets import Weight as Weight
 from groupwise.data.user_cache import user_cache as user_cache
 from groupwise.data.visible import visible as visible
 from groupwise.engines.fleet import Fleet as Fleet
+from groupwise.engines.probe import Probe as Probe
 from groupwise.engines.remote import Remote as Remote
 from groupwise.engines.served import Served as Served
 from groupwise.engines.server import EngineServer as EngineServer

@@ -1,5 +1,6 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.engines.fleet import Fleet as Fleet
+from groupwise.engines.probe import Probe as Probe
 from groupwise.engines.remote import Remote as Remote
 from groupwise.engines.served import Served as Served
 from groupwise.engines.server import EngineServer as EngineServer

@@ -10,6 +10,8 @@ from groupwise.engines.remote import Remote
 from groupwise.models import Decoder, Tokenizer
 from groupwise.rollout import NativeEngine
 
+__all__ = ["Probe"]
+
 LENGTH = 32
 """Tokens of the fixed text. They are spread over the vocabulary."""
 

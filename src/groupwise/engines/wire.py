@@ -90,20 +90,20 @@ def error_of(data: Any) -> Exception:
 def generation_request(data: Any) -> GenerationRequest:
     """The request in a message. ValueError for anything that `GenerationRequest.to_json` does not give."""
     try:
-        request = GenerationRequest.from_json(data)
+        token_ids(data["context"])
+        for name, least in (("limit", 1), ("at", 0), ("top", 0), ("purpose", 0)):
+            whole(name, data[name], least, IDS)
+        for key in (data["draw"], *data["stream"]):
+            whole("a key of the random numbers", key, 0, KEYS)
+        texts = [data["content"], *data["sampling"]["stop"], *data["path"]]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("content, stop strings and path of a request are text")
+        stop = data["sampling"]["stop"]
+        if len(stop) > MOST_STOPS or any(len(text) > LONGEST_STOP for text in stop):
+            raise ValueError(f"a request has at most {MOST_STOPS} stop strings of {LONGEST_STOP} characters")
+        return GenerationRequest.from_json(data)
     except (AttributeError, KeyError, TypeError, Usage) as error:
         raise ValueError(f"not a generation request: {type(error).__name__}: {error}") from None
-    token_ids(request.context)
-    for name, least in (("limit", 1), ("at", 0), ("top", 0), ("purpose", 0)):
-        whole(name, getattr(request, name), least, IDS)
-    for key in (request.draw, *request.stream):
-        whole("a key of the random numbers", key, 0, KEYS)
-    stop = request.sampling.stop
-    if not isinstance(request.content, str) or not all(isinstance(text, str) for text in stop):
-        raise ValueError("content and stop strings of a request are text")
-    if len(stop) > MOST_STOPS or any(len(text) > LONGEST_STOP for text in stop):
-        raise ValueError(f"a request has at most {MOST_STOPS} stop strings of {LONGEST_STOP} characters")
-    return request
 
 
 def token_ids(values: Any, below: int = IDS) -> Ids:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ import torch
 from groupwise.data import Generation, GenerationRequest, Usage, WorkerLost
 from groupwise.engines import Exchange, Served, WeightsFile
 from groupwise.engines import fleet as fleets
+from groupwise.engines import server as servers
 from groupwise.engines.replica import Replica
-from groupwise.models import Decoder, Lora, attach
-from tests.rollout.fakes import decoder, without_end_token
+from groupwise.models import Decoder
+from tests.rollout.fakes import decoder
+from tests.rollout.fakes import tokenizer as letters
 from tests.toys.echo import SHAPE, ToyRun, small, tokenizer
 
 SECONDS = 100.0
@@ -27,7 +30,7 @@ SECONDS = 100.0
 
 def toy(directory: Path, served: Served | None = None) -> ToyRun:
     """Five iterations of a tiny decoder, with the native engine or with engines in child processes."""
-    model = Decoder.new(SHAPE, 5, spread=0.3)
+    model = Decoder.new(replace(SHAPE, family="qwen3"), 5, spread=0.3)
     engine = served.build(model, tokenizer(), seed=0, experts=None) if served else None
     return ToyRun(method=small("grpo"), directory=directory, policy=model, engine=engine, iterations=5, max_tokens=6)
 
@@ -97,11 +100,12 @@ def test_a_run_has_the_native_bytes_through_kills_and_stops_while_sampling_and_l
 HOST = """
 import asyncio, os, signal, sys
 from groupwise.engines import Served
-from tests.rollout.fakes import decoder, without_end_token
+from tests.rollout.fakes import decoder
+from tests.rollout.fakes import tokenizer as letters
 
 async def main():
-    model = decoder()
-    fleet = Served(exchange=sys.argv[1]).build(model, without_end_token(), seed=0, experts=None)
+    model = decoder(family="qwen3")
+    fleet = Served(exchange=sys.argv[1]).build(model, letters(), seed=0, experts=None)
     await fleet.load(0, dict(model.state_dict()))
     while len(fleet.replicas) < 2:
         await asyncio.sleep(0.01)
@@ -139,8 +143,8 @@ def test_the_last_lines_of_a_process_that_does_not_start_are_in_the_error(
     python.write_text("#!/bin/sh\necho no memory for the weights >&2\nexit 3\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    model = decoder()
-    fleet = Served(restarts=1).build(model, without_end_token(), seed=0, experts=None)
+    model = decoder(family="qwen3")
+    fleet = Served(restarts=1).build(model, letters(), seed=0, experts=None)
     with pytest.raises(WorkerLost, match="no engine is left") as caught:
         asyncio.run(asyncio.wait_for(fleet.load(0, dict(model.state_dict())), SECONDS))
     assert "exit code 3" in caught.value.evidence and "no memory for the weights" in caught.value.evidence
@@ -154,9 +158,8 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
         Served(**wrong)
 
 
-def test_a_model_that_another_process_cannot_build_is_refused_with_the_reason() -> None:
-    model = decoder(dtype=torch.float32)
-    attach(model, Lora(rank=2), seed=0)
+def test_a_model_that_another_process_cannot_build_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "has_adapter", lambda model: True)
     with pytest.raises(Usage, match="cannot run this model") as caught:
-        Served().build(model, without_end_token(), seed=0, experts=None)
-    assert "adapter" in caught.value.evidence
+        Served().build(decoder(family="qwen3"), letters(), seed=0, experts=None)
+    assert "adapter" in caught.value.evidence and "Native" in caught.value.fix

@@ -124,7 +124,7 @@ GOOD = {"id": 1, "do": "sample", "request": request().to_json()}
 BAD_REQUESTS = [
     {"context": [1, -2]}, {"context": [1.5]}, {"context": "12"}, {"context": 7}, {"limit": 0}, {"limit": "3"},
     {"draw": -1}, {"draw": 1 << 64}, {"stream": [-1]}, {"stream": [None]}, {"at": -1}, {"top": True}, {"purpose": 1e9},
-    {"sampling": {}}, {"sampling": None}, {"content": 5}, {"path": ["?"]}, {"extra": 1},
+    {"sampling": {}}, {"sampling": None}, {"content": 5}, {"path": [5]}, {"extra": 1},
     {"sampling": {**request().to_json()["sampling"], "stop": ["x"] * 65}},
     {"sampling": {**request().to_json()["sampling"], "stop": [5]}},
     {"sampling": {**request().to_json()["sampling"], "temperature": -1}},

@@ -238,7 +238,7 @@ COMMANDS = (
     ),
     Command("chat", "talk to a model, line by line; Ctrl-D ends", (MODEL,), (USE, TRUST), RECIPE, fields=True),
     Command(
-        "serve", "run a model's engine in a process of its own, on a Unix socket; Ctrl-C ends",
+        "serve", "run a model's engine in a separate process, on a Unix socket; Ctrl-C ends",
         (option("model", metavar="MODEL"),),
         (
             option("--socket", required=True, metavar="FILE", help="the new socket, which only you can connect to"),

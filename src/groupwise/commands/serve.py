@@ -1,4 +1,4 @@
-"""`groupwise serve`: one native engine in a process of its own, on a Unix socket. Ctrl-C ends it."""
+"""`groupwise serve`: one native engine in a separate process, on a Unix socket. Ctrl-C ends it."""
 
 import asyncio
 from pathlib import Path

@@ -27,7 +27,7 @@ from groupwise.engines.weights_file import Exchange, WeightsFile, write_weights
 __all__ = ["Fleet"]
 
 T = TypeVar("T")
-Start = Callable[[int], Awaitable[Remote]]
+StartReplica = Callable[[int], Awaitable[Remote]]
 """Starts the replica of this number, or connects to it. It gets weights before requests."""
 WINDOW = 600.0
 """Seconds in which `restarts` are counted."""
@@ -69,14 +69,16 @@ class Fleet:
     """An `Engine` over `count` replicas. An answer does not depend on the replica, since random numbers are keyed.
 
     A request goes to the admitted replica with the fewest requests, at most `rows` each; the others wait in order of
-    arrival. If a replica is lost, its requests are asked again elsewhere, and a new one is started. It is admitted with
+    arrival. If a replica is lost, its requests are sent again elsewhere, and a new one is started. It is admitted with
     the weights of now, once the `probe` has compared its scores. A place that needs more than `restarts` new replicas
     in ten minutes is given up; when all are, requests raise `WorkerLost` with the last cause.
 
     The replicas belong to the event loop of the first `load`, and end with it.
     """
 
-    def __init__(self, start: Start, count: int, *, exchange: Exchange, probe: Probe, rows: int, restarts: int) -> None:
+    def __init__(
+        self, start: StartReplica, count: int, *, exchange: Exchange, probe: Probe, rows: int, restarts: int
+    ) -> None:
         self._start, self._count, self._exchange, self._probe = start, count, exchange, probe
         self._rows, self._restarts = rows, restarts
         self._places: list[Place] = []
@@ -223,7 +225,7 @@ class Fleet:
         await self._notify()
 
     async def _fill(self, place: Place) -> None:
-        """Start a replica and keep it loaded until it is lost. Its process is ended, whatever happens."""
+        """Start a replica and keep it loaded until it is lost. Its process is ended in every case."""
         try:
             place.replica = await self._start(place.number)
             place.replica.on_loss = place.dismiss
@@ -231,7 +233,7 @@ class Fleet:
         except EngineLost as error:
             ending = place.replica.end() if place.replica else error.evidence
             place.error = EngineLost(error.what, evidence=ending)
-        except Exception as error:  # whatever ends a replica, the run goes on with others
+        except Exception as error:  # after any failure of a replica, the run continues with the others
             place.error = error
         finally:
             replica, place.replica, place.version = place.replica, None, -1

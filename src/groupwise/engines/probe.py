@@ -1,4 +1,4 @@
-"""The probe of an engine after each load: the scores of a fixed answer tell which weights it has."""
+"""The probe of an engine after each load: the scores of a fixed answer show which weights it has."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

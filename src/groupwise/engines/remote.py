@@ -27,7 +27,7 @@ from groupwise.engines.wire import (
 __all__ = ["Remote"]
 
 BEATS = 4
-"""How often the deadline is divided: an engine that owes an answer is asked for a sign of life this often."""
+"""How often the deadline is divided: an engine that owes an answer gets a `hello` this often."""
 
 
 class Remote:

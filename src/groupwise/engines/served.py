@@ -1,4 +1,4 @@
-"""Settings of a fleet of native engines, each in a process of its own on this machine."""
+"""Settings of a fleet of native engines, each in a separate process on this machine."""
 
 import tempfile
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Served(Native):
 
     `addresses` are sockets of further engines, which `groupwise serve` started on this machine. A replica that dies, or
     is silent for `deadline` seconds while it owes an answer, is replaced at most `restarts` times in ten minutes; its
-    requests are asked again. `exchange` is the directory for the weights that the replicas read, such as `/dev/shm`
+    requests are sent again. `exchange` is the directory for the weights that the replicas read, such as `/dev/shm`
     (default: the system's directory for temporary files).
     """
 

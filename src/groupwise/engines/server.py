@@ -40,7 +40,7 @@ MOST_CALLS = 1 << 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What an engine is, whatever its weights: engines with equal identities and weights give equal answers.
+    """The identity of an engine, regardless of its weights: engines with equal identities and weights give equal answers.
 
     `model` and `tokenizer` are SHA-256 hashes of the architecture, and of the vocabulary with its end tokens.
     """
@@ -92,7 +92,7 @@ class EngineServer:
         self.engine, self.identity, self.vocabulary = engine, identity, vocabulary
         self._loading = asyncio.Lock()
         self._loader: StreamWriter | None = None
-        """The connection that loads weights. Others may not: versions of two runs could not be told apart."""
+        """The connection that loads weights. Others may not: versions of two runs could not be distinguished."""
         self._verbs: dict[str, Callable[[dict[str, Any], StreamWriter], Awaitable[dict[str, Any]]]] = {
             "hello": self._hello, "sample": self._sample, "score": self._score, "load": self._load,
             "prefill": self._prefill,
@@ -213,7 +213,7 @@ def _texts(message: dict[str, Any], *names: str) -> list[str]:
 
 
 def message_id(message: dict[str, Any]) -> int:
-    """The number of a message. WireError without one: an answer could not be told from others."""
+    """The number of a message. WireError without one: its answer could not be assigned."""
     try:
         return whole("id", message.get("id"), 0, IDS)
     except ValueError as error:

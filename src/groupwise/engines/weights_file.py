@@ -54,7 +54,7 @@ def _os_error(error: SafetensorError) -> tuple[int, str]:
 
 
 def read_weights(path: Path, sha256: str) -> dict[str, Tensor]:
-    """The tensors of a weights file. `Storage` if it cannot be read, or differs from what was written."""
+    """The tensors of a weights file. `Storage` if it cannot be read, or if its hash differs."""
     try:
         if (digest := _sha256(path)) != sha256:
             evidence = f"SHA-256 is {digest[:12]}…; it was {sha256[:12]}…"

@@ -40,7 +40,7 @@ MOST_CALLS = 1 << 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The identity of an engine, regardless of its weights: engines with equal identities and weights give equal answers.
+    """The identity of an engine without its weights. Equal identities and weights give equal answers.
 
     `model` and `tokenizer` are SHA-256 hashes of the architecture, and of the vocabulary with its end tokens.
     """

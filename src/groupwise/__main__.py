@@ -114,6 +114,10 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
             from groupwise.commands import evaluate
 
             return evaluate.sample(a.model, a.prompt, overrides, allowed, at=a.at, n=a.n, answer=a.answer)
+        case "serve":
+            from groupwise.commands.serve import serve
+
+            return serve(a.model, a.socket, dtype=a.dtype, seed=a.seed, threads=a.threads)
         case "chat":
             from groupwise.commands.chat import chat
 

@@ -21,8 +21,8 @@ from groupwise.data import EngineKind, Storage, Usage
 from groupwise.rollout import Native
 
 COMMANDS = (
-    "train", "sweep", "resume", "eval", "sample", "chat", "report", "watch", "compare", "merge", "methods", "show",
-    "diff", "check", "recipe", "doctor", "help", "completion",
+    "train", "sweep", "resume", "eval", "sample", "chat", "serve", "report", "watch", "compare", "merge", "methods",
+    "show", "diff", "check", "recipe", "doctor", "help", "completion",
 )  # fmt: skip
 
 # Help

@@ -31,6 +31,11 @@ fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` expl
   groupwise train --model DIR --task gsm8k:DIR_OF_GSM8K --template chat
 """
 
+SERVE = """\
+  groupwise serve calculator --socket engine.sock
+  groupwise train --engine '{ kind = "Served", replicas = 0, addresses = ["engine.sock"] }'
+"""
+
 SWEEP = """\
 values are separated by commas, or a range of whole numbers:
   groupwise sweep recipe.toml --seed 0..4 --method.objective.surrogate.high 0.2,0.28
@@ -245,6 +250,18 @@ COMMANDS = (
         RECIPE, fields=True,
     ),
     Command("chat", "talk to a model, line by line; Ctrl-D ends", (MODEL,), (USE, TRUST), RECIPE, fields=True),
+    Command(
+        "serve", "run a model's engine in a separate process, on a Unix socket; Ctrl-C ends",
+        (option("model", metavar="MODEL"),),
+        (
+            option("--socket", required=True, metavar="FILE", help="the new socket, which only you can connect to"),
+            option("--dtype", default="float32", choices=("float32", "bfloat16", "float64"),
+                   help="dtype of the weights (default: float32)"),
+            option("--seed", type=int, default=0, metavar="N", help="the recipe's seed (default: 0)"),
+            option("--threads", type=count, default=1, metavar="N", help="the recipe's machine.threads (default: 1)"),
+        ),
+        SERVE,
+    ),
     Command(
         "report", "write the report of a run, or of several runs in one page", (RUNS,),
         (option("--out", metavar="FILE.html", help="output file (default: report.html in the first run)"),),

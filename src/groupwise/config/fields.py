@@ -181,7 +181,7 @@ def part_constants(socket: str, constant: str) -> dict[str, tuple[str, str]]:
 
 def parts_of(socket: str) -> dict[str, str]:
     """The module of each packaged component that implements a Protocol (socket), by the component's name."""
-    rooms = ("rollout", "rewards", "advantages", "objective", "learner", "methods")
+    rooms = ("rollout", "engines", "rewards", "advantages", "objective", "learner", "methods")
     files = {module: lists for room in rooms for module, lists in files_of(f"groupwise.{room}").items()}
     return {
         name: module for module, lists in files.items() if lists.get("SOCKET") == socket for name in lists["__all__"]

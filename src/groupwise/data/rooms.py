@@ -17,6 +17,7 @@ ROOMS = (
     "data",
     "models",
     "rollout",
+    "engines",
     "rewards",
     "advantages",
     "objective",

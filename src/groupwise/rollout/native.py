@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from groupwise.data import Engine
 from groupwise.models import Experts, Model, Tokenizer
 from groupwise.rollout.engine import NativeEngine
 
@@ -28,7 +29,7 @@ class Native:
             if not getattr(self, name) >= bound:
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake at least {bound}")
 
-    def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> NativeEngine:
+    def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> Engine:
         """The engine over the learner's model. If `experts` is given, it records the expert choices (routes) of all
         tokens.
         """

@@ -102,13 +102,20 @@ def check_writable(path: Path, example: str) -> None:
 
 
 def write_file(path: Path, data: bytes, disk: Disk = DISK) -> None:
-    """Write a file atomically: write a draft, sync it, rename it, sync the directory.
+    """Write a file atomically (see `file_draft`)."""
+    with file_draft(path, disk) as draft:
+        disk.write(draft, data)
+
+
+@contextmanager
+def file_draft(path: Path, disk: Disk = DISK) -> Iterator[Path]:
+    """A context that writes a file atomically: its body writes a draft, which is synced and renamed to `path`.
 
     The draft's name contains the process id, because `report` and `eval` may write while a run does.
     """
     draft = _draft(path)
     try:
-        disk.write(draft, data)
+        yield draft
         disk.sync(draft)
         disk.replace(draft, path)
     except OSError:

@@ -138,6 +138,7 @@ def numbers_of_task(
     ready = build(recipe, use, inputs)
 
     async def answer() -> list[list[Rollout]]:
+        await ready.engine.load(0, dict(ready.model.state_dict()))  # an engine in another process has no weights yet
         return [await ready.answers(n, sampling) for n, sampling in samplings]
 
     answered = asyncio.run(answer())

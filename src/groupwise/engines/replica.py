@@ -1,0 +1,145 @@
+"""A native engine in a child process, which ends with its parent: the child's program, and its start from the parent.
+
+The child's standard input is one end of an unnamed socket: no other process can connect, and no file is left behind.
+"""
+
+import asyncio
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from groupwise.data import EngineLost
+from groupwise.engines.remote import Remote
+from groupwise.engines.server import EngineServer, Identity
+
+START = 120.0
+"""Seconds that a child may take to start. Most of it is the import of torch."""
+LAST_LINES, LAST_BYTES = 20, 4096
+"""The most of a child's output that is in an error."""
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSettings:
+    """What a child needs to build its engine. `directory` has the configuration and tokenizer of a model."""
+
+    directory: str
+    dtype: str
+    device: str
+    threads: int
+    seed: int
+    rows: int
+    cache_tokens: int
+    compiled: bool
+
+
+class Replica(Remote):
+    """A `Remote` whose process is a child of this one."""
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    def end(self) -> str:
+        """Kill the process; returns how it ended, with its last lines of output."""
+        self.close()
+        killed = self.process.poll() is None
+        if killed:
+            self.process.kill()
+        code = self.process.wait()
+        status = self.cause if killed else f"its process ended with exit code {code}"
+        return "\n".join([status, *last_lines(self.log)])
+
+
+async def start_replica(settings: ReplicaSettings, number: int, deadline: float) -> Replica:
+    """Start a child process, and wait for its engine. `EngineLost` with its last lines if it does not start."""
+    log = Path(settings.directory) / f"replica-{number}.log"
+    here, there = socket.socketpair()
+    try:
+        with there, log.open("wb") as output:
+            # -P: no module in the working directory shadows a package. In its own session, Ctrl-C does not reach it.
+            command = [sys.executable, "-P", "-m", "groupwise.engines.replica", json.dumps(asdict(settings)),
+                       str(os.getpid())]  # fmt: skip
+            process = subprocess.Popen(
+                command, stdin=there.fileno(), stdout=output, stderr=output, start_new_session=True
+            )
+    except OSError as error:
+        here.close()
+        raise EngineLost(f"replica {number} did not start", evidence=str(error)) from error
+    replica = None
+    try:
+        reader, writer = await asyncio.open_unix_connection(sock=here)
+        replica = Replica(reader, writer, name=f"replica {number}, pid {process.pid}", deadline=deadline)
+        replica.process, replica.log = process, log
+        await replica.hello(START)
+    except EngineLost as error:
+        evidence = replica.end() if replica else ""
+        raise EngineLost(f"replica {number} did not start", evidence=evidence or error.evidence) from None
+    except BaseException:
+        if replica:
+            replica.end()
+        raise
+    return replica
+
+
+def last_lines(log: Path) -> Sequence[str]:
+    """The last lines of a child's output."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - LAST_BYTES, 0))
+            return file.read().decode(errors="replace").splitlines()[-LAST_LINES:]
+    except OSError:
+        return []
+
+
+# The child
+
+
+def main(settings: dict[str, Any], parent: int) -> None:
+    """Build the engine without weights, and serve the socket that is the standard input until it closes."""
+    end_with_parent(parent)
+    faulthandler.enable()
+    import torch  # the parent's `--help` does without
+
+    from groupwise.models import Decoder, read_shape, read_tokenizer
+    from groupwise.models.decoder import Shape
+    from groupwise.rollout import NativeEngine
+
+    spec = ReplicaSettings(**settings)
+    torch.set_num_threads(spec.threads)
+    shape, tokenizer = read_shape(spec.directory), read_tokenizer(spec.directory)
+    assert isinstance(shape, Shape), "the parent starts replicas of our decoder only"
+    decoder = Decoder(shape).to(getattr(torch, spec.dtype)).to_empty(device=spec.device)
+    decoder.compiled = spec.compiled
+    engine = NativeEngine(decoder, tokenizer, seed=spec.seed, rows=spec.rows, cache_tokens=spec.cache_tokens)
+    engine.version = -1  # until the first load
+    server = EngineServer(engine, Identity.of(decoder, tokenizer, seed=spec.seed), shape.vocabulary)
+    asyncio.run(serve(server, socket.socket(fileno=os.dup(0))))
+
+
+async def serve(server: EngineServer, connection: socket.socket) -> None:
+    """Serve one connected socket until the other side closes it."""
+    await server.connection(*await asyncio.open_unix_connection(sock=connection))
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent dies, even while it is stopped. On Linux only.
+
+    Elsewhere, and in a running process, the end of the connection ends it.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before the call
+            sys.exit()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,261 @@
+"""Answers the six verbs of the wire for one engine: hello, sample, score, load, prefill and cancel."""
+
+import asyncio
+import errno
+import hashlib
+import os
+import socket
+import stat
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from groupwise.data import Engine, Usage
+from groupwise.engines.weights_file import read_weights
+from groupwise.engines.wire import (
+    IDS,
+    LARGEST_REPLY,
+    LARGEST_REQUEST,
+    PROTOCOL,
+    WireError,
+    contexts_of,
+    encode,
+    error_json,
+    generation_request,
+    read_message,
+    real,
+    token_ids,
+    whole,
+)
+from groupwise.models import Decoder, Experts, Model, Tokenizer, has_adapter
+
+__all__ = ["EngineServer", "Identity", "servable"]
+
+MOST_CALLS = 1 << 14
+"""The most requests of one connection that are unanswered at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """The identity of an engine without its weights. Equal identities and weights give equal answers.
+
+    `model` and `tokenizer` are SHA-256 hashes of the architecture, and of the vocabulary with its end tokens.
+    """
+
+    model: str
+    tokenizer: str
+    dtype: str
+    seed: int
+
+    @classmethod
+    def of(cls, decoder: Decoder, tokenizer: Tokenizer, *, seed: int) -> "Identity":
+        """The identity of a native engine over this decoder."""
+        return cls(
+            model=_hash(repr(decoder.shape)),
+            tokenizer=_hash(f"{tokenizer.digest} {sorted(tokenizer.eos)}"),
+            dtype=str(next(decoder.parameters()).dtype).removeprefix("torch."),
+            seed=seed,
+        )
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Identity":
+        """The identity in a reply to `hello`. Unknown fields are ignored, and missing ones are empty."""
+        texts = {name: str(data.get(name, "")) for name in ("model", "tokenizer", "dtype")}
+        seed = data.get("seed")
+        return cls(**texts, seed=seed if isinstance(seed, int) else -1)
+
+    def check(self, other: "Identity", name: str) -> None:
+        """`Usage` if the engine `name` has this identity, and `other` is required."""
+        expected = asdict(other)
+        different = [f"{key} {str(value)[:12]}, expected {str(expected[key])[:12]}"
+                     for key, value in asdict(self).items() if value != expected[key]]  # fmt: skip
+        if different:
+            fix = "start it with the run's model, machine.dtype and seed: groupwise serve MODEL"
+            raise Usage(f"{name} is another engine than the run needs", evidence="\n".join(different), fix=fix)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class EngineServer:
+    """Serves one engine to any number of connections. `vocabulary` bounds the token ids of a score.
+
+    Garbage on a connection is an error to its sender, and ends that connection only. When a connection closes, its
+    requests are cancelled.
+    """
+
+    def __init__(self, engine: Engine, identity: Identity, vocabulary: int) -> None:
+        self.engine, self.identity, self.vocabulary = engine, identity, vocabulary
+        self._loading = asyncio.Lock()
+        self._loader: StreamWriter | None = None
+        """The connection that loads weights. Others may not: versions of two runs could not be distinguished."""
+        self._verbs: dict[str, Callable[[dict[str, Any], StreamWriter], Awaitable[dict[str, Any]]]] = {
+            "hello": self._hello, "sample": self._sample, "score": self._score, "load": self._load,
+            "prefill": self._prefill,
+        }  # fmt: skip
+
+    async def listen(self, path: Path, ready: Callable[[], None]) -> None:
+        """Serve on a Unix socket with the user's permissions until cancelled. `Usage` if another process listens.
+
+        `ready` is called once clients can connect.
+        """
+        listener = bound(path)
+        try:
+            async with await asyncio.start_unix_server(self.connection, sock=listener) as server:
+                ready()
+                await server.serve_forever()
+        finally:
+            path.unlink(missing_ok=True)
+
+    async def connection(self, reader: StreamReader, writer: StreamWriter) -> None:
+        """Serve one connection until it closes."""
+        calls: dict[int, asyncio.Task[None]] = {}
+        try:
+            if await self._greeted(reader, writer):
+                while (message := await read_message(reader, LARGEST_REQUEST)) is not None:
+                    self._begin(message, calls, writer)
+        except WireError as error:
+            self._send(writer, {"id": None, "error": error_json(Usage(str(error)))})
+        finally:
+            for call in calls.values():
+                call.cancel()
+            if self._loader is writer:
+                self._loader = None
+            with suppress(OSError):
+                writer.close()
+
+    async def _greeted(self, reader: StreamReader, writer: StreamWriter) -> bool:
+        """Whether the first message of a connection is a `hello` with our protocol. It is answered here."""
+        message = await read_message(reader, LARGEST_REQUEST)
+        if message is None:
+            return False
+        number, protocol = message_id(message), message.get("protocol")
+        if message.get("do") == "hello" and protocol == PROTOCOL and not isinstance(protocol, bool):
+            self._send(writer, {"id": number, "reply": await self._hello(message, writer)})
+            return True
+        what = f"this engine has protocol {PROTOCOL}, and the connection began with protocol {protocol!r:.40}"
+        fix = "use the same version of groupwise on both sides"
+        self._send(writer, {"id": number, "error": error_json(Usage(what, fix=fix))})
+        return False
+
+    def _begin(self, message: dict[str, Any], calls: dict[int, asyncio.Task[None]], writer: StreamWriter) -> None:
+        """Start the call in a message as a task. `cancel` is answered at once."""
+        number, verb = message_id(message), message.get("do")
+        if verb == "cancel":
+            if call := calls.get(message_id({"id": message.get("of")})):
+                call.cancel()
+            self._send(writer, {"id": number, "reply": {}})
+            return
+        act = self._verbs.get(verb) if isinstance(verb, str) else None
+        if act is None:
+            raise WireError(f"there is no verb {verb!r:.40}: the verbs are {', '.join(self._verbs)}, cancel")
+        if number in calls or len(calls) >= MOST_CALLS:
+            raise WireError(f"the id {number} is in use" if number in calls else f"more than {MOST_CALLS} requests")
+        calls[number] = asyncio.create_task(self._answer(number, act(message, writer), writer))
+        calls[number].add_done_callback(lambda _: calls.pop(number, None))
+
+    async def _answer(self, number: int, call: Awaitable[dict[str, Any]], writer: StreamWriter) -> None:
+        """Send the reply or the error of one call."""
+        try:
+            message = {"id": number, "reply": await call}
+        except Exception as error:  # an engine's failure is its caller's to handle
+            message = {"id": number, "error": error_json(error)}
+        self._send(writer, message)
+        with suppress(OSError):
+            await writer.drain()
+
+    def _send(self, writer: StreamWriter, message: dict[str, Any]) -> None:
+        data = encode(message)
+        if len(data) > LARGEST_REPLY:
+            error = Usage(f"the answer has {len(data)} bytes", evidence=f"the limit is {LARGEST_REPLY}")
+            data = encode({"id": message["id"], "error": error_json(error)})
+        if not writer.is_closing():
+            writer.write(data)
+
+    # The verbs
+
+    async def _hello(self, message: dict[str, Any], writer: StreamWriter) -> dict[str, Any]:
+        return {"protocol": PROTOCOL, "version": self.engine.version, **asdict(self.identity)}
+
+    async def _sample(self, message: dict[str, Any], writer: StreamWriter) -> dict[str, Any]:
+        return (await self.engine.sample(generation_request(message.get("request")))).to_json()
+
+    async def _score(self, message: dict[str, Any], writer: StreamWriter) -> dict[str, Any]:
+        context, tokens = (token_ids(message.get(name), self.vocabulary) for name in ("context", "tokens"))
+        logp = await self.engine.score(context, tokens, temperature=real("temperature", message.get("temperature")))
+        return {"logp": logp}
+
+    async def _load(self, message: dict[str, Any], writer: StreamWriter) -> dict[str, Any]:
+        version, (file, sha256) = whole("version", message.get("version"), 0, IDS), _texts(message, "file", "sha256")
+        if self._loader not in (None, writer):
+            what = "another connection loads the weights of this engine"
+            raise Usage(what, fix="wait for that run, or start another engine: groupwise serve MODEL --socket FILE")
+        self._loader = writer
+        async with self._loading:
+            await self.engine.load(version, await asyncio.to_thread(read_weights, Path(file), sha256))
+        return {"version": self.engine.version}
+
+    async def _prefill(self, message: dict[str, Any], writer: StreamWriter) -> dict[str, Any]:
+        self.engine.prefill(contexts_of(message.get("contexts")))
+        return {}
+
+
+def _texts(message: dict[str, Any], *names: str) -> list[str]:
+    """The texts of these fields. ValueError if one is missing, or is no path or hash."""
+    texts = [message.get(name) for name in names]
+    if not all(isinstance(text, str) and "\0" not in text for text in texts):
+        raise ValueError(f"a load names {' and '.join(names)} as text")
+    return [str(text) for text in texts]
+
+
+def message_id(message: dict[str, Any]) -> int:
+    """The number of a message. WireError without one: its answer could not be assigned."""
+    try:
+        return whole("id", message.get("id"), 0, IDS)
+    except ValueError as error:
+        raise WireError(str(error)) from None
+
+
+def bound(path: Path) -> socket.socket:
+    """A listening Unix socket that only this user can connect to. It replaces one whose process has ended."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.exists() and _is_dead(path):
+            path.unlink()
+        umask = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(umask)
+    except OSError as error:
+        listener.close()
+        fix = "name another one: --socket FILE, of at most 100 characters, in a directory of yours"
+        raise Usage(f"cannot listen on {path}", evidence=error.strerror or str(error), fix=fix) from error
+    return listener
+
+
+def _is_dead(path: Path) -> bool:
+    """Whether a file is a socket that no process listens on."""
+    if not stat.S_ISSOCK(path.stat().st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(str(path)) == errno.ECONNREFUSED
+
+
+def servable(model: Model, experts: Experts | None) -> Decoder:
+    """The model, if an engine in another process can build it again. `Usage` with the reason if not."""
+    reason = ""
+    if not isinstance(model, Decoder):
+        reason = "the model runs as modules of transformers"
+    elif has_adapter(model):
+        reason = "the model has an adapter (lora)"
+    elif experts is not None:
+        reason = 'method.routing.replay is "engine"'
+    if reason or not isinstance(model, Decoder):
+        fix = "use the engine in this process: --engine.kind Native"
+        raise Usage("engines in other processes cannot run this model", evidence=reason, fix=fix)
+    return model

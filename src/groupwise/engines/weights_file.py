@@ -1,0 +1,124 @@
+"""Weights as one safetensors file, and the directory in which a run's engines find it."""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import file_digest
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from groupwise.data import Storage
+from groupwise.runs.disk import DISK, Disk, file_draft, storage_errors
+
+__all__ = ["Exchange", "WeightsFile", "read_weights", "write_weights"]
+
+PREFIX = "groupwise-engines-"
+"""The begin of an exchange directory's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsFile:
+    """The weights of one version in a file, with the file's SHA-256."""
+
+    version: int
+    path: Path
+    sha256: str
+
+
+def write_weights(directory: Path, version: int, weights: Mapping[str, Tensor], disk: Disk = DISK) -> WeightsFile:
+    """Write weights atomically: an engine sees the whole file or none. `Storage` if they do not fit on the disk."""
+    path = directory / f"weights-{version:06d}.safetensors"
+    tensors = {name: x.detach().cpu().contiguous() for name, x in weights.items()}
+    needed = sum(x.numel() * x.element_size() for x in tensors.values())
+    with storage_errors("the weights for the engines", directory, needed):
+        with file_draft(path, disk) as draft:
+            try:
+                save_file(tensors, draft)
+            except SafetensorError as error:  # how it reports a full disk
+                raise OSError(*_os_error(error)) from error
+        return WeightsFile(version, path, _sha256(path))
+
+
+def _os_error(error: SafetensorError) -> tuple[int, str]:
+    """The errno and text of a safetensors error, whose message ends in `(os error 28)`."""
+    number = str(error).rpartition("os error ")[2].partition(")")[0]
+    return int(number) if number.isdecimal() else 0, str(error)
+
+
+def read_weights(path: Path, sha256: str) -> dict[str, Tensor]:
+    """The tensors of a weights file. `Storage` if it cannot be read, or if its hash differs."""
+    try:
+        if (digest := _sha256(path)) != sha256:
+            evidence = f"SHA-256 is {digest[:12]}…; it was {sha256[:12]}…"
+            raise Storage(f"{path} is not the file that was written", evidence=evidence, fix="load the weights again")
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        fix = "check the disk of that directory; engine.exchange names another one"
+        raise Storage(f"the weights file {path} cannot be read", evidence=str(error), fix=fix) from error
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+class Exchange:
+    """A new directory for weights files that only this user can read. `close` or the process's end removes it.
+
+    The directory of a killed process is removed by the next `Exchange` in the same place: its lock is free.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        with storage_errors("the weights for the engines", parent):
+            remove_abandoned(parent)
+            self.path, lock = _locked_directory(parent)
+        self._end = weakref.finalize(self, _remove, self.path, lock)
+
+    def close(self) -> None:
+        """Remove the directory with its files."""
+        self._end()
+
+
+def _locked_directory(parent: Path) -> tuple[Path, int]:
+    """A new directory and the descriptor that holds its lock. Another process may remove it until it is locked."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        if _lock(lock) and path.exists():
+            return path, lock
+        os.close(lock)
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove the exchange directories of this user's processes that were killed."""
+    for path in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY)
+            if os.fstat(lock).st_uid == os.getuid() and _lock(lock):
+                shutil.rmtree(path, ignore_errors=True)
+            os.close(lock)
+
+
+def _lock(descriptor: int) -> bool:
+    """Whether this process now holds the directory's lock. The kernel frees it at the process's end."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _remove(path: Path, lock: int) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(lock)

@@ -1,0 +1,65 @@
+"""Engines of this process behind the wire: each `Remote` has its own unnamed socket and server."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groupwise.data import Engine
+from groupwise.engines import EngineServer, Identity, Remote
+from groupwise.models import Decoder
+from groupwise.rollout import NativeEngine
+from tests.rollout.fakes import VOCABULARY, decoder, engine, without_end_token
+
+IDENTITY = Identity(model="m", tokenizer="t", dtype="float64", seed=11)
+_TASKS: set[asyncio.Task[None]] = set()
+
+
+def server(engine: Engine) -> EngineServer:
+    return EngineServer(engine, IDENTITY, VOCABULARY)
+
+
+async def pair(serve: Callable[..., Awaitable[None]]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to `serve(reader, writer)`, which runs as a task of this loop."""
+    here, there = socket.socketpair()
+    task = asyncio.create_task(_served(serve, there))
+    _TASKS.add(task)
+    task.add_done_callback(_TASKS.discard)
+    return await asyncio.open_unix_connection(sock=here)
+
+
+async def _served(serve: Callable[..., Awaitable[None]], there: socket.socket) -> None:
+    await serve(*await asyncio.open_unix_connection(sock=there))
+
+
+async def remote(engine: Engine, *, name: str = "one", deadline: float = 20.0) -> Remote:
+    """A greeted `Remote` of an engine."""
+    client = Remote(*await pair(server(engine).connection), name=name, deadline=deadline)
+    await client.hello(20.0)
+    return client
+
+
+def blank(kind: type[NativeEngine] = NativeEngine, **sizes: Any) -> NativeEngine:
+    """An engine with weights of its own that no client may see: it has no version."""
+    model = decoder(spread=0.1)
+    new = kind(model, without_end_token(), seed=11, **sizes)
+    new.version = -1
+    return new
+
+
+def weights(model: Decoder) -> dict[str, Tensor]:
+    return dict(model.state_dict())
+
+
+def changed(model: Decoder) -> dict[str, Tensor]:
+    """The decoder's own tensors after a step."""
+    with torch.no_grad():
+        for x in model.parameters():
+            x.mul_(1.25)
+    return weights(model)
+
+
+__all__ = ["IDENTITY", "blank", "changed", "engine", "pair", "remote", "server", "weights"]

@@ -1,0 +1,165 @@
+"""Engines in child processes: a run's bytes through kill -9 and SIGSTOP, and what is left behind."""
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from groupwise.data import Generation, GenerationRequest, Usage, WorkerLost
+from groupwise.engines import Exchange, Served, WeightsFile
+from groupwise.engines import fleet as fleets
+from groupwise.engines import server as servers
+from groupwise.engines.replica import Replica
+from groupwise.models import Decoder
+from tests.rollout.fakes import decoder
+from tests.rollout.fakes import tokenizer as letters
+from tests.toys.echo import SHAPE, ToyRun, small, tokenizer
+
+SECONDS = 100.0
+"""The longest wait for a process."""
+
+
+def toy(directory: Path, served: Served | None = None) -> ToyRun:
+    """Five iterations of a tiny decoder, with the native engine or with engines in child processes."""
+    model = Decoder.new(replace(SHAPE, family="qwen3"), 5, spread=0.3)
+    engine = served.build(model, tokenizer(), seed=0, experts=None) if served else None
+    return ToyRun(method=small("grpo"), directory=directory, policy=model, engine=engine, iterations=5, max_tokens=6)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs or is stopped; not if it is a zombie that its new parent has yet to collect."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    until = time.monotonic() + SECONDS
+    while any(map(is_running, pids)):
+        assert time.monotonic() < until, f"still running: {list(filter(is_running, pids))}"
+        time.sleep(0.02)
+
+
+def test_a_run_has_the_native_bytes_through_kills_and_stops_while_sampling_and_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process of two is killed and one stopped while it samples, and again while it loads."""
+    monkeypatch.setattr(fleets, "PAUSE", 0.0)
+    at_sample = {40: signal.SIGKILL, 80: signal.SIGSTOP}
+    at_version = {3: signal.SIGKILL, 4: signal.SIGSTOP}
+    sent: list[tuple[str, int]] = []
+    pids: set[int] = set()
+    count = [0]
+    sample, fetch = Replica.sample, Replica.fetch
+
+    def disturb(replica: Replica, when: str, number: int | None) -> None:
+        pids.add(replica.process.pid)
+        if number is not None:
+            os.kill(replica.process.pid, number)
+            sent.append((when, number))
+
+    async def sampled(self: Replica, request: GenerationRequest) -> Generation:
+        count[0] += 1
+        disturb(self, "sample", at_sample.pop(count[0], None))
+        return await sample(self, request)
+
+    async def fetched(self: Replica, file: WeightsFile) -> None:
+        disturb(self, "load", at_version.pop(file.version, None))
+        await fetch(self, file)
+
+    monkeypatch.setattr(Replica, "sample", sampled)
+    monkeypatch.setattr(Replica, "fetch", fetched)
+    exchange = tmp_path / "exchange"
+    exchange.mkdir()
+    run = toy(tmp_path / "served", Served(deadline=2.0, restarts=20, exchange=str(exchange)))
+    run.go()
+    kill, stop = signal.SIGKILL, signal.SIGSTOP
+    assert sorted(sent) == sorted([("sample", kill), ("sample", stop), ("load", kill), ("load", stop)])
+    wait_until_gone(sorted(pids))
+    native = toy(tmp_path / "native")
+    native.go()
+    assert all(torch.equal(x, native.weights()[name]) for name, x in run.weights().items())
+    assert [run.samples(i) for i in range(1, 6)] == [native.samples(i) for i in range(1, 6)]
+    del run
+    gc.collect()
+    assert not [*exchange.iterdir()]
+
+
+HOST = """
+import asyncio, os, signal, sys
+from groupwise.engines import Served
+from tests.rollout.fakes import decoder
+from tests.rollout.fakes import tokenizer as letters
+
+async def main():
+    model = decoder(family="qwen3")
+    fleet = Served(exchange=sys.argv[1]).build(model, letters(), seed=0, experts=None)
+    await fleet.load(0, dict(model.state_dict()))
+    while len(fleet.replicas) < 2:
+        await asyncio.sleep(0.01)
+    pids = [replica.process.pid for replica in fleet.replicas]
+    os.kill(pids[1], signal.SIGSTOP)
+    print(*pids, flush=True)
+    await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a stopped process with its parent")
+def test_replicas_end_with_a_killed_host_and_the_next_run_removes_its_directory(tmp_path: Path) -> None:
+    host = subprocess.Popen([sys.executable, "-c", HOST, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert host.stdout is not None
+    pids = [int(word) for word in host.stdout.readline().split()]
+    host.kill()
+    host.wait(SECONDS)
+    host.stdout.close()
+    assert len(pids) == 2
+    wait_until_gone(pids)
+    assert len([*tmp_path.iterdir()]) == 1
+    exchange = Exchange(tmp_path)
+    assert [*tmp_path.iterdir()] == [exchange.path] and exchange.path.stat().st_mode & 0o777 == 0o700
+    exchange.close()
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_last_lines_of_a_process_that_does_not_start_are_in_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "PAUSE", 0.0)
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no memory for the weights >&2\nexit 3\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    model = decoder(family="qwen3")
+    fleet = Served(restarts=1).build(model, letters(), seed=0, experts=None)
+    with pytest.raises(WorkerLost, match="no engine is left") as caught:
+        asyncio.run(asyncio.wait_for(fleet.load(0, dict(model.state_dict())), SECONDS))
+    assert "exit code 3" in caught.value.evidence and "no memory for the weights" in caught.value.evidence
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"replicas": -1}, {"replicas": 0}, {"deadline": 0}, {"restarts": -1}, {"rows": 0}], ids=str
+)
+def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Served(**wrong)
+
+
+def test_a_model_that_another_process_cannot_build_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "has_adapter", lambda model: True)
+    with pytest.raises(Usage, match="cannot run this model") as caught:
+        Served().build(decoder(family="qwen3"), letters(), seed=0, experts=None)
+    assert "adapter" in caught.value.evidence and "Native" in caught.value.fix

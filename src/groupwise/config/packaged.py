@@ -41,6 +41,6 @@ def given_recipe(file: str | None, name: str | None) -> Path | None:
     if file and "=" in file and not Path(file).exists():
         path, _, value = file.lstrip("-").lstrip("+").partition("=")
         raise Usage(f"{file} is no recipe file", fix=f"an option begins with two dashes: --{path} {value}")
-    if file in methods() and not Path(file).exists():
+    if file and file in methods() and not Path(file).exists():
         raise Usage(f"{file} is a method, not a recipe", fix=f"train with it: groupwise train --method {file}")
     return find_recipe(name) if name else Path(file) if file else None

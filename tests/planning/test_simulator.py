@@ -43,6 +43,10 @@ def setups() -> list[Setup]:
     return [replace(SETUP, **change) for change in changes]
 
 
+def name_of(setup: Setup) -> str:
+    return f"{setup.engines} engines of {setup.rows} rows, {setup.prompts} prompts"
+
+
 def sampling(setup: Setup, iteration: int) -> tuple[float, float]:
     """Seconds in which empty engines sample an iteration, and the seconds of all rows added up.
 
@@ -69,7 +73,7 @@ def tokens(setup: Setup, iteration: int) -> int:
     return sum(setup.prompt + sum(setup.length(draw, i) for i in range(setup.group)) for draw in draws)
 
 
-@pytest.mark.parametrize("setup", setups(), ids=str)
+@pytest.mark.parametrize("setup", setups(), ids=name_of)
 def test_lag_0_is_the_sum_of_the_phases(setup: Setup) -> None:
     published = (0.0, *simulate(setup, 4).published)
     for iteration, (start, end) in enumerate(pairwise(published)):
@@ -78,7 +82,7 @@ def test_lag_0_is_the_sum_of_the_phases(setup: Setup) -> None:
         assert end - start == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("setup", setups()[:4], ids=str)
+@pytest.mark.parametrize("setup", setups()[:4], ids=name_of)
 def test_lag_1_is_the_longer_of_sampling_and_learning(setup: Setup) -> None:
     published = simulate(replace(setup, lag=1), 4).published
     for iteration, (start, end) in enumerate(pairwise(published), 1):

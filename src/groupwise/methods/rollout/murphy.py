@@ -75,8 +75,11 @@ A(n) = (R(n) - mean over siblings R) / std over siblings R; GRPO's objective ove
         parent="grpo",
         least=0.02,
         matched="tokens",
-        settings=("method.objective.penalties = []",),
+        settings=("prompts = 32", "method.objective.penalties = []"),
+        own_settings=("prompts = 4",),
     ),
     finding="Once refinements mostly succeed, MaRS gives all first attempts the same score. On hinted_sums the share "
-    "of their groups without signal rose from 0.5 to 0.75 and more within six iterations (one seed).",
+    "of their groups without signal rose from 0.5 to 0.75 and more within six iterations (one seed). An iteration "
+    "generates 12 times the tokens of GRPO; the effect was first stated for equal prompts, where no evaluation of both "
+    "fell within equal tokens, and then for 4 prompts against 32.",
 )

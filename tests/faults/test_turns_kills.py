@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from groupwise.config.devices import resolved
 from groupwise.config.recipe import Evaluate, Save
 from groupwise.data import CountedText, Observation, Prompt, Sampling
 from groupwise.rollout import Turns
@@ -96,7 +97,7 @@ def place() -> Runtime:
 
 
 def with_turns(place: Runtime) -> Runtime:
-    return replace(place, recipe=RECIPE)
+    return replace(place, recipe=resolved(RECIPE))
 
 
 def queries(run: Path) -> list[tuple[str, str]]:
@@ -126,7 +127,7 @@ def test_a_run_killed_at_any_call_ends_with_the_bits_of_an_uninterrupted_run(pla
 
 def test_observations_before_a_kill_are_not_queried_again(place: Runtime, tmp_path: Path) -> None:
     recipe = replace(RECIPE, save=Save(every=1, keep=9))  # so the whole replay log stays
-    place = replace(place, recipe=recipe)
+    place = replace(place, recipe=resolved(recipe))
     directory = begun(tmp_path / "run", recipe)
     first = directory / "replay" / "000000.jsonl"
     logs: list[bytes] = []

@@ -87,11 +87,6 @@ def test_evaluation_runs(tmp_path: Path) -> None:
     assert (tmp_path / "before.json").is_file() and len(list(tmp_path.glob("runs/short-*/evaluations/*.json"))) == 1
 
 
-@pytest.mark.slow
-def test_several_processes_run(tmp_path: Path) -> None:
-    assert len(follow("docs/cluster.md", tmp_path)) == 1
-
-
 def test_turns_runs(tmp_path: Path) -> None:
     train, sample = follow("docs/turns.md", tmp_path)
     (run,) = tmp_path.glob("runs/*")

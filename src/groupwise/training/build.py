@@ -144,10 +144,9 @@ class Runtime:
         return await answers(self.held_out, n, setting, strategy=self.recipe.evaluate.strategy)
 
 
-def read_policy(recipe: Recipe, use: Use) -> Model:
+def read_policy(recipe: Recipe, use: Use, device: torch.device) -> Model:
     """The model of a resolved recipe, with its adapter. `Usage` if the method needs experts that it lacks."""
-    dtype, device = DTYPES[recipe.machine.dtype], find_device(recipe.machine)
-    trusted = use.trust_remote_code
+    dtype, trusted = DTYPES[recipe.machine.dtype], use.trust_remote_code
     model = read_model(
         find_model(recipe.model), dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted
     )
@@ -252,10 +251,10 @@ def check_compiler(device: torch.device) -> None:
 def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> Runtime:
     """Build the objects of a run. `inputs` are read unless the caller has them already."""
     recipe = resolved(recipe)
-    prepare(recipe.machine)
+    device = prepare(recipe.machine)
     inputs = inputs or read_inputs(recipe, use)
     tokenizer, task, verifier = inputs.tokenizer, inputs.task, inputs.verifier
-    model = read_policy(recipe, use)
+    model = read_policy(recipe, use, device)
     method = recipe.method
     experts = mixture(model) if method.routing.replay == "engine" else None
     engine: Engine = recipe.engine.build(model, tokenizer, seed=recipe.seed, experts=experts)

@@ -27,7 +27,7 @@ from groupwise.learner import Alone, Learner, Ranks, Replicas
 from groupwise.learner.ranks import START, host_store, join_store
 from groupwise.methods import Now
 from groupwise.rollout.buffer import graded
-from groupwise.training.build import Runtime, new_learner, read_policy
+from groupwise.training.build import Runtime, find_device, new_learner, read_policy
 from groupwise.training.loop import learn
 from groupwise.training.messages import parts, start_message
 
@@ -102,7 +102,7 @@ def follow(ranks: Replicas, use: Use) -> None:
 
 def follower(recipe: Recipe, use: Use, ranks: Ranks) -> Learner:
     """The learner of a rank above 0, with the weights of the recipe's model."""
-    return new_learner(read_policy(recipe, use), recipe, ranks)
+    return new_learner(read_policy(recipe, use, find_device(recipe.machine)), recipe, ranks)
 
 
 def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: int, version: int) -> None:

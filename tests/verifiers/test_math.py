@@ -429,7 +429,7 @@ def test_the_fix_for_a_sandbox_that_does_not_start_names_the_verifier_without_on
         ("math('last')", "fields are written as in math(answer='first')"),
         ("mth", "did you mean math?"),
         ("math)", "did you mean math?"),
-        ("exact(answer='last')", "write exact alone"),
+        ("exact(answer='last')", "write exact without fields"),
     ],
 )
 def test_a_wrong_field_is_refused_with_the_right_ones(name: str, message: str):

@@ -191,7 +191,8 @@ def test_every_method_has_a_row_or_a_reason() -> None:
 @pytest.mark.parametrize("study", [*studies(), *ABLATIONS], ids=lambda study: study.method)
 def test_both_recipes_of_an_effect_are_valid(study: Study) -> None:
     own, parent = (trial.recipe() for trial in trials_of(study.method, study.effect, 1))
-    assert own != parent and own.task == parent.task and own.prompts == parent.prompts
+    assert own != parent and own.task == parent.task
+    assert own.prompts == parent.prompts or study.effect.matched == "tokens", "equal steps have equally many prompts"
 
 
 def test_a_parents_runs_are_shared() -> None:

@@ -2,10 +2,12 @@
 
 import argparse
 import errno
+import gc
 import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from groupwise.commands.parsing import near_option, options_of, parse, parser
 
@@ -231,6 +233,22 @@ def inspect(a: argparse.Namespace) -> int:
         from groupwise.commands.certify import write_certificates
 
         return write_certificates(a.name, a.out, effect=a.effect)
+    with uncollected():
+        return show(a)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """A context without garbage collection, for a short command: a collection would walk all objects of torch."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def show(a: argparse.Namespace) -> int:
+    """Print a method, a recipe or a run, a difference of two of them, or what this machine lacks."""
     from groupwise.commands import show as views
     from groupwise.data import visible
 

@@ -234,7 +234,7 @@ def inspect(a: argparse.Namespace) -> int:
 
         return write_certificates(a.name, a.out, effect=a.effect)
     with uncollected():
-        return show(a)
+        return print_view(a)
 
 
 @contextmanager
@@ -247,7 +247,7 @@ def uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def show(a: argparse.Namespace) -> int:
+def print_view(a: argparse.Namespace) -> int:
     """Print a method, a recipe or a run, a difference of two of them, or what this machine lacks."""
     from groupwise.commands import show as views
     from groupwise.data import visible

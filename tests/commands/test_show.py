@@ -1,5 +1,6 @@
 """Output of show, diff and methods, and the errors of check."""
 
+import gc
 import json
 import shutil
 import sys
@@ -12,6 +13,7 @@ import torch
 
 import groupwise.config.text as text
 import groupwise.training.check as checking
+from groupwise.__main__ import main
 from groupwise.commands.check import errors_text
 from groupwise.commands.methods import alike, entries, likeness, list_methods
 from groupwise.commands.show import read, show, show_diff, table
@@ -334,3 +336,9 @@ def test_check_leaves_the_random_state():
     check(DEFAULT)
     assert torch.equal(torch.random.get_rng_state(), state), "the dry run uses its own numbers"
     assert checking.__doc__
+
+
+@pytest.mark.parametrize("words", [["show", "gspo"], ["diff", "gspo", "grpo"], ["show", "nothing"]])
+def test_garbage_is_collected_again_after_a_short_command(words: list[str]) -> None:
+    main(words)
+    assert gc.isenabled()

@@ -10,13 +10,12 @@ from types import TracebackType
 from typing import IO
 
 from groupwise.data import WorkerLost
+from groupwise.sandbox.processes import last_lines
 
 POLL = 0.02
 """Seconds between two looks at the processes."""
 GRACE = 2.0
 """Seconds in which a process whose connection closed must end, for its death to be the cause."""
-LAST_LINES, LAST_BYTES = 20, 4000
-"""How much of a dead process's output an error shows."""
 
 
 class LocalProcesses:
@@ -73,15 +72,9 @@ class LocalProcesses:
         name = min(ended, key=lambda name: ended[name] == WorkerLost.code)
         code = ended[name]
         how = f"was killed by {Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        raise WorkerLost(f"{name} {how}", evidence=self._last_lines(name))
+        lines = last_lines(self._started[name][1])
+        raise WorkerLost(f"{name} {how}", evidence="\n".join(lines) or "it printed nothing")
 
     def _ended(self) -> dict[str, int]:
         codes = {name: process.poll() for name, (process, _) in self._started.items()}
         return {name: code for name, code in codes.items() if code is not None}
-
-    def _last_lines(self, name: str) -> str:
-        log = self._started[name][1]
-        log.seek(0, 2)
-        log.seek(max(0, log.tell() - LAST_BYTES))
-        lines = log.read().decode(errors="replace").splitlines()
-        return "\n".join(lines[-LAST_LINES:]) or "it printed nothing"

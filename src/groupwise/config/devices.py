@@ -35,8 +35,9 @@ def dtype_of(name: str, device: str) -> str:
 
 
 def resolved(recipe: Recipe) -> Recipe:
-    """The recipe with a concrete dtype and number of lanes. Its device may remain `auto`, so that a run continues on
-    another machine.
+    """The recipe with a concrete dtype and number of lanes.
+
+    Its device may remain `auto`, so that a run continues on another machine.
     """
     machine, cluster = recipe.machine, recipe.cluster
     machine = replace(machine, dtype=dtype_of(machine.dtype, machine.device))

@@ -20,11 +20,10 @@ from typing import Any
 from groupwise.data import EngineLost
 from groupwise.engines.remote import Remote
 from groupwise.engines.server import EngineServer, Identity
+from groupwise.sandbox.processes import last_lines
 
 START = 120.0
 """Seconds that a child may take to start. Most of it is the import of torch."""
-LAST_LINES, LAST_BYTES = 20, 4096
-"""The most of a child's output that is in an error."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -56,7 +55,7 @@ class Replica(Remote):
             self.process.kill()
         code = self.process.wait()
         status = self.cause if killed else f"its process ended with exit code {code}"
-        return "\n".join([status, *last_lines(self.log)])
+        return "\n".join([status, *printed(self.log)])
 
 
 async def start_replica(settings: ReplicaSettings, number: int, deadline: float) -> Replica:
@@ -90,12 +89,11 @@ async def start_replica(settings: ReplicaSettings, number: int, deadline: float)
     return replica
 
 
-def last_lines(log: Path) -> Sequence[str]:
-    """The last lines of a child's output."""
+def printed(log: Path) -> Sequence[str]:
+    """The last lines of a child's output; none without a readable file."""
     try:
-        with log.open("rb") as file:
-            file.seek(max(os.fstat(file.fileno()).st_size - LAST_BYTES, 0))
-            return file.read().decode(errors="replace").splitlines()[-LAST_LINES:]
+        with log.open("rb") as output:
+            return last_lines(output)
     except OSError:
         return []
 

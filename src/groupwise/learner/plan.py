@@ -81,9 +81,7 @@ def measure_plan(
 def _in_lanes(
     batch: Batch, samples: list[int], whole: list[int], microbatch_tokens: int, lanes: int
 ) -> tuple[Microbatch, ...]:
-    """Split a step into a multiple of `lanes` microbatches: with several lanes, into equally large ones, as far as
-    whole samples allow.
-    """
+    """Split a step into a multiple of `lanes` microbatches; with several lanes, they are about equally large."""
     microbatches = _microbatches(batch, samples, whole, microbatch_tokens)
     if lanes == 1:
         return microbatches

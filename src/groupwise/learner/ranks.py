@@ -23,12 +23,16 @@ __all__ = ["Alone", "Ranks", "Replicas", "check_lanes"]
 Store, TCPStore = dist.Store, dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
 IDLE = timedelta(seconds=60)
 """How long a rank without work waits for a message before it waits again."""
+START = timedelta(seconds=120)
+"""The longest wait for the other ranks to start: they import torch and read the model."""
+LOOPBACK = "127.0.0.1"
 
 
 @runtime_checkable
 class Ranks(Protocol):
-    """The ranks of a learner, seen from one of them: `rank` of `size`. `lanes` is the number of gradient sums of a
-    step that are added in a fixed tree.
+    """The processes that share a learner's work, seen from one of them: `rank` of `size`.
+
+    `lanes` is the number of gradient sums of a step that are added in a fixed tree.
     """
 
     @property
@@ -63,11 +67,6 @@ def check_lanes(lanes: int, ranks: int) -> None:
     if ranks < 1 or lanes % ranks:
         divisors = ", ".join(str(1 << k) for k in range(lanes.bit_length()))
         raise InvalidValue(f"{ranks} ranks do not divide {lanes} lanes", fix=f"use as many ranks as one of {divisors}")
-
-
-START = timedelta(seconds=120)
-"""The longest wait for the other ranks to start: they import torch and read the model."""
-LOOPBACK = "127.0.0.1"
 
 
 def host_store(size: int) -> TCPStore:
@@ -148,8 +147,9 @@ class Replicas:
                 dist.send(content, rank)
 
     def receive(self) -> bytes | None:
-        """Wait for the next message of rank 0; None if rank 0 has ended. This wait has no deadline: a rank without
-        work waits while rank 0 samples.
+        """Wait for the next message of rank 0; None if rank 0 has ended.
+
+        This wait has no deadline: a rank without work waits while rank 0 samples.
         """
         key, self._messages = f"message/{self._messages}", self._messages + 1
         try:

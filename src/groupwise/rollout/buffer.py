@@ -38,7 +38,7 @@ __all__ = ["Buffer", "Rollouts", "answers"]
 UnverifiableRule = Literal["exclude", "wrong", "drop_group"]
 
 
-def graded(batch: Batch, rule: UnverifiableRule) -> Batch:
+def with_rule(batch: Batch, rule: UnverifiableRule) -> Batch:
     """The batch; with the rule `wrong`, the outcome of its unverifiable samples becomes wrong."""
     if rule != "wrong":
         return batch
@@ -170,7 +170,7 @@ class Buffer:
         return self._packed(rollouts, version=version, roles=self.trains)
 
     def _packed(self, rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] = ("answer",)) -> Batch:
-        return graded(pack(rollouts, version=version, roles=roles), self.unverifiable)
+        return with_rule(pack(rollouts, version=version, roles=roles), self.unverifiable)
 
     def state(self) -> dict[str, Any]:
         """Prompts drawn so far and the curriculum's state, as JSON. A resumed run needs no other rollout state."""

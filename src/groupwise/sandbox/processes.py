@@ -9,9 +9,17 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import IO, Any, Generic, TypeVar
 
 T = TypeVar("T")
+LAST_LINES, LAST_BYTES = 20, 4096
+"""The most of a process's output that an error shows."""
+
+
+def last_lines(output: IO[bytes]) -> list[str]:
+    """The last lines in the file of a process's output."""
+    output.seek(max(output.seek(0, os.SEEK_END) - LAST_BYTES, 0))
+    return output.read().decode(errors="replace").splitlines()[-LAST_LINES:]
 
 
 class WorkerProcess:

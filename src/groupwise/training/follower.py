@@ -26,7 +26,7 @@ from groupwise.data.rollout_json import rollout_from_json
 from groupwise.learner import Alone, Learner, Ranks, Replicas
 from groupwise.learner.ranks import START, host_store, join_store
 from groupwise.methods import Now
-from groupwise.rollout.buffer import graded
+from groupwise.rollout.buffer import with_rule
 from groupwise.training.build import Runtime, find_device, new_learner, read_policy
 from groupwise.training.loop import learn
 from groupwise.training.messages import parts, start_message
@@ -108,7 +108,7 @@ def follower(recipe: Recipe, use: Use, ranks: Ranks) -> Learner:
 def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: int, version: int) -> None:
     """Take the steps of one iteration, as rank 0 does."""
     method = at(recipe.method, Now(iteration, recipe.iterations, learner.memories))
-    batch = graded(pack(rollouts, version=version, roles=recipe.method.trains), recipe.method.unverifiable)
+    batch = with_rule(pack(rollouts, version=version, roles=recipe.method.trains), recipe.method.unverifiable)
     learn(recipe, method, learner, batch, iteration)
 
 

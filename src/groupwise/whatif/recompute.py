@@ -26,7 +26,7 @@ from groupwise.data import (
 from groupwise.learner import token_gradients
 from groupwise.methods import FromMemory, Method, Now
 from groupwise.objective import HasView
-from groupwise.rollout.buffer import eligible_answers, graded
+from groupwise.rollout.buffer import eligible_answers, with_rule
 from groupwise.training.loop import OLD_LOGP, compute_advantages, plan
 from groupwise.whatif.stored import StoredIteration
 
@@ -58,7 +58,7 @@ def recompute(stored: StoredIteration, name: str, method: Method) -> Recomputed:
     numbers that are not stored.
     """
     method, notes = without_terms(stored, name, method)
-    batch = graded(stored.batch, method.unverifiable)
+    batch = with_rule(stored.batch, method.unverifiable)
     chosen = chosen_samples(batch, method)
     if len(chosen) < len(stored.batch):
         notes.append(f"{name_of(method.filter)} drops {len(stored.batch) - len(chosen)} of {len(stored.batch)} samples")
@@ -132,7 +132,7 @@ def has_mark(batch: Batch, measure: Measure) -> bool:
 def chosen_samples(batch: Batch, method: Method) -> list[int]:
     """The indices of the samples that the method would train, among those of the run, by the rules of `Buffer`.
 
-    `batch` has the outcomes of the method's rule for unverifiable answers (`graded`).
+    `batch` has the outcomes of the method's rule for unverifiable answers (`with_rule`).
     """
     numbers = [i for i, s in enumerate(batch.samples) if s.role == "answer"]
     answers = batch.take(numbers)

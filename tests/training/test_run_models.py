@@ -119,7 +119,10 @@ def test_an_export_in_another_dtype(run: Path, tmp_path: Path) -> None:
         assert json.loads((tmp_path / name / "config.json").read_text())["dtype"] == "bfloat16"
 
 
-def test_missing_models_are_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_models_are_named(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a directory without `runs`, where `calculator` could be the name of a run
     for words, code, what in (
         (["export", str(run), str(tmp_path / "out"), "--at", "7"], 3, "has no model of iteration 7"),
         (["export", str(run), str(run / "model")], 2, "exists already"),

@@ -259,10 +259,12 @@ from groupwise.methods.ratio.gmpo import gmpo as gmpo
 from groupwise.methods.ratio.gspo import gspo as gspo
 from groupwise.methods.ratio.gspo_token import gspo_token as gspo_token
 from groupwise.methods.ratio.holder_po import holder_po as holder_po
+from groupwise.methods.ratio.luspo import luspo as luspo
 from groupwise.methods.ratio.mdpo import mdpo as mdpo
 from groupwise.methods.ratio.sapo import sapo as sapo
 from groupwise.methods.ratio.sspo import sspo as sspo
 from groupwise.methods.ratio.train_inference_mismatch import train_inference_mismatch as train_inference_mismatch
+from groupwise.methods.ratio.vespo import vespo as vespo
 from groupwise.methods.reference import Difference as Difference
 from groupwise.methods.reference import Effect as Effect
 from groupwise.methods.reference import Reference as Reference
@@ -379,6 +381,7 @@ from groupwise.models.tokenizer import read_tokenizer as read_tokenizer
 from groupwise.models.transformers_ids import different_ids as different_ids
 from groupwise.models.weights import fingerprint as fingerprint
 from groupwise.models.weights import weight_files as weight_files
+from groupwise.objective.aggregates import ScaledByLength as ScaledByLength
 from groupwise.objective.aggregates import ScaledByPart as ScaledByPart
 from groupwise.objective.aggregates import budget_mean as budget_mean
 from groupwise.objective.aggregates import group_mean as group_mean
@@ -437,6 +440,7 @@ from groupwise.objective.stats import describe_step as describe_step
 from groupwise.objective.surrogates import Clip as Clip
 from groupwise.objective.surrogates import ClippedWeight as ClippedWeight
 from groupwise.objective.surrogates import Clips as Clips
+from groupwise.objective.surrogates import GammaWeight as GammaWeight
 from groupwise.objective.surrogates import SoftGate as SoftGate
 from groupwise.objective.surrogates import Unclipped as Unclipped
 from groupwise.objective.surrogates import policy_gradient as policy_gradient

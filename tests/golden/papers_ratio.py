@@ -15,10 +15,12 @@ from groupwise.methods import (
     gspo,
     gspo_token,
     holder_po,
+    luspo,
     mdpo,
     sapo,
     sspo,
     train_inference_mismatch,
+    vespo,
 )
 from tests.golden.whole_path import Answer, Groups, clip, scores, sg, smaller, z
 
@@ -41,6 +43,26 @@ def paper_gspo(groups: Groups):
             s = np.exp((o.l - o.old).sum() / len(o.l))
             total += smaller(s * a, clip(s, 1 - 3e-4, 1 + 4e-4) * a) / len(group)
     return total / len(groups)
+
+
+def paper_luspo(groups: Groups):
+    total = 0.0
+    for group in groups:
+        for o, a in zip(group, z(scores(group))):
+            s = np.prod(o.r) ** (1 / len(o.l))
+            total += len(o.l) * smaller(s * a, clip(s, 1 - 2e-3, 1 + 2.5e-3) * a) / len(group)
+    return total / len(groups)
+
+
+def paper_vespo(groups: Groups):
+    total, tokens = 0.0, 0
+    for group in groups:
+        for o, a in zip(group, z(scores(group))):
+            k, decay = (2.0, 3.0) if a >= 0 else (3.0, 2.0)
+            w = sg(np.prod(o.r))
+            total += w**k * np.exp(decay * (1 - w)) * a * o.l.sum()
+            tokens += len(o.l)
+    return total / tokens
 
 
 def paper_gspo_token(groups: Groups):
@@ -248,6 +270,8 @@ def paper_v3_2(groups: Groups):
 PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "gspo": (paper_gspo, gspo(), 6e-4),
     "gspo_token": (paper_gspo_token, gspo_token(), 6e-4),
+    "luspo": (paper_luspo, luspo(), 4e-3),
+    "vespo": (paper_vespo, vespo(), 0.3),
     "cispo": (paper_cispo, cispo(), 1.5),
     "gmpo": (paper_gmpo, gmpo(), 0.5),
     "sapo": (paper_sapo, sapo(), 0.8),

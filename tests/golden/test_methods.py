@@ -20,11 +20,13 @@ from groupwise.methods import (
     grpo,
     gspo,
     gspo_token,
+    luspo,
     published,
     reference_of,
     reinforce_pp,
     rloo,
     sapo,
+    vespo,
 )
 from groupwise.rewards import Overlong
 from groupwise.training.loop import compute_advantages
@@ -65,6 +67,8 @@ WORKED = {
     "dapo": (dapo(), 0.256, [0, 0.18, 0.2, 0, -0.22]),
     "gspo": (gspo(low=0.2, high=0.2), 0.152605, [0.184202, 0.184202, 0.184202, 0, 0]),
     "gspo_token": (gspo_token(low=0.2, high=0.2), 0.152605, [0.184202, 0.184202, 0.184202, 0, 0]),
+    "luspo": (luspo(low=0.2, high=0.2), 0.857814, [0.552605, 0.552605, 0.552605, 0, 0]),
+    "vespo": (vespo(), -0.094074, [0.127552, 0.127552, 0.127552, -0.081843, -0.081843]),
     "cispo": (cispo(cap=1.28), -0.162, [0.256, 0.18, 0.2, -0.1, -0.22]),
     "gmpo": (gmpo(), 0.122253, [0, 0.183866, 0.183866, 0, -0.214673]),
     "sapo": (sapo(), 0.209835, [0.235004, 0.149626, 0.166667, -0.116767, -0.274243]),

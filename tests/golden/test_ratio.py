@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from groupwise.data import Batch, Entropy, pack, rollout_of
-from groupwise.methods import Now, ctpo, dhpo, dispo, etr, holder_po, mdpo, train_inference_mismatch
+from groupwise.methods import Now, ctpo, dhpo, dispo, etr, gspo, holder_po, luspo, mdpo, train_inference_mismatch
 from groupwise.objective import (
     Clip,
     ClippedWeight,
     ElasticScale,
     EntropyScale,
     EntropyShare,
+    GammaWeight,
     GeometricMaskedImportance,
     LogClip,
     MaskedImportance,
@@ -396,3 +397,31 @@ def test_geometric_filter_does_not_depend_on_length():
         step = step.having(logp_engine=step.logp_old - math.log(1.1))
         assert Reject("k1", "mean", 0.9, 1.2)(step).all()
         assert not Reject("k1", "sum", 0.4, 2.0)(step).any()
+
+
+def test_luspo_pushes_each_token_equally_whatever_the_length():
+    """At ratio 1 GSPO divides a token's gradient by the length of its answer; LUSPO does not."""
+    step = rows([1.0] * 5, [1, -1, -1, -1, -1], [1, 4])
+    assert j_and_slope(gspo().objective, step)[1] == pytest.approx([1 / 2, *[-1 / 8] * 4], rel=1e-12)
+    assert j_and_slope(luspo().objective, step)[1] == pytest.approx([1 / 2, *[-1 / 2] * 4], rel=1e-12)
+
+
+@pytest.mark.parametrize(("a", "peak"), [(1.0, 2 / 3), (-1.0, 3 / 2)])
+def test_vespo_weight_is_largest_at_k_by_decay(a: float, peak: float):
+    """The weight W^k exp(decay (1 - W)): 1 at W = 1, largest at k / decay, 0 at both ends, whatever the length."""
+
+    def weight(*ratios: float) -> float:
+        step = rows(ratios, [a] * len(ratios), [len(ratios)])
+        return j_and_slope(Objective(surrogate=GammaWeight(), aggregate=sequence_mean), step)[1][0] * len(ratios) * a
+
+    assert weight(1.0) == pytest.approx(1, rel=1e-12)
+    assert weight(2.0, 0.5, 1.0) == pytest.approx(1, rel=1e-12)
+    assert weight(2.0, peak / 2) == pytest.approx(weight(peak), rel=1e-12)
+    assert weight(peak) > max(weight(peak - 0.01), weight(peak + 0.01), 1)
+    assert max(weight(1e-30), weight(1e30), weight(*[2.0] * 40)) < 1e-15
+
+
+@pytest.mark.parametrize("field", ["k_positive", "decay_positive", "k_negative", "decay_negative"])
+def test_gamma_weight_refuses_numbers_that_are_not_positive(field: str):
+    with pytest.raises(ValueError, match="needs k and decay above 0"):
+        GammaWeight(**{field: 0.0})

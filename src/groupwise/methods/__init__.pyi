@@ -24,10 +24,12 @@ from groupwise.methods.ratio.gmpo import gmpo as gmpo
 from groupwise.methods.ratio.gspo import gspo as gspo
 from groupwise.methods.ratio.gspo_token import gspo_token as gspo_token
 from groupwise.methods.ratio.holder_po import holder_po as holder_po
+from groupwise.methods.ratio.luspo import luspo as luspo
 from groupwise.methods.ratio.mdpo import mdpo as mdpo
 from groupwise.methods.ratio.sapo import sapo as sapo
 from groupwise.methods.ratio.sspo import sspo as sspo
 from groupwise.methods.ratio.train_inference_mismatch import train_inference_mismatch as train_inference_mismatch
+from groupwise.methods.ratio.vespo import vespo as vespo
 from groupwise.methods.reference import Difference as Difference
 from groupwise.methods.reference import Effect as Effect
 from groupwise.methods.reference import Reference as Reference

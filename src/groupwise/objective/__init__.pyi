@@ -1,4 +1,5 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.objective.aggregates import ScaledByLength as ScaledByLength
 from groupwise.objective.aggregates import ScaledByPart as ScaledByPart
 from groupwise.objective.aggregates import budget_mean as budget_mean
 from groupwise.objective.aggregates import group_mean as group_mean
@@ -57,6 +58,7 @@ from groupwise.objective.stats import describe_step as describe_step
 from groupwise.objective.surrogates import Clip as Clip
 from groupwise.objective.surrogates import ClippedWeight as ClippedWeight
 from groupwise.objective.surrogates import Clips as Clips
+from groupwise.objective.surrogates import GammaWeight as GammaWeight
 from groupwise.objective.surrogates import SoftGate as SoftGate
 from groupwise.objective.surrogates import Unclipped as Unclipped
 from groupwise.objective.surrogates import policy_gradient as policy_gradient

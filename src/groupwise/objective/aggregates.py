@@ -2,7 +2,7 @@
 
 The docstrings distinguish *drawn* samples (all) from *live* ones (with at least one token). Sizes have the dtype of the
 advantage, which they multiply. An empty step has an empty share. With `weighs = "sequences"` a sequence's total share
-does not grow with its length.
+does not grow with its length, unless `ScaledByLength` asks for it.
 """
 
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from groupwise.data import Aggregate, Batch, Measure, VerdictPart, Weighs
 
 SOCKET = "Aggregate"
 __all__ = [
+    "ScaledByLength",
     "ScaledByPart",
     "budget_mean",
     "group_mean",
@@ -91,6 +92,25 @@ def group_token_mean(step: Batch) -> Float[Tensor, " n"]:
     """
     g = step.token_groups
     return g.spread(1 / g.size(step.advantage).clamp(min=1)) / max(step.groups.count, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledByLength:
+    """The share (token weight) by another aggregate, times the number of tokens of the sequence.
+
+    With a ratio per sequence, it makes a sequence count as often as it has tokens, which the mean over its tokens in
+    the ratio cancels in the gradient: LUSPO, arXiv:2602.05261.
+    """
+
+    aggregate: Aggregate = group_mean
+
+    @property
+    def weighs(self) -> Weighs:
+        return getattr(self.aggregate, "weighs", "tokens")
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        s, share = step.sequences, self.aggregate(step)
+        return share * s.spread(s.size(share))
 
 
 @dataclass(frozen=True, slots=True)

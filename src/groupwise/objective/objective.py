@@ -38,8 +38,9 @@ class Objective:
             ratio = name_of(getattr(self.surrogate, "ratio", self.surrogate))
             raise ValueError(
                 f"{ratio} gives a sequence one ratio, and {name_of(self.aggregate)} would weigh that ratio by the "
-                "sequence's length, which no method here does\n"
-                "use sequence_mean or group_mean, or token_ratio; in your own aggregate, set weighs = 'sequences'"
+                "sequence's length\n"
+                "use sequence_mean or group_mean, or token_ratio; to weigh it by the length as LUSPO does, use "
+                "ScaledByLength; in your own aggregate, set weighs = 'sequences'"
             )
 
     @torch.no_grad()

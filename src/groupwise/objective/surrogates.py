@@ -5,17 +5,17 @@
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from groupwise.data import Batch, Ratio
-from groupwise.objective.ratios import token_ratio
+from groupwise.data import Batch, Couples, Ratio
+from groupwise.objective.ratios import bounded, token_ratio
 
 SOCKET = "Surrogate"
-__all__ = ["Clip", "ClippedWeight", "Clips", "SoftGate", "Unclipped", "policy_gradient"]
+__all__ = ["Clip", "ClippedWeight", "Clips", "GammaWeight", "SoftGate", "Unclipped", "policy_gradient"]
 
 Clipped = tuple[Bool[Tensor, " n"], Bool[Tensor, " n"]]
 
@@ -75,6 +75,34 @@ class ClippedWeight:
     def clipped(self, b: Batch) -> Clipped:
         r = self.ratio(b)
         return r < self.floor, r > self.cap
+
+
+@dataclass(frozen=True, slots=True)
+class GammaWeight:
+    """`sg[W^k exp(decay (1 - W))] A log pi`, with W the product of a sequence's ratios. VESPO, arXiv:2602.10693.
+
+    The weight is 1 at W = 1, is largest at W = k / decay, and falls to 0 on both sides, so nothing is clipped. `k` and
+    `decay` (the paper's c1 and c2) differ by the sign of A. The value depends on `log pi`, as in `ClippedWeight`.
+    """
+
+    couples: ClassVar[Couples] = "sequence"
+
+    k_positive: float = 2.0
+    decay_positive: float = 3.0
+    k_negative: float = 3.0
+    decay_negative: float = 2.0
+
+    def __post_init__(self) -> None:
+        numbers = (self.k_positive, self.decay_positive, self.k_negative, self.decay_negative)
+        if not all(0 < x < math.inf for x in numbers):
+            raise ValueError(f"{self}: needs k and decay above 0, so that the weight falls to 0 on both sides of 1")
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        s, a = b.sequences, b.advantage
+        log_w = s.spread(bounded(s.total(bounded((b.logp - b.logp_old).detach()))))
+        k = torch.where(a < 0, self.k_negative, self.k_positive)
+        decay = torch.where(a < 0, self.decay_negative, self.decay_positive)
+        return (k * log_w + decay * (1 - log_w.exp())).exp() * a * b.logp
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,57 @@
+"""LUSPO: Length-Unbiased Sequence Policy Optimization."""
+
+from groupwise.advantages import Standardised
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import Clip, Objective, ScaledByLength, group_mean, sequence_ratio
+
+__all__ = ["luspo"]
+
+
+def luspo(*, group_size: int = 16, low: float = 2e-3, high: float = 2.5e-3, minibatches: int = 4) -> Method:
+    """GSPO with the loss of each sequence times its length, so long answers are not pushed less, and a wider clip."""
+    return Method(
+        group_size=group_size,
+        advantage=(Standardised(),),
+        objective=Objective(surrogate=Clip(low, high, ratio=sequence_ratio), aggregate=ScaledByLength(group_mean)),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="Length-Unbiased Sequence Policy Optimization: Revealing and Controlling Response Length Variation in RLVR",
+    arxiv="2602.05261",
+    label="code read",
+    parent="gspo",
+    formula="""\
+J = 1/G sum_i |y_i| min[ s_i A_i, clip(s_i, 1 - eps_low, 1 + eps_high) A_i ]
+s_i = (pi(y_i | x) / pi_old(y_i | x))^(1/|y_i|)
+A_i = (R_i - mean(R)) / std(R)""",
+    differences=(
+        Difference("clip range", "2e-3 and 2.5e-3 (by TRL's page)", "not obtained", "2e-3 and 2.5e-3"),
+        Difference(
+            "aggregate",
+            "not obtained",
+            "not obtained; TRL: sum over tokens, mean over the microbatch's samples",
+            "ScaledByLength(group_mean), over the whole step",
+        ),
+        Difference("group size", "not obtained", "not obtained; TRL's page: not set", "16, as gspo (inferred)"),
+        Difference("minibatches", "not obtained", "not obtained; TRL's page: not set", "4, as gspo (inferred)"),
+        Difference("std of a group", "not obtained", "TRL: ddof 1, plus 1e-4", "ddof 1, plus 1e-6"),
+        Difference("KL", "not obtained", "TRL: 0 by default", "none"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[luspo]",
+        "tests/golden/test_methods.py::test_worked_numbers[luspo]",
+        "tests/golden/test_ratio.py::test_luspo_pushes_each_token_equally_whatever_the_length",
+    ),
+    effect=Effect(
+        metric="completions/mean_length",
+        direction="up",
+        task="wordy_sums",
+        parent="gspo",
+        least=1,
+        matched="steps",
+        settings=("method.objective.surrogate.low = 2e-3", "method.objective.surrogate.high = 2.5e-3"),
+    ),
+)

@@ -144,7 +144,8 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
         case "whatif":
             from groupwise.commands.whatif import whatif
 
-            return whatif(a.run, a.methods, allowed, iteration=a.iteration, group=a.group, as_json=a.as_json)
+            return whatif(a.run, a.methods, allowed, iteration=a.iteration, group=a.group, as_json=a.as_json,
+                          in_report=a.in_report)  # fmt: skip
         case "explain":
             from groupwise.commands.whatif import explain
 

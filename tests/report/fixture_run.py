@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from groupwise.report.comparisons import NUMBERS
+
 CANARIES = (
     "<img src=x onerror=\"window.__pwn='img'\">",
     "</script><script>window.__pwn='script'</script>",
@@ -240,3 +242,28 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     """JSON Lines, with null for values that are not finite."""
     clean = [{k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in row.items()} for row in rows]
     path.write_text("".join(json.dumps(row) + "\n" for row in clean), encoding="utf-8")
+
+
+def write_comparison(run: Path, iteration: int, methods: list[str], canary: str = "") -> list[dict[str, Any]]:
+    """A stored comparison of methods on an iteration, with made-up numbers. Returns its samples, in the file's order.
+
+    The last method drops the first sample of each group, and has no bounds and so no clipped tokens.
+    """
+    rng = np.random.default_rng(iteration)
+    rows = [json.loads(line) for line in (run / "samples" / f"{iteration:06d}.jsonl").read_text().splitlines()]
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for line, row in enumerate(rows, 1):
+        numbers = {m: {name: float(rng.normal()) for name in NUMBERS} for m in methods}
+        numbers[methods[-1]]["clipped"] = None
+        groups.setdefault(row["draw"], []).append({"sample": line, "outcome": row["outcome"], "methods": numbers})
+    for group in groups.values():
+        group[0]["methods"][methods[-1]] = None
+    cosines = {m: float(rng.uniform(-1, 1)) for m in methods}
+    data = {
+        "methods": {m: {"samples": len(rows), "cosines": cosines, "notes": [f"a note {canary}"]} for m in methods},
+        "left_out": {"ppo": f"it needs values {canary}"},
+        "groups": [{"samples": group, "cosines": cosines} for group in groups.values()],
+    }
+    (run / "whatif").mkdir(exist_ok=True)
+    (run / "whatif" / f"{iteration:06d}.json").write_text(json.dumps(data))
+    return [sample for group in groups.values() for sample in group]

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from groupwise.report.report import write_report
-from tests.report.fixture_run import CANARIES, write_lines, write_run
+from tests.report.fixture_run import CANARIES, write_comparison, write_lines, write_run
 
 pytestmark = pytest.mark.browser
 
@@ -298,7 +298,7 @@ def test_canaries_stay_text(visit, tmp_path):
     text = page.evaluate("document.body.innerText + document.title")
     assert "<img src=x onerror=" in text and "⟨U+202E⟩gnp.exe" in text and "⟨U+001B⟩[31m" in text
     assert not {"\u202e", "\u2066", "\x1b", "\x07", "\u2028"} & set(text)
-    assert page.evaluate("document.querySelectorAll('script').length") == 8
+    assert page.evaluate("document.querySelectorAll('script').length") == 9
 
 
 def test_the_policy_blocks_injected_scripts(browser, report):
@@ -407,3 +407,65 @@ def test_csv_has_every_metric(visit, run, report):
     assert {int(x[0]): float(x[column]) for x in (line.split(",") for line in lines) if x[column]} == {
         i: r["reward"] for i, r in rows.items() if "reward" in r
     }
+
+
+METHODS = ["this run", "grpo", CANARIES[0]]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory) -> tuple[Path, list[dict[str, Any]]]:
+    """A page with a comparison of methods on iteration 4, and its samples."""
+    run = write_run(tmp_path_factory.mktemp("compared") / "run", iterations=6, size=4)
+    samples = write_comparison(run, 4, METHODS, canary=CANARIES[1])
+    return write_report([run]), samples
+
+
+def shown(page: Any) -> list[list[str]]:
+    """The rows of the table that compares methods on the group, each with its numbers as stored."""
+    cells = "(r) => [...r.querySelectorAll('td span')].map((x) => x.dataset.value ?? x.textContent)"
+    return page.locator("#compared tbody").first.locator("tr").evaluate_all(f"all => all.map({cells})")
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
+def test_methods_stand_side_by_side_for_a_group(visit, compared, scheme, width):
+    path, samples = compared
+    page = visit(path, color_scheme=scheme, viewport={"width": width, "height": 800})
+    page.locator(".pickers button", has_text="4").first.click()
+    section = page.locator("#compared")
+    assert section.locator("thead th").all_text_contents()[:5] == ["answer", "outcome", *METHODS]
+    for name in ("reward", "advantage", "weight", "clipped", "gradient"):
+        section.locator(f'[data-number="{name}"]').focus()
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.dataset.number") == name
+        cosines, *rows = shown(page)
+        assert len(rows) == 4 and len(cosines) == 3
+        for row, sample in zip(rows, samples):
+            for text, numbers in zip(row, sample["methods"].values()):
+                if numbers is None:
+                    assert text == "dropped"
+                elif numbers[name] is None:
+                    assert text == ""
+                else:
+                    assert float(text) == float(f"{numbers[name]:.6g}")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert CANARIES[1] in section.inner_text()
+    page.keyboard.press("n")
+    assert float(shown(page)[1][0]) == float(f"{samples[4]['methods']['this run']['gradient']:.6g}")
+
+
+def test_a_group_without_a_comparison_says_how_to_make_one(visit, compared, report):
+    page = visit(compared[0])
+    section = page.locator("#compared")
+    assert "groupwise whatif RUN --iteration 6 " in section.inner_text()
+    section.locator("button", has_text="4").click()
+    assert page.locator("#rollouts").get_attribute("data-iteration") == "4" and len(shown(page)) == 5
+    assert visit(report).locator("#compared button").count() == 0
+
+
+def test_a_damaged_comparison_is_named_and_the_page_stays(visit, tmp_path):
+    run = write_run(tmp_path / "run", iterations=3)
+    write_comparison(run, 2, ["this run", "grpo"])
+    (run / "whatif" / "000003.json").write_text('{"methods": {}}')
+    (run / "whatif" / "000001.json").write_bytes(b"\xff")
+    text = visit(write_report([run])).locator("#compared").inner_text()
+    assert "whatif/000003.json could not be read" in text and "whatif/000001.json could not be read" in text

@@ -1,8 +1,9 @@
 """`whatif` and `explain` compute from stored samples what training computed, and what other methods would have."""
 
 import json
+import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from groupwise.whatif.compare import (
     OWN,
     compare_methods,
     cosine,
+    group_cosines,
     groups_of,
     named_method,
     sample_numbers,
@@ -245,7 +247,69 @@ def test_json_has_the_numbers_of_a_group(run: Path, capsys: pytest.CaptureFixtur
         assert numbers is None or numbers["reward"] == of[row["sample"] - 1].reward
     assert main(["whatif", str(run), "--methods", "gspo", "--group", "1"]) == 0
     text = capsys.readouterr().out
-    assert text.count("this run  gspo") == 4 and "gradient, sum over its tokens" in text
+    assert text.count("this run  gspo") == 6 and "gradient, sum over its tokens" in text
+
+
+def test_the_report_has_the_numbers_of_each_group(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "run"
+    copy_run(run, copy)
+    assert main(["whatif", str(copy), "--methods", "grpo,cispo,ppo", "--report"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(copy / "report.html")
+    stored = read(copy)
+    computed = compare_methods(stored, ["grpo", "cispo"]).methods
+    numbers = [sample_numbers(stored, each) for each in computed]
+    text = (copy / "report.html").read_text(encoding="utf-8")
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    rollouts = json.loads(data)["runs"][0]["rollouts"]
+    assert rollouts["compared"]["2"]["methods"] == [OWN, "grpo", "cispo"]
+    assert any(note.startswith("ppo is left out") for note in rollouts["compared"]["2"]["notes"])
+    groups = [g for g in rollouts["groups"] if g["iteration"] == 2]
+    assert sum(len(g["samples"]) for g in groups) == 16
+    for group in groups:
+        assert group["cosines"][0] in (1.0, None)
+        for sample in group["samples"]:
+            for shown, of in zip(sample["compared"], numbers):
+                expected = of.get(sample["line"] - 1)
+                assert shown == (None if expected is None else pytest.approx(list(asdict(expected).values()), rel=1e-5))
+
+
+def test_json_stays_one_object_beside_the_report(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy_run(run, tmp_path / "run")
+    assert main(["whatif", str(tmp_path / "run"), "--methods", "grpo", "--report", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["methods"]) == {OWN, "grpo"}
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_the_cosines_of_a_group_are_those_of_its_tokens(run: Path) -> None:
+    stored = read(run)
+    comparison = compare_methods(stored, ["grpo", "cispo"])
+    starts = [0, *stored.columns["lengths"].cumsum(0).tolist()]
+    for members in groups_of(stored):
+        rows = [row for line in members for row in range(starts[line], starts[line + 1])]
+        mine, *others = (whole_gradient(stored, each)[rows] for each in comparison.methods)
+        expected = [cosine(mine, other) for other in (mine, *others)]
+        assert group_cosines(stored, comparison, members) == expected
+
+
+def test_the_clipped_tokens_of_a_sample_are_those_of_the_surrogate(run: Path) -> None:
+    stored = read(run)
+    for name in ("dapo", "gspo", "reinforce"):
+        computed = recompute(stored, name, named_method(name))
+        numbers = sample_numbers(stored, computed)
+        shares = [numbers[line].clipped for line in sorted(numbers)]
+        if name == "reinforce":
+            assert set(shares) == {None}
+        else:
+            mean = sum(numbers[line].clipped * stored.lines[line]["length"] for line in numbers)  # type: ignore[operator]
+            assert mean / computed.batch.tokens == pytest.approx(FIGURES["share of tokens clipped"](computed))
+
+
+def test_a_comparison_without_a_method_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = stored_run(tmp_path / "run", small("riskpo", group_size=4, minibatches=1))
+    code = main(["whatif", str(run), "--methods", "ppo"])
+    assert code and "none of these methods can be computed" in capsys.readouterr().err
 
 
 def test_the_chain_of_a_token_multiplies_to_its_gradient(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -278,6 +278,7 @@ COMMANDS = (
             option("--methods", default="grpo,dapo,gspo", metavar="A,B",
                    help="published methods (default: grpo,dapo,gspo)"),
             option("--group", type=count, metavar="G", help="the numbers of each sample of this group, from 1"),
+            option("--report", dest="in_report", action="store_true", help="show the comparison in the run's report"),
             JSON, USE,
         ),
     ),

@@ -1,24 +1,18 @@
 """`groupwise whatif`: other methods on a run's stored samples. `groupwise explain`: how a token got its gradient."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from groupwise.commands.table import aligned
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import Usage, visible
+from groupwise.data import BadData, Usage, visible
+from groupwise.report.report import report
 from groupwise.runs.jsonl import finite
-from groupwise.whatif.compare import (
-    FIGURES,
-    OWN,
-    Comparison,
-    compare_methods,
-    groups_of,
-    named_method,
-    sample_numbers,
-)  # fmt: skip
+from groupwise.whatif.compare import FIGURES, OWN, Comparison, compare_methods, groups_of, named_method
 from groupwise.whatif.explain import Chain, explain_token
+from groupwise.whatif.record import comparison_json, group_json, write_comparison
 from groupwise.whatif.stored import StoredIteration, read_iteration
 
 ABOUT = """\
@@ -28,24 +22,43 @@ TITLES = {
     "reward": "reward of sample",
     "advantage": "advantage, mean over its tokens",
     "weight": "weight, mean over its tokens",
+    "clipped": "share of its tokens clipped",
     "gradient": "gradient, sum over its tokens",
 }
 """The numbers of a sample that `whatif` prints, in the order of their tables, with their titles."""
 
 
 def whatif(
-    run: str, names: str, allowed: Permissions, *, iteration: int | None, group: int | None, as_json: bool
+    run: str,
+    names: str,
+    allowed: Permissions,
+    *,
+    iteration: int | None,
+    group: int | None,
+    as_json: bool,
+    in_report: bool,
 ) -> int:
-    """Print the rewards, advantages and gradients that methods give an iteration's stored samples, side by side."""
+    """Print the rewards, advantages and gradients that methods give an iteration's stored samples, side by side.
+
+    With `in_report`, also store them in the run and write its report, which shows them.
+    """
     stored = read_iteration(run, iteration, load_use(allowed))
+    check_group(stored, group)
     comparison = compare_methods(stored, list(dict.fromkeys(filter(None, names.replace(" ", "").split(",")))))
-    rows = group_rows(stored, comparison, group) if group else []
+    if not comparison.methods:
+        raise none_computed(comparison)
+    groups = group_json(stored, comparison) if group or in_report else []
+    chosen = groups[group - 1] if group else None
+    if in_report:
+        write_comparison(stored, comparison, groups)
     if as_json:
-        print(json.dumps(finite(comparison_json(stored, comparison, rows)), indent=1))
-        return 0
-    lines = [heading(stored), "", *(group_tables(stored, comparison, rows) if group else figures(comparison)), ""]
-    print(visible("\n".join([*lines, *reasons(stored, comparison), ABOUT]), lines=True))
-    return 0
+        data = comparison_json(stored, comparison) | ({"group": chosen["samples"]} if chosen else {})
+        print(json.dumps(finite(data), indent=1))
+    else:
+        tables = group_tables(stored, comparison, chosen) if chosen else figures(comparison)
+        lines = [heading(stored), "", *tables, "", *reasons(comparison), ABOUT]
+        print(visible("\n".join(lines), lines=True))
+    return report([str(stored.run)], quiet=as_json) if in_report else 0
 
 
 def explain(
@@ -93,25 +106,23 @@ def number(x: float | None) -> str:
     return "-" if x is None else f"{x:.4g}"
 
 
-def group_rows(stored: StoredIteration, comparison: Comparison, group: int) -> list[dict[str, Any]]:
-    """The samples of a group with the numbers of each method. Groups count from 1; `Usage` beyond the last."""
-    groups = groups_of(stored)
-    if group > len(groups):
+def none_computed(comparison: Comparison) -> BadData:
+    """The error of a comparison in which every method is left out."""
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in comparison.left_out.items())
+    fix = "name others: --methods grpo,gspo; groupwise methods lists all"
+    return BadData("none of these methods can be computed from the stored samples", evidence=reasons, fix=fix)
+
+
+def check_group(stored: StoredIteration, group: int | None) -> None:
+    """Raise `Usage` for a group beyond the last one. Groups count from 1."""
+    if group and group > (last := len(groups_of(stored))):
         what = f"iteration {stored.iteration} has no group {group}"
-        raise Usage(what, fix=f"choose one from 1 to {len(groups)}: --group {len(groups)}")
-    numbers = {each.name: sample_numbers(stored, each) for each in comparison.methods}
-    return [
-        {
-            "sample": line + 1,
-            "outcome": stored.lines[line]["outcome"],
-            "methods": {name: asdict(of[line]) if line in of else None for name, of in numbers.items()},
-        }
-        for line in groups[group - 1]
-    ]
+        raise Usage(what, fix=f"choose one from 1 to {last}: --group {last}")
 
 
-def group_tables(stored: StoredIteration, comparison: Comparison, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The prompt of a group, and a table for each number with a row for each sample and a column for each method."""
+def group_tables(stored: StoredIteration, comparison: Comparison, group: Mapping[str, Any]) -> list[str]:
+    """The prompt of a group, a table for each number with a row for each sample, and the cosines of its gradients."""
+    rows = group["samples"]
     line = stored.lines[rows[0]["sample"] - 1]
     names = [each.name for each in comparison.methods]
     lines = [f"draw {line['draw']}, prompt {visible(str(line['prompt_id']))}: {visible(str(line['prompt'])[:200])}"]
@@ -121,33 +132,13 @@ def group_tables(stored: StoredIteration, comparison: Comparison, rows: Sequence
             for row in rows
         ]
         lines += ["", *columns([title, *names], table)]
-    return lines
+    return [*lines, "", *columns(["", *names], [(f"cosine with {names[0]}", list(group["cosines"].values()))])]
 
 
-def reasons(stored: StoredIteration, comparison: Comparison) -> list[str]:
+def reasons(comparison: Comparison) -> list[str]:
     """Lines about methods that are left out, and terms that could not be computed, with the reasons."""
     lines = [f"{name} is left out: {reason}" for name, reason in comparison.left_out.items()]
     return lines + [f"{each.name}: {note}" for each in comparison.methods for note in each.notes]
-
-
-def comparison_json(stored: StoredIteration, comparison: Comparison, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The comparison as JSON data; it has the key `group` only if there are `rows`."""
-    names = [each.name for each in comparison.methods]
-    return {
-        "run": str(stored.run),
-        "iteration": stored.iteration,
-        "method": stored.method,
-        "methods": {
-            each.name: {
-                **{title: figure(each) for title, figure in FIGURES.items()},
-                "cosines": dict(zip(names, cosines)),
-                "notes": list(each.notes),
-            }
-            for each, cosines in zip(comparison.methods, comparison.cosines)
-        },
-        "left_out": dict(comparison.left_out),
-        **({"group": rows} if rows else {}),
-    }
 
 
 def chain_lines(stored: StoredIteration, chain: Chain) -> list[str]:

@@ -24,17 +24,19 @@ function choices() {
     open: new Map(boxes().map(([name, box]) => [name, box.open])),
     zooms: new Map(plots.filter(zoomed).map(({ spec, chart }) => [spec.title, { min: chart.scales.x.min, max: chart.scales.x.max }])),
     field: inspector.field,
+    number: inspector.number,
     run: inspector.runs[inspector.run]?.name,
     group: inspector.group?.iteration === last ? null : inspector.group,
     top: scrollY,
   };
 }
 
-function restore({ open, zooms, field, run, group, top }) {
+function restore({ open, zooms, field, number, run, group, top }) {
   for (const [name, box] of boxes()) if (open.has(name)) box.open = open.get(name);
   for (const { spec, chart } of plots) if (zooms.has(spec.title)) chart.setScale("x", zooms.get(spec.title));
   const { inspector } = view;
   inspector.field = field;
+  inspector.number = number;
   inspector.run = Math.max(0, inspector.runs.findIndex((other) => other.name === run));
   const near = group ? inspector.iterations.reduce((a, b) => (Math.abs(b - group.iteration) < Math.abs(a - group.iteration) ? b : a), Infinity) : inspector.iterations.at(-1);
   const same = group ? inspector.groups.findIndex((g) => g.iteration === group.iteration && g.draw === group.draw && g.group === group.group) : -1;

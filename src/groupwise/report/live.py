@@ -50,8 +50,9 @@ def _stamps(run: Path) -> Iterator[tuple[str, int, int]]:
     layout = RunLayout(run)
     with_warm_start = RunLayout(layout.warm_start).metrics
     paths = [layout.info, layout.recipe, layout.metrics, layout.timings, with_warm_start, layout.model]
-    if layout.samples.is_dir():
-        paths += sorted(layout.samples.iterdir())
+    for folder in (layout.samples, layout.whatif):
+        if folder.is_dir():
+            paths += sorted(folder.iterdir())
     for path in paths:
         try:
             stat = os.stat(path)

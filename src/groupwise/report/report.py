@@ -15,6 +15,7 @@ from typing import Any
 from groupwise.data import BadData, Storage, Usage, or_near, visible
 from groupwise.report.chain import chain_parts
 from groupwise.report.charts import charts_data
+from groupwise.report.comparisons import read_comparisons
 from groupwise.report.read import Curve, Run, flat, lines, number, read, thin
 from groupwise.report.rollouts import as_json, choose, packed, prompt_map, scan, steps
 from groupwise.report.warnings import HELD_OUT, RULES, RunWarning, find_warnings, headline, held_out
@@ -27,11 +28,22 @@ from groupwise.runs.stems import newest_run
 
 PAGE = Path(__file__).parent
 STYLES = ("uplot/uPlot.min.css", "page.css")
-SCRIPTS = ("uplot/uPlot.iife.min.js", "text.js", "curves.js", "chain.js", "rollouts.js", "prompts.js", "page.js")
+SCRIPTS = (
+    "uplot/uPlot.iife.min.js",
+    "text.js",
+    "curves.js",
+    "chain.js",
+    "compared.js",
+    "rollouts.js",
+    "prompts.js",
+    "page.js",
+)
 LIVE = "live.js"  # the script of `watch`, which asks for new iterations
 GROUPS = 64  # most groups on the page
 BYTES = 2_900_000  # size limit of the page
 POINTS = 2000  # most points of a curve; longer curves are thinned by bucket
+FEWEST = 64  # a page that is too large has fewer points for each curve, but not fewer than these
+FOR_ROLLOUTS = 400_000  # bytes that curves leave to the rollouts
 # Controls; soft hyphen and zero widths; direction marks; separators; interlinear marks; lone surrogates; tags.
 HIDDEN = (
     "[\x00-\x1f\x7f-\x9f\xad\u180e\u200b-\u200f\u2060-\u206f\ufeff\u061c\u2028-\u202e"
@@ -39,14 +51,19 @@ HIDDEN = (
 )
 
 
-def report(runs: Sequence[str], out: str | None = None) -> int:
-    """The command `groupwise report`: write one page about one or several runs, whose curves are overlaid."""
+def report(runs: Sequence[str], out: str | None = None, *, quiet: bool = False) -> int:
+    """The command `groupwise report`: write one page about one or several runs, whose curves are overlaid.
+
+    With `quiet`, the path of the page is not printed.
+    """
     directories = [existing_run(r) for r in runs]
     page = Path(out) if out else RunLayout(directories[0]).report
     try:
         check_writable(page, "FILE.html")
         paths = [path for run in directories for path in runs_in(run)]
-        print(visible(str(write_report(paths, page))))
+        written = write_report(paths, page)
+        if not quiet:
+            print(visible(str(written)))
         for path in paths:
             for gap in gaps(read(path)):
                 print(visible(f"warning: {path}: {gap}"), file=sys.stderr)
@@ -139,49 +156,62 @@ def page(runs: Sequence[Run], *, version: str | None = None, tables: Tables = NO
         "styles": "".join(f"<style>{text}</style>" for text in styles),
         "scripts": "".join(f"<script>{text}</script>" for text in scripts),
     }
-    data = page_data(runs, BYTES - sum(map(len, parts.values())))
-    parts["data"] = as_json(data | {"version": version} if live else data)
     template = (PAGE / "page.html").read_text(encoding="utf-8")
+    of_page = {"version": version} if live else {}
+    others = sum(len(text.encode()) for text in (template, *parts.values(), as_json(of_page)))
+    parts["data"] = as_json(page_data(runs, BYTES - others) | of_page)
     # One pass, so that placeholders inside inserted text are not replaced.
     return re.sub(r"\{\{(\w+)\}\}", lambda placeholder: parts[placeholder[1]], template)
 
 
 def page_data(runs: Sequence[Run], limit: int = BYTES) -> dict[str, Any]:
-    """The data that the page's scripts draw: curves, warnings, prompts, and rollouts.
+    """The data that the page's scripts draw, in at most `limit` bytes: curves, warnings, prompts, and rollouts.
 
-    The rollouts fill the rest of `limit` bytes, or 400,000 bytes if that is more.
+    If the curves do not leave 400,000 bytes to the rollouts, all of them are thinned further.
     """
+    of_samples, choices = [], []
+    for run in runs:
+        groups, tally, texts = scan(run.path)
+        compared, notes = read_comparisons(run.path)
+        counts = {"of": sum(map(len, groups.values())), "iterations": len(groups), "parts": chain_parts(run.fields)}
+        summaries = {"compared": {i: comparison.summary for i, comparison in compared.items() if i in groups}}
+        rollouts = {"groups": [], "notes": notes} | counts | summaries
+        of_samples.append({"map": prompt_map(tally, texts, runs=len(runs)), "rollouts": rollouts})
+        choices.append((groups, compared))
+    points = POINTS
+    while len(as_json(data := without_rollouts(runs, of_samples, points))) > limit - FOR_ROLLOUTS and points > FEWEST:
+        points //= 2
+    free = max(limit - len(as_json(data)), 0) // len(runs)
+    for run, entry, (groups, compared) in zip(runs, data["runs"], choices):
+        chosen, _ = choose(run.path, groups, most=GROUPS // len(runs), budget=free, compared=compared)
+        entry["rollouts"]["groups"] = chosen
+    return data
+
+
+def without_rollouts(runs: Sequence[Run], of_samples: Sequence[dict[str, Any]], points: int) -> dict[str, Any]:
+    """The page's data with at most `points` points for each curve, and without the rollouts."""
     xs: list[Any] = []
     described = []
-    for name, run in zip(unique([run.name for run in runs]), runs):
+    for name, run, of_run in zip(unique([run.name for run in runs]), runs, of_samples):
         warnings, unchecked = find_warnings(run)
         facts = {"name": name, "headline": headline(run, len(warnings)), "unchecked": unchecked}
-        described.append(facts | {"warnings": [asdict(w) for w in warnings]} | describe(run, xs))
-    data = {
+        described.append(facts | {"warnings": [asdict(w) for w in warnings]} | describe(run, xs, points) | of_run)
+    return {
         "runs": described,
         "xs": xs,
         "rules": {name: rule.description for name, rule in RULES.items()},
         "diff": differences(runs),
         **charts_data({name for run in runs for name in (*run.metrics, *run.timings)}),
     }
-    free = limit - len(as_json(data))
-    for run, entry in zip(runs, described):
-        groups, tally, texts = scan(run.path)
-        entry["map"] = prompt_map(tally, texts)
-        free -= len(as_json(entry["map"]))
-        chosen, _ = choose(run.path, groups, most=GROUPS // len(runs), budget=max(free, 400_000) // len(runs))
-        counts = {"of": sum(map(len, groups.values())), "iterations": len(groups)}
-        entry["rollouts"] = {"groups": chosen, "parts": chain_parts(run.fields), **counts}
-    return data
 
 
-def describe(run: Run, xs: list[Any]) -> dict[str, Any]:
+def describe(run: Run, xs: list[Any], points: int) -> dict[str, Any]:
     """A run's data for the page, without its rollouts. Curves with equal iterations share one entry of `xs`."""
 
     def curves(table: dict[str, Curve]) -> list[list[Any]]:
         rows = []
         for name, full in sorted(table.items()):
-            curve = thin(full, POINTS)
+            curve = thin(full, points)
             at = steps(curve.at)
             if at not in xs:
                 xs.append(at)

@@ -81,6 +81,7 @@ class Inspector {
     this.moved = moved;
     this.run = Math.max(0, runs.findIndex((run) => run.rollouts.groups.length));
     this.field = "advantage";
+    this.number = "gradient";
     this.node = el("section", { id: "rollouts" });
     this.at = 0;
     const start = this.groups.findIndex((g) => g.iteration === this.iterations.at(-1));
@@ -118,19 +119,21 @@ class Inspector {
   }
 
   render() {
-    const { groups, of, iterations } = this.runs[this.run].rollouts;
+    const { groups, of, iterations, compared } = this.runs[this.run].rollouts;
     const title = el("header", {}, el("h2", {}, "Rollouts"));
     this.node.replaceChildren(title);
     if (this.runs.length > 1) title.append(el("select", { "aria-label": "run", onchange: (e) => { this.run = e.target.selectedIndex; this.at = 0; this.render(); } }, this.runs.map((run, i) => el("option", { selected: i === this.run }, run.name))));
     if (!groups.length) { this.node.append(el("p", { class: "note" }, of ? "The rollouts are too large for this page." : "This run has no samples yet.")); return; }
-    title.append(el("span", { class: "note" }, `Showing ${groups.length.toLocaleString("en")} of ${of.toLocaleString("en")} groups, evenly spread over ${this.iterations.length} of ${iterations} iterations.`),
+    title.append(el("span", { class: "note" }, `Showing ${groups.length.toLocaleString("en")} of ${of.toLocaleString("en")} groups, evenly spread over ${this.iterations.length} of ${iterations} iterations${Object.keys(compared).length ? ", and of those that whatif compared" : ""}.`),
       el("span", { class: "note" }, el("kbd", {}, "n"), " ", el("kbd", {}, "p"), " group  ", el("kbd", {}, "j"), " ", el("kbd", {}, "k"), " iteration  ", el("kbd", {}, "c"), " colour  click a token: its chain"));
     const group = this.group;
     group.samples.forEach(opened);
     this.node.append(this.pickers(group), this.prompt(group));
     this.answers = el("div", { class: "answers" });
-    this.node.append(this.answers, this.table(group));
+    this.compared = el("div", {});
+    this.node.append(this.answers, this.compared, this.table(group));
     this.paint();
+    this.compare();
     this.moved(group.iteration);
     document.getElementById("status").textContent = `iteration ${group.iteration}, group ${this.at + 1} of ${groups.length}`;
     this.node.dataset.iteration = group.iteration;
@@ -167,6 +170,13 @@ class Inspector {
     const ends = field.oneSided ? [[-5, -4, -3, -2, -1], [-top, 0]] : [[-5, -3, -1, 1, 3, 5], [-top, top]];
     this.colours.replaceChildren(el("span", {}, "Colour"), ...Object.entries(FIELDS).map(([key, f]) => el("button", { type: "button", "data-field": key, "aria-pressed": key === this.field, onclick: () => { this.field = key; this.paint(); } }, f.word)),
       el("span", { class: "legend", role: "img", "aria-label": `from ${field.show(ends[1][0])} to ${field.show(ends[1][1])}; below zero dotted, above zero solid underline` }, field.show(ends[1][0]), ends[0].map((n) => el("span", { class: level(n) }, n > 0 ? "+" : "−")), field.show(ends[1][1])));
+  }
+
+  // Draws the comparison of methods, with the chosen number. The focus stays on the button of that number.
+  compare() {
+    const focused = this.compared.contains(document.activeElement);
+    this.compared.replaceChildren(comparison(this.group, this.runs[this.run].rollouts, this.number, (name) => { this.number = name; this.compare(); }, (iteration) => this.show(this.groups.findIndex((g) => g.iteration === iteration))));
+    if (focused) this.compared.querySelector(`[data-number="${this.number}"]`)?.focus();
   }
 
   // Shows the values of a token on hover, on tap and with the arrow keys; its chain on a click and with Enter.

@@ -3,13 +3,15 @@
 import json
 import math
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file
 
+from groupwise.report.comparisons import StoredComparison
 from groupwise.report.read import lines, number
 from groupwise.runs.format_1 import upgraded_sample
 from groupwise.runs.layout import RunLayout, iteration_files
@@ -17,7 +19,9 @@ from groupwise.runs.layout import RunLayout, iteration_files
 PROMPTS, COLUMNS = 256, 240  # most rows and columns of the prompt map
 CELLS = 1024  # most prompts of the map if few prompts return: each is one cell then
 PER_TOKEN = ("tokens", "logp_engine", "logp", "ratio", "advantage", "share", "weight", "gradient", "clip")
-ROUNDS = 16  # most iterations with rollouts on the page
+ROUNDS = 16  # most iterations with rollouts on the page, besides compared ones
+COMPARED = 16  # most groups of an iteration that has a comparison of methods
+NONE_COMPARED: Mapping[int, StoredComparison] = MappingProxyType({})
 
 
 def as_json(value: Any) -> str:
@@ -86,18 +90,31 @@ def scan(run: Path) -> tuple[dict[int, list], dict[str, dict[int, list[int]]], d
     return groups, tally, texts
 
 
-def choose(run: Path, groups: dict[int, list], *, most: int, budget: int) -> tuple[list[dict], int]:
+def choose(
+    run: Path,
+    groups: dict[int, list],
+    *,
+    most: int,
+    budget: int,
+    compared: Mapping[int, StoredComparison] = NONE_COMPARED,
+) -> tuple[list[dict], int]:
     """Choose up to `most` groups, spread over iterations, that fit in `budget` bytes of JSON. Also returns their bytes.
 
-    Iterations and groups are chosen by position, never by content. The page shows how many are left out.
+    Iterations and groups are chosen by position, never by content, and those of `compared` iterations besides. The page
+    shows how many are left out.
     """
     rounds = evenly(list(groups), min(ROUNDS, most))
     per_round = max(most // max(len(rounds), 1), 1)
-    order = sorted(rounds, key=lambda i: (i not in (rounds[0], rounds[-1]), i))
+    rounds = sorted({*rounds, *(compared.keys() & groups.keys())})
+    first = {*compared, *rounds[:1], *rounds[-1:]}
+    order = sorted(rounds, key=lambda i: (i not in first, i))
     chosen: list[dict] = []
     used = 0
-    loaded = {i: _groups(run, i, evenly(groups[i], per_round), limit=budget // 48) for i in order}
-    for rank in range(per_round):
+    sizes = {i: max(per_round, COMPARED) if i in compared else per_round for i in order}
+    loaded = {
+        i: _groups(run, i, evenly(groups[i], sizes[i]), limit=budget // 48, comparison=compared.get(i)) for i in order
+    }
+    for rank in range(max(sizes.values(), default=0)):
         for i in order:
             free = (budget - used) // 2 if used else budget  # half, so that one group cannot use all of it
             if rank < len(loaded[i]) and (group := _fit(loaded[i][rank], free)) is not None:
@@ -106,17 +123,18 @@ def choose(run: Path, groups: dict[int, list], *, most: int, budget: int) -> tup
     return sorted(chosen, key=lambda g: (g["iteration"], groups[g["iteration"]].index((g["draw"], g["group"])))), used
 
 
-def prompt_map(tally: dict[str, dict[int, list[int]]], texts: dict[str, str]) -> dict[str, Any]:
+def prompt_map(tally: dict[str, dict[int, list[int]]], texts: dict[str, str], *, runs: int = 1) -> dict[str, Any]:
     """The pass rates for the page's map: a row per prompt, a column per bucket of iterations, sorted by first solve.
 
-    A prompt is solved in an iteration if at least half of its answers are right.
+    A prompt is solved in an iteration if at least half of its answers are right. The maps of `runs` runs on one page
+    have as many rows as the map of a single one.
     """
     if not tally:
         return {"of": 0, "rows": []}
     last = max(i for cells in tally.values() for i in cells)
     width = math.ceil((last + 1) / COLUMNS)
     once = sum(len(cells) > 1 for cells in tally.values()) <= len(tally) // 10
-    chosen = most_visited(tally, CELLS if once else PROMPTS)
+    chosen = most_visited(tally, max((CELLS if once else PROMPTS) // runs, 1))
     rows = [_prompt_row(p, texts[p], tally[p], width) for p in chosen]
     rows.sort(key=lambda r: (r["solved"] is None, r["solved"] or 0))
     return {"once": once, "of": len(tally), "width": width, "columns": last // width + 1, "last": last, "rows": rows}
@@ -151,7 +169,9 @@ def _key(row: dict[str, Any]) -> tuple[str, str]:
     return str(row.get("draw")), str(row.get("group"))
 
 
-def _groups(run: Path, iteration: int, keys: list, *, limit: int) -> list[dict[str, Any]]:
+def _groups(
+    run: Path, iteration: int, keys: list, *, limit: int, comparison: StoredComparison | None
+) -> list[dict[str, Any]]:
     """Read these groups of an iteration, in order, for the page. Answers are cut to `limit` tokens."""
     path = files(run)[iteration]
     rows = list(lines(path))
@@ -180,7 +200,11 @@ def _groups(run: Path, iteration: int, keys: list, *, limit: int) -> list[dict[s
         )
         group["of"] += 1
         tokens = slice(int(starts[i]), int(starts[i + 1])) if i < len(lengths) else None
-        group["samples"].append({"line": i + 1} | _sample(row, arrays, tokens, limit))
+        sample = {"line": i + 1} | _sample(row, arrays, tokens, limit)
+        if comparison and i + 1 in comparison.of_sample:
+            sample["compared"] = comparison.of_sample[i + 1]
+            group.setdefault("cosines", comparison.cosines[i + 1])
+        group["samples"].append(sample)
     return [by_key[key] for key in keys if key in by_key]
 
 

@@ -90,6 +90,11 @@ class RunLayout:
         return self.run / "evaluations"
 
     @property
+    def whatif(self) -> Path:
+        """The folder of comparisons of methods on the run's samples, one JSON file per iteration."""
+        return self.run / "whatif"
+
+    @property
     def tensorboard(self) -> Path:
         """The folder of the tracker TensorBoard."""
         return self.run / "tensorboard"
@@ -133,6 +138,10 @@ class RunLayout:
     def sample_file(self, iteration: int, suffix: str) -> Path:
         """One of the two files of an iteration in samples/."""
         return self.samples / f"{numbered(iteration)}{suffix}"
+
+    def comparison(self, iteration: int) -> Path:
+        """The comparison of methods on the samples of one iteration, a file of whatif/."""
+        return self.whatif / f"{numbered(iteration)}.json"
 
 
 def numbered(iteration: int) -> str:

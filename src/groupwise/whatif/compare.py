@@ -13,7 +13,7 @@ from groupwise.config.problems import suggestion
 from groupwise.config.registry import methods as published_methods
 from groupwise.data import BadData, Usage
 from groupwise.methods import Method
-from groupwise.objective import describe_step
+from groupwise.objective import Clips, describe_step
 from groupwise.whatif.recompute import Recomputed, recompute
 from groupwise.whatif.stored import StoredIteration
 
@@ -36,12 +36,13 @@ FIGURES: Mapping[str, Callable[[Recomputed], float | None]] = {
 class Comparison:
     """The results of several methods on one iteration. `left_out`: methods that cannot be computed, and why.
 
-    `cosines` are between `d loss / d logp` of two methods over all stored tokens, with 0 at tokens that a method does
-    not train; None if a gradient is 0.
+    `gradients` are `d loss / d logp` of each method over all stored tokens, with 0 at tokens that it does not train.
+    `cosines` are between the gradients of two methods; None if one of them is 0.
     """
 
     methods: tuple[Recomputed, ...]
     left_out: Mapping[str, str]
+    gradients: tuple[Float[Tensor, " all"], ...]
     cosines: tuple[tuple[float | None, ...], ...]
 
 
@@ -58,9 +59,9 @@ def compare_methods(stored: StoredIteration, names: Sequence[str]) -> Comparison
             computed.append(recompute(stored, name, method))
         except BadData as error:
             left_out[name] = error.evidence
-    gradients = [whole_gradient(stored, each) for each in computed]
+    gradients = tuple(whole_gradient(stored, each) for each in computed)
     cosines = tuple(tuple(cosine(a, b) for b in gradients) for a in gradients)
-    return Comparison(methods=tuple(computed), left_out=left_out, cosines=cosines)
+    return Comparison(methods=tuple(computed), left_out=left_out, gradients=gradients, cosines=cosines)
 
 
 def named_method(name: str) -> Method:
@@ -100,23 +101,42 @@ def clipped_share(of: Recomputed) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleNumbers:
-    """A method's numbers for a sample: reward, token means of advantage and weight, sum of `d loss / d logp`."""
+    """A method's numbers for a sample: reward, token means of advantage and weight, sum of `d loss / d logp`.
+
+    `clipped` is the share of its tokens that the surrogate clips; None for a surrogate without bounds.
+    """
 
     reward: float | None
     advantage: float | None
     weight: float | None
+    clipped: float | None
     gradient: float | None
 
 
 def sample_numbers(stored: StoredIteration, of: Recomputed) -> dict[int, SampleNumbers]:
     """A method's numbers for each sample that the method selects, by the sample's line in the file, from 0."""
-    batch, s = of.batch, of.batch.sequences
+    batch, s, surrogate = of.batch, of.batch.sequences, of.method.objective.surrogate
     advantage, weight = (s.mean(x).tolist() for x in (batch.advantage, batch.weight))
+    clipped: list[float] | list[None] = [None] * len(batch)
+    if isinstance(surrogate, Clips):
+        low, high = surrogate.clipped(batch)
+        clipped = s.mean((low | high).double()).tolist()
     line = dict(zip(stored.batch.keys, stored.numbers))
-    columns = zip(batch.keys, batch.reward.tolist(), advantage, weight, s.total(of.gradient).tolist())
+    columns = zip(batch.keys, batch.reward.tolist(), advantage, weight, clipped, s.total(of.gradient).tolist())
     return {
-        line[key]: SampleNumbers(reward=reward, advantage=a, weight=w, gradient=g) for key, reward, a, w, g in columns
+        line[key]: SampleNumbers(reward=reward, advantage=a, weight=w, clipped=c, gradient=g)
+        for key, reward, a, w, c, g in columns
     }
+
+
+def group_cosines(stored: StoredIteration, comparison: Comparison, members: Sequence[int]) -> list[float | None]:
+    """The cosine of each method's gradient with that of the run's own, or first, method, over some samples' tokens."""
+    lengths = stored.columns["lengths"]
+    chosen = torch.zeros(len(lengths), dtype=torch.bool)
+    chosen[list(members)] = True
+    tokens = chosen.repeat_interleave(lengths.long())
+    gradients = [gradient[tokens] for gradient in comparison.gradients]
+    return [cosine(gradients[0], gradient) for gradient in gradients]
 
 
 def groups_of(stored: StoredIteration) -> list[list[int]]:

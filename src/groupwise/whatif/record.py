@@ -1,0 +1,59 @@
+"""A comparison as JSON data: `whatif --json` prints it, and `whatif --report` stores it in the run for its report."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from groupwise.runs.disk import storage_errors, write_file
+from groupwise.runs.jsonl import json_line
+from groupwise.runs.layout import RunLayout
+from groupwise.whatif.compare import FIGURES, Comparison, group_cosines, groups_of, sample_numbers
+from groupwise.whatif.stored import StoredIteration
+
+
+def comparison_json(stored: StoredIteration, comparison: Comparison) -> dict[str, Any]:
+    """The figures of each method over the whole iteration, their cosines, and what is left out."""
+    names = [each.name for each in comparison.methods]
+    return {
+        "run": str(stored.run),
+        "iteration": stored.iteration,
+        "method": stored.method,
+        "methods": {
+            each.name: {
+                **{title: figure(each) for title, figure in FIGURES.items()},
+                "cosines": dict(zip(names, cosines)),
+                "notes": list(each.notes),
+            }
+            for each, cosines in zip(comparison.methods, comparison.cosines)
+        },
+        "left_out": dict(comparison.left_out),
+    }
+
+
+def group_json(stored: StoredIteration, comparison: Comparison) -> list[dict[str, Any]]:
+    """Each group: its samples with the numbers of each method, and the cosines with the first method's gradient."""
+    names = [each.name for each in comparison.methods]
+    numbers = {each.name: sample_numbers(stored, each) for each in comparison.methods}
+    return [
+        {
+            "samples": [
+                {
+                    "sample": line + 1,
+                    "outcome": stored.lines[line]["outcome"],
+                    "methods": {name: asdict(of[line]) if line in of else None for name, of in numbers.items()},
+                }
+                for line in members
+            ],
+            "cosines": dict(zip(names, group_cosines(stored, comparison, members))),
+        }
+        for members in groups_of(stored)
+    ]
+
+
+def write_comparison(stored: StoredIteration, comparison: Comparison, groups: Sequence[dict[str, Any]]) -> None:
+    """Store a comparison in the run's folder whatif/. It replaces an earlier one of the same iteration."""
+    path = RunLayout(stored.run).comparison(stored.iteration)
+    data = json_line(comparison_json(stored, comparison) | {"groups": groups})
+    with storage_errors("the comparison", path.parent, len(data)):
+        path.parent.mkdir(exist_ok=True)
+        write_file(path, data)

@@ -124,7 +124,7 @@ class Inspector {
     this.node.replaceChildren(title);
     if (this.runs.length > 1) title.append(el("select", { "aria-label": "run", onchange: (e) => { this.run = e.target.selectedIndex; this.at = 0; this.render(); } }, this.runs.map((run, i) => el("option", { selected: i === this.run }, run.name))));
     if (!groups.length) { this.node.append(el("p", { class: "note" }, of ? "The rollouts are too large for this page." : "This run has no samples yet.")); return; }
-    title.append(el("span", { class: "note" }, `Showing ${groups.length.toLocaleString("en")} of ${of.toLocaleString("en")} groups, evenly spread over ${this.iterations.length} of ${iterations} iterations${Object.keys(compared).length ? ", and of those that whatif compared" : ""}.`),
+    title.append(el("span", { class: "note" }, `Showing ${groups.length.toLocaleString("en")} of ${of.toLocaleString("en")} groups, evenly spread over ${this.iterations.length} of ${iterations} iterations${Object.keys(compared).length ? "; those that whatif compared are among them" : ""}.`),
       el("span", { class: "note" }, el("kbd", {}, "n"), " ", el("kbd", {}, "p"), " group  ", el("kbd", {}, "j"), " ", el("kbd", {}, "k"), " iteration  ", el("kbd", {}, "c"), " colour  click a token: its chain"));
     const group = this.group;
     group.samples.forEach(opened);

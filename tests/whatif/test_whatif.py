@@ -15,7 +15,7 @@ from groupwise.__main__ import main
 from groupwise.advantages import centred
 from groupwise.config.user_code import Use
 from groupwise.data import BadData, Usage
-from groupwise.methods import gspo
+from groupwise.methods import grpo, gspo
 from groupwise.objective import Clips, TruncatedImportance, complete, token_mean
 from groupwise.rewards import Score
 from groupwise.whatif.compare import (
@@ -293,17 +293,19 @@ def test_the_cosines_of_a_group_are_those_of_its_tokens(run: Path) -> None:
         assert group_cosines(stored, comparison, members) == expected
 
 
-def test_the_clipped_tokens_of_a_sample_are_those_of_the_surrogate(run: Path) -> None:
-    stored = read(run)
-    for name in ("dapo", "gspo", "reinforce"):
-        computed = recompute(stored, name, named_method(name))
-        numbers = sample_numbers(stored, computed)
-        shares = [numbers[line].clipped for line in sorted(numbers)]
-        if name == "reinforce":
-            assert set(shares) == {None}
-        else:
-            mean = sum(numbers[line].clipped * stored.lines[line]["length"] for line in numbers)  # type: ignore[operator]
-            assert mean / computed.batch.tokens == pytest.approx(FIGURES["share of tokens clipped"](computed))
+def test_the_clipped_tokens_of_a_sample_are_those_of_the_surrogate(tmp_path: Path) -> None:
+    stored = read(stored_run(tmp_path / "run", small("gspo", minibatches=2, group_size=4, refill=0, epochs=2)))
+    for method in (gspo(), grpo(clip=0.001)):
+        computed = recompute(stored, "name", method)
+        assert isinstance(computed.method.objective.surrogate, Clips)
+        low, high = computed.method.objective.surrogate.clipped(computed.batch)
+        assert low.any() and high.any()
+        shares = [numbers.clipped for _, numbers in sorted(sample_numbers(stored, computed).items())]
+        tokens = (low | high).double().split(computed.batch.sequences.lengths.tolist())
+        by_key = dict(zip(computed.batch.keys, (x.mean().item() for x in tokens)))
+        assert shares == [by_key[key] for key in stored.batch.keys]
+    numbers = sample_numbers(stored, recompute(stored, "reinforce", named_method("reinforce")))
+    assert {of.clipped for of in numbers.values()} == {None}
 
 
 def test_a_comparison_without_a_method_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -253,7 +253,7 @@ def write_comparison(run: Path, iteration: int, methods: list[str], canary: str 
     rows = [json.loads(line) for line in (run / "samples" / f"{iteration:06d}.jsonl").read_text().splitlines()]
     groups: dict[Any, list[dict[str, Any]]] = {}
     for line, row in enumerate(rows, 1):
-        numbers = {m: {name: float(rng.normal()) for name in NUMBERS} for m in methods}
+        numbers: dict[str, dict[str, float | None]] = {m: {x: float(rng.normal()) for x in NUMBERS} for m in methods}
         numbers[methods[-1]]["clipped"] = None
         groups.setdefault(row["draw"], []).append({"sample": line, "outcome": row["outcome"], "methods": numbers})
     for group in groups.values():

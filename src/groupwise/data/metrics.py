@@ -249,8 +249,17 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         ),
         Metric(TOKENS_PER_SECOND, "sampled tokens per second of the whole iteration", better="higher"),
         Metric(SECONDS, "wall-clock seconds of the iteration", better="lower"),
-        Metric(f"{SECONDS}/<phase>", "seconds in a phase: sample, learn, publish, evaluate", better="lower"),
-        Metric(f"{SECONDS}/wait", "with `cluster.lag` 1: seconds in which the learner waits", better="lower"),
+        Metric(
+            f"{SECONDS}/sample", "seconds in which the learner waits for its own iteration's rollouts", better="lower"
+        ),
+        Metric(f"{SECONDS}/learn", "seconds of the learner's work", better="lower"),
+        Metric(f"{SECONDS}/publish", "seconds until the engines have the new weights", better="lower"),
+        Metric(f"{SECONDS}/evaluate", "seconds of the evaluation", better="lower"),
+        Metric(
+            f"{SECONDS}/wait",
+            "with `cluster.lag` 1: seconds in which the learner waits for the next iteration's rollouts",
+            better="lower",
+        ),
         Metric(f"{SECONDS}/engine_idle", "with `cluster.lag`: seconds in which the engines wait", better="lower"),
         Metric("memory_mib", "largest resident memory of the process so far, in MiB", better="lower"),
         Metric("clock", "local time at the end of the iteration"),

@@ -10,14 +10,14 @@ from groupwise.rollout import Pending, Rollouts
 
 AHEAD = "ahead"
 """The phase in which the event loop only samples for later iterations, while the learner works in a thread."""
-Take = Callable[[int, Pending | None], Awaitable[Rollouts]]
+Generate = Callable[[int, Pending | None], Awaitable[Rollouts]]
 """Generates the rollouts of an iteration, given by its number; with `Pending`, from its progress."""
 
 
 class Ahead:
     """The rollouts of a run's iterations, in order, sampled up to `lag` iterations before the learner reaches them.
 
-    With lag 0, an iteration is sampled when it is asked for. With lag 1, the next one is sampled while the learner
+    With lag 0, an iteration is sampled when it is requested. With lag 1, the next one is sampled while the learner
     works, and weights change only while nothing is sampled: each sample has one version. With a larger lag, the
     sampling of `lag + 1` iterations goes on at once, and weights change meanwhile.
 
@@ -25,15 +25,15 @@ class Ahead:
     older. `last` is the number of the run's iterations. `pending` is the sampling that has begun, which it updates.
     """
 
-    def __init__(self, pending: list[Pending], take: Take, *, lag: int, last: int) -> None:
-        self._pending, self._take, self._lag, self._last = pending, take, lag, last
+    def __init__(self, pending: list[Pending], generate: Generate, *, lag: int, last: int) -> None:
+        self._pending, self._generate, self._lag, self._last = pending, generate, lag, last
         self._tasks: list[asyncio.Task[Rollouts]] = []
         self._ended = 0.0
 
     async def next(self, iteration: int) -> Rollouts:
         """The rollouts of the learner's next iteration. A cancelled call can be repeated."""
         if self._lag <= 1 and not self._pending:
-            return await self._take(iteration, None)
+            return await self._generate(iteration, None)
         self._start(iteration, iteration + (self._lag if self._lag > 1 else 0))
         rollouts = await asyncio.shield(self._tasks[0])
         del self._tasks[0], self._pending[0]
@@ -74,6 +74,6 @@ class Ahead:
 
     async def _sampled(self, iteration: int, pending: Pending) -> Rollouts:
         try:
-            return pending.rollouts or await self._take(iteration, pending)
+            return pending.rollouts or await self._generate(iteration, pending)
         finally:
             self._ended = time.monotonic()

@@ -90,6 +90,8 @@ from groupwise.data.metrics import ENTROPY_SHARE as ENTROPY_SHARE
 from groupwise.data.metrics import ENTROPY_WINDOW as ENTROPY_WINDOW
 from groupwise.data.metrics import GRAD_NORM as GRAD_NORM
 from groupwise.data.metrics import INTERVALS as INTERVALS
+from groupwise.data.metrics import LAG_MAX as LAG_MAX
+from groupwise.data.metrics import LAG_MEAN as LAG_MEAN
 from groupwise.data.metrics import LOSS as LOSS
 from groupwise.data.metrics import MEAN_LENGTH as MEAN_LENGTH
 from groupwise.data.metrics import METRICS as METRICS
@@ -105,6 +107,7 @@ from groupwise.data.metrics import TRAINED_TOKENS as TRAINED_TOKENS
 from groupwise.data.metrics import TRUNCATED as TRUNCATED
 from groupwise.data.metrics import UNVERIFIABLE as UNVERIFIABLE
 from groupwise.data.metrics import UNVERIFIABLE_HELD_OUT as UNVERIFIABLE_HELD_OUT
+from groupwise.data.metrics import VERSIONS as VERSIONS
 from groupwise.data.metrics import ZERO_LOSS as ZERO_LOSS
 from groupwise.data.metrics import Metric as Metric
 from groupwise.data.metrics import current_name as current_name
@@ -487,6 +490,7 @@ from groupwise.rewards.shaping import Score as Score
 from groupwise.rewards.shaping import TruncatedIs as TruncatedIs
 from groupwise.rollout.anchors import Anchored as Anchored
 from groupwise.rollout.buffer import Buffer as Buffer
+from groupwise.rollout.buffer import Pending as Pending
 from groupwise.rollout.buffer import Rollouts as Rollouts
 from groupwise.rollout.buffer import answers as answers
 from groupwise.rollout.cues import Cued as Cued

@@ -109,9 +109,9 @@ def run(directory: Path, place: Runtime, death: Point | None = None) -> Events:
     phase, evaluate, verifier = Recorder.phase, Runtime.evaluate, place.buffer.setting.verifier
 
     @contextmanager
-    def recorded_phase(self: Recorder, name: str) -> Iterator[None]:
+    def recorded_phase(self: Recorder, name: str, **how: str) -> Iterator[None]:
         events.record(f"before {name}")
-        with phase(self, name):
+        with phase(self, name, **how):
             yield
         events.record(f"after {name}")
 

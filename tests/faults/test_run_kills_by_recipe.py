@@ -1,4 +1,4 @@
-"""Runs of other recipes, killed and resumed: half precision, adapters, routed experts, a warm start."""
+"""Runs of other recipes, killed and resumed: half precision, adapters, routed experts, a warm start, a lag."""
 
 import json
 from dataclasses import replace
@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 
 from groupwise.advantages import GAE, WhitenedTokens
-from groupwise.config.recipe import WarmStart
+from groupwise.config.recipe import Cluster, WarmStart
 from groupwise.learner import AdamW, RouterBalance, Routing, ValueModel
 from groupwise.models import Lora, find_model, read_model, read_tokenizer, write_model
 from groupwise.objective import Objective
@@ -87,6 +87,14 @@ def test_with_the_engines_experts(tmp_path: Path) -> None:
     for shard in (tmp_path / "0" / "samples").glob("*.safetensors"):
         routes = safe_open(shard, "pt").get_tensor("routes")
         assert routes.dtype == torch.int16 and len(routes.unique()) == 8  # every expert occurs
+
+
+def test_while_the_next_iteration_is_sampled(tmp_path: Path) -> None:
+    """With `cluster.lag` 1, checkpoints hold the samples of the next iteration: the weights they need are gone."""
+    straight = undisturbed(replace(EVERY, cluster=Cluster(lag=1)), tmp_path)
+    assert [line.get("lag/mean") for line in lines(tmp_path / "undisturbed")] == [None, 0.0, 1.0, 1.0]
+    for number, death in enumerate((("after step", 3), ("half of tensors.safetensors", 3), ("before wait", 2))):
+        killed_ends_as(straight, tmp_path / str(number), death)
 
 
 def test_in_the_warm_start(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Fast
 
-from groupwise.config.recipe import Evaluate, Recipe, Save
+from groupwise.config.recipe import Cluster, Evaluate, Recipe, Save
 from groupwise.data import Engine, Mark, Outcome, Prompt, Sample, Sampling, Verdict, VerdictPart
 from groupwise.learner import AdamW, Learner
 from groupwise.methods import Method, dapo, published
@@ -116,6 +117,7 @@ class ToyRun:
     spread: float = 0.3
     max_gap: float = 1e-4
     save: int = 0
+    lag: int = 0
     verifier: Callable[[Prompt, Sample], Awaitable[Verdict]] = echoed
     engine: Engine | None = None
     policy: torch.nn.Module | None = None
@@ -137,6 +139,7 @@ class ToyRun:
             optimizer=AdamW(lr=self.lr),
             evaluate=Evaluate(every=0),
             save=Save(every=self.save),
+            cluster=Cluster(lag=self.lag),
         )
         model = self.policy or Decoder.new(SHAPE, 5, dtype=self.dtype, spread=self.spread)
         vocabulary = tokenizer()
@@ -150,7 +153,7 @@ class ToyRun:
         )
         if self.engine is None:
             assert isinstance(model, Decoder), "another policy needs another engine"
-            self.engine = NativeEngine(model, vocabulary, seed=self.seed)
+            self.engine = NativeEngine(deepcopy(model) if self.lag else model, vocabulary, seed=self.seed)
         setting = RolloutSetting(
             engine=self.engine, verifier=self.verifier, tokenizer=vocabulary, sampling=self.recipe.sampling,
             seed=self.seed,

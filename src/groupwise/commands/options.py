@@ -22,7 +22,7 @@ fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` expl
   engine            rows cache_tokens max_gap
   optimizer         lr betas eps weight_decay clip warmup decay
   machine           device dtype threads microbatch_tokens recompute compile deadline verdict_deadline
-  cluster           ranks lanes deadline
+  cluster           ranks lanes lag deadline
   evaluate          every problems samples strategy best
   save              every keep model_every
 

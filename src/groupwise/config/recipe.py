@@ -124,19 +124,26 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The processes of the learner: `ranks` on this host share the microbatches of each optimizer step.
+    """The processes of the learner, and how far sampling runs ahead of it.
+
+    `ranks` processes on this host share the microbatches of each optimizer step.
 
     A step adds its gradients in `lanes` sums, and these in a fixed tree. So equal `lanes` give equal bits on any number
     of ranks that divides them; other `lanes` are another run. 0 lanes are as many as `ranks` when the run starts; its
     recipe holds the number. Lanes are a power of two. `deadline` limits the wait of one rank for another, in seconds.
+
+    With `lag` 0, an iteration is sampled by the weights that it then changes. With 1, the next iteration is sampled
+    while the learner works; each sample is one version behind. Both are reproducible. With a larger lag, weights change
+    while samples are generated: no token is more than `lag` versions old, and the run is not reproducible.
     """
 
     ranks: int = 1
     lanes: int = 0
+    lag: int = 0
     deadline: float = 600.0
 
     def __post_init__(self) -> None:
-        at_least(self, ranks=1, lanes=0)
+        at_least(self, ranks=1, lanes=0, lag=0)
         if not self.deadline > 0:
             raise ValueError("deadline must be above 0 seconds")
         if not self.lanes and self.ranks & (self.ranks - 1):

@@ -14,6 +14,8 @@ __all__ = [
     "ENTROPY_WINDOW",
     "GRAD_NORM",
     "INTERVALS",
+    "LAG_MAX",
+    "LAG_MEAN",
     "LOSS",
     "MEAN_LENGTH",
     "METRICS",
@@ -29,6 +31,7 @@ __all__ = [
     "TRUNCATED",
     "UNVERIFIABLE",
     "UNVERIFIABLE_HELD_OUT",
+    "VERSIONS",
     "ZERO_LOSS",
     "Metric",
     "current_name",
@@ -56,6 +59,7 @@ ENTROPY_SHARE, ENTROPY_WINDOW = 0.2, 20
 """Entropy has collapsed if it falls to this fraction of its maximum over this many iterations."""
 UNVERIFIABLE, UNVERIFIABLE_HELD_OUT = "outcome/unverifiable", "eval/unverifiable"
 SECONDS, TOKENS_PER_SECOND, ZERO_LOSS = "seconds", "tokens_per_second", "loss_zero_by_construction"
+LAG_MEAN, LAG_MAX, VERSIONS = "lag/mean", "lag/max", "lag/versions"
 INTERVALS = {
     ACCURACY_GREEDY: ("eval/low_greedy", "eval/high_greedy"),
     ACCURACY: ("eval/low", "eval/high"),
@@ -233,6 +237,9 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
             f"{GAP}/mean", "mean difference between the engine's and the learner's log-prob of a token", better="lower"
         ),
         Metric(LARGEST_GAP, "largest such difference; the run stops above `engine.max_gap`", better="lower"),
+        Metric(LAG_MEAN, "with `cluster.lag`: mean age of the sampled tokens in versions of the weights"),
+        Metric(LAG_MAX, "with `cluster.lag`: largest such age, at most `cluster.lag` unless old samples are replayed"),
+        Metric(VERSIONS, "with `cluster.lag`: versions of the weights that sampled the iteration's tokens"),
     ),
     SPEED: (
         Metric(
@@ -242,7 +249,18 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         ),
         Metric(TOKENS_PER_SECOND, "sampled tokens per second of the whole iteration", better="higher"),
         Metric(SECONDS, "wall-clock seconds of the iteration", better="lower"),
-        Metric(f"{SECONDS}/<phase>", "wall-clock seconds in a phase: sample, learn, evaluate", better="lower"),
+        Metric(
+            f"{SECONDS}/sample", "seconds in which the learner waits for its own iteration's rollouts", better="lower"
+        ),
+        Metric(f"{SECONDS}/learn", "seconds of the learner's work", better="lower"),
+        Metric(f"{SECONDS}/publish", "seconds until the engines have the new weights", better="lower"),
+        Metric(f"{SECONDS}/evaluate", "seconds of the evaluation", better="lower"),
+        Metric(
+            f"{SECONDS}/wait",
+            "with `cluster.lag` 1: seconds in which the learner waits for the next iteration's rollouts",
+            better="lower",
+        ),
+        Metric(f"{SECONDS}/engine_idle", "with `cluster.lag`: seconds in which the engines wait", better="lower"),
         Metric("memory_mib", "largest resident memory of the process so far, in MiB", better="lower"),
         Metric("clock", "local time at the end of the iteration"),
     ),

@@ -123,14 +123,17 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
         samples = recipe.prompts * recipe.method.group_size * recipe.sampling.max_tokens * TOKEN
         always["samples"] = samples if on_cpu else 0  # else they are in the memory of the host
     cache = cache_bytes(recipe, shape, context, process) if process.samples else {}
-    if not process.learns or process.shares_weights:
+    shares_weights = process.shares_weights and not recipe.cluster.lag
+    if not process.learns or shares_weights:
         always["prompts"] = cache.pop("prompts")
-    kept = cache if process.shares_weights else {}  # any other engine frees its cache before the learner starts
+    kept = cache if shares_weights else {}  # any other engine frees its cache before the learner starts
     phases: dict[str, Mapping[str, int]] = {}
     if process.samples:
-        copy = held * size // process.split if process.learns and not process.shares_weights else 0
+        copy = held * size // process.split if process.learns and not shares_weights else 0
         engine = engine_bytes(recipe, shape, context, process, on_cpu=on_cpu)
         phases["sampling"] = {"engine": engine + copy, **cache}
+        if recipe.cluster.lag:
+            kept = phases["sampling"]  # the engine samples while the learner works
     if process.learns:
         learning = learning_bytes(recipe, shape, context, (1 + critics(recipe)) * trained, process)
         phases |= {phase: {**parts, **kept} for phase, parts in learning.items()}

@@ -11,6 +11,8 @@ from groupwise.data import (
     GAP,
     GRAD_NORM,
     INTERVALS,
+    LAG_MAX,
+    LAG_MEAN,
     LARGEST_GAP,
     LOSS,
     MEAN_LENGTH,
@@ -24,6 +26,7 @@ from groupwise.data import (
     TOKENS_PER_SECOND,
     TRAINED_TOKENS,
     UNVERIFIABLE,
+    VERSIONS,
     ZERO_LOSS,
     find_metric,
 )
@@ -168,10 +171,23 @@ CHARTS = (
         lines={LARGEST_GAP: "max", f"{GAP}/mean": "mean"},
         log=True,
     ),
+    Chart(
+        title="Lag",
+        lines={LAG_MAX: "max", LAG_MEAN: "mean", VERSIONS: "versions"},
+        hint="versions of the weights, over tokens",
+    ),
     Chart(title="Tokens per second", lines={TOKENS_PER_SECOND: "tokens per second"}),
     Chart(title="Trained tokens", lines={TRAINED_TOKENS: "tokens"}, hint="per iteration"),
     Chart(title="Memory", lines={"memory_mib": "memory"}, hint="MiB"),
-    Chart(title="Seconds", lines={SECONDS: "seconds"}, hint="per iteration"),
+    Chart(
+        title="Seconds",
+        lines={
+            SECONDS: "all", f"{SECONDS}/sample": "sample", f"{SECONDS}/learn": "learn", f"{SECONDS}/publish": "publish",
+            f"{SECONDS}/evaluate": "evaluate", f"{SECONDS}/wait": "learner waits",
+            f"{SECONDS}/engine_idle": "engines wait",
+        },
+        hint="per iteration",
+    ),
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.rollout.anchors import Anchored as Anchored
 from groupwise.rollout.buffer import Buffer as Buffer
+from groupwise.rollout.buffer import Pending as Pending
 from groupwise.rollout.buffer import Rollouts as Rollouts
 from groupwise.rollout.buffer import answers as answers
 from groupwise.rollout.cues import Cued as Cued

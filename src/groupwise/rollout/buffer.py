@@ -26,6 +26,12 @@ from groupwise.data import (
     name_of,
     pack,
 )
+from groupwise.data.rollout_json import (
+    draw_from_json,
+    draw_to_json,
+    drawn_rollout_from_json,
+    drawn_rollout_to_json,
+)
 from groupwise.models import Purpose
 from groupwise.rollout.round import Round
 from groupwise.rollout.sampler import DrawSampler
@@ -33,7 +39,7 @@ from groupwise.rollout.setting import RolloutSetting
 from groupwise.rollout.strategy import Independent
 from groupwise.rollout.together import together
 
-__all__ = ["Buffer", "Rollouts", "answers"]
+__all__ = ["Buffer", "Pending", "Rollouts", "answers"]
 
 UnverifiableRule = Literal["exclude", "wrong", "drop_group"]
 
@@ -119,8 +125,42 @@ class Rollouts:
 
 
 @dataclass(slots=True, eq=False)
+class Pending:
+    """The sampling of an iteration that the learner has not reached: its progress, or its `rollouts` once complete.
+
+    `finished` are the rollouts of complete rounds, before the filter; `draws` are those of the round under way.
+    """
+
+    finished: list[Rollout] = field(default_factory=list)
+    draws: tuple[Draw, ...] = ()
+    rounds: int = 0
+    rollouts: Rollouts | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON."""
+        done = self.rollouts
+        return {
+            "finished": [] if done else list(map(drawn_rollout_to_json, self.finished)),
+            "draws": list(map(draw_to_json, self.draws)),
+            "rounds": self.rounds,
+            "rollouts": done and {"all": list(map(drawn_rollout_to_json, done.all)), "missing": done.missing},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Pending":
+        """What `to_json` gave, also after `json.dumps` and `json.loads`."""
+        done, rounds = data["rollouts"], data["rounds"]
+        rollouts = done and Rollouts(tuple(map(drawn_rollout_from_json, done["all"])), rounds, done["missing"])
+        finished = list(map(drawn_rollout_from_json, data["finished"]))
+        return cls(finished, tuple(map(draw_from_json, data["draws"])), rounds, rollouts)
+
+
+@dataclass(slots=True, eq=False)
 class Buffer:
-    """Generates rollouts until an iteration has enough to train on. It also numbers the prompts that a run draws."""
+    """Generates rollouts until an iteration has enough to train on. It also numbers the prompts that a run draws.
+
+    `pending` is the sampling of the next iterations, in order, as far as it has begun.
+    """
 
     task: Task
     curriculum: Curriculum[Any]
@@ -128,6 +168,7 @@ class Buffer:
     unverifiable: UnverifiableRule = "exclude"
     trains: tuple[str, ...] = ("answer",)
     """The roles of samples to train on. Filters read only answers; other samples follow an answer of their rollout."""
+    pending: list[Pending] = field(default_factory=list)
     _drawn: int = field(init=False)
     _state: Any = field(init=False)
 
@@ -140,30 +181,43 @@ class Buffer:
         There are at most `refill` rounds after the first. A call that raises changes no state and can be repeated.
         Raises WorkerLost when a rollout exceeds its deadline.
         """
-        drawn, state = self._drawn, self._state
-        finished: list[Rollout] = []
-        collected: list[Rollout] = []
-        rounds, missing = 0, n
-        while missing and rounds <= refill:
-            state, draws = self.curriculum.draw(state, self.task, missing, group_size)
-            if not draws:
+        before = self._drawn, self._state
+        try:
+            return await self.complete(Pending(), n, group_size, strategy, filter, refill)
+        except BaseException:
+            self._drawn, self._state = before
+            raise
+
+    async def complete(
+        self, pending: Pending, n: int, group_size: int, strategy: Strategy, filter: Filter, refill: int
+    ) -> Rollouts:
+        """As `take`, from the progress of `pending`, which it updates. Several calls may run at once.
+
+        A call that raises leaves its progress in `pending`: a later call repeats the round under way, with its draws.
+        """
+        one_by_one = getattr(filter, "scope", "rollout") == "rollout"
+        finished, collected = pending.finished, list[Rollout]()
+        if finished:
+            collected = self._marked(finished, filter, one_by_one)
+        missing = _missing(n, collected)
+        while missing and pending.rounds <= refill:
+            pending.draws = pending.draws or self._draws(missing, group_size)
+            if not pending.draws:
                 break
-            draws = [replace(draw, id=drawn + i) for i, draw in enumerate(draws)]
-            drawn += len(draws)
-            one_round = Round(draw.id for draw in draws)
-            new = await together(self._rollout(draw, strategy, one_round) for draw in draws)
+            one_round = Round(draw.id for draw in pending.draws)
+            new = await together(self._rollout(draw, strategy, one_round) for draw in pending.draws)
             finished += new
-            if getattr(filter, "scope", "rollout") == "iteration":
-                collected = self._selected(finished, filter)
+            if one_by_one:
+                collected += self._marked(new, filter, one_by_one)
             else:
-                collected += [self._selected([rollout], filter)[0] for rollout in new]
-            state = self.curriculum.observe(state, collected[-len(new) :])
-            missing = max(n - sum(any(r.selected or ()) for r in collected), 0)
-            rounds += 1
-        if rounds:
-            state = self.curriculum.end_iteration(state, collected)
-        self._drawn, self._state = drawn, state
-        return Rollouts(tuple(collected), rounds, missing)
+                collected = self._marked(finished, filter, one_by_one)
+            self._state = self.curriculum.observe(self._state, collected[-len(new) :])
+            missing = _missing(n, collected)
+            pending.rounds, pending.draws = pending.rounds + 1, ()
+        if pending.rounds:
+            self._state = self.curriculum.end_iteration(self._state, collected)
+        pending.rollouts = Rollouts(tuple(collected), pending.rounds, missing)
+        return pending.rollouts
 
     def pack(self, rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
         """The selected samples as one batch. With `unverifiable = "wrong"`, unverifiable outcomes become wrong."""
@@ -173,16 +227,33 @@ class Buffer:
         return with_rule(pack(rollouts, version=version, roles=roles), self.unverifiable)
 
     def state(self) -> dict[str, Any]:
-        """Prompts drawn so far and the curriculum's state, as JSON. A resumed run needs no other rollout state."""
-        return {"drawn": self._drawn, "curriculum": self._state}
+        """Prompts drawn so far, the curriculum's state, and rollouts of later iterations, as JSON.
+
+        A resumed run needs no other rollout state.
+        """
+        state = {"drawn": self._drawn, "curriculum": self._state}
+        return state | ({"pending": [pending.to_json() for pending in self.pending]} if self.pending else {})
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state()` returned."""
         self._drawn, self._state = state["drawn"], state["curriculum"]
+        self.pending[:] = map(Pending.from_json, state.get("pending", ()))
+
+    def _draws(self, n: int, group_size: int) -> tuple[Draw, ...]:
+        """The next `n` draws, with their numbers; fewer if the curriculum has no more."""
+        self._state, draws = self.curriculum.draw(self._state, self.task, n, group_size)
+        first, self._drawn = self._drawn, self._drawn + len(draws)
+        return tuple(replace(draw, id=first + i) for i, draw in enumerate(draws))
 
     async def _rollout(self, draw: Draw, strategy: Strategy, one_round: Round) -> Rollout:
         rollout = await _within_deadline(strategy, DrawSampler(draw=draw, setting=self.setting, round=one_round))
         return _checked(rollout, draw)
+
+    def _marked(self, rollouts: Sequence[Rollout], filter: Filter, one_by_one: bool) -> list[Rollout]:
+        """As `_selected`; the filter gets each rollout alone, or all as one batch."""
+        if not one_by_one:
+            return self._selected(rollouts, filter)
+        return [self._selected([rollout], filter)[0] for rollout in rollouts]
 
     def _selected(self, rollouts: Sequence[Rollout], filter: Filter) -> list[Rollout]:
         """Apply the filter: returns the rollouts with `selected` (the samples to train on) and `cause` (of a drop)."""
@@ -221,6 +292,11 @@ class Buffer:
                 problem, fix="let the strategy verify it or give it a verdict, or leave the role out of method.trains"
             )
         return self.unverifiable == "wrong" or sample.verdict.outcome is not Outcome.unverifiable
+
+
+def _missing(n: int, rollouts: Sequence[Rollout]) -> int:
+    """How many of `n` wanted rollouts are not selected yet."""
+    return max(n - sum(any(r.selected or ()) for r in rollouts), 0)
 
 
 async def answers(

@@ -1,6 +1,7 @@
 """Builds the model, engine, buffer and learner of a recipe in this process."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -256,8 +257,9 @@ def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> Runtime:
     tokenizer, task, verifier = inputs.tokenizer, inputs.task, inputs.verifier
     model = read_policy(recipe, use, device)
     method = recipe.method
-    experts = mixture(model) if method.routing.replay == "engine" else None
-    engine: Engine = recipe.engine.build(model, tokenizer, seed=recipe.seed, experts=experts)
+    sampled = deepcopy(model) if recipe.cluster.lag else model  # the learner changes its own while the engine samples
+    experts = mixture(sampled) if method.routing.replay == "engine" else None
+    engine: Engine = recipe.engine.build(sampled, tokenizer, seed=recipe.seed, experts=experts)
     setting = RolloutSetting(
         engine=engine,
         verifier=verifier,

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -26,6 +26,7 @@ from groupwise.data import (
     Finish,
     GroupwiseError,
     MissingRequirement,
+    Prompt,
     Task,
     Usage,
     VerdictPart,
@@ -60,6 +61,7 @@ from groupwise.models import (
 from groupwise.objective import Clip, Clips, Unclipped
 from groupwise.planning.memory import host_memory, plan_line, refuse_beyond, run_memory
 from groupwise.rollout import Native
+from groupwise.runs.checkpoints import plain_json
 from groupwise.runs.phases import KEY
 from groupwise.runs.trackers import OPENERS
 from groupwise.tasks import Each, Mixture
@@ -355,6 +357,19 @@ def machine_line(machine: Machine) -> str:
     return f"machine: {device_label(find_device(machine))}, {machine.dtype}{masters}"
 
 
+def check_rows(problems: Iterable[Prompt]) -> None:
+    """`BadData` for a row that is no JSON. With a lag, checkpoints hold the rows of samples for later iterations."""
+    for prompt in problems:
+        try:
+            plain_json(dict(prompt.row))
+        except (TypeError, ValueError) as error:
+            raise BadData(
+                f"the row of problem {prompt.id} cannot be stored in a checkpoint, as cluster.lag needs it",
+                evidence=str(error),
+                fix="use rows of text, numbers, lists and mappings, or --cluster.lag 0",
+            ) from None
+
+
 def check_inputs(
     recipe: Recipe,
     use: Use,
@@ -403,6 +418,8 @@ def check_inputs(
             if train and not len(part):
                 fix = "use it as held_out of another task, or evaluate on it: groupwise eval"
                 raise BadData(f"{source.task} has no training problems", evidence="all are held out", fix=fix)
+        if train and recipe.cluster.lag:
+            check_rows(all_problems(task))
         longest = max(len(prompt.context) for prompt in all_problems(task)) + recipe.sampling.max_tokens
         demonstrations = None
         if train:

@@ -111,7 +111,7 @@ def current_identity(run: Path, runtime: Runtime) -> dict[str, Any]:
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The differences of two identities, one per line: `recipe.optimizer.lr: 0.0002 -> 0.002`.
 
-    `save`, `sinks` and `cluster` without its lanes are not compared, since no metric depends on them.
+    `save`, `sinks` and `cluster` without lanes and lag are not compared, since no metric depends on them.
     """
     lines = recipe_changes(then["recipe"], now["recipe"])
     for kind in ("files", "templates"):
@@ -133,7 +133,8 @@ def recipe_changes(then: str, now: str) -> list[str]:
 
 def _compared(recipe: Recipe) -> Recipe:
     """The recipe with defaults where no metric depends on a field."""
-    return replace(recipe, save=Save(), sinks=(), cluster=Cluster(lanes=resolved(recipe).cluster.lanes))
+    cluster = resolved(recipe).cluster
+    return replace(recipe, save=Save(), sinks=(), cluster=Cluster(lanes=cluster.lanes, lag=cluster.lag))
 
 
 def _digest(sha256: str | None) -> str:

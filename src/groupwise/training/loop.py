@@ -1,6 +1,8 @@
 """The training loop: sample rollouts, pack them into a batch, update the weights, record metrics."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -10,10 +12,11 @@ from groupwise.data import LARGEST_GAP, Batch, Engine, Logp, Measure, Return, Va
 from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_plan
 from groupwise.methods import Method, Now
 from groupwise.models import Purpose, permutation
-from groupwise.rollout import Buffer
+from groupwise.rollout import Buffer, Pending, Rollouts
+from groupwise.training.ahead import AHEAD, Ahead
 from groupwise.training.guards import Guards
 from groupwise.training.messages import send_iteration
-from groupwise.training.observe import has_engine_logprobs, method_metrics
+from groupwise.training.observe import has_engine_logprobs, lag_metrics, method_metrics
 from groupwise.training.recorder import Recorder
 
 OLD_LOGP = Logp("policy")
@@ -36,38 +39,64 @@ async def run(
     if recorder.done < 0:
         recorder.evaluation(await evaluate())
         recorder.save(learner, buffer, guards)
-    while recorder.done < recipe.iterations and not (recorder.stopping or recorder.solved):
-        iteration = recorder.done
-        method = at(recipe.method, Now(iteration, recipe.iterations, learner.memories))
-        with recorder.phase("sample"):
-            collected = await recorder.unless_stopped(
-                buffer.take(recipe.prompts, method.group_size, method.strategy, method.filter, method.refill)
-            )
-        if collected is None:
-            break
-        guards.check_verdicts(*collected.unverifiable, collected.culprit)
-        solved = guards.check_signal(len(collected.selected), collected.causes, all_right=collected.all_right)
-        batch = buffer.pack(collected.selected, version=learner.version)
-        results: list[StepResult] = []
-        with recorder.phase("learn"):
-            if len(batch):
-                send_iteration(learner, collected.selected, iteration)
-                batch, results = learn(recipe, method, learner, batch, iteration)
-        line = recorder.iteration(collected, batch, results, method.objective)
-        guards.check_steps([t.skipped for t in results], str(recorder.dumps))
-        if has_engine_logprobs(results):
-            guards.check_gap(line[LARGEST_GAP])
-        if results:
-            line |= method_metrics(method, learner.memories, results)
-            learner.remember(batch, line)
-        await engine.load(learner.publish(), learner.weights())
-        if solved or due(recipe.evaluate.every, iteration + 1, recipe.iterations):
-            with recorder.phase("evaluate"):
-                line |= await evaluate()
-        recorder.write(line)
-        recorder.solved = solved
-        if not solved and due(recipe.save.every, iteration + 1, recipe.iterations):
-            recorder.save(learner, buffer, guards)
+    lag = recipe.cluster.lag
+    sampling = partial(take, recipe, buffer, learner)
+    async with Ahead(buffer.pending, sampling, lag=lag, last=recipe.iterations) as ahead:
+        while recorder.done < recipe.iterations and not (recorder.stopping or recorder.solved):
+            iteration = recorder.done
+            with recorder.phase("sample"):
+                collected = await recorder.unless_stopped(ahead.next(iteration))
+            if collected is None:
+                break
+            guards.check_verdicts(*collected.unverifiable, collected.culprit)
+            solved = guards.check_signal(len(collected.selected), collected.causes, all_right=collected.all_right)
+            method = at(recipe.method, Now(iteration, recipe.iterations, learner.memories))
+            batch = buffer.pack(collected.selected, version=learner.version)
+            if not solved:
+                ahead.begin(iteration)
+            steps = partial(train, recipe, method, learner, collected, batch, iteration)
+            with recorder.phase("learn", watched_as=AHEAD if lag else ""):
+                batch, results = await asyncio.to_thread(steps) if lag else steps()
+            if lag:
+                recorder.add_seconds("engine_idle", ahead.idle)
+                with recorder.phase("wait", watched_as=AHEAD):
+                    await ahead.settle()
+            line = recorder.iteration(collected, batch, results, method.objective)
+            line |= lag_metrics(batch) if lag else {}
+            guards.check_steps([t.skipped for t in results], str(recorder.dumps))
+            if has_engine_logprobs(results):
+                guards.check_gap(line[LARGEST_GAP])
+            if results:
+                line |= method_metrics(method, learner.memories, results)
+                learner.remember(batch, line)
+            with recorder.phase("publish"):
+                await engine.load(learner.publish(), learner.weights())
+            if solved or due(recipe.evaluate.every, iteration + 1, recipe.iterations):
+                with recorder.phase("evaluate"):
+                    line |= await evaluate()
+            recorder.write(line)
+            recorder.solved = solved
+            if not solved and due(recipe.save.every, iteration + 1, recipe.iterations):
+                recorder.save(learner, buffer, guards)
+
+
+def take(
+    recipe: Recipe, buffer: Buffer, learner: Learner, iteration: int, pending: Pending | None
+) -> Awaitable[Rollouts]:
+    """Generate the rollouts of an iteration, by the method as its schedules and memories have it now."""
+    method = at(recipe.method, Now(iteration, recipe.iterations, learner.memories))
+    wanted = recipe.prompts, method.group_size, method.strategy, method.filter, method.refill
+    return buffer.take(*wanted) if pending is None else buffer.complete(pending, *wanted)
+
+
+def train(
+    recipe: Recipe, method: Method, learner: Learner, collected: Rollouts, batch: Batch, iteration: int
+) -> tuple[Batch, list[StepResult]]:
+    """`learn` on all ranks; without samples, nothing."""
+    if not len(batch):
+        return batch, []
+    send_iteration(learner, collected.selected, iteration)
+    return learn(recipe, method, learner, batch, iteration)
 
 
 def learn(

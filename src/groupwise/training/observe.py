@@ -9,8 +9,11 @@ from torch import Tensor
 
 from groupwise.data import (
     GRAD_NORM,
+    LAG_MAX,
+    LAG_MEAN,
     LARGEST_GAP,
     LOSS,
+    VERSIONS,
     ZERO_LOSS,
     Batch,
     Outcome,
@@ -47,6 +50,14 @@ def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Ob
     line["steps_skipped"] = sum(bool(t.skipped) for t in results)
     line[ZERO_LOSS] = len(results) == 1 and _zero_by_construction(results[0])
     return line
+
+
+def lag_metrics(batch: Batch) -> dict[str, float]:
+    """The lag of the sampled tokens in versions of the weights, and the number of versions that sampled them."""
+    lags = batch.lag[~batch.logp_engine.isnan()]
+    if not len(lags):
+        return {}
+    return {LAG_MEAN: float(lags.double().mean()), LAG_MAX: float(lags.max()), VERSIONS: float(len(lags.unique()))}
 
 
 def has_engine_logprobs(results: Sequence[StepResult]) -> bool:

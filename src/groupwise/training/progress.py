@@ -8,6 +8,7 @@ from typing import Any, TextIO
 
 from groupwise.data import (
     ACCURACY_GREEDY,
+    LAG_MEAN,
     MEAN_LENGTH,
     REWARD,
     SCORE_GREEDY,
@@ -49,6 +50,8 @@ class Progress:
         text += self.held_out
         if MEAN_LENGTH in line:
             text += f"  length {line[MEAN_LENGTH]:.1f}  {timing[TOKENS_PER_SECOND]:,.0f} tok/s"
+        if LAG_MEAN in line:
+            text += f"  lag {line[LAG_MEAN]:.1f}"
         text += self._left(done)
         if self.live:
             text = text[: self._columns() - 1]

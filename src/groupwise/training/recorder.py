@@ -70,14 +70,21 @@ class Recorder:
     # Called by the loop
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Measure the seconds that the loop spends in this phase (`sample`, `learn`, ...), for timings.jsonl."""
-        start, self.current_phase = time.monotonic(), name
+    def phase(self, name: str, *, watched_as: str = "") -> Iterator[None]:
+        """Measure the seconds that the loop spends in this phase (`sample`, `learn`, ...), for timings.jsonl.
+
+        `current_phase` is `watched_as` meanwhile, by default the name.
+        """
+        start, self.current_phase = time.monotonic(), watched_as or name
         try:
             yield
         finally:
             self.current_phase = ""
-            self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - start
+            self.add_seconds(name, time.monotonic() - start)
+
+    def add_seconds(self, name: str, seconds: float) -> None:
+        """Add to the iteration's seconds of this name, for timings.jsonl."""
+        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
     async def unless_stopped(self, work: Awaitable[T]) -> T | None:
         """Await `work`, or cancel it and return None if a stop is requested first; a resume then repeats it."""

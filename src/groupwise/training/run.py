@@ -14,7 +14,7 @@ from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_recipe, write
 from groupwise.config.user_code import Use
-from groupwise.data import ACCURACY_GREEDY, INTERVALS, SCORE_GREEDY, BadData, GroupwiseError, Storage, raise_all
+from groupwise.data import ACCURACY_GREEDY, INTERVALS, SCORE_GREEDY, BadData, GroupwiseError, Storage, Usage, raise_all
 from groupwise.models import find_model, stored_dtype
 from groupwise.report.report import write_report
 from groupwise.runs.checkpoints import finished_checkpoints, newest_checkpoint
@@ -216,6 +216,7 @@ def run_from(
     if checkpoint:
         with checkpoint_errors(run, changed=bool(accepted["changes"])):
             recorder.restore(checkpoint, ready.start_learner(), ready.buffer, ready.guards)
+        check_pending(ready)
         if ready.guards.solved and lines:  # an extended or changed run goes on
             park_model(run, disk)
             ready.guards.forget_signal()
@@ -312,6 +313,15 @@ async def run_loop(
         with several_ranks(ready) if unfinished else contextlib.nullcontext():
             await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, recorder, ready.guards, ready.evaluate)
         recorder.save(ready.learner, ready.buffer, ready.guards, last=True)
+
+
+def check_pending(ready: Runtime) -> None:
+    """`Usage` if the checkpoint has more iterations that were sampled ahead than a changed `cluster.lag` allows."""
+    if (ahead := len(ready.buffer.pending)) > ready.recipe.cluster.lag:
+        raise Usage(
+            f"cluster.lag is {ready.recipe.cluster.lag}, but the checkpoint has samples of {ahead} later iterations",
+            fix=f"set cluster.lag to at least {ahead}, or start a new run",
+        )
 
 
 def nothing_to_do(run: Path, ready: Runtime, recorder: Recorder) -> list[str]:

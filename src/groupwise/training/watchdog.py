@@ -14,6 +14,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from groupwise.data import visible
+from groupwise.training.ahead import AHEAD
 
 INTERRUPTED, TERMINATED = 130, 143
 CODES = {"interrupted": INTERRUPTED, "terminated": TERMINATED}
@@ -26,7 +27,7 @@ AGAIN = 1.0
 """Seconds between two checks of an event loop that is blocked."""
 PATIENCE = 5.0
 """Seconds after a signal until code that blocks the event loop is interrupted."""
-WATCHED_PHASES = ("sample", "evaluate")
+WATCHED_PHASES = ("sample", "evaluate", AHEAD)
 """Phases of an iteration in which nothing may block the event loop. Learning, loading and saving may."""
 FORWARD = "groupwise.rollout.engine"
 """The engine's module. Its forward passes may block the event loop, too."""

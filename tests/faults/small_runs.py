@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from groupwise.config.recipe import Evaluate, Machine, Recipe, Save
 from groupwise.config.text import write
 from groupwise.config.user_code import Use
@@ -134,4 +136,5 @@ def forked(act: Callable[[], object], log: Path, *, checks: bool = False) -> int
 
 def ready(recipe: Recipe) -> Runtime:
     """Engine, learner and buffer before the first iteration. A fork that uses them does not change its parent's."""
+    torch.zeros(1, requires_grad=True).backward(torch.ones(1))  # imports SymPy here, and not in each fork
     return build(recipe, Use())

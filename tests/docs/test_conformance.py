@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[1]
 DUE = {*range(1, 45), *range(46, 54)}
 """Left for later: T45 (asynchronous training)."""
@@ -38,10 +40,15 @@ def test_only_marks_on_tests_count(tmp_path: Path) -> None:
     assert sorted(numbers_of(path)) == [2, 4, 5]
 
 
-def test_each_number_that_is_due_marks_a_test() -> None:
-    marked = {n for path in TESTS.rglob("test_*.py") for n in numbers_of(path)}
+@pytest.fixture(scope="module")
+def marked() -> set[int]:
+    """The numbers of all tests."""
+    return {n for path in TESTS.rglob("test_*.py") for n in numbers_of(path)}
+
+
+def test_each_number_that_is_due_marks_a_test(marked: set[int]) -> None:
     assert not (missing := sorted(DUE - marked)), f"no test has the mark of {', '.join(f'T{n}' for n in missing)}"
 
 
-def test_no_mark_is_outside_the_list() -> None:
-    assert {n for path in TESTS.rglob("test_*.py") for n in numbers_of(path)} <= set(range(1, 54))
+def test_no_mark_is_outside_the_list(marked: set[int]) -> None:
+    assert marked <= set(range(1, 54))

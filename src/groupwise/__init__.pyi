@@ -179,6 +179,7 @@ from groupwise.data.sockets import Observation as Observation
 from groupwise.data.sockets import Penalty as Penalty
 from groupwise.data.sockets import Policy as Policy
 from groupwise.data.sockets import Ratio as Ratio
+from groupwise.data.sockets import ReadsColumns as ReadsColumns
 from groupwise.data.sockets import Replay as Replay
 from groupwise.data.sockets import Sampler as Sampler
 from groupwise.data.sockets import Shaping as Shaping
@@ -493,6 +494,8 @@ from groupwise.rollout.buffer import Buffer as Buffer
 from groupwise.rollout.buffer import Pending as Pending
 from groupwise.rollout.buffer import Rollouts as Rollouts
 from groupwise.rollout.buffer import answers as answers
+from groupwise.rollout.columns import check_columns as check_columns
+from groupwise.rollout.columns import column_of as column_of
 from groupwise.rollout.cues import Cued as Cued
 from groupwise.rollout.curriculum import Shuffled as Shuffled
 from groupwise.rollout.delegating import Delegating as Delegating

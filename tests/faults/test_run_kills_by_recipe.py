@@ -1,8 +1,11 @@
-"""Runs of other recipes, killed and resumed: half precision, adapters, routed experts, a warm start, a lag."""
+"""Runs of other recipes, killed and resumed: bfloat16, adapters, state of methods, experts, a warm start, a lag."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ from safetensors import safe_open
 from groupwise.advantages import GAE, WhitenedTokens
 from groupwise.config.recipe import Cluster, WarmStart
 from groupwise.learner import AdamW, RouterBalance, Routing, ValueModel
+from groupwise.methods import Method, freshness_per, grpo_care, riskpo, vade
 from groupwise.models import Lora, find_model, read_model, read_tokenizer, write_model
 from groupwise.objective import Objective
 from groupwise.rewards import Correctness
@@ -21,6 +25,17 @@ from tests.models.mixtures import trainable
 from tests.models.plain import made
 
 pytestmark = pytest.mark.t(49)
+
+STATES: dict[str, tuple[Callable[[], Method], Callable[[dict[str, Any]], object]]] = {
+    "memory": (riskpo, lambda saved: any(saved["learner"]["memories"]["quantiles"])),
+    "curriculum": (vade, lambda saved: saved["buffer"]["curriculum"]["counts"]),
+    "average of the policy": (
+        partial(grpo_care, keep=0.5, every=1),
+        lambda saved: b"models.reference." in saved["tensors"],
+    ),
+    "stored answers": (freshness_per, lambda saved: len(saved["buffer"]["curriculum"]["entries"]) >= 8),
+}
+"""A method for each kind of state that is more than the policy's, and whether a checkpoint has it."""
 
 
 def test_in_half_precision(tmp_path: Path) -> None:
@@ -72,6 +87,17 @@ def test_with_a_critic(tmp_path: Path) -> None:
     straight = undisturbed(replace(EVERY, method=method, iterations=2), tmp_path)
     assert all(line["value/critic/loss"] > 0 for line in lines(tmp_path / "undisturbed")[1:])
     killed_ends_as(straight, tmp_path / "killed", ("after step", 3))
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_with_state_of_a_method(state: str, tmp_path: Path) -> None:
+    """Killed in the second iteration of three: the second and the third need the state after the first."""
+    make, saved = STATES[state]
+    method = replace(make(), group_size=1 if state == "stored answers" else 4, minibatches=2)
+    straight = undisturbed(replace(EVERY, method=method), tmp_path)
+    checkpoint = straight.files["state"]
+    assert saved({**checkpoint, "tensors": straight.files["checkpoints/000003/tensors.safetensors"]})
+    killed_ends_as(straight, tmp_path / "killed", ("before save", 3))
 
 
 def test_with_the_engines_experts(tmp_path: Path) -> None:

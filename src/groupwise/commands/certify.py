@@ -11,7 +11,7 @@ from groupwise.certificates.studies import run_studies
 from groupwise.config.problems import suggestion
 from groupwise.config.registry import methods
 from groupwise.data import Usage, visible
-from groupwise.runs.disk import storage_errors, write_file
+from groupwise.runs.disk import check_writable, storage_errors, write_file
 
 ALL, MAP = "all", "index.html"
 
@@ -27,11 +27,13 @@ def write_certificates(name: str, out: str, *, effect: bool = False) -> int:
         raise Usage(f"no method is called {name!r}", fix=suggestion(name, known))
     names, directory = list(known) if name == ALL else [name], Path(out)
     width = max(map(len, names)) + 2
+    with storage_errors("the certificates", directory):
+        check_writable(directory / MAP, MAP)
     if effect:
         run_studies(names, repository())
+    print(f"running the proofs (tests) of {len(names)} method{'s'[: len(names) > 1]}", flush=True)
     certificates = list(certify(names))
     with storage_errors("the certificates", directory):
-        directory.mkdir(parents=True, exist_ok=True)
         for certificate in certificates:
             page = directory / f"{certificate.name}.html"
             write_file(page.with_suffix(".json"), json.dumps(certificate.as_json(), indent=1).encode())

@@ -131,6 +131,7 @@ from groupwise.data.sockets import Observation as Observation
 from groupwise.data.sockets import Penalty as Penalty
 from groupwise.data.sockets import Policy as Policy
 from groupwise.data.sockets import Ratio as Ratio
+from groupwise.data.sockets import ReadsColumns as ReadsColumns
 from groupwise.data.sockets import Replay as Replay
 from groupwise.data.sockets import Sampler as Sampler
 from groupwise.data.sockets import Shaping as Shaping

@@ -49,6 +49,7 @@ __all__ = [
     "Penalty",
     "Policy",
     "Ratio",
+    "ReadsColumns",
     "Replay",
     "Sampler",
     "Shaping",
@@ -257,9 +258,20 @@ class Sampler(Protocol):
 
 @runtime_checkable
 class Strategy(Protocol):
-    """A coroutine that generates all samples of one draw; rounds, trees and turns are `await`, `if` and `for`."""
+    """A coroutine that generates all samples of one draw; rounds, trees and turns are `await`, `if` and `for`.
+
+    Optional, also for the values of its fields: `ReadsColumns`.
+    """
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout: ...
+
+
+@runtime_checkable
+class ReadsColumns(Protocol):
+    """A part that reads columns of the data rows, such as hints. A run whose rows lack one does not start."""
+
+    @property
+    def row_columns(self) -> tuple[str, ...]: ...
 
 
 @runtime_checkable

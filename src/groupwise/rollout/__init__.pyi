@@ -4,6 +4,8 @@ from groupwise.rollout.buffer import Buffer as Buffer
 from groupwise.rollout.buffer import Pending as Pending
 from groupwise.rollout.buffer import Rollouts as Rollouts
 from groupwise.rollout.buffer import answers as answers
+from groupwise.rollout.columns import check_columns as check_columns
+from groupwise.rollout.columns import column_of as column_of
 from groupwise.rollout.cues import Cued as Cued
 from groupwise.rollout.curriculum import Shuffled as Shuffled
 from groupwise.rollout.delegating import Delegating as Delegating

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from groupwise.data import Draw, Rollout, Sampler
 from groupwise.rollout.attempts import attempts, is_correct
-from groupwise.rollout.hints import column_of
+from groupwise.rollout.columns import column_of
 
 SOCKET = "Strategy"
 __all__ = ["Anchored"]
@@ -21,8 +21,13 @@ class Anchored:
     column: str = "solution"
     at_most: float = 0.0
 
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        """The columns of the data rows that it reads."""
+        return (self.column,)
+
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        solution = str(column_of(draw, self.column, "Anchored"))
+        solution = str(column_of(draw, self.column, self))
         answers = await attempts(sampler, draw.prompt.context, draw.n)
         if sum(map(is_correct, answers)) > self.at_most * draw.n:
             return Rollout(draw, tuple(answers))

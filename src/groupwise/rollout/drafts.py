@@ -13,7 +13,7 @@ from groupwise.rollout.attempts import (
     score_of,
     with_role,
 )
-from groupwise.rollout.hints import column_of
+from groupwise.rollout.columns import column_of
 from groupwise.rollout.wording import check_wording
 
 SOCKET = "Strategy"
@@ -57,12 +57,17 @@ class Explained:
     def __post_init__(self) -> None:
         check_wording(self.words, ("problem", "answer"))
 
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        """The columns of the data rows that it reads."""
+        return (self.column,)
+
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         prompt = draw.prompt
         group = await attempts(sampler, prompt.context, draw.n)
         if not (self.always or none_correct(group)):
             return Rollout(draw, tuple(group))
-        values = {"problem": prompt.text, "answer": str(column_of(draw, self.column, "Explained"))}
+        values = {"problem": prompt.text, "answer": str(column_of(draw, self.column, self))}
         if not (context := context_of(sampler, self.words, values)):
             return Rollout(draw, tuple(group))
         (own,) = await attempts(sampler, context, 1, group=1, role="explained")

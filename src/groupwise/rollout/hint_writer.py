@@ -7,7 +7,7 @@ from typing import Literal
 
 from groupwise.data import Draw, Outcome, Rollout, Sample, Sampler, Verdict
 from groupwise.rollout.attempts import attempts, context_of, is_correct, none_correct, with_role
-from groupwise.rollout.hints import column_of
+from groupwise.rollout.columns import column_of
 from groupwise.rollout.together import together
 from groupwise.rollout.wording import check_wording
 
@@ -48,11 +48,16 @@ class HintWriter:
         if self.hints < 1 or self.temperature <= 0:
             raise ValueError(f"{self}: needs hints >= 1 and temperature > 0")
 
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        """The columns of the data rows that it reads."""
+        return self.answer, self.solution
+
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         group = await attempts(sampler, draw.prompt.context, draw.n)
         if not none_correct(group):
             return Rollout(draw, tuple(group))
-        draft, solution = sampler.random(0).choice(group).text, str(column_of(draw, self.solution, "HintWriter"))
+        draft, solution = sampler.random(0).choice(group).text, str(column_of(draw, self.solution, self))
         values = {"problem": draw.prompt.text, "solution": solution, "draft": draft}
         if not (context := context_of(sampler, self.asking, values)):
             return Rollout(draw, tuple(group))
@@ -76,7 +81,7 @@ class HintWriter:
 
     async def _tried(self, draw: Draw, sampler: Sampler, hint: str) -> list[Sample]:
         """Sample a group of answers with this hint; none if it is empty, states the answer or leaves no room."""
-        if not hint or states(hint, str(column_of(draw, self.answer, "HintWriter"))):
+        if not hint or states(hint, str(column_of(draw, self.answer, self))):
             return []
         context = context_of(sampler, self.words, {"problem": draw.prompt.text, "hint": hint})
         return await attempts(sampler, context, draw.n) if context else []

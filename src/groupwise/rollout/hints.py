@@ -1,10 +1,11 @@
 """Hints for hard problems: from a column of the data, or written by the policy."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from groupwise.data import Draw, Sample, Sampler, Usage
+from groupwise.data import Draw, Sample, Sampler
 from groupwise.rollout.attempts import context_of
+from groupwise.rollout.columns import column_of
 from groupwise.rollout.together import together
 from groupwise.rollout.wording import check_wording
 
@@ -25,8 +26,13 @@ class RowHints:
 
     column: str = "hints"
 
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        """The columns of the data rows that it reads."""
+        return (self.column,)
+
     async def __call__(self, draw: Draw, sampler: Sampler) -> tuple[list[str], list[Sample]]:
-        return [str(hint) for hint in column_of(draw, self.column, "RowHints")], []
+        return [str(hint) for hint in column_of(draw, self.column, self)], []
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +50,16 @@ class SelfHints:
     def __post_init__(self) -> None:
         check_wording(self.words, ("problem", "solution"))
 
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        """The columns of the data rows that it reads."""
+        return (self.column,)
+
     async def __call__(self, draw: Draw, sampler: Sampler) -> tuple[list[str], list[Sample]]:
-        solution = str(column_of(draw, self.column, "SelfHints"))
+        solution = str(column_of(draw, self.column, self))
         context = context_of(sampler, self.words, {"problem": draw.prompt.text, "solution": solution})
         if not context:
             return [], []
         starts = sampler.start(context, self.levels, role="hint")
         answers = await together(sampler.extend(s, limit=self.limit * (i + 1)) for i, s in enumerate(starts))
         return [s.text for s in answers], list(answers)
-
-
-def column_of(draw: Draw, column: str, part: str) -> Any:
-    """The value of a column in the problem's data row. Raises `Usage` if the row does not have it."""
-    row = draw.prompt.row
-    if column in row:
-        return row[column]
-    raise Usage(
-        f"{part} needs the column {column!r} of each row",
-        evidence=f"the row of {draw.prompt.id} has {', '.join(map(str, row)) or 'no columns'}",
-        fix=f"use a task whose rows have it, such as hinted_sums, or set the field of {part} that names the column",
-    )

@@ -6,7 +6,7 @@ from random import Random
 
 from groupwise.data import Draw, Outcome, Rollout, Sample, Sampler, Usage
 from groupwise.rollout.attempts import attempts, context_of, is_correct
-from groupwise.rollout.hints import column_of
+from groupwise.rollout.columns import column_of
 from groupwise.rollout.wording import check_wording
 
 SOCKET = "Strategy"
@@ -46,8 +46,13 @@ class Pressed:
         if not 0 <= self.right_too <= 1:
             raise ValueError(f"right_too is {self.right_too}: needs 0 <= right_too <= 1")
 
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        """The columns of the data rows that it reads."""
+        return (self.column,)
+
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        gold, random = str(column_of(draw, self.column, "Pressed")), sampler.random(0)
+        gold, random = str(column_of(draw, self.column, self)), sampler.random(0)
         claim = gold if random.random() < self.right_too else wrong_claim(gold, random)
         plain = await attempts(sampler, draw.prompt.context, draw.n)
         context = context_of(sampler, self.words, {"claim": claim, "problem": draw.prompt.text})

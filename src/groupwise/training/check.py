@@ -25,6 +25,7 @@ from groupwise.data import (
     ChecksProblems,
     Finish,
     GroupwiseError,
+    ListsProblems,
     MissingRequirement,
     Prompt,
     Task,
@@ -60,7 +61,7 @@ from groupwise.models import (
 )
 from groupwise.objective import Clip, Clips, Unclipped
 from groupwise.planning.memory import host_memory, plan_line, refuse_beyond, run_memory
-from groupwise.rollout import Native
+from groupwise.rollout import Native, check_columns
 from groupwise.runs.checkpoints import plain_json
 from groupwise.runs.phases import KEY
 from groupwise.runs.trackers import OPENERS
@@ -414,6 +415,7 @@ def check_inputs(
         frame_of(recipe, by_name)
         for line in data_notes(recipe, task, by_name):
             warn(line)
+        errors += missing_columns(recipe, task, train=train)
         for source, part in zip(sources(recipe), task.tasks if isinstance(task, Mixture) else (task,), strict=True):
             if train and not len(part):
                 fix = "use it as held_out of another task, or evaluate on it: groupwise eval"
@@ -444,6 +446,24 @@ def check_inputs(
         receive(Inputs(tokenizer, by_name, task, verifier, demonstrations))
     except GroupwiseError as error:
         errors.append(error)
+    return errors
+
+
+def missing_columns(recipe: Recipe, task: Task, *, train: bool) -> list[Usage]:
+    """An error for each strategy, of training and of evaluation, that reads a column which rows lack.
+
+    Of a task that does not list its training problems, the first one is checked.
+    """
+    errors: list[Usage] = []
+    parts = task.tasks if isinstance(task, Mixture) else (task,)
+    listed = [part.training if isinstance(part, ListsProblems) else [part[0]] for part in parts if train and len(part)]
+    read = {"method": [prompt for prompts in listed for prompt in prompts], "evaluate": task.held_out}
+    for owner, prompts in read.items():
+        try:
+            check_columns(getattr(recipe, owner).strategy, prompts)
+        except Usage as error:
+            error.what = f"{owner}.strategy: {error.what}"
+            errors.append(error)
     return errors
 
 

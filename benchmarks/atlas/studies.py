@@ -32,6 +32,19 @@ ABLATIONS = (
         ),
         "The shared prefix of the exits cancels under token_mean only, so a mean over sequences should lose accuracy.",
     ),
+    Study(
+        "graph_grpo",
+        Effect(
+            metric="eval/accuracy",
+            direction="down",
+            task="edges",
+            parent="graph_grpo",
+            least=0.03,
+            matched="steps",
+            own_settings=("method.credit.present = 1",),
+        ),
+        "With credit for present edges alone, no gradient holds the absent ones, so graphs should collapse.",
+    ),
 )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from groupwise.data import Draw, Rollout, Task
-from groupwise.rollout.attempts import is_correct
+from groupwise.rollout.attempts import graded
 from groupwise.rollout.curriculum import Shuffled, ShuffledState
 
 SOCKET = "Curriculum"
@@ -24,7 +24,7 @@ class HintLadder:
     """Draws prompts in random order, and passes each prompt's hint level to the strategy as `Draw.memo["level"]`.
 
     SAGE-light, arXiv:2602.03143. A pass rate of at most `least` raises the level of a prompt by one, one above `most`
-    lowers it.
+    lowers it. Unverifiable answers do not count.
     """
 
     least: float = 0.1
@@ -43,9 +43,8 @@ class HintLadder:
     def observe(self, state: LadderState, rollouts: Sequence[Rollout]) -> LadderState:
         levels = dict(state["levels"])
         for rollout in rollouts:
-            answers = [s for s in rollout.samples if s.role == "answer"]
-            if answers:
-                rate = sum(map(is_correct, answers)) / len(answers)
+            if outcomes := graded(rollout.samples):
+                rate = sum(outcomes) / len(outcomes)
                 prompt = rollout.draw.prompt.id
                 level = levels.get(prompt, 0) + (rate <= self.least) - (rate > self.most)
                 levels[prompt] = min(max(level, 0), self.levels)

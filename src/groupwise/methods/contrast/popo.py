@@ -50,5 +50,8 @@ w_i = exp((s_i - s_i,old) / T), normalised over the correct answers, without gra
         matched="tokens",
         settings=("method.minibatches = 1",),
     ),
-    finding="It sharpens its guesses: greedy accuracy on the calculator stays at 0.29, and REINFORCE reaches 0.94.",
+    finding="The mean log-prob of an answer, our reading, gives a token of a short guess some nine times the weight "
+    "of a token of a chain: two thirds of the trained answers are chains, and yet their share falls (one "
+    "seed). Without it (policy_gradient and token_mean, correct answers alone, one seed) greedy accuracy on "
+    "the calculator reaches 0.97, so that positive answers alone do not explain the failure.",
 )

@@ -65,5 +65,9 @@ squared: J = - 1/N sum_i (1/t sum_t log r_it - A_i)^2, A_i = R_i - mean(R)""",
         settings=("method.minibatches = 1",),
     ),
     toy="tests/golden/test_ratio.py::test_mirror_descent_of_a_bandit",
-    finding="At equal tokens its greedy accuracy on the calculator is 0.85, that of REINFORCE 0.98.",
+    finding="It learns faster and then degrades: greedy accuracy on the calculator is 0.91 after five iterations, "
+    "0.85 after ten and 0.83 after twenty; REINFORCE has 0.53, 0.93 and 0.98. Ten steps without a clip on one "
+    "batch lower the entropy from 0.15 to 0.02 in five iterations. The batch has 64 answers here, and 2048 "
+    "states in the paper. At equal tokens it is read after ten iterations, since its answers become long "
+    "sooner.",
 )

@@ -71,4 +71,8 @@ a failed attempt o with feedback f becomes the prompt q' = q, o, f; G recoveries
         matched="tokens",
         settings=("method.objective.penalties = []",),
     ),
+    finding="Most of the difference is the matching: within GRPO's tokens it has 17 to 19 of the 20 iterations, and "
+    "an evaluation comes every five, so it is read after 15. After 20, with up to 13 % more tokens, its "
+    "accuracy is 0.60 and GRPO's 0.69. Half of its prompts are failed attempts with feedback, a form that the "
+    "evaluation does not have; the paper measures recovery from errors.",
 )

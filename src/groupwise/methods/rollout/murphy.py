@@ -78,8 +78,10 @@ A(n) = (R(n) - mean over siblings R) / std over siblings R; GRPO's objective ove
         settings=("prompts = 32", "method.objective.penalties = []"),
         own_settings=("prompts = 4",),
     ),
-    finding="Once refinements mostly succeed, MaRS gives all first attempts the same score. On hinted_sums the share "
-    "of their groups without signal rose from 0.5 to 0.75 and more within six iterations (one seed). An iteration "
-    "generates 12 times the tokens of GRPO; the effect was first stated for equal prompts, where no evaluation of both "
-    "fell within equal tokens, and then for 4 prompts against 32.",
+    finding="Where refinements mostly succeed, MaRS gives all first attempts the same score. On hinted_sums, where "
+    "the feedback is the next step, 14 to 19 of 80 groups of first attempts had a signal, and 454 to 481 of "
+    "640 with GRPO. First attempts are evaluated; with MeRS, too, their accuracy stays at 0.10, and 98 % of "
+    "the tokens are refinements (one seed). The paper refines programs, over several turns. An iteration "
+    "generates 12 times the tokens of GRPO; the effect was first stated for equal prompts, where no "
+    "evaluation of both fell within equal tokens, and then for 4 prompts against 32.",
 )

@@ -73,4 +73,8 @@ GRPO's objective from q and from q with such a beginning; R = r + 0.001 [finishe
         settings=("method.objective.penalties = []",),
         own_settings=("method.curriculum.line = ;",),
     ),
+    finding="On hinted_sums the beginning of a correct chain nearly decides its end: 36 of 74 groups that continued "
+    "one were all right, and so without signal (one seed). Of 47 groups of whole prompts, which the survey "
+    "had found mixed with five answers, 15 were all wrong. Accuracy ends at 0.41, that of GRPO at 0.69. The "
+    "paper's lines are lines of code.",
 )

@@ -116,6 +116,10 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
             from groupwise.commands import evaluate
 
             return evaluate.sample(a.model, a.prompt, overrides, allowed, at=a.at, n=a.n, answer=a.answer)
+        case "serve" if a.engine == "Vllm":
+            from groupwise.commands.serve_vllm import serve_vllm
+
+            return serve_vllm(a.model, a.socket, python=a.python, dtype=a.dtype, seed=a.seed, threads=a.threads)
         case "serve":
             from groupwise.commands.serve import serve
 

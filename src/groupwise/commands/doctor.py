@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from groupwise.data import GroupwiseError, visible
+from groupwise.engines.vllm_environment import DEFAULT_PYTHON, PINS, check_environment
 from groupwise.sandbox import sandbox_trial
 
 GIB = 1 << 30
@@ -41,6 +42,7 @@ def examine(where: Path = Path(".")) -> list[Finding]:
         gpu(),
         sandbox(),
         *extras(requires("groupwise") or []),
+        vllm(),
     ]
 
 
@@ -106,6 +108,15 @@ def extras(requirements: list[str]) -> Iterator[Finding]:
         versions = {name: installed(name) for name in names}
         summary = ", ".join(f"{name} {installed_version or 'missing'}" for name, installed_version in versions.items())
         yield Finding(f"extra {extra}", all(versions.values()), summary, f"pip install 'groupwise[{extra}]'")
+
+
+def vllm(python: str = DEFAULT_PYTHON) -> Finding:
+    """The check `vllm`: whether the separate environment of vLLM is in this directory, with the tested versions."""
+    try:
+        check_environment(python)
+    except GroupwiseError as error:
+        return Finding("vllm", False, f"{error.what}: {error.evidence}".replace("\n", "; "), error.fix)
+    return Finding("vllm", True, f"{python}: {', '.join(f'{name} {version}' for name, version in PINS.items())}")
 
 
 def installed(name: str) -> str:

@@ -103,8 +103,11 @@ class Fleet:
         async def ask(place: Place, replica: Remote) -> Generation:
             admitted = place.version
             generation = await replica.sample(request)
-            if not set(generation.versions) <= {admitted, place.version}:
+            versions = {admitted, *generation.versions}
+            if min(versions) < admitted or max(versions) > self.version:
                 raise replica.fail(f"its tokens are of versions {sorted(set(generation.versions))}, not {admitted}")
+            if max(versions) > admitted:
+                await self._admitted(place, replica, max(versions))
             return generation
 
         return await self._ask(ask)
@@ -137,6 +140,12 @@ class Fleet:
         for place in self._places:
             if place.replica and place.version >= 0:
                 place.replica.prefill(contexts)
+
+    async def _admitted(self, place: Place, replica: Remote, version: int) -> None:
+        """Wait until the probe has checked this version: an engine may sample from it before. `EngineLost` if it fails."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: place.version >= version or place.replica is not replica)
+        replica.check()
 
     def _settled(self) -> bool:
         """Whether all running replicas have the weights of now, and there is one; or all places are given up."""

@@ -1,4 +1,4 @@
-"""A native engine in a child process, which ends with its parent: the child's program, and its start from the parent.
+"""An engine in a child process, which ends with its parent: its start, and the program of a native engine's child.
 
 The child's standard input is one end of an unnamed socket: no other process can connect, and no file is left behind.
 """
@@ -12,8 +12,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,25 @@ class ReplicaSettings:
     compiled: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The program of a child process: `module` in an interpreter, with its settings and environment variables."""
+
+    settings: ReplicaSettings
+    module: str = "groupwise.engines.replica"
+    python: str = field(default_factory=lambda: sys.executable)
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    seconds: float = START
+    """The time it may take until its engine answers."""
+
+
+def command(program: Program) -> list[str]:
+    """The command that starts the program as a child of this process."""
+    # -P: no module in the working directory shadows a package.
+    settings = json.dumps(asdict(program.settings))
+    return [program.python, "-P", "-m", program.module, settings, str(os.getpid())]
+
+
 class Replica(Remote):
     """A `Remote` whose process is a child of this one."""
 
@@ -48,28 +68,27 @@ class Replica(Remote):
     log: Path
 
     def end(self) -> str:
-        """Kill the process; returns how it ended, with its last lines of output."""
+        """Kill the process and those that it started; returns how it ended, with its last lines of output."""
         self.close()
         killed = self.process.poll() is None
-        if killed:
-            self.process.kill()
+        with suppress(ProcessLookupError, PermissionError):  # no process is left; macOS raises the second one
+            os.killpg(self.process.pid, signal.SIGKILL)
         code = self.process.wait()
         status = self.cause if killed else f"its process ended with exit code {code}"
         return "\n".join([status, *printed(self.log)])
 
 
-async def start_replica(settings: ReplicaSettings, number: int, deadline: float) -> Replica:
+async def start_replica(program: Program, number: int, deadline: float) -> Replica:
     """Start a child process, and wait for its engine. `EngineLost` with its last lines if it does not start."""
-    log = Path(settings.directory) / f"replica-{number}.log"
+    log = Path(program.settings.directory) / f"replica-{number}.log"
     here, there = socket.socketpair()
     try:
         with there, log.open("wb") as output:
-            # -P: no module in the working directory shadows a package. In its own session, Ctrl-C does not reach it.
-            command = [sys.executable, "-P", "-m", "groupwise.engines.replica", json.dumps(asdict(settings)),
-                       str(os.getpid())]  # fmt: skip
+            # In its own session, Ctrl-C does not reach it.
             process = subprocess.Popen(
-                command, stdin=there.fileno(), stdout=output, stderr=output, start_new_session=True
-            )
+                command(program), stdin=there.fileno(), stdout=output, stderr=output, start_new_session=True,
+                env=program.environment,
+            )  # fmt: skip
     except OSError as error:
         here.close()
         raise EngineLost(f"replica {number} did not start", evidence=str(error)) from error
@@ -78,7 +97,7 @@ async def start_replica(settings: ReplicaSettings, number: int, deadline: float)
         reader, writer = await asyncio.open_unix_connection(sock=here)
         replica = Replica(reader, writer, name=f"replica {number}, pid {process.pid}", deadline=deadline)
         replica.process, replica.log = process, log
-        await replica.hello(START)
+        await replica.hello(program.seconds)
     except EngineLost as error:
         evidence = replica.end() if replica else ""
         raise EngineLost(f"replica {number} did not start", evidence=evidence or error.evidence) from None

@@ -10,7 +10,7 @@ from groupwise.data import gap_bound
 from groupwise.engines.fleet import Fleet
 from groupwise.engines.probe import Probe
 from groupwise.engines.remote import Remote
-from groupwise.engines.replica import ReplicaSettings, start_replica
+from groupwise.engines.replica import Program, ReplicaSettings, start_replica
 from groupwise.engines.server import Identity, servable
 from groupwise.engines.weights_file import Exchange
 from groupwise.models import Experts, Model, Tokenizer, write_fresh
@@ -57,11 +57,12 @@ class Served(Native):
             directory=str(exchange.path), dtype=dtype, device=str(weight.device), threads=torch.get_num_threads(),
             seed=seed, rows=self.rows, cache_tokens=self.cache_tokens, compiled=decoder.compiled,
         )  # fmt: skip
+        program = self.program(settings)
         identity = Identity.of(decoder, tokenizer, seed=seed)
 
         async def start(number: int) -> Remote:
             if number < self.replicas:
-                return await start_replica(settings, number, self.deadline)
+                return await start_replica(program, number, self.deadline)
             address = self.addresses[number - self.replicas]
             return await Remote.connect(address, deadline=self.deadline, expected=identity)
 
@@ -69,3 +70,7 @@ class Served(Native):
             start, self.replicas + len(self.addresses), exchange=exchange,
             probe=Probe(decoder, tokenizer, gap_bound(self.max_gap, dtype)), rows=self.rows, restarts=self.restarts,
         )  # fmt: skip
+
+    def program(self, settings: ReplicaSettings) -> Program:
+        """The program of each replica."""
+        return Program(settings=settings)

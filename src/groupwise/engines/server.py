@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from groupwise.data import Engine, Usage
 from groupwise.engines.weights_file import read_weights
@@ -36,6 +36,13 @@ __all__ = ["EngineServer", "Identity", "servable"]
 
 MOST_CALLS = 1 << 14
 """The most requests of one connection that are unanswered at a time."""
+
+
+@runtime_checkable
+class LoadsFiles(Protocol):
+    """An engine whose weights are in another process, which reads a weights file itself."""
+
+    async def load_file(self, version: int, file: Path, sha256: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +203,10 @@ class EngineServer:
             raise Usage(what, fix="wait for that run, or start another engine: groupwise serve MODEL --socket FILE")
         self._loader = writer
         async with self._loading:
-            await self.engine.load(version, await asyncio.to_thread(read_weights, Path(file), sha256))
+            if isinstance(self.engine, LoadsFiles):
+                await self.engine.load_file(version, Path(file), sha256)
+            else:
+                await self.engine.load(version, await asyncio.to_thread(read_weights, Path(file), sha256))
         return {"version": self.engine.version}
 
     async def _prefill(self, message: dict[str, Any], writer: StreamWriter) -> dict[str, Any]:

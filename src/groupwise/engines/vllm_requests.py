@@ -93,7 +93,7 @@ def generation(
 ) -> Generation:  # fmt: skip
     """The generation of a finished request. `EngineLost` if vLLM did not say which weights sampled each token."""
     versions = [int(span.version) for span in spans for _ in range(span.start, min(span.end, len(tokens)))]
-    if reason not in FINISHES or len(versions) != len(tokens) or len(logprobs) != len(tokens):
+    if reason is None or reason not in FINISHES or len(versions) != len(tokens) or len(logprobs) != len(tokens):
         evidence = f"{reason}: {len(tokens)} tokens, {len(logprobs)} log-probs, {len(versions)} versions"
         raise EngineLost("vLLM ended a request in an unknown way", evidence=evidence, fix="start the engine again")
     certain = request.sampling.temperature == 0  # as `logprobs` has it: the first largest logit has all probability

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from groupwise.data import GroupwiseError, visible
+from groupwise.data import GroupwiseError, MissingRequirement, visible
 from groupwise.engines.vllm_environment import DEFAULT_PYTHON, PINS, check_environment
 from groupwise.sandbox import sandbox_trial
 
@@ -114,7 +114,7 @@ def vllm(python: str = DEFAULT_PYTHON) -> Finding:
     """The check `vllm`: whether the separate environment of vLLM is in this directory, with the tested versions."""
     try:
         check_environment(python)
-    except GroupwiseError as error:
+    except MissingRequirement as error:
         return Finding("vllm", False, f"{error.what}: {error.evidence}".replace("\n", "; "), error.fix)
     return Finding("vllm", True, f"{python}: {', '.join(f'{name} {version}' for name, version in PINS.items())}")
 

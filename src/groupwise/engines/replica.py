@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,11 +67,11 @@ class Replica(Remote):
     log: Path
 
     def end(self) -> str:
-        """Kill the process and those that it started; returns how it ended, with its last lines of output."""
+        """Kill the process; returns how it ended, with its last lines of output."""
         self.close()
         killed = self.process.poll() is None
-        with suppress(ProcessLookupError, PermissionError):  # no process is left; macOS raises the second one
-            os.killpg(self.process.pid, signal.SIGKILL)
+        if killed:
+            self.process.kill()
         code = self.process.wait()
         status = self.cause if killed else f"its process ended with exit code {code}"
         return "\n".join([status, *printed(self.log)])

@@ -8,11 +8,9 @@ import asyncio
 import itertools
 import json
 import os
-import re
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -255,6 +253,7 @@ def keyed_sample(
 def main(settings: dict[str, Any], parent: int) -> None:
     """Start vLLM, and serve the socket that is the standard input, or a new one, until it closes or vLLM is lost."""
     end_with_parent(parent)
+    sys.argv[2] = str(os.getpid())  # for the process that vLLM starts from this one: it gets these arguments
     spec = VllmSettings(**settings)
     torch.set_num_threads(spec.threads)
     asyncio.run(run(spec))
@@ -267,7 +266,6 @@ async def run(spec: VllmSettings) -> None:
     with torch.device("meta"):
         decoder = Decoder(shape).to(getattr(torch, spec.dtype))
     engine = await VllmEngine.start(spec, shape, tokenizer)
-    unlink_shared_memory()
     server = EngineServer(engine, Identity.of(decoder, tokenizer, seed=spec.seed), shape.vocabulary)
     if spec.socket:
         serving = server.listen(Path(spec.socket), lambda: print(f"served at {spec.socket}", flush=True))
@@ -285,19 +283,7 @@ async def run(spec: VllmSettings) -> None:
     os._exit(code)  # vLLM's process ends with this one, and its orderly end takes seconds
 
 
-def unlink_shared_memory(root: Path = Path("/proc/self")) -> None:
-    """Remove the names of vLLM's shared memory and semaphores, which stay usable. So `kill -9` leaves none behind."""
-    processes = [
-        root,
-        *(root.parent / pid for file in root.glob("task/*/children") for pid in file.read_text().split()),
-    ]
-    for process in processes:
-        with suppress(OSError):
-            for name in re.findall(r"/dev/shm/(?:psm_|sem\.mp-)\S+", (process / "maps").read_text()):
-                Path(name).unlink(missing_ok=True)
-
-
 if __name__ == "__main__":
     main(json.loads(sys.argv[1]), int(sys.argv[2]))
 if __name__ == "__mp_main__":  # in the process that vLLM starts from this one
-    end_with_parent(os.getppid())
+    end_with_parent(int(sys.argv[2]))

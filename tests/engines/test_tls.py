@@ -142,7 +142,8 @@ def test_weights_that_are_damaged_out_of_order_or_too_many_are_refused(tmp_path:
     run(go())
 
 
-def test_without_the_secret_nobody_gets_an_answer() -> None:
+def test_without_the_secret_nobody_gets_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "PATIENCE", 1000.0)
     engine = fake()
 
     async def go() -> None:

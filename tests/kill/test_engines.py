@@ -1,5 +1,6 @@
 """Every engine of a run killed or stopped at every kind of moment: the run ends as if undisturbed."""
 
+import asyncio
 import gc
 import os
 import re
@@ -60,7 +61,7 @@ def exchange() -> Iterator[Path]:
 
 
 class Disturbance:
-    """Sends a signal to the target engines at the second moment of a kind: the first iteration's engines are warm."""
+    """Sends a signal to the target engines once, at a moment of a kind. All engines have weights before."""
 
     def __init__(self, targets: tuple[int, ...], number: int) -> None:
         self.targets, self.number = targets, number
@@ -89,13 +90,18 @@ class Disturbance:
 
 def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> None:
     """Call the disturbance at the moment of this name."""
-    hello, evaluate = Replica.hello, Runtime.evaluate
+    hello, evaluate, load = Replica.hello, Runtime.evaluate, fleets.Fleet.load
     counts = {"sample": 0, "score": 0}
 
     async def greeted(self: Replica, seconds: float) -> Any:
         found = await hello(self, seconds)
         disturbance.started(self)
         return found
+
+    async def loaded(self: fleets.Fleet, version: int, weights: Any) -> None:
+        await load(self, version, weights)
+        while version == 0 and any(place.version < 0 for place in self._places):
+            await asyncio.sleep(0.01)
 
     async def evaluated(self: Runtime) -> dict[str, float]:
         disturbance.evaluating = True
@@ -115,6 +121,7 @@ def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> N
 
     patch.setattr(Replica, "hello", greeted)
     patch.setattr(Runtime, "evaluate", evaluated)
+    patch.setattr(fleets.Fleet, "load", loaded)
     if moment == "idle":
         step = Learner.step
         patch.setattr(Learner, "step", lambda *args, **how: (disturbance.send(), step(*args, **how))[1])

@@ -12,12 +12,12 @@ from groupwise.data import EngineLost, gap_bound
 from groupwise.engines.fleet import Fleet
 from groupwise.engines.probe import Probe
 from groupwise.engines.remote import Remote
-from groupwise.engines.replica import ReplicaSettings, start_replica
+from groupwise.engines.replica import ADAPTER, ReplicaSettings, start_replica
 from groupwise.engines.secret import read_secret
 from groupwise.engines.server import Identity, servable
 from groupwise.engines.tls import TlsAddress
 from groupwise.engines.weights_file import Exchange
-from groupwise.models import Experts, Model, Tokenizer, write_fresh
+from groupwise.models import Experts, Model, Tokenizer, has_adapter, write_adapter, write_fresh
 from groupwise.rollout import Native
 
 SOCKET = "EngineKind"
@@ -65,11 +65,14 @@ class Served(Native):
         secret = read_secret(self.secret_file) if any(isinstance(a, TlsAddress) for a in addresses) else b""
         exchange = Exchange(Path(self.exchange or tempfile.gettempdir()))
         write_fresh(decoder.shape, exchange.path, tokenizer=tokenizer)
+        if adapter := has_adapter(decoder):
+            write_adapter(decoder, exchange.path / ADAPTER, base=ADAPTER, base_sha256=ADAPTER)
         weight = next(decoder.parameters())
         dtype = str(weight.dtype).removeprefix("torch.")
         settings = ReplicaSettings(
             directory=str(exchange.path), dtype=dtype, device=str(weight.device), threads=torch.get_num_threads(),
             seed=seed, rows=self.rows, cache_tokens=self.cache_tokens, compiled=decoder.compiled,
+            adapter=adapter,
         )  # fmt: skip
         identity = Identity.of(decoder, tokenizer, seed=seed)
         met: set[int] = set()

@@ -33,7 +33,8 @@ from groupwise.engines.wire import (
     token_ids,
     whole,
 )
-from groupwise.models import Decoder, Experts, Model, Tokenizer, has_adapter
+from groupwise.models import Decoder, Experts, Model, Tokenizer
+from groupwise.models.lora import adapter_text
 
 __all__ = ["EngineServer", "Identity", "servable"]
 
@@ -45,7 +46,8 @@ MOST_CALLS = 1 << 14
 class Identity:
     """The identity of an engine without its weights. Equal identities and weights give equal answers.
 
-    `model` and `tokenizer` are SHA-256 hashes of the architecture, and of the vocabulary with its end tokens.
+    `model` and `tokenizer` are SHA-256 hashes of the architecture with its adapter's settings, and of the vocabulary
+    with its end tokens.
     """
 
     model: str
@@ -57,7 +59,7 @@ class Identity:
     def of(cls, decoder: Decoder, tokenizer: Tokenizer, *, seed: int) -> "Identity":
         """The identity of a native engine over this decoder."""
         return cls(
-            model=_hash(repr(decoder.shape)),
+            model=_hash(repr(decoder.shape) + adapter_text(decoder)),
             tokenizer=_hash(f"{tokenizer.digest} {sorted(tokenizer.eos)}"),
             dtype=str(next(decoder.parameters()).dtype).removeprefix("torch."),
             seed=seed,
@@ -298,8 +300,6 @@ def servable(model: Model, experts: Experts | None) -> Decoder:
     reason = ""
     if not isinstance(model, Decoder):
         reason = "the model runs as modules of transformers"
-    elif has_adapter(model):
-        reason = "the model has an adapter (lora)"
     elif experts is not None:
         reason = 'method.routing.replay is "engine"'
     if reason or not isinstance(model, Decoder):

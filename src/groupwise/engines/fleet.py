@@ -131,7 +131,7 @@ class Fleet:
         if all(place.gone for place in self._places):
             raise self._lost()
         for place in self._places:
-            if isinstance(place.error, Usage) and not place.admitted:  # else the run goes on with the others
+            if isinstance(place.error, Usage) and not place.admitted:  # otherwise the run continues with the others
                 raise place.error
 
     def prefill(self, contexts: Sequence[ContextKey]) -> None:

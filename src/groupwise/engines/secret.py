@@ -56,7 +56,7 @@ def read_private(path: Path, what: str) -> bytes:
 
 
 async def admit(reader: StreamReader, writer: StreamWriter, secret: bytes, fingerprint: str) -> bool:
-    """Whether the client of this connection has the secret. It is told if not, and learns nothing else."""
+    """Whether the client of this connection has the secret. If not, it gets an error and nothing else."""
     ours = secrets.token_hex(32)
     writer.write(encode({"challenge": ours}))
     message = await read_message(reader, LARGEST_GREETING)

@@ -94,7 +94,7 @@ class Served(Native):
 async def reached(
     address: Path | TlsAddress, secret: bytes, deadline: float, expected: Identity, patience: float
 ) -> Remote:
-    """Connect to an engine. If it was there before, wait `patience` seconds for whoever starts it again."""
+    """Connect to an engine. If it was there before, wait `patience` seconds for its restart."""
     until = monotonic() + patience
     while True:
         try:

@@ -55,9 +55,9 @@ def killed_run(out: Path, victim: str, when: str, count: int) -> None:
         if (moment, counts[moment]) == (when, count):
             os.kill(pids[victim == "rank 1"], signal.SIGKILL)
 
-    def saved(self: Recorder, *args: Any) -> None:
+    def saved(self: Recorder, *args: Any, **how: Any) -> None:
         passed("before")
-        save(self, *args)
+        save(self, *args, **how)
         passed("after")
 
     LocalProcesses.__enter__, Recorder.save = started, saved  # type: ignore[method-assign]

@@ -5,16 +5,19 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: train test test-slow test-vllm lint docs site model hinted_sums blank seeds laptop atlas bench bench-full clean
+.PHONY: train test test-slow test-kill test-vllm lint docs site model hinted_sums blank seeds laptop atlas bench bench-full clean
 
 train: $(VENV)/base
 	$(BIN)/groupwise train
 
 test: $(VENV)/dev
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not vllm"
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not kill and not vllm"
 
 test-slow: $(VENV)/dev
 	$(BIN)/pytest -q -m slow
+
+test-kill: $(VENV)/dev  ## every process of a run killed or stopped at every kind of moment
+	$(BIN)/pytest -q tests/kill
 
 test-vllm: $(VENV)/dev  ## vLLM's engine; its environment of 3.5 GB goes into .venv-vllm
 	$(BIN)/python -m tools.vllm_environment .venv-vllm

@@ -123,7 +123,8 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
         case "serve":
             from groupwise.commands.serve import serve
 
-            return serve(a.model, a.socket, dtype=a.dtype, seed=a.seed, threads=a.threads)
+            return serve(a.model, socket=a.socket, listen=a.listen, secret_file=a.secret_file, key=a.key,
+                         dtype=a.dtype, seed=a.seed, threads=a.threads)  # fmt: skip
         case "chat":
             from groupwise.commands.chat import chat
 

@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from groupwise.data import Generation, GenerationRequest, Usage, WorkerLost
-from groupwise.engines import Exchange, Served, WeightsFile
+from groupwise.engines import Exchange, Identity, Served, WeightsFile
 from groupwise.engines import fleet as fleets
-from groupwise.engines import server as servers
 from groupwise.engines.replica import Replica
-from groupwise.models import Decoder
-from tests.rollout.fakes import decoder
+from groupwise.models import Decoder, Experts, Lora, attach
+from groupwise.rollout import NativeEngine
+from tests.rollout.fakes import decoder, request
 from tests.rollout.fakes import tokenizer as letters
 from tests.toys.echo import SHAPE, ToyRun, small, tokenizer
 
@@ -100,7 +100,7 @@ def test_a_run_has_the_native_bytes_through_kills_and_stops_while_sampling_and_l
 HOST = """
 import asyncio, os, signal, sys
 from groupwise.engines import Served
-from tests.rollout.fakes import decoder
+from tests.rollout.fakes import decoder, request
 from tests.rollout.fakes import tokenizer as letters
 
 async def main():
@@ -158,8 +158,32 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
         Served(**wrong)
 
 
-def test_a_model_that_another_process_cannot_build_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "has_adapter", lambda model: True)
+def test_a_model_with_an_adapter_gives_the_bits_of_the_native_engine() -> None:
+    """Its adapter was changed by a step, and the child reads no weight from the adapter's file."""
+    pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
+    model = decoder(family="qwen3")
+    attach(model, Lora(rank=2, targets=("q_proj", "down_proj")), seed=3)
+    requests = [request(i) for i in range(4)]
+
+    async def go(engine: Any) -> list[Any]:
+        await engine.load(1, dict(model.state_dict()))
+        return [*await asyncio.gather(*map(engine.sample, requests)), await engine.score((1, 2), (3, 4))]
+
+    before = asyncio.run(go(NativeEngine(model, letters(), seed=0)))
+    fleet = Served(replicas=1).build(model, letters(), seed=0, experts=None)
+    with torch.no_grad():
+        for name, x in model.named_parameters():
+            if "lora_B" in name:
+                x.add_(0.3)
+    native = asyncio.run(go(NativeEngine(model, letters(), seed=0)))
+    assert native != before
+    assert asyncio.run(asyncio.wait_for(go(fleet), SECONDS)) == native
+    plain = Identity.of(decoder(family="qwen3"), letters(), seed=0)
+    assert Identity.of(model, letters(), seed=0).model != plain.model
+
+
+def test_a_model_that_another_process_cannot_build_is_refused_with_the_reason() -> None:
+    experts = Experts(routers=1, each=1, count=2)
     with pytest.raises(Usage, match="cannot run this model") as caught:
-        Served().build(decoder(family="qwen3"), letters(), seed=0, experts=None)
-    assert "adapter" in caught.value.evidence and "Native" in caught.value.fix
+        Served().build(decoder(family="qwen3"), letters(), seed=0, experts=experts)
+    assert "replay" in caught.value.evidence and "Native" in caught.value.fix

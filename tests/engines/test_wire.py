@@ -161,7 +161,9 @@ JSON = st.recursive(
     max_leaves=8,
 )
 VERB = st.sampled_from(["hello", "sample", "score", "load", "prefill", "cancel", "quit"])
-FIELD = st.sampled_from(["request", "context", "tokens", "temperature", "version", "file", "sha256", "contexts", "of"])
+FIELD = st.sampled_from(
+    ["request", "context", "tokens", "temperature", "version", "file", "sha256", "contexts", "of", "bytes", "part"]
+)
 MESSAGE = st.builds(
     lambda number, verb, fields: {"id": number, "do": verb, **fields},
     st.integers(-1, 3), VERB, st.dictionaries(FIELD, JSON, max_size=4),
@@ -174,6 +176,7 @@ FRAME = (
 @settings(max_examples=25)
 @given(frames=st.lists(FRAME, max_size=4), greeted=st.booleans())
 @example(frames=[b"\xff\xff\xff\xff"], greeted=True)
+@example(frames=[encode({"id": 1, "do": "load", "part": "x"}, b"part"), encode({"bytes": 1 << 40})], greeted=True)
 @example(frames=[(LARGEST_REQUEST + 1).to_bytes(4, "big")], greeted=False)
 @example(frames=[(200_000).to_bytes(4, "big") + b"[" * 200_000], greeted=True)
 def test_garbage_on_one_connection_changes_no_other(frames: list[bytes], greeted: bool) -> None:

@@ -35,6 +35,9 @@ fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` expl
 SERVE = """\
   groupwise serve calculator --socket engine.sock
   groupwise train --engine '{ kind = "Served", replicas = 0, addresses = ["engine.sock"] }'
+
+  groupwise serve calculator --listen 0.0.0.0:7000 --secret-file secret      on another host; it prints its address
+  groupwise train --engine '{ kind = "Served", addresses = ["host:7000#sha256=..."], secret_file = "secret" }'
 """
 
 SWEEP = """\
@@ -252,10 +255,16 @@ COMMANDS = (
     ),
     Command("chat", "talk to a model, line by line; Ctrl-D ends", (MODEL,), (USE, TRUST), RECIPE, fields=True),
     Command(
-        "serve", "run a model's engine in a separate process, on a Unix socket; Ctrl-C ends",
+        "serve", "run a model's engine in a separate process, on a Unix socket or for other hosts; Ctrl-C ends",
         (option("model", metavar="MODEL"),),
         (
-            option("--socket", required=True, metavar="FILE", help="the new socket, which only you can connect to"),
+            option("--socket", default="", metavar="FILE", help="the new socket, which only you can connect to"),
+            option("--listen", default="", metavar="HOST:PORT",
+                   help="in place of a socket: for other hosts, by TLS; port 0 is a free one"),
+            option("--secret-file", default="", metavar="FILE",
+                   help="the secret of the trainer and its engines, a file of mode 600 (default: $GROUPWISE_SECRET)"),
+            option("--key", default="", metavar="FILE",
+                   help="the file of the TLS key, made if it is missing (default: a new key, and so a new address)"),
             option("--dtype", default="float32", choices=("float32", "bfloat16", "float64"),
                    help="dtype of the weights (default: float32)"),
             option("--seed", type=int, default=0, metavar="N", help="the recipe's seed (default: 0)"),

@@ -52,6 +52,8 @@ class Place:
     version: int = -1
     """The version that its replica was admitted with; -1 if it may not get requests."""
     requests: int = 0
+    admitted: bool = False
+    """Whether one of its replicas has been admitted."""
     gone: bool = False
     """Whether it was given up."""
     starts: deque[float] = field(default_factory=deque)
@@ -132,7 +134,7 @@ class Fleet:
         if all(place.gone for place in self._places):
             raise self._lost()
         for place in self._places:
-            if isinstance(place.error, Usage):
+            if isinstance(place.error, Usage) and not place.admitted:  # otherwise the run continues with the others
                 raise place.error
 
     def prefill(self, contexts: Sequence[ContextKey]) -> None:
@@ -206,7 +208,10 @@ class Fleet:
         evidence = f"{error.what}\n{error.evidence}" if isinstance(error, GroupwiseError) else repr(error)
         kind = Mismatch if isinstance(error, Mismatch) else WorkerLost
         what = f"no engine is left: each of {self._count} was started again {self._restarts} times"
-        return kind(what, evidence=evidence, fix="continue from the last checkpoint, with engine.kind = 'Native'")
+        fix = error.fix if isinstance(error, EngineLost) else ""  # of one that was never reached
+        return kind(
+            what, evidence=evidence, fix=fix or "continue from the last checkpoint, with engine.kind = 'Native'"
+        )
 
     # Replicas
 
@@ -241,7 +246,7 @@ class Fleet:
             await self._keep_loaded(place, place.replica)
         except EngineLost as error:
             ending = place.replica.end() if place.replica else error.evidence
-            place.error = EngineLost(error.what, evidence=ending)
+            place.error = EngineLost(error.what, evidence=ending, fix="" if place.replica else error.fix)
         except Exception as error:  # after any failure of a replica, the run continues with the others
             place.error = error
         finally:
@@ -275,7 +280,7 @@ class Fleet:
                 await self._probe.check(replica, published.expected)
                 admitted = published
                 if published is self._published:
-                    place.version = published.file.version
+                    place.version, place.admitted = published.file.version, True
                     self._dispatch()
                     await self._notify()
                 continue

@@ -2,9 +2,9 @@
 
 import asyncio
 import itertools
+import os
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,9 +12,12 @@ from typing import Any
 from torch import Tensor
 
 from groupwise.data import ContextKey, EngineLost, Generation, GenerationRequest, Ids, Usage
+from groupwise.engines.secret import prove
 from groupwise.engines.server import Identity
+from groupwise.engines.tls import TlsAddress, check_certificate, client_context, place
 from groupwise.engines.weights_file import WeightsFile, write_weights
 from groupwise.engines.wire import (
+    LARGEST_PART,
     LARGEST_REPLY,
     LARGEST_REQUEST,
     PROTOCOL,
@@ -37,8 +40,10 @@ class Remote:
     engine raises `EngineLost` for every pending and later call.
     """
 
-    def __init__(self, reader: StreamReader, writer: StreamWriter, *, name: str, deadline: float) -> None:
-        self.name, self.deadline, self.version = name, deadline, -1
+    def __init__(
+        self, reader: StreamReader, writer: StreamWriter, *, name: str, deadline: float, same_host: bool = True
+    ) -> None:
+        self.name, self.deadline, self.version, self.same_host = name, deadline, -1, same_host
         self.cause = ""
         """Why the engine is lost; empty while it is not."""
         self.on_loss: Callable[[], None] = lambda: None
@@ -49,21 +54,34 @@ class Remote:
         self._tasks = [asyncio.create_task(self._read(reader))]
 
     @classmethod
-    async def connect(cls, path: Path | str, *, deadline: float = 60.0, expected: Identity | None = None) -> "Remote":
+    async def connect(
+        cls, address: Path | TlsAddress, *, secret: bytes = b"", deadline: float = 60.0,
+        expected: Identity | None = None,
+    ) -> "Remote":  # fmt: skip
         """Connect to an engine that `groupwise serve` started. `EngineLost` if no process listens there.
 
-        `Usage` for another engine than the `expected` one.
+        `Usage` for another secret or certificate than that of a TLS address, and for another engine than `expected`.
         """
+        same_host = isinstance(address, Path)
+        name = str(address) if isinstance(address, Path) else place(address.host, address.port)
+        lost = EngineLost(f"no engine listens on {name}", fix="start it with groupwise serve, and check the address")
         try:
-            reader, writer = await asyncio.open_unix_connection(str(path))
+            async with asyncio.timeout(deadline):
+                if isinstance(address, Path):
+                    reader, writer = await asyncio.open_unix_connection(str(address))
+                else:
+                    reader, writer = await open_tls(address, secret)
+        except TimeoutError:
+            lost.evidence = f"it did not answer within {deadline:g} s"
+            raise lost from None
         except OSError as error:
-            fix = "start it: groupwise serve MODEL --socket FILE"
-            raise EngineLost(f"no engine listens on {path}", evidence=str(error.strerror or error), fix=fix) from error
-        remote = cls(reader, writer, name=str(path), deadline=deadline)
+            lost.evidence = str(error.strerror or error)
+            raise lost from error
+        remote = cls(reader, writer, name=name, deadline=deadline, same_host=same_host)
         try:
             identity = await remote.hello(deadline)
             if expected is not None:
-                identity.check(expected, str(path))
+                identity.check(expected, name)
         except BaseException:
             remote.close()
             raise
@@ -102,9 +120,22 @@ class Remote:
             await self.fetch(await asyncio.to_thread(write_weights, Path(directory), version, weights))
 
     async def fetch(self, file: WeightsFile) -> None:
-        """Make the engine read a weights file. `Storage` if it is damaged."""
-        reply = await self._call("load", version=file.version, file=str(file.path), sha256=file.sha256)
+        """Make the engine read a weights file, or send the file to another host. `Storage` if it is damaged."""
+        load = {"version": file.version, "sha256": file.sha256}
+        if self.same_host:
+            reply = await self._call("load", file=str(file.path), **load)
+        else:
+            reply = await self._send_file(file.path, load)
         self.version = int(reply["version"])
+
+    async def _send_file(self, path: Path, load: dict[str, Any]) -> dict[str, Any]:
+        """Send a weights file in parts; the engine loads it after the last one, and its reply to that is returned."""
+        with path.open("rb") as file:
+            size, reply = os.fstat(file.fileno()).st_size, {}
+            for offset in range(0, size, LARGEST_PART):
+                part = await asyncio.to_thread(file.read, LARGEST_PART)
+                reply = await self._call("load", part, size=size, offset=offset, **load)
+        return reply
 
     def prefill(self, contexts: Sequence[ContextKey]) -> None:
         """Make the engine cache these prompts. It does not wait for the reply."""
@@ -141,18 +172,18 @@ class Remote:
         for task in self._tasks:
             if task is not current:
                 task.cancel()
-        with suppress(OSError):
-            self._writer.close()
+        # What is not sent yet is dropped: a stopped process would never read it.
+        self._writer.transport.abort()
 
     def _error(self) -> EngineLost:
         return EngineLost(f"the engine {self.name} is lost", evidence=self.cause, fix="start it again")
 
-    async def _call(self, verb: str, **arguments: Any) -> dict[str, Any]:
+    async def _call(self, verb: str, part: bytes = b"", **arguments: Any) -> dict[str, Any]:
         self.check()
         number = next(self._numbers)
         future = self._pending[number] = asyncio.get_running_loop().create_future()
         try:
-            self._send(number, verb, **arguments)
+            self._send(number, verb, part, **arguments)
             return await future
         except asyncio.CancelledError:
             if not self.cause:
@@ -161,8 +192,8 @@ class Remote:
         finally:
             self._pending.pop(number, None)
 
-    def _send(self, number: int, verb: str, **arguments: Any) -> None:
-        data = encode({"id": number, "do": verb, **arguments})
+    def _send(self, number: int, verb: str, part: bytes = b"", **arguments: Any) -> None:
+        data = encode({"id": number, "do": verb, **arguments}, part)
         if len(data) > LARGEST_REQUEST:
             evidence = f"{len(data)} bytes; the limit is {LARGEST_REQUEST}"
             raise Usage("a request is too long for an engine in another process", evidence=evidence,
@@ -202,3 +233,17 @@ class Remote:
                 self.fail(f"it sent nothing for {self.deadline:g} s, while {len(self._pending)} requests waited")
             elif self._pending:
                 self._send(next(self._numbers), "hello")
+
+
+async def open_tls(address: TlsAddress, secret: bytes) -> tuple[StreamReader, StreamWriter]:
+    """A connection on which both sides have proved who they are. `Usage` for another certificate or secret."""
+    reader, writer = await asyncio.open_connection(
+        address.host, address.port, ssl=client_context(), server_hostname=address.host
+    )
+    try:
+        check_certificate(writer.get_extra_info("ssl_object"), address)
+        await prove(reader, writer, secret, address.fingerprint, place(address.host, address.port))
+    except BaseException:
+        writer.transport.abort()
+        raise
+    return reader, writer

@@ -22,6 +22,8 @@ from groupwise.engines.remote import Remote
 from groupwise.engines.server import EngineServer, Identity
 from groupwise.sandbox.processes import last_lines
 
+ADAPTER = "adapter"
+"""The directory of the adapter in that of the settings, and the name of its base: the file has no weights of that."""
 START = 120.0
 """Seconds that a child may take to start. Most of it is the import of torch."""
 PR_SET_PDEATHSIG = 1
@@ -29,7 +31,10 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSettings:
-    """What a child needs to build its engine. `directory` has the configuration and tokenizer of a model."""
+    """What a child needs to build its engine.
+
+    `directory` has the configuration and tokenizer of a model, and if it has an `adapter`, that too in a directory.
+    """
 
     directory: str
     dtype: str
@@ -39,6 +44,7 @@ class ReplicaSettings:
     rows: int
     cache_tokens: int
     compiled: bool
+    adapter: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +133,7 @@ def main(settings: dict[str, Any], parent: int) -> None:
 
     from groupwise.models import Decoder, read_shape, read_tokenizer
     from groupwise.models.decoder import Shape
+    from groupwise.models.lora import read_adapter
     from groupwise.rollout import NativeEngine
 
     spec = ReplicaSettings(**settings)
@@ -135,6 +142,8 @@ def main(settings: dict[str, Any], parent: int) -> None:
     assert isinstance(shape, Shape), "the parent starts replicas of our decoder only"
     decoder = Decoder(shape).to(getattr(torch, spec.dtype)).to_empty(device=spec.device)
     decoder.compiled = spec.compiled
+    if spec.adapter:
+        read_adapter(decoder, Path(spec.directory) / ADAPTER, base_sha256=ADAPTER)
     engine = NativeEngine(decoder, tokenizer, seed=spec.seed, rows=spec.rows, cache_tokens=spec.cache_tokens)
     engine.version = -1  # until the first load
     server = EngineServer(engine, Identity.of(decoder, tokenizer, seed=spec.seed), shape.vocabulary)

@@ -1,37 +1,47 @@
-"""Settings of a fleet of native engines, each in a separate process on this machine."""
+"""Settings of a fleet of native engines, each in a separate process on this machine or on another host."""
 
+import asyncio
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 import torch
 
-from groupwise.data import gap_bound
+from groupwise.data import EngineLost, gap_bound
 from groupwise.engines.fleet import Fleet
 from groupwise.engines.probe import Probe
 from groupwise.engines.remote import Remote
-from groupwise.engines.replica import Program, ReplicaSettings, start_replica
+from groupwise.engines.replica import ADAPTER, Program, ReplicaSettings, start_replica
+from groupwise.engines.secret import read_secret
 from groupwise.engines.server import Identity, servable
+from groupwise.engines.tls import TlsAddress
 from groupwise.engines.weights_file import Exchange
-from groupwise.models import Experts, Model, Tokenizer, write_fresh
+from groupwise.models import Experts, Model, Tokenizer, has_adapter, write_adapter, write_fresh
 from groupwise.rollout import Native
 
 SOCKET = "EngineKind"
 __all__ = ["Served"]
+
+PAUSE = 0.5
+"""Seconds between two attempts to connect to an engine that was there before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served(Native):
     """Runs `replicas` native engines in child processes, at most `rows` sequences in each; same bits as `Native`.
 
-    `addresses` are sockets of further engines, which `groupwise serve` started on this machine. A replica that dies, or
-    is silent for `deadline` seconds while it owes an answer, is replaced at most `restarts` times in ten minutes; its
-    requests are sent again. `exchange` is the directory for the weights that the replicas read, such as `/dev/shm`
-    (default: the system's directory for temporary files).
+    `addresses` are further engines, which `groupwise serve` started: a socket on this machine, or
+    `HOST:PORT#sha256=FINGERPRINT`. For the latter, `secret_file` has the secret of these engines (default: the
+    environment variable GROUPWISE_SECRET). A replica that dies, or is silent for `deadline` seconds while it owes an
+    answer, is replaced at most `restarts` times in ten minutes; its requests are sent again. `exchange` is the
+    directory for the weights that the replicas read, such as `/dev/shm` (default: the system's directory for temporary
+    files).
     """
 
     replicas: int = 2
     addresses: tuple[str, ...] = ()
+    secret_file: str = ""
     deadline: float = 60.0
     restarts: int = 3
     exchange: str = ""
@@ -43,28 +53,38 @@ class Served(Native):
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake at least {bound}")
         if not self.replicas + len(self.addresses):
             raise ValueError("replicas is 0, and there are no addresses\ntake replicas = 2")
+        for address in self.addresses:
+            TlsAddress.parse(address)
         if not 0 < self.deadline < float("inf"):
             raise ValueError(f"deadline is {self.deadline}\ntake a number of seconds above 0")
 
     def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> Fleet:
         """The fleet; its processes start at the first load. `Usage` for a model that it cannot run."""
         decoder = servable(model, experts)
+        addresses = [TlsAddress.parse(text) or Path(text) for text in self.addresses]
+        secret = read_secret(self.secret_file) if any(isinstance(a, TlsAddress) for a in addresses) else b""
         exchange = Exchange(Path(self.exchange or tempfile.gettempdir()))
         write_fresh(decoder.shape, exchange.path, tokenizer=tokenizer)
+        if adapter := has_adapter(decoder):
+            write_adapter(decoder, exchange.path / ADAPTER, base=ADAPTER, base_sha256=ADAPTER)
         weight = next(decoder.parameters())
         dtype = str(weight.dtype).removeprefix("torch.")
         settings = ReplicaSettings(
             directory=str(exchange.path), dtype=dtype, device=str(weight.device), threads=torch.get_num_threads(),
             seed=seed, rows=self.rows, cache_tokens=self.cache_tokens, compiled=decoder.compiled,
+            adapter=adapter,
         )  # fmt: skip
         program = self.program(settings)
         identity = Identity.of(decoder, tokenizer, seed=seed)
+        met: set[int] = set()
 
         async def start(number: int) -> Remote:
             if number < self.replicas:
                 return await start_replica(program, number, self.deadline)
-            address = self.addresses[number - self.replicas]
-            return await Remote.connect(address, deadline=self.deadline, expected=identity)
+            patience = self.deadline if number in met else 0.0
+            remote = await reached(addresses[number - self.replicas], secret, self.deadline, identity, patience)
+            met.add(number)
+            return remote
 
         return Fleet(
             start, self.replicas + len(self.addresses), exchange=exchange,
@@ -74,3 +94,17 @@ class Served(Native):
     def program(self, settings: ReplicaSettings) -> Program:
         """The program of each replica."""
         return Program(settings=settings)
+
+
+async def reached(
+    address: Path | TlsAddress, secret: bytes, deadline: float, expected: Identity, patience: float
+) -> Remote:
+    """Connect to an engine. If it was there before, wait `patience` seconds for its restart."""
+    until = monotonic() + patience
+    while True:
+        try:
+            return await Remote.connect(address, secret=secret, deadline=deadline, expected=expected)
+        except EngineLost:
+            if monotonic() >= until:
+                raise
+        await asyncio.sleep(PAUSE)

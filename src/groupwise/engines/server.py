@@ -9,14 +9,17 @@ import stat
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from groupwise.data import Engine, Usage
+from groupwise.engines.upload import Upload, Uploads
 from groupwise.engines.weights_file import read_weights
 from groupwise.engines.wire import (
     IDS,
+    KEYS,
+    LARGEST_GREETING,
     LARGEST_REPLY,
     LARGEST_REQUEST,
     PROTOCOL,
@@ -30,7 +33,8 @@ from groupwise.engines.wire import (
     token_ids,
     whole,
 )
-from groupwise.models import Decoder, Experts, Model, Tokenizer, has_adapter
+from groupwise.models import Decoder, Experts, Model, Tokenizer
+from groupwise.models.lora import adapter_text
 
 __all__ = ["EngineServer", "Identity", "servable"]
 
@@ -49,7 +53,8 @@ class LoadsFiles(Protocol):
 class Identity:
     """The identity of an engine without its weights. Equal identities and weights give equal answers.
 
-    `model` and `tokenizer` are SHA-256 hashes of the architecture, and of the vocabulary with its end tokens.
+    `model` and `tokenizer` are SHA-256 hashes of the architecture with its adapter's settings, and of the vocabulary
+    with its end tokens.
     """
 
     model: str
@@ -61,7 +66,7 @@ class Identity:
     def of(cls, decoder: Decoder, tokenizer: Tokenizer, *, seed: int) -> "Identity":
         """The identity of a native engine over this decoder."""
         return cls(
-            model=_hash(repr(decoder.shape)),
+            model=_hash(repr(decoder.shape) + adapter_text(decoder)),
             tokenizer=_hash(f"{tokenizer.digest} {sorted(tokenizer.eos)}"),
             dtype=str(next(decoder.parameters()).dtype).removeprefix("torch."),
             seed=seed,
@@ -88,19 +93,44 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+@dataclass(slots=True, eq=False)
+class Client:
+    """One connection: its unanswered requests, and the weights that it is sending."""
+
+    writer: StreamWriter
+    calls: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    upload: Upload | None = None
+
+    def close(self) -> None:
+        """Cancel the requests, and delete the weights that were not loaded."""
+        for call in self.calls.values():
+            call.cancel()
+        self.drop_upload()
+        with suppress(OSError):
+            self.writer.close()
+
+    def drop_upload(self) -> None:
+        if self.upload:
+            self.upload.close()
+        self.upload = None
+
+
 class EngineServer:
     """Serves one engine to any number of connections. `vocabulary` bounds the token ids of a score.
 
+    With `uploads`, clients are on other hosts and send weights over the connection; without, they name a file.
     Garbage on a connection is an error to its sender, and ends that connection only. When a connection closes, its
     requests are cancelled.
     """
 
-    def __init__(self, engine: Engine, identity: Identity, vocabulary: int) -> None:
-        self.engine, self.identity, self.vocabulary = engine, identity, vocabulary
+    def __init__(
+        self, engine: Engine, identity: Identity, vocabulary: int, uploads: Uploads | None = None
+    ) -> None:  # fmt: skip
+        self.engine, self.identity, self.vocabulary, self.uploads = engine, identity, vocabulary, uploads
         self._loading = asyncio.Lock()
-        self._loader: StreamWriter | None = None
+        self._loader: Client | None = None
         """The connection that loads weights. Others may not: versions of two runs could not be distinguished."""
-        self._verbs: dict[str, Callable[[dict[str, Any], StreamWriter], Awaitable[dict[str, Any]]]] = {
+        self._verbs: dict[str, Callable[[dict[str, Any], Client], Awaitable[dict[str, Any]]]] = {
             "hello": self._hello, "sample": self._sample, "score": self._score, "load": self._load,
             "prefill": self._prefill,
         }  # fmt: skip
@@ -120,49 +150,46 @@ class EngineServer:
 
     async def connection(self, reader: StreamReader, writer: StreamWriter) -> None:
         """Serve one connection until it closes."""
-        calls: dict[int, asyncio.Task[None]] = {}
+        client = Client(writer)
         try:
-            if await self._greeted(reader, writer):
+            if await self._greeted(reader, client):
                 while (message := await read_message(reader, LARGEST_REQUEST)) is not None:
-                    self._begin(message, calls, writer)
+                    self._begin(message, client)
         except WireError as error:
             self._send(writer, {"id": None, "error": error_json(Usage(str(error)))})
         finally:
-            for call in calls.values():
-                call.cancel()
-            if self._loader is writer:
+            client.close()
+            if self._loader is client:
                 self._loader = None
-            with suppress(OSError):
-                writer.close()
 
-    async def _greeted(self, reader: StreamReader, writer: StreamWriter) -> bool:
+    async def _greeted(self, reader: StreamReader, client: Client) -> bool:
         """Whether the first message of a connection is a `hello` with our protocol. It is answered here."""
-        message = await read_message(reader, LARGEST_REQUEST)
+        message = await read_message(reader, LARGEST_GREETING)
         if message is None:
             return False
         number, protocol = message_id(message), message.get("protocol")
         if message.get("do") == "hello" and protocol == PROTOCOL and not isinstance(protocol, bool):
-            self._send(writer, {"id": number, "reply": await self._hello(message, writer)})
+            self._send(client.writer, {"id": number, "reply": await self._hello(message, client)})
             return True
         what = f"this engine has protocol {PROTOCOL}, and the connection began with protocol {protocol!r:.40}"
         fix = "use the same version of groupwise on both sides"
-        self._send(writer, {"id": number, "error": error_json(Usage(what, fix=fix))})
+        self._send(client.writer, {"id": number, "error": error_json(Usage(what, fix=fix))})
         return False
 
-    def _begin(self, message: dict[str, Any], calls: dict[int, asyncio.Task[None]], writer: StreamWriter) -> None:
+    def _begin(self, message: dict[str, Any], client: Client) -> None:
         """Start the call in a message as a task. `cancel` is answered at once."""
-        number, verb = message_id(message), message.get("do")
+        number, verb, calls = message_id(message), message.get("do"), client.calls
         if verb == "cancel":
             if call := calls.get(message_id({"id": message.get("of")})):
                 call.cancel()
-            self._send(writer, {"id": number, "reply": {}})
+            self._send(client.writer, {"id": number, "reply": {}})
             return
         act = self._verbs.get(verb) if isinstance(verb, str) else None
         if act is None:
             raise WireError(f"there is no verb {verb!r:.40}: the verbs are {', '.join(self._verbs)}, cancel")
         if number in calls or len(calls) >= MOST_CALLS:
             raise WireError(f"the id {number} is in use" if number in calls else f"more than {MOST_CALLS} requests")
-        calls[number] = asyncio.create_task(self._answer(number, act(message, writer), writer))
+        calls[number] = asyncio.create_task(self._answer(number, act(message, client), client.writer))
         calls[number].add_done_callback(lambda _: calls.pop(number, None))
 
     async def _answer(self, number: int, call: Awaitable[dict[str, Any]], writer: StreamWriter) -> None:
@@ -185,31 +212,53 @@ class EngineServer:
 
     # The verbs
 
-    async def _hello(self, message: dict[str, Any], writer: StreamWriter) -> dict[str, Any]:
+    async def _hello(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
         return {"protocol": PROTOCOL, "version": self.engine.version, **asdict(self.identity)}
 
-    async def _sample(self, message: dict[str, Any], writer: StreamWriter) -> dict[str, Any]:
+    async def _sample(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
         return (await self.engine.sample(generation_request(message.get("request")))).to_json()
 
-    async def _score(self, message: dict[str, Any], writer: StreamWriter) -> dict[str, Any]:
+    async def _score(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
         context, tokens = (token_ids(message.get(name), self.vocabulary) for name in ("context", "tokens"))
         logp = await self.engine.score(context, tokens, temperature=real("temperature", message.get("temperature")))
         return {"logp": logp}
 
-    async def _load(self, message: dict[str, Any], writer: StreamWriter) -> dict[str, Any]:
-        version, (file, sha256) = whole("version", message.get("version"), 0, IDS), _texts(message, "file", "sha256")
-        if self._loader not in (None, writer):
+    async def _load(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
+        version, (sha256,) = whole("version", message.get("version"), 0, IDS), _texts(message, "sha256")
+        if self._loader not in (None, client):
             what = "another connection loads the weights of this engine"
-            raise Usage(what, fix="wait for that run, or start another engine: groupwise serve MODEL --socket FILE")
-        self._loader = writer
-        async with self._loading:
-            if isinstance(self.engine, LoadsFiles):
-                await self.engine.load_file(version, Path(file), sha256)
-            else:
-                await self.engine.load(version, await asyncio.to_thread(read_weights, Path(file), sha256))
+            raise Usage(what, fix="wait for that run, or start another engine: groupwise serve MODEL")
+        self._loader = client
+        file = await self._sent(message, sha256, client) if self.uploads else Path(*_texts(message, "file"))
+        if file is not None:
+            try:
+                async with self._loading:
+                    if isinstance(self.engine, LoadsFiles):
+                        await self.engine.load_file(version, file, sha256)
+                    else:
+                        await self.engine.load(version, await asyncio.to_thread(read_weights, file, sha256))
+            finally:
+                client.drop_upload()
         return {"version": self.engine.version}
 
-    async def _prefill(self, message: dict[str, Any], writer: StreamWriter) -> dict[str, Any]:
+    async def _sent(self, message: dict[str, Any], sha256: str, client: Client) -> Path | None:
+        """The file of weights that the client has sent; None while parts are missing."""
+        assert self.uploads is not None, "asked of a server for other hosts only"
+        size, offset = (whole(name, message.get(name), 0, KEYS) for name in ("size", "offset"))
+        if offset == 0:
+            client.drop_upload()
+            client.upload = self.uploads.begin(sha256, size)
+        upload = client.upload
+        if upload is None or (upload.sha256, upload.size) != (sha256, size):
+            raise ValueError("a part of weights whose first part did not arrive")
+        try:
+            await upload.add(offset, message.get("part", b""))
+        except BaseException:
+            client.drop_upload()
+            raise
+        return upload.path if upload.complete else None
+
+    async def _prefill(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
         self.engine.prefill(contexts_of(message.get("contexts")))
         return {}
 
@@ -261,8 +310,6 @@ def servable(model: Model, experts: Experts | None) -> Decoder:
     reason = ""
     if not isinstance(model, Decoder):
         reason = "the model runs as modules of transformers"
-    elif has_adapter(model):
-        reason = "the model has an adapter (lora)"
     elif experts is not None:
         reason = 'method.routing.replay is "engine"'
     if reason or not isinstance(model, Decoder):

@@ -10,7 +10,7 @@ from groupwise.engines.served import Served
 from groupwise.engines.server import servable
 from groupwise.engines.vllm import VllmSettings
 from groupwise.engines.vllm_environment import DEFAULT_PYTHON, check_environment, child_environment
-from groupwise.models import Decoder, Experts, Model, Tokenizer
+from groupwise.models import Decoder, Experts, Model, Tokenizer, has_adapter
 
 SOCKET = "EngineKind"
 __all__ = ["Vllm"]
@@ -67,6 +67,8 @@ def check_model(decoder: Decoder) -> None:
         reason = f"the model is on {weight.device}; vLLM was tested on CPUs only"
     elif shape.head_dim not in HEAD_DIMS:
         reason = f"its head_dim is {shape.head_dim}; vLLM has {', '.join(map(str, HEAD_DIMS))}"
+    elif has_adapter(decoder):
+        reason = "it has an adapter (LoRA); only whole weights were tested"
     elif dtype not in DTYPES:
         reason = f"its dtype is {dtype}; vLLM has {' and '.join(DTYPES)}"
     if reason:

@@ -1,7 +1,8 @@
 """The wire between an engine's process and its client: JSON objects, each after its length in four bytes.
 
 A client sends `{"id": 1, "do": VERB, ...}` and receives `{"id": 1, "reply": {...}}` or `{"id": 1, "error": {...}}`. Its
-first verb is `hello` with the protocol's number. Texts of prompts and answers never travel, only token ids.
+first verb is `hello` with the protocol's number. Texts of prompts and answers never travel, only token ids. A message
+with `"bytes": N` is followed by N bytes: a part of a weights file.
 """
 
 import json
@@ -25,6 +26,8 @@ PROTOCOL = 1
 """The number of this protocol. Both sides must have the same."""
 LARGEST_REQUEST, LARGEST_REPLY = 8 << 20, 256 << 20
 """Bytes of the longest message in each direction. A longer one is refused before it is read."""
+LARGEST_GREETING, LARGEST_PART = 1 << 10, 4 << 20
+"""Bytes of the longest message before the engine has answered `hello`, and of the longest part of a weights file."""
 MOST_STOPS, LONGEST_STOP = 64, 4096
 """The most stop strings of a request, and the characters of the longest one."""
 IDS, KEYS = 1 << 31, 1 << 63
@@ -39,21 +42,30 @@ class WireError(Exception):
     """The bytes on a connection are not a message of the protocol."""
 
 
-def encode(message: Mapping[str, Any]) -> bytes:
-    """The bytes of one message."""
-    data = json.dumps(message).encode()
-    return len(data).to_bytes(4, "big") + data
+def encode(message: Mapping[str, Any], part: bytes = b"") -> bytes:
+    """The bytes of one message, with the part of a weights file that follows it."""
+    data = json.dumps({**message, "bytes": len(part)} if part else message).encode()
+    return len(data).to_bytes(4, "big") + data + part
 
 
 async def read_message(reader: StreamReader, largest: int) -> dict[str, Any] | None:
-    """The next message; None at the end of the connection. WireError for one that is too long, or no JSON object."""
+    """The next message, with the part that follows it as `part`; None at the end of the connection.
+
+    WireError for one that is too long, or no JSON object.
+    """
     try:
         size = int.from_bytes(await reader.readexactly(4), "big")
         if size > largest:
             raise WireError(f"a message of {size} bytes: the limit is {largest}")
-        data = await reader.readexactly(size)
+        message = _object(await reader.readexactly(size))
+        length = _part_length(message, largest)
+        has_part = length or "part" in message  # a text under that name is dropped
+        return {**message, "part": await reader.readexactly(length)} if has_part else message
     except (IncompleteReadError, OSError):
         return None
+
+
+def _object(data: bytes) -> dict[str, Any]:
     try:
         message = json.loads(data)
     except (ValueError, RecursionError):
@@ -61,6 +73,14 @@ async def read_message(reader: StreamReader, largest: int) -> dict[str, Any] | N
     if not isinstance(message, dict):
         raise WireError("a message is not a JSON object")
     return message
+
+
+def _part_length(message: Mapping[str, Any], largest: int) -> int:
+    """The bytes that follow a message. They count against the limit of messages."""
+    try:
+        return whole("bytes", message.get("bytes", 0), 0, min(LARGEST_PART, largest) + 1)
+    except ValueError as error:
+        raise WireError(str(error)) from None
 
 
 def error_json(error: Exception) -> dict[str, str]:

@@ -162,6 +162,16 @@ def write_adapter(model: nn.Module, path: Path, *, base: str, base_sha256: str) 
     shutil.copymode(path / ADAPTER, path / WEIGHTS)  # safetensors creates files for their owner alone
 
 
+def adapter_text(model: nn.Module) -> str:
+    """The settings of a model's adapter as text, without the paths that it came from. Empty without an adapter."""
+    if not has_adapter(model):
+        return ""
+    config = _host(model).peft_config["default"].to_dict()
+    for origin in ("base_model_name_or_path", "revision", "inference_mode"):
+        config.pop(origin, None)
+    return json.dumps(config, sort_keys=True, default=sorted)
+
+
 def read_adapter(model: nn.Module, path: Path, *, base_sha256: str) -> None:
     """Attach the adapter of a directory to its base. BadData for another base, or if it is not a plain LoRA."""
     config = read_json(path / ADAPTER)

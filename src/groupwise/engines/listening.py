@@ -1,0 +1,82 @@
+"""Accepts connections from other hosts: TLS first, then the secret, and then the six verbs."""
+
+import asyncio
+import socket
+import ssl
+from asyncio import StreamReader, StreamReaderProtocol, StreamWriter
+from contextlib import suppress
+
+from groupwise.engines.secret import admit
+from groupwise.engines.server import EngineServer
+from groupwise.engines.tls import HostKey
+from groupwise.engines.wire import WireError
+
+__all__ = ["listen_tls"]
+
+STRANGERS = 64
+"""The most connections at a time that have yet to prove that they know the secret. Others are closed at once."""
+PATIENCE = 30.0
+"""Seconds until a connection must have proved it."""
+GOODBYE = 5.0
+"""Seconds in which a client must agree to the end of its connection."""
+PAUSE = 1.0
+"""Seconds before the next connection is accepted, when this process cannot open more."""
+KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+"""A client whose host is gone is noticed after two minutes of silence: its requests end, and another may load."""
+
+
+async def listen_tls(server: EngineServer, listener: socket.socket, key: HostKey, secret: bytes) -> None:
+    """Serve clients that know the secret, until cancelled. Any other client is an error to itself and nothing else."""
+    context, loop = key.context(), asyncio.get_running_loop()
+    tasks: set[asyncio.Task[None]] = set()
+    strangers: set[socket.socket] = set()
+
+    async def serve(client: socket.socket) -> None:
+        writer = None
+        try:
+            async with asyncio.timeout(PATIENCE):
+                reader, writer = await opened(client, context)
+                known = await admit(reader, writer, secret, key.fingerprint)
+            strangers.discard(client)
+            if known:
+                await server.connection(reader, writer)
+            writer.close()
+        except (OSError, WireError):  # TimeoutError and SSLError are OSErrors
+            if writer:
+                writer.transport.abort()
+        finally:
+            strangers.discard(client)
+
+    try:
+        while True:
+            try:
+                client, _ = await loop.sock_accept(listener)
+            except OSError:
+                await asyncio.sleep(PAUSE)
+                continue
+            if len(strangers) >= STRANGERS:
+                client.close()
+                continue
+            strangers.add(client)
+            task = asyncio.create_task(serve(client))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+    finally:
+        listener.close()
+        for task in tasks:
+            task.cancel()
+
+
+async def opened(client: socket.socket, context: ssl.SSLContext) -> tuple[StreamReader, StreamWriter]:
+    """The two directions of a connection, once TLS is up."""
+    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+    options += [(socket.IPPROTO_TCP, getattr(socket, k), v) for k, v in KEEPALIVE.items() if hasattr(socket, k)]
+    with suppress(OSError):  # it is closed already
+        for option in options:
+            client.setsockopt(*option)
+    loop, reader = asyncio.get_running_loop(), StreamReader()
+    protocol = StreamReaderProtocol(reader)
+    transport, _ = await loop.connect_accepted_socket(
+        lambda: protocol, client, ssl=context, ssl_shutdown_timeout=GOODBYE
+    )
+    return reader, StreamWriter(transport, protocol, reader, loop)

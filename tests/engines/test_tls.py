@@ -1,0 +1,362 @@
+"""Engines on other hosts: TLS, fingerprint and secret, weights in parts, and garbage on the port."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from groupwise.data import Engine, EngineLost, MissingRequirement, Storage, Usage
+from groupwise.engines import (
+    EngineServer,
+    Exchange,
+    HostKey,
+    Remote,
+    Served,
+    TlsAddress,
+    Uploads,
+    listen_tls,
+    listening,
+    read_secret,
+)
+from groupwise.engines import remote as remotes
+from groupwise.engines.secret import LEAST, VARIABLE, prove
+from groupwise.engines.tls import client_context, listener_on, reachable
+from groupwise.engines.weights_file import WeightsFile, write_weights
+from groupwise.engines.wire import LARGEST_GREETING, PROTOCOL, encode, read_message
+from tests.engines.lines import IDENTITY, blank, changed, engine, weights
+from tests.rollout.fakes import VOCABULARY, FakeEngine, decoder, request
+from tests.rollout.fakes import tokenizer as letters
+
+T = TypeVar("T")
+KEY = HostKey.new()
+SECRET = b"s" * LEAST
+HELLO = encode({"id": 0, "do": "hello", "protocol": PROTOCOL})
+
+
+def run(call: Awaitable[T]) -> T:
+    async def limited() -> T:
+        async with asyncio.timeout(60):
+            return await call
+
+    return asyncio.run(limited())
+
+
+@asynccontextmanager
+async def served(engine: Engine, uploads: Uploads | None = None) -> AsyncIterator[TlsAddress]:
+    """The address of an engine that a task of this loop serves on the loopback interface."""
+    listener = listener_on("127.0.0.1:0")
+    server = EngineServer(engine, IDENTITY, VOCABULARY, uploads)
+    task = asyncio.create_task(listen_tls(server, listener, KEY, SECRET))
+    try:
+        yield reachable(listener, KEY)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def fake() -> FakeEngine:
+    return FakeEngine(lambda _: (7, 8))
+
+
+async def secured(address: TlsAddress) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection with TLS, before the secret."""
+    return await asyncio.open_connection(address.host, address.port, ssl=client_context(), server_hostname="")
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except OSError:  # the other side closed with our bytes unread
+        return b""
+
+
+def test_an_engine_on_another_host_gives_the_bits_of_the_native_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights arrive in many parts, twice, and nothing is left of them."""
+    monkeypatch.setattr(remotes, "LARGEST_PART", 1000)
+    requests = [request(i, top=2) for i in range(4)]
+
+    async def go(engine: Any) -> list[Any]:
+        model = decoder()
+        await engine.load(3, weights(model))
+        first = await asyncio.gather(*map(engine.sample, requests))
+        await engine.load(4, changed(model))
+        return [*first, await engine.score((1, 2), (3, 4)), engine.version]
+
+    async def over_tls() -> list[Any]:
+        exchange = Exchange(tmp_path)
+        async with served(blank(), Uploads(exchange, 1 << 20)) as address:
+            client = await Remote.connect(address, secret=SECRET, expected=IDENTITY)
+            found = await go(client)
+            assert not [*exchange.path.iterdir()]
+            client.close()
+        return found
+
+    assert run(over_tls()) == run(go(engine(decoder())))
+
+
+def test_weights_that_are_damaged_out_of_order_or_too_many_are_refused(tmp_path: Path) -> None:
+    model = decoder()
+    file = write_weights(tmp_path, 3, weights(model))
+    size = file.path.stat().st_size
+
+    async def go() -> None:
+        exchange = Exchange(tmp_path)
+        async with served(blank(), Uploads(exchange, 1 << 20)) as address:
+            client = await Remote.connect(address, secret=SECRET)
+            with pytest.raises(Storage, match="not the file that was written"):
+                await client.fetch(WeightsFile(3, file.path, "0" * 64))
+            load = {"version": 3, "sha256": file.sha256, "size": size}
+            for part, arguments, kind, reason in (
+                (b"x", {"offset": 5}, ValueError, "first part did not arrive"),
+                (b"x" * 9, {"offset": 0, "size": 8}, ValueError, "a part of 9 bytes at 0"),
+                (b"", {"offset": 0}, ValueError, "a part of 0 bytes"),
+                (b"x", {"offset": 0, "size": 1 << 40}, Usage, "not the weights of this engine's model"),
+                (b"x", {"offset": 0, "size": -1}, ValueError, "size is -1"),
+                (b"", {"file": str(file.path)}, ValueError, "offset"),
+            ):
+                with pytest.raises(kind, match=reason):
+                    await client._call("load", part, **{**load, **arguments})
+            await client._call("load", b"x", **load, offset=0)
+            assert len([*exchange.path.iterdir()]) == 1
+            with pytest.raises(ValueError, match="1 of"):
+                await client._call("load", b"x", **load, offset=2)
+            with pytest.raises(EngineLost, match="no complete weights"):
+                await client.sample(request())
+            await client._call("load", b"x", **load, offset=0)
+            client.close()
+            while [*exchange.path.iterdir()]:
+                await asyncio.sleep(0.001)
+            again = await Remote.connect(address, secret=SECRET)
+            await again.fetch(file)
+            assert again.version == 3
+
+    run(go())
+
+
+def test_without_the_secret_nobody_gets_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "PATIENCE", 1000.0)
+    engine = fake()
+
+    async def go() -> None:
+        async with served(engine) as address:
+            with pytest.raises(Usage, match="has another secret"):
+                await Remote.connect(address, secret=b"t" * LEAST)
+            reader, writer = await secured(address)  # a hello in place of a proof
+            assert set(await read_message(reader, 1 << 20) or {}) == {"challenge"}
+            writer.write(HELLO)
+            assert await rest(reader) == b""
+            reader, writer = await secured(address)  # the largest message of one who belongs
+            writer.write((LARGEST_GREETING + 1).to_bytes(4, "big"))
+            assert set(await read_message(reader, 1 << 20) or {}) == {"challenge"} and await rest(reader) == b""
+
+    run(go())
+    assert engine.calls == []
+
+
+def test_a_proof_is_worth_nothing_on_another_connection_or_to_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+    monkeypatch.setattr("groupwise.engines.secret.encode", lambda message: sent.append(encode(message)) or sent[-1])
+
+    async def go() -> None:
+        async with served(fake()) as address:
+            reader, writer = await secured(address)
+            await prove(reader, writer, SECRET, address.fingerprint, "engine")
+            proof = next(data for data in sent if b"challenge" in data and b"proof" in data)
+            reader, writer = await secured(address)
+            writer.write(proof)
+            await read_message(reader, 1 << 20)
+            reply = await read_message(reader, 1 << 20)
+            assert reply and "another one" in reply["error"]["what"]
+            reader, writer = await secured(address)
+            with pytest.raises(Usage, match="another secret"):
+                await prove(reader, writer, SECRET, "0" * 64, "engine")
+
+    run(go())
+
+
+async def listening_on(serve: Callable[..., Awaitable[None]], **how: Any) -> tuple[asyncio.Server, int]:
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, **how)
+    return server, server.sockets[0].getsockname()[1]
+
+
+def test_a_client_refuses_a_server_without_the_certificate_or_the_secret() -> None:
+    heard: list[bytes] = []
+
+    async def hears(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await rest(reader))
+        writer.close()
+
+    async def pretends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(encode({"challenge": "0" * 64}))
+        await read_message(reader, 1 << 20)
+        writer.write(encode({"proof": "0" * 64}))
+
+    async def go() -> None:
+        context = KEY.context()
+        server, port = await listening_on(hears, ssl=HostKey.new().context())
+        with pytest.raises(Usage, match="has another certificate") as caught:
+            await Remote.connect(TlsAddress("127.0.0.1", port, KEY.fingerprint), secret=SECRET)
+        assert KEY.fingerprint in caught.value.evidence and "--key" in caught.value.fix
+        server.close()
+        while not heard:
+            await asyncio.sleep(0.001)
+        server, port = await listening_on(pretends, ssl=context)
+        with pytest.raises(Usage, match="has another secret"):
+            await Remote.connect(TlsAddress("127.0.0.1", port, KEY.fingerprint), secret=SECRET)
+        server.close()
+
+    run(go())
+    assert heard == [b""]
+
+
+def test_an_address_without_an_engine_is_lost_within_the_deadline() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-server\r\n")
+        writer.close()
+
+    async def go() -> None:
+        for serve, evidence in ((silent, "did not answer within 0.5 s"), (plain, "")):
+            server, port = await listening_on(serve)
+            with pytest.raises(EngineLost, match="no engine listens on") as caught:
+                await Remote.connect(TlsAddress("127.0.0.1", port, KEY.fingerprint), secret=SECRET, deadline=0.5)
+            assert evidence in caught.value.evidence and caught.value.evidence
+            server.close()
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            port = closed.getsockname()[1]
+        with pytest.raises(EngineLost, match=f"no engine listens on 127.0.0.1:{port}"):
+            await Remote.connect(TlsAddress("127.0.0.1", port, KEY.fingerprint), secret=SECRET)
+
+    run(go())
+
+
+@settings(max_examples=20)
+@given(garbage=st.binary(max_size=200), secure=st.booleans())
+@example(garbage=b"GET / HTTP/1.1\r\n\r\n", secure=False)
+@example(garbage=b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", secure=False)  # the begin of a real TLS greeting
+@example(garbage=b"\xff\xff\xff\xff", secure=True)
+@example(garbage=encode({"challenge": "0" * 64, "proof": 5, "bytes": 1 << 40}), secure=True)
+@example(garbage=(900).to_bytes(4, "big") + b"[" * 900, secure=True)
+def test_garbage_on_the_port_ends_its_connection_only(garbage: bytes, secure: bool) -> None:
+    async def go() -> None:
+        async with served(fake()) as address:
+            good = await Remote.connect(address, secret=SECRET)
+            connect = secured(address) if secure else asyncio.open_connection(address.host, address.port)
+            reader, writer = await connect
+            writer.write(garbage)
+            await asyncio.sleep(0)
+            assert (await good.sample(request())).tokens == (7, 8)
+            writer.transport.abort() if secure else writer.write_eof()
+            if not secure:
+                assert len(await rest(reader)) < 100  # at most an alert of TLS
+                writer.close()
+            assert (await (await Remote.connect(address, secret=SECRET)).score((1, 2), (3,))) == (-2.0,)
+
+    run(go())
+
+
+def test_strangers_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "STRANGERS", 2)
+    monkeypatch.setattr(listening, "PATIENCE", 1000.0)
+
+    async def go() -> None:
+        async with served(fake()) as address:
+            good = await Remote.connect(address, secret=SECRET)
+            silent = [await asyncio.open_connection(address.host, address.port) for _ in range(2)]
+            reader, _ = await asyncio.open_connection(address.host, address.port)
+            assert await rest(reader) == b""  # closed at once
+            assert (await good.sample(request())).tokens == (7, 8)
+            for _, writer in silent:
+                writer.close()
+
+    run(go())
+
+
+def test_a_stranger_gets_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "PATIENCE", 0.3)
+
+    async def go() -> None:
+        async with served(fake()) as address:
+            silent, _ = await asyncio.open_connection(address.host, address.port)
+            secure, _ = await secured(address)
+            assert await rest(silent) == b"" and b"challenge" in await rest(secure)
+
+    run(go())
+
+
+def test_an_address_and_its_text() -> None:
+    for text in (f"gpu-1.example:7000#sha256={'0' * 64}", f"[::1]:7000#sha256={'a' * 64}"):
+        assert str(TlsAddress.parse(text)) == text
+    for text in ("one.sock", "/run/engines/one:1", "."):
+        assert TlsAddress.parse(text) is None
+    for text in ("host:7000", f"host#sha256={'0' * 64}", "host:7000#sha256=00", f"host:70000#sha256={'0' * 64}"):
+        with pytest.raises(ValueError, match="port" if "70000" in text else "FINGERPRINT"):
+            Served(addresses=(text,))
+
+
+def test_a_port_in_use_and_a_host_of_others_are_refused() -> None:
+    with listener_on("127.0.0.1:0") as listener:
+        port = listener.getsockname()[1]
+        for text in (f"127.0.0.1:{port}", "192.0.2.1:7000", "7000", "127.0.0.1:70000"):
+            with pytest.raises(Usage, match=f"cannot listen on {text}") as caught:
+                listener_on(text)
+            assert "--listen" in caught.value.fix
+        assert reachable(listener, KEY) == TlsAddress("127.0.0.1", port, KEY.fingerprint)
+
+
+def test_a_secret_comes_by_a_file_of_its_owner_or_by_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    file = tmp_path / "secret"
+    with pytest.raises(Usage, match="need a secret, and there is none"):
+        Served(addresses=(f"host:7000#sha256={'0' * 64}",)).build(
+            decoder(family="qwen3"), letters(), seed=0, experts=None
+        )
+    with pytest.raises(Usage, match="cannot be read"):
+        read_secret(str(file))
+    file.write_bytes(SECRET + b"\n")
+    file.chmod(0o640)
+    with pytest.raises(Usage, match="other users can open") as caught:
+        read_secret(str(file))
+    assert caught.value.evidence == "its mode is 640" and caught.value.fix == f"chmod 600 {file}"
+    file.chmod(0o600)
+    assert read_secret(str(file)) == SECRET
+    file.write_text("short")
+    with pytest.raises(Usage, match="has 5 characters"):
+        read_secret(str(file))
+    file.write_text("\n")
+    with pytest.raises(Usage, match="is empty"):
+        read_secret(str(file))
+    monkeypatch.setenv(VARIABLE, SECRET.decode())
+    assert read_secret("") == SECRET
+
+
+def test_a_key_is_kept_in_a_file_and_a_damaged_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "key.pem"
+    key = HostKey.kept(path)
+    assert HostKey.kept(path) == key and path.stat().st_mode & 0o777 == 0o600
+    assert [*tmp_path.iterdir()] == [path] and HostKey.new().fingerprint != key.fingerprint
+    os.chmod(path, 0o644)
+    with pytest.raises(Usage, match="other users can open"):
+        HostKey.kept(path)
+    for pem in (b"no key", key.pem.replace(b"PRIVATE KEY", b"SECRET KEY"), HostKey.new().pem[:300] + key.pem[300:]):
+        with pytest.raises(Usage, match="no private key with its certificate"):
+            (HostKey(pem).fingerprint, HostKey(pem).context())
+    with pytest.raises(Usage, match="cannot write the key"):
+        HostKey.kept(tmp_path / "none" / "key.pem")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingRequirement, match="openssl made no key"):
+        HostKey.new()

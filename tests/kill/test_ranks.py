@@ -1,0 +1,82 @@
+"""A rank or the driver of a run killed at each save: resumed on 1, 2 and 4 ranks, it ends as if undisturbed."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import groupwise as gw
+from groupwise.cluster.local import LocalProcesses
+from groupwise.training.recorder import Recorder
+from tests.engines.test_processes import wait_until_gone
+from tests.faults.small_runs import forked, left
+
+pytestmark = pytest.mark.kill
+
+SAVES = 4
+"""Checkpoints of a run: one before the first iteration, and one after each."""
+SMALL = {
+    "iterations": SAVES - 1, "prompts": 2, "method.group_size": 4, "method.minibatches": 1, "sampling.max_tokens": 12,
+    "evaluate.problems": 2, "save.every": 1, "cluster.lanes": 4, "cluster.deadline": 60.0,
+}  # fmt: skip
+BOUNDARIES = [(when, count) for count in range(1, SAVES + 1) for when in ("before", "after")]
+
+
+def trained(run: Path) -> dict[str, Any]:
+    """Metrics, samples, model and newest checkpoint of a run, without its recipe, which has the number of ranks."""
+    files = left(run)
+    files["state"].pop("recipe")
+    return files
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The files of a run in one process."""
+    return trained(gw.train(out=tmp_path_factory.mktemp("undisturbed"), **SMALL).directory)
+
+
+def killed_run(out: Path, victim: str, when: str, count: int) -> None:
+    """Train on two ranks, and kill one of them before or after a save. Call it in a fork: it patches the package."""
+    save, enter = Recorder.save, LocalProcesses.__enter__
+    counts = {"before": 0, "after": 0}
+    pids = [os.getpid()]
+
+    def started(self: LocalProcesses) -> LocalProcesses:
+        enter(self)
+        pids.extend(self.pids.values())
+        (out / "pids").write_text(" ".join(map(str, pids)))
+        return self
+
+    def passed(moment: str) -> None:
+        counts[moment] += 1
+        if (moment, counts[moment]) == (when, count):
+            os.kill(pids[victim == "rank 1"], signal.SIGKILL)
+
+    def saved(self: Recorder, *args: Any, **how: Any) -> None:
+        passed("before")
+        save(self, *args, **how)
+        passed("after")
+
+    LocalProcesses.__enter__, Recorder.save = started, saved  # type: ignore[method-assign]
+    gw.train(out=out / "runs", **SMALL | {"cluster.ranks": 2})
+
+
+@pytest.mark.parametrize(("when", "count"), BOUNDARIES)
+@pytest.mark.parametrize("victim", ("driver", "rank 1"))
+def test_a_run_resumed_on_any_number_of_ranks_ends_as_if_undisturbed(
+    victim: str, when: str, count: int, undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    code = forked(lambda: killed_run(tmp_path, victim, when, count), log)
+    # A rank that dies after the last step is missed by nobody.
+    expected = -signal.SIGKILL if victim == "driver" else int(count < SAVES)
+    assert code == expected, log.read_text()
+    wait_until_gone([int(pid) for pid in (tmp_path / "pids").read_text().split()[1:]])
+    (run,) = (tmp_path / "runs").iterdir()
+    for ranks in (1, 2, 4):
+        again = Path(shutil.copytree(run, tmp_path / f"{ranks}" / run.name, symlinks=True))
+        assert forked(lambda again=again, ranks=ranks: gw.resume(again, ranks=ranks) and 0, log) == 0, log.read_text()
+        assert trained(again) == undisturbed, ranks

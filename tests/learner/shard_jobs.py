@@ -1,0 +1,60 @@
+"""One rank of the jobs of `rank_jobs` with shards: python -m tests.learner.shard_jobs DIRECTORY RANK SIZE PORT."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from groupwise.data import WorkerLost
+from groupwise.learner import InitialPolicy, Ranks
+from groupwise.learner.ranks import join_store
+from groupwise.learner.shards import Shards
+from tests.learner.rank_jobs import DEADLINE, JOBS, LANES, batch, plans, policy_learner, trained
+
+
+def recomputed(ranks: Ranks) -> dict[str, Tensor]:
+    """Layers that run again in backward. The state goes through `restore` of a second learner."""
+    learners = [policy_learner(ranks, torch.float32, side_models=(("reference", InitialPolicy()),)) for _ in range(2)]
+    for it in learners:
+        it.model.recompute = True
+    b = batch()
+    trained(learners[0], b, plans(b))
+    tensors, state = learners[0].state()
+    learners[1].restore({name: whole(ranks, x) for name, x in tensors.items()}, state)
+    return trained(learners[1], b, plans(b)) | {f"whole.{name}": x for name, x in learners[1].weights().items()}
+
+
+def whole(ranks: Ranks, part: Tensor) -> Tensor:
+    """The whole tensor of a part, as a checkpoint has it: the parts of all ranks one below the other."""
+    if not part.ndim or not ranks.shards:
+        return part
+    rows = ranks.gather(torch.tensor([len(part)]), [1] * ranks.size)
+    return ranks.whole([part], [int(rows.sum())])[0]
+
+
+SHARDED: dict[str, Callable[[Ranks], dict[str, Tensor]]] = {**JOBS, "recomputed": recomputed}
+
+
+def lost(ranks: Shards, directory: Path) -> None:
+    """Rank 1 leaves before rank 0 gathers weights."""
+    if ranks.rank:
+        ranks.close()
+        return
+    try:
+        policy_learner(ranks, torch.float32)
+    except WorkerLost as error:
+        (directory / "lost.txt").write_text(str(error))
+
+
+def main(directory: Path, rank: int, size: int, port: int) -> None:
+    torch.set_num_threads(1)
+    ranks = Shards(join_store(port, size, deadline=DEADLINE), rank, size, LANES, deadline=DEADLINE)
+    tensors = {f"{name}/{key}": x for name, job in SHARDED.items() for key, x in job(ranks).items()}
+    torch.save(tensors, directory / f"{rank}.pt")
+    lost(ranks, directory)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

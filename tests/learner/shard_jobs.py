@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from groupwise.data import WorkerLost
-from groupwise.learner import InitialPolicy, Ranks
+from groupwise.data import Logp, WorkerLost
+from groupwise.learner import EMA, InitialPolicy, Ranks, measure_plan
 from groupwise.learner.ranks import join_store
-from groupwise.learner.shards import Shards
-from tests.learner.rank_jobs import DEADLINE, JOBS, LANES, batch, plans, policy_learner, trained
+from groupwise.learner.shards import WEIGHTS, Shards
+from tests.learner.rank_jobs import DEADLINE, JOBS, LANES, OBJECTIVE, batch, plans, policy_learner, trained
 
 
 def recomputed(ranks: Ranks) -> dict[str, Tensor]:
@@ -23,7 +23,22 @@ def recomputed(ranks: Ranks) -> dict[str, Tensor]:
     trained(learners[0], b, plans(b))
     tensors, state = learners[0].state()
     learners[1].restore({name: whole(ranks, x) for name, x in tensors.items()}, state)
-    return trained(learners[1], b, plans(b)) | {f"whole.{name}": x for name, x in learners[1].weights().items()}
+    found = trained(learners[1], b, plans(b))
+    if isinstance(ranks, Shards) and ranks.rank:
+        assert ranks.receive() == WEIGHTS
+    return found | {f"whole.{name}": x for name, x in learners[1].weights().items()}
+
+
+def averaged(ranks: Ranks) -> dict[str, Tensor]:
+    """Log-probs of a moving average before and after it moves: its gathered weights must not be the old ones."""
+    it = policy_learner(ranks, torch.float32, side_models=(("average", EMA(keep=0.5)),))
+    b, wanted = batch(), frozenset({Logp("average")})
+    found: dict[str, Tensor] = {}
+    for number, step in enumerate(plans(b)):
+        after = it.compute_measures(b, measure_plan(plans(b), b, microbatch_tokens=90, lanes=LANES), wanted)
+        found[f"{number}.average"] = after[Logp("average")]
+        it.step(b, step, OBJECTIVE)
+    return found | it.state()[0]
 
 
 def whole(ranks: Ranks, part: Tensor) -> Tensor:
@@ -34,7 +49,7 @@ def whole(ranks: Ranks, part: Tensor) -> Tensor:
     return ranks.whole([part], [int(rows.sum())])[0]
 
 
-SHARDED: dict[str, Callable[[Ranks], dict[str, Tensor]]] = {**JOBS, "recomputed": recomputed}
+SHARDED: dict[str, Callable[[Ranks], dict[str, Tensor]]] = {**JOBS, "recomputed": recomputed, "averaged": averaged}
 
 
 def lost(ranks: Shards, directory: Path) -> None:

@@ -112,10 +112,10 @@ class Optimizer:
         torch.nn.utils.clip_grads_with_norm_(masters, self.settings.clip, total)
         moments = [[self._moments[i][k] for i in at] for k in (0, 1)]
         updated = [masters, *moments]
-        blocks = [[_blocks(x) for x in tensors] for tensors in updated]
+        blocks = [[self._blocks(x) for x in tensors] for tensors in updated]
         adamw(
             blocks[0],
-            [_blocks(gradient) for gradient in self.gradients],
+            [self._blocks(gradient) for gradient in self.gradients],
             blocks[1],
             blocks[2],
             [],
@@ -136,6 +136,15 @@ class Optimizer:
         for weight, master in zip(self.weights, self.masters):
             if master is not weight:
                 weight.copy_(master)
+
+    def _blocks(self, x: Tensor) -> Tensor:
+        """The tensor itself, or a copy with zeros at its end if a shard of it may have no whole number of blocks.
+
+        Otherwise the last entries of a shard would have other bits than the same entries within the whole tensor. One
+        lane has no shards, and the bits of torch.
+        """
+        missing = -x.numel() % BLOCK if self.ranks.lanes > 1 else 0
+        return torch.nn.functional.pad(x.flatten(), (0, missing)) if missing else x
 
     def zero_grad(self) -> None:
         """Drop all gradients, after a step was taken or skipped."""
@@ -159,14 +168,6 @@ class Optimizer:
         """Copy the tensors of `state()` back."""
         for name, tensor in self.state().items():
             tensor.copy_(self.ranks.part(state[name], tensor))
-
-
-def _blocks(x: Tensor) -> Tensor:
-    """The tensor itself, or a copy with zeros at its end if it has no whole number of blocks.
-
-    Without it the last entries of a shard would have other bits than the same entries within the whole tensor.
-    """
-    return torch.nn.functional.pad(x.flatten(), (0, -x.numel() % BLOCK)) if x.numel() % BLOCK else x
 
 
 def row_norms(gradient: Tensor) -> Tensor:

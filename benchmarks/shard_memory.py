@@ -1,4 +1,4 @@
-"""Peak memory of the learner's ranks: python -m benchmarks.shard_memory. One optimizer step of four microbatches.
+"""Peak memory of the learner's ranks: python -m benchmarks.shard_memory [KIND RANKS]. A step of four microbatches.
 
 Each case runs in new processes. Rank 0 has the whole model of its engine beside its shard, as in a run. A peak is VmHWM
 of /proc, in MiB, above that of a process that has imported everything and built the model on the meta device.
@@ -7,6 +7,7 @@ of /proc, in MiB, above that of a process that has imported everything and built
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -70,9 +71,9 @@ def measure(kind: str, rank: int, size: int, port: int) -> None:
     print(f"{kind:>8} {size} rank {rank}  {numbers}  norm {result.grad_norm!r}", flush=True)
 
 
-def main() -> None:
-    """Run all cases, one after the other."""
-    for kind, size in CASES:
+def main(cases: Sequence[tuple[str, int]]) -> None:
+    """Run the cases, one after the other."""
+    for kind, size in cases:
         store = host_store(size)
         command = [sys.executable, "-m", "benchmarks.shard_memory", kind]
         numbers = [[str(rank), str(size), str(store.port)] for rank in range(size)]
@@ -82,4 +83,10 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    measure(sys.argv[1], *map(int, sys.argv[2:])) if len(sys.argv) > 1 else main()
+    match sys.argv[1:]:
+        case [kind, rank, size, port]:
+            measure(kind, int(rank), int(size), int(port))
+        case [kind, size]:
+            main([(kind, int(size))])
+        case _:
+            main(CASES)

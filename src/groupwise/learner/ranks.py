@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -124,7 +124,10 @@ class _WholeModels:
     """The part of `Ranks` about models, for ranks that hold whole models."""
 
     __slots__ = ()
-    shards: ClassVar[bool] = False
+
+    @property
+    def shards(self) -> bool:
+        return False
 
     def held(self, model: M) -> M:
         return model

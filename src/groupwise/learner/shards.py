@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -40,7 +40,9 @@ class Shards(Replicas):
     device. `Usage` for a model that is not a `Decoder`.
     """
 
-    shards: ClassVar[bool] = True
+    @property
+    def shards(self) -> bool:
+        return True
 
     def __init__(self, store: Store, rank: int, size: int, lanes: int, *, deadline: float) -> None:
         super().__init__(store, rank, size, lanes, deadline=deadline)

@@ -132,8 +132,7 @@ def follow(ranks: Replicas, use: Use) -> None:
         elif header["do"] == "weights":
             learner.weights()
         else:
-            assert isinstance(ranks, kind_of_ranks(sharded=True))
-            ranks.replies(save_part(learner, Path(header["directory"])))
+            save_part(learner, Path(header["directory"]))
 
 
 def follower(recipe: Recipe, use: Use, ranks: Ranks) -> Learner:

@@ -52,14 +52,18 @@ def other_parts(ranks: Ranks) -> OtherParts:
     return OtherParts(ranks.size - 1, write)
 
 
-def save_part(learner: Learner, directory: Path) -> dict[str, Any]:
-    """Write this rank's part of a checkpoint. Returns the reply for rank 0. Tensors without rows are in its part."""
-    tensors, _ = learner.state()
+def save_part(learner: Learner, directory: Path) -> None:
+    """Write this rank's part of a checkpoint, and reply to rank 0, in whose part are the tensors without rows."""
+    from groupwise.learner.shards import Shards
+
+    ranks, (tensors, _) = learner.ranks, learner.state()
+    assert isinstance(ranks, Shards)
     try:
         rows = {name: x for name, x in tensors.items() if x.ndim}
-        return write_part(directory, learner.ranks.rank, learner.ranks.size, rows)
+        reply = write_part(directory, ranks.rank, ranks.size, rows)
     except OSError as error:
-        return {"errno": error.errno}
+        reply = {"errno": error.errno}
+    ranks.replies(reply)
 
 
 def message(header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> bytes:

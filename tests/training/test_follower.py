@@ -1,10 +1,14 @@
 """Runs on several ranks: equal bits on 1, 2 and 4, also after kill -9 of a rank; and what is refused."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
+from typing import Literal
 
 import pytest
+import torch
+from torch import Tensor
 
 import groupwise as gw
 from groupwise.cluster.local import LocalProcesses
@@ -12,7 +16,11 @@ from groupwise.config.recipe import Cluster, Machine
 from groupwise.config.text import read_recipe
 from groupwise.config.user_code import Use
 from groupwise.data import BadData, InvalidValue, Usage, WorkerLost
+from groupwise.learner.shards import Shards
+from groupwise.models.decoder import Sizes
+from groupwise.runs.checkpoints import newest_checkpoint, part_names
 from groupwise.runs.layout import RunLayout
+from groupwise.training.check import check_sharding
 from groupwise.training.follower import recipe_of_followers
 from groupwise.training.messages import message, parts
 
@@ -62,6 +70,88 @@ def test_a_run_on_two_ranks_whose_rank_is_killed_ends_on_four_with_the_bits_of_o
     assert len(pids) == 4 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+def tensors(run: Path) -> dict[str, Tensor]:
+    checkpoint = newest_checkpoint(run)
+    assert checkpoint is not None and checkpoint.iteration == ITERATIONS
+    return dict(checkpoint.tensors())
+
+
+@pytest.fixture(scope="module")
+def killed_while_saving(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on two sharded ranks, of which one is killed when the checkpoint of iteration 2 is written."""
+    out, pids = tmp_path_factory.mktemp("sharded"), []
+    enter, send = LocalProcesses.__enter__, Shards.send
+
+    def started(self: LocalProcesses) -> LocalProcesses:
+        enter(self)
+        pids.extend(self.pids.values())
+        return self
+
+    def sent(self: Shards, content: bytes) -> None:
+        if b'"save"' in content:
+            draft = Path(parts(content)[0]["directory"])
+            if draft.name.endswith("000002"):
+                os.kill(pids[0], signal.SIGKILL)
+        send(self, content)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalProcesses, "__enter__", started)
+        patch.setattr(Shards, "send", sent)
+        with pytest.raises(WorkerLost) as caught:
+            gw.train(out=out, **SMALL | {"cluster.ranks": 2, "cluster.shard": "full"})
+    assert caught.value.what == "rank 1 was killed by SIGKILL"
+    (run,) = out.iterdir()
+    return run
+
+
+@pytest.mark.t(49)
+@pytest.mark.parametrize(
+    ("ranks", "shard"),
+    [(2, "full"), (1, "none"), *(pytest.param(n, s, marks=pytest.mark.slow) for n, s in ((2, "none"), (4, "full")))],
+)
+def test_a_sharded_run_whose_rank_is_killed_while_saving_ends_with_the_bits_of_one(
+    one: Path, killed_while_saving: Path, tmp_path: Path, ranks: int, shard: Literal["none", "full"]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(killed_while_saving, run)
+    layout = RunLayout(run)
+    assert sorted(path.name for path in layout.checkpoints.iterdir()) == ["000000", "000001"]  # and no draft
+    names = sorted(path.name for path in layout.checkpoint(1).iterdir())
+    assert names == ["manifest.json", "state.json", *part_names(2)]
+    gw.resume(run, ranks=ranks, shard=shard)
+    assert layout.metrics.read_bytes() == RunLayout(one).metrics.read_bytes()
+    assert (layout.model / "model.safetensors").read_bytes() == (
+        RunLayout(one).model / "model.safetensors"
+    ).read_bytes()
+    expected, found = tensors(one), tensors(run)
+    assert expected.keys() == found.keys()
+    assert [name for name, x in expected.items() if not torch.equal(x, found[name])] == []
+
+
+def test_a_run_in_one_process_continues_on_sharded_ranks(one: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(one, run)
+    shutil.rmtree(RunLayout(run).checkpoint(ITERATIONS))
+    shutil.rmtree(RunLayout(run).model)
+    gw.resume(run, ranks=2, shard="full")
+    expected, found = tensors(one), tensors(run)
+    assert [name for name, x in expected.items() if not torch.equal(x, found[name])] == []
+    assert RunLayout(run).metrics.read_bytes() == RunLayout(one).metrics.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("machine.dtype = 'bfloat16'", "rounded"), ("machine.compile = true", "compiled"), ("", "mixture of experts")],
+)
+def test_runs_that_cannot_be_sharded(text: str, reason: str) -> None:
+    recipe = read_recipe(f"cluster.ranks = 2\ncluster.shard = 'full'\nmethod = 'grpo'\n{text}")
+    sizes = Sizes(vocabulary=5, layers=1, kv_heads=1, head_dim=2, positions=9)
+    with pytest.raises(Usage, match="cannot be sharded") as caught:
+        check_sharding(recipe, sizes)
+    assert reason in caught.value.evidence and "--cluster.shard none" in caught.value.fix
+    check_sharding(read_recipe(f"cluster.ranks = 2\nmethod = 'grpo'\n{text}"), sizes)
+
+
 def test_other_ranks_need_no_consent_and_other_lanes_do(one: Path) -> None:
     with pytest.raises(InvalidValue, match="3 ranks do not divide 4 lanes"):
         gw.resume(one, ranks=3)
@@ -94,8 +184,6 @@ def test_settings_that_are_refused(fields: dict[str, float], reason: str) -> Non
 
 
 def test_several_ranks_need_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     from groupwise.training import check
 
     monkeypatch.setattr(check, "find_device", lambda machine: torch.device("cuda"))
@@ -114,7 +202,5 @@ def test_other_ranks_need_no_function_in_memory() -> None:
 
 
 def test_a_message_is_json_and_tensors() -> None:
-    import torch
-
     header, tensors = parts(message({"text": "a\nb", "x": float("inf")}, {"w": torch.ones(2)}))
     assert header == {"text": "a\nb", "x": float("inf")} and tensors["w"].tolist() == [1.0, 1.0]

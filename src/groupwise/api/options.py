@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from groupwise.config.user_code import Permissions
 from groupwise.data import check_types
@@ -15,7 +16,8 @@ class RunOptions:
     the call or the command line that a start records. A start puts its directory into `out`, by the `name` or that of
     the recipe. A continuation with `strict` fails at a damaged
     checkpoint, with `changed` accepts a changed reward, recipe, tokenizer or template, and with `iterations` extends
-    the run, and with `ranks` continues on so many processes. `Usage` for a value of the wrong type.
+    the run, and with `ranks` and `shard` continues on so many processes, with whole or sharded weights. `Usage` for a
+    value of the wrong type.
     """
 
     allowed: Permissions = Permissions()  # noqa: RUF009
@@ -27,6 +29,7 @@ class RunOptions:
     changed: bool = False
     iterations: int | None = None
     ranks: int | None = None
+    shard: Literal["none", "full"] | None = None
 
     def __post_init__(self) -> None:
         check_types(self)

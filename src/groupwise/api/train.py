@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from groupwise.api import runs
 from groupwise.api.arguments import arguments_of
@@ -86,6 +86,7 @@ def resume(
     changed: bool = False,
     iterations: int | None = None,
     ranks: int | None = None,
+    shard: Literal["none", "full"] | None = None,
     stop_after: float | None = None,
     on_iteration: OnIteration | None = None,
     unsafe_local_exec: bool = False,
@@ -94,7 +95,7 @@ def resume(
     judges: Sequence[str] = (),
 ) -> Run:
     """Continue a run from its newest checkpoint, and return it. `iterations` is the new total number of iterations.
-    `ranks` is the number of the learner's processes this time; it divides the run's lanes.
+    `ranks` is the number of the learner's processes this time; it divides the run's lanes. `shard` is `cluster.shard`.
 
     `reward` is the reward that the run was started with, if it was a function. `changed` accepts a changed reward,
     recipe, tokenizer or template. The other arguments are those of `train`. A run of phases continues with its first
@@ -107,7 +108,7 @@ def resume(
     )
     options = RunOptions(
         allowed=allowed, stop_after=stop_after, command="gw.resume(...)",
-        strict=strict, changed=changed, iterations=iterations, ranks=ranks,
+        strict=strict, changed=changed, iterations=iterations, ranks=ranks, shard=shard,
     )  # fmt: skip
     control = control_of(on_iteration)
 

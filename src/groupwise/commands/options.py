@@ -22,7 +22,7 @@ fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` expl
   engine            rows cache_tokens max_gap
   optimizer         lr betas eps weight_decay clip warmup decay
   machine           device dtype threads microbatch_tokens recompute compile deadline verdict_deadline
-  cluster           ranks lanes lag deadline
+  cluster           ranks lanes shard lag deadline
   evaluate          every problems samples strategy best
   save              every keep model_every
 
@@ -224,6 +224,7 @@ COMMANDS = (
                    help="continue although recipe, tokenizer, template or logs were changed"),
             option("--iterations", type=count, metavar="N", help="extend the run to N iterations"),
             option("--ranks", type=count, metavar="N", help="continue on N processes; N divides the run's lanes"),
+            option("--shard", choices=("none", "full"), help="continue with whole or sharded weights in each process"),
             STOP, PUSH, *PERMISSIONS,
         ),
     ),

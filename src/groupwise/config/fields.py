@@ -115,7 +115,12 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "machine.deadline": ("the time limit of one draw", "seconds", "120"),
     "machine.verdict_deadline": ("the time limit of one call of your grade function or environment", "seconds", "30"),
     "cluster.ranks": ("processes on this host that share the microbatches of each optimizer step", "processes", "2"),
-    "cluster.lanes": ("gradient sums of a step, a power of two; equal lanes give equal bits on any ranks", "", "4"),
+    "cluster.lanes": (
+        "microbatches whose gradients are added in a tree, a power of two; equal lanes give equal bits on any ranks",
+        "",
+        "4",
+    ),
+    "cluster.shard": ("full: each rank holds a part of the rows of weights, gradients and moments", "", "full"),
     "cluster.lag": ("iterations that are sampled ahead of the learner; 0 waits for it", "iterations", "1"),
     "cluster.deadline": ("the time limit of one rank's wait for another", "seconds", "60"),
     "evaluate.every": ("iterations between two evaluations; 0: only first and last", "iterations", "10"),

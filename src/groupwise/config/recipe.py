@@ -128,9 +128,11 @@ class Cluster:
 
     `ranks` processes on this host share the microbatches of each optimizer step.
 
-    A step adds its gradients in `lanes` sums, and these in a fixed tree. So equal `lanes` give equal bits on any number
+    A step adds the gradients of `lanes` microbatches in a fixed tree. So equal `lanes` give equal bits on any number
     of ranks that divides them; other `lanes` are another run. 0 lanes are as many as `ranks` when the run starts; its
-    recipe holds the number. Lanes are a power of two. `deadline` limits the wait of one rank for another, in seconds.
+    recipe holds the number. Lanes are a power of two. With `shard = "none"` each rank holds all weights, gradients and
+    moments; with `"full"` its part of the rows of each (FSDP2). `deadline` limits the wait of one rank for another, in
+    seconds.
 
     With `lag` 0, an iteration is sampled by the weights that it then changes. With 1, the next iteration is sampled
     while the learner works; each sample is one version behind. Both are reproducible. With a larger lag, weights change
@@ -139,6 +141,7 @@ class Cluster:
 
     ranks: int = 1
     lanes: int = 0
+    shard: Literal["none", "full"] = "none"
     lag: int = 0
     deadline: float = 600.0
 
@@ -152,6 +155,11 @@ class Cluster:
                 f"use a power of two for ranks, such as {1 << self.ranks.bit_length() - 1}"
             )
         check_lanes(self.lanes or self.ranks, self.ranks)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether several ranks hold parts of the weights."""
+        return self.ranks > 1 and self.shard == "full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

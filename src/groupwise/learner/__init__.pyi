@@ -15,6 +15,7 @@ from groupwise.learner.routing import Routing as Routing
 from groupwise.learner.routing import check_routing as check_routing
 from groupwise.learner.routing import mixture as mixture
 from groupwise.learner.routing import routes_experts as routes_experts
+from groupwise.learner.shards import Shards as Shards
 from groupwise.learner.side_models import EMA as EMA
 from groupwise.learner.side_models import Given as Given
 from groupwise.learner.side_models import InitialPolicy as InitialPolicy

@@ -1,8 +1,9 @@
-"""Lanes: the microbatches of a step in a fixed number of sums, which are added in a fixed tree.
+"""Lanes: the order in which the gradients of a step's microbatches are added.
 
-Float addition is not associative. Microbatch i belongs to lane `i mod lanes`, a lane adds its gradients in order, and
-lanes are added pairwise: 0 + 1, 2 + 3, then (0 + 1) + (2 + 3). So the bits depend on the number of lanes, and not on
-the number of ranks that compute them. With one lane nothing is moved: gradients add up where backward writes them.
+Float addition is not associative. With L lanes, each L consecutive microbatches are a round. A round is added pairwise:
+0 + 1, 2 + 3, then (0 + 1) + (2 + 3); rounds are added in order. Microbatch i is computed by rank `i mod R`, so the
+ranks hold consecutive microbatches and add them first. So the bits depend on the number of lanes, and not on the number
+of ranks. With one lane nothing is moved: gradients add up where backward writes them.
 """
 
 from collections.abc import Sequence
@@ -14,21 +15,15 @@ from groupwise.learner.optimizer import Optimizer
 from groupwise.learner.ranks import Ranks
 
 
-def lanes_of(ranks: Ranks, rank: int, count: int) -> list[range]:
-    """The indices of a rank's microbatches among `count` of a step, lane by lane.
+def order_of(ranks: Ranks, rank: int, count: int) -> range:
+    """The indices of a rank's microbatches among `count` of a step, in the order in which it computes them.
 
     >>> from groupwise.learner import Alone
-    >>> lanes_of(Alone(lanes=2), 0, 4)
-    [range(0, 4, 2), range(1, 4, 2)]
+    >>> order_of(Alone(lanes=2), 0, 4)
+    range(0, 4)
     """
     assert not count % ranks.lanes, "a plan has a multiple of `lanes` microbatches"
-    each = ranks.lanes // ranks.size
-    return [range(lane, count, ranks.lanes) for lane in range(rank * each, (rank + 1) * each)]
-
-
-def order_of(ranks: Ranks, rank: int, count: int) -> list[int]:
-    """The indices of a rank's microbatches among `count`, in the order in which it computes them."""
-    return [i for lane in lanes_of(ranks, rank, count) for i in lane]
+    return range(rank, count, ranks.size)
 
 
 def joined(ranks: Ranks, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
@@ -43,16 +38,17 @@ def joined(ranks: Ranks, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[
 
 
 class LaneSums:
-    """The gradients of one step: those of each finished lane, added to a binary tree over lanes and ranks."""
+    """The gradients of one step: those of the finished rounds, and a binary tree over the microbatches of this one."""
 
     def __init__(self, optimizers: Sequence[Optimizer], ranks: Ranks) -> None:
         self.ranks = ranks
         self._masters = [master for optimizer in optimizers for master in optimizer.masters]
         self._reached = torch.zeros(len(self._masters), dtype=torch.int32)
-        self._sums: list[tuple[int, list[Tensor]]] = []  # (height in the tree, gradients), the higher ones first
+        self._sums: list[tuple[int, list[Tensor]]] = []  # (microbatches of this rank, gradients), the larger ones first
+        self._rounds: list[Tensor] = []
 
-    def add_lane(self) -> None:
-        """Move the accumulated gradients of a finished lane to the tree.
+    def add_microbatch(self) -> None:
+        """Move the gradients of a microbatch, and of those that the other ranks computed with it, to the sums.
 
         A weight without a gradient counts as 0, also where all lanes are on one rank: 0 + -0 is not -0.
         """
@@ -62,19 +58,28 @@ class LaneSums:
         gradients = [torch.zeros_like(m) if m.grad is None else m.grad for m in self._masters]
         for master in self._masters:
             master.grad = None
-        height = 0
-        while self._sums and self._sums[-1][0] == height:
+        self.ranks.add_gradients(gradients)
+        count = 1
+        while self._sums and self._sums[-1][0] == count:
             _, earlier = self._sums.pop()
-            for total, gradient in zip(earlier, gradients):
-                total.add_(gradient)
-            gradients, height = earlier, height + 1
-        self._sums.append((height, gradients))
+            gradients, count = _added(earlier, gradients), 2 * count
+        if count * self.ranks.size == self.ranks.lanes:
+            self._rounds = _added(self._rounds, gradients) if self._rounds else gradients
+        else:
+            self._sums.append((count, gradients))
 
     def finish(self) -> None:
-        """Add the sums of the other ranks, and give each weight its gradient; none if no lane of any rank had one."""
+        """Give each weight its gradient; none if no microbatch of any rank had one."""
         if self.ranks.lanes == 1:
             return
-        ((_, gradients),) = self._sums
-        self.ranks.add([self._reached, *gradients])
-        for master, gradient, reached in zip(self._masters, gradients, self._reached.tolist()):
+        assert not self._sums, "a step has whole rounds"
+        self.ranks.add([self._reached])
+        for master, gradient, reached in zip(self._masters, self._rounds, self._reached.tolist()):
             master.grad = gradient if reached else None
+
+
+def _added(sums: list[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
+    """The sums after the gradients were added to them in place."""
+    for total, gradient in zip(sums, gradients):
+        total.add_(gradient)
+    return sums

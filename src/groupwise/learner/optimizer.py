@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 from groupwise.data import check_types
+from groupwise.learner.ranks import Alone, Ranks
 
 __all__ = ["AdamW"]
 
@@ -53,18 +54,23 @@ class AdamW:
 AT_ONCE = 1 << 22
 """How many entries of a gradient are converted to float64 at a time."""
 
+BLOCK = 64
+"""A tensor of so many entries has only full vectors for the CPU: the fused kernel rounds others differently."""
+
 
 class Optimizer:
     """AdamW on a model's parameters, with a float32 master copy of each half-precision parameter.
 
     An update below the last bit of a half-precision weight (1/256 of it) stays in the master; the weight is the master,
     rounded. A float32 or float64 parameter is its own master. The update is torch's fused `adamw`. The class
-    `torch.optim.AdamW` gives the same bits, but spends a second on imports that are unused here.
+    `torch.optim.AdamW` gives the same bits, but spends a second on imports that are unused here. Of sharded parameters
+    it updates the rows that this rank holds, since the update is elementwise.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], settings: AdamW) -> None:
-        self.settings = settings
-        self.weights = tuple(parameters)
+    def __init__(self, parameters: Iterable[Tensor], settings: AdamW, ranks: Ranks = Alone()) -> None:  # noqa: B008
+        self.settings, self.ranks = settings, ranks
+        self._parameters = tuple(parameters)
+        self.weights = tuple(ranks.local(x.detach()) if ranks.shards else x for x in self._parameters)
         self.masters = tuple(w.detach().float() if w.dtype.itemsize < 4 else w for w in self.weights)
         self._moments = tuple((torch.zeros_like(m), torch.zeros_like(m)) for m in self.masters)
         self._counts = tuple(torch.zeros((), device=m.device) for m in self.masters)  # steps of each
@@ -75,18 +81,22 @@ class Optimizer:
         return [m.grad for m in self.masters if m.grad is not None]
 
     def norm(self) -> float:
-        """The global norm of the gradients, summed in float64.
+        """The global norm of the gradients, summed in float64: first each row, then all rows.
 
-        A float32 sum of squares over a large model loses digits, and its value depends on the split into tensors.
+        A float32 sum of squares over a large model loses digits. Rows are on one rank, so the order of the sum does not
+        depend on the number of ranks.
         """
-        if not (gradients := self.gradients):
+        present = [(m.grad, x) for m, x in zip(self.masters, self._parameters) if m.grad is not None]
+        if not present:
             return 0.0
-        chunks = [chunk for g in gradients for chunk in g.flatten().split(AT_ONCE)]
-        norms = torch.stack([torch.linalg.vector_norm(chunk, dtype=torch.float64) for chunk in chunks])
-        return float(torch.linalg.vector_norm(norms))
+        rows = self.ranks.whole([row_norms(g) for g, _ in present], [len(x) if x.ndim else 1 for _, x in present])
+        return float(torch.linalg.vector_norm(torch.cat(rows)))
 
     def gather(self) -> None:
         """Add a microbatch's gradients to the accumulated ones, in the precision of the master weights."""
+        for parameter, weight in zip(self._parameters, self.weights):
+            if parameter is not weight and parameter.grad is not None:
+                weight.grad, parameter.grad = self.ranks.local(parameter.grad), None
         for weight, master in zip(self.weights, self.masters):
             if master is not weight and weight.grad is not None:
                 grad = weight.grad.to(master.dtype)
@@ -100,11 +110,14 @@ class Optimizer:
         masters, counts = [self.masters[i] for i in at], [self._counts[i] for i in at]
         total = torch.tensor(norm, dtype=masters[0].dtype)
         torch.nn.utils.clip_grads_with_norm_(masters, self.settings.clip, total)
+        moments = [[self._moments[i][k] for i in at] for k in (0, 1)]
+        updated = [masters, *moments]
+        blocks = [[self._blocks(x) for x in tensors] for tensors in updated]
         adamw(
-            masters,
-            self.gradients,
-            [self._moments[i][0] for i in at],
-            [self._moments[i][1] for i in at],
+            blocks[0],
+            [self._blocks(gradient) for gradient in self.gradients],
+            blocks[1],
+            blocks[2],
             [],
             counts,
             fused=True,
@@ -116,13 +129,26 @@ class Optimizer:
             amsgrad=False,
             maximize=False,
         )
+        for tensors, copies in zip(updated, blocks):
+            for tensor, block in zip(tensors, copies):
+                if block is not tensor:
+                    tensor.copy_(block[: tensor.numel()].view_as(tensor))
         for weight, master in zip(self.weights, self.masters):
             if master is not weight:
                 weight.copy_(master)
 
+    def _blocks(self, x: Tensor) -> Tensor:
+        """The tensor itself, or a copy with zeros at its end if a shard of it may have no whole number of blocks.
+
+        Otherwise the last entries of a shard would have other bits than the same entries within the whole tensor. One
+        lane has no shards, and the bits of torch.
+        """
+        missing = -x.numel() % BLOCK if self.ranks.lanes > 1 else 0
+        return torch.nn.functional.pad(x.flatten(), (0, missing)) if missing else x
+
     def zero_grad(self) -> None:
         """Drop all gradients, after a step was taken or skipped."""
-        for x in (*self.weights, *self.masters):
+        for x in (*self._parameters, *self.weights, *self.masters):
             x.grad = None
 
     def state(self) -> dict[str, Tensor]:
@@ -141,4 +167,11 @@ class Optimizer:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Copy the tensors of `state()` back."""
         for name, tensor in self.state().items():
-            tensor.copy_(state[name])
+            tensor.copy_(self.ranks.part(state[name], tensor))
+
+
+def row_norms(gradient: Tensor) -> Tensor:
+    """The norm of each row of a gradient, in float64. An entry of a vector is a row."""
+    rows = gradient.flatten(1) if gradient.ndim > 1 else gradient.reshape(-1, 1)
+    at_once = max(1, AT_ONCE // max(1, rows.shape[1]))
+    return torch.cat([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in rows.split(at_once)])

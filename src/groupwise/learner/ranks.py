@@ -1,16 +1,17 @@
-"""Ranks: the processes that share the work of one learner. Only this module uses torch.distributed.
+"""Ranks: the processes that share the work of one learner. Only this module and `shards` use torch.distributed.
 
-Rank r of R computes the lanes `r * lanes / R` to `(r + 1) * lanes / R`. Sums over ranks are a butterfly: in round k,
-rank r adds the numbers of rank `r XOR 2^k` to its own. So lanes and ranks form one binary tree, and a sum has the same
-bits on every rank and for every number of ranks.
+Rank r of R computes the microbatches `i` of a step with `i mod R = r`. Sums over ranks are a butterfly: in round k,
+rank r adds the numbers of rank `r XOR 2^k` to its own. So the microbatches of a round form one binary tree, and a sum
+has the same bits on every rank and for every number of ranks.
 """
 
+import copy
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from groupwise.data import InvalidValue, WorkerLost
 
 __all__ = ["Alone", "Ranks", "Replicas", "check_lanes"]
 
+M = TypeVar("M", bound=torch.nn.Module)
 Store, TCPStore = dist.Store, dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
 IDLE = timedelta(seconds=60)
 """How long a rank without work waits for a message before it waits again."""
@@ -32,8 +34,12 @@ LOOPBACK = "127.0.0.1"
 class Ranks(Protocol):
     """The processes that share a learner's work, seen from one of them: `rank` of `size`.
 
-    `lanes` is the number of gradient sums of a step that are added in a fixed tree.
+    `lanes` is the number of microbatches whose gradients are added in a fixed tree. With `shards`, a rank holds some
+    rows of each weight, gradient and moment; else it holds all.
     """
+
+    @property
+    def shards(self) -> bool: ...
 
     @property
     def rank(self) -> int: ...
@@ -50,6 +56,38 @@ class Ranks(Protocol):
 
     def gather(self, mine: Tensor, sizes: Sequence[int]) -> Tensor:
         """Concatenate the vectors of all ranks in their order; rank r has `sizes[r]` numbers."""
+        ...
+
+    def add_gradients(self, gradients: Sequence[Tensor]) -> None:
+        """Add the gradients of a microbatch to those of the other ranks, in place, unless backward has done it."""
+        ...
+
+    def held(self, model: M) -> M:
+        """The model as this rank holds it: itself, or a new model with this rank's rows of each weight."""
+        ...
+
+    def copied(self, model: M) -> M:
+        """A copy of a model, as this rank holds it."""
+        ...
+
+    def release(self, models: Iterable[torch.nn.Module]) -> None:
+        """Free the weights that a forward pass has gathered from the other ranks."""
+        ...
+
+    def local(self, tensor: Tensor) -> Tensor:
+        """The rows of a model's tensor that this rank holds."""
+        ...
+
+    def whole(self, parts: Sequence[Tensor], rows: Sequence[int]) -> list[Tensor]:
+        """The whole tensors, with so many `rows`, of which `parts` are the rows that this rank holds."""
+        ...
+
+    def part(self, whole: Tensor, like: Tensor) -> Tensor:
+        """The rows of a whole tensor that this rank holds; `like` has their shape."""
+        ...
+
+    def weights(self, held: torch.nn.Module, model: torch.nn.Module) -> dict[str, Tensor]:
+        """The policy's whole tensors. If `held` has parts of them, they are gathered into the `model` of rank 0."""
         ...
 
 
@@ -82,8 +120,42 @@ def join_store(port: int, size: int, *, deadline: float) -> TCPStore:
     return TCPStore(LOOPBACK, port, size, False, timeout=wait, wait_for_workers=False)
 
 
+class _WholeModels:
+    """The part of `Ranks` about models, for ranks that hold whole models."""
+
+    __slots__ = ()
+
+    @property
+    def shards(self) -> bool:
+        return False
+
+    def held(self, model: M) -> M:
+        return model
+
+    def copied(self, model: M) -> M:
+        """A copy of the model. Weights that are not trained are shared, not copied."""
+        shared = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
+        return copy.deepcopy(model, shared)
+
+    def release(self, models: Iterable[torch.nn.Module]) -> None:
+        """Nothing was gathered."""
+
+    def local(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def whole(self, parts: Sequence[Tensor], rows: Sequence[int]) -> list[Tensor]:
+        return list(parts)
+
+    def part(self, whole: Tensor, like: Tensor) -> Tensor:
+        return whole
+
+    def weights(self, held: torch.nn.Module, model: torch.nn.Module) -> dict[str, Tensor]:
+        """The tensors themselves, not copies."""
+        return dict(held.state_dict())
+
+
 @dataclass(frozen=True, slots=True)
-class Alone:
+class Alone(_WholeModels):
     """One process. With several lanes it computes the bits that so many ranks compute."""
 
     lanes: int = 1
@@ -96,11 +168,14 @@ class Alone:
     def add(self, tensors: Sequence[Tensor]) -> None:
         """Nothing to add."""
 
+    def add_gradients(self, gradients: Sequence[Tensor]) -> None:
+        """Nothing to add."""
+
     def gather(self, mine: Tensor, sizes: Sequence[int]) -> Tensor:
         return mine
 
 
-class Replicas:
+class Replicas(_WholeModels):
     """Ranks that each hold the whole model, over gloo. `store` connects them; that of rank 0 is the server.
 
     Every wait ends after `deadline` seconds with `WorkerLost`, which names the rank that did not answer. Numbers travel
@@ -111,7 +186,7 @@ class Replicas:
         check_lanes(lanes, size)
         self.rank, self.size, self.lanes, self.deadline = rank, size, lanes, deadline
         self._store, self._messages = store, 0
-        with self._errors("all ranks", "the start"):
+        with self.errors("all ranks", "the start"):
             store.set(f"started/{rank}", "")
             store.wait([f"started/{other}" for other in range(size)], START)
             dist.init_process_group(
@@ -124,6 +199,9 @@ class Replicas:
             for tensor in tensors:
                 other = torch.empty_like(tensor, memory_format=torch.contiguous_format)
                 tensor.add_(self._exchanged(tensor.contiguous(), other, hop, "a sum of gradients"))
+
+    def add_gradients(self, gradients: Sequence[Tensor]) -> None:
+        self.add(gradients)
 
     def gather(self, mine: Tensor, sizes: Sequence[int]) -> Tensor:
         """Concatenate the vectors of all ranks in their order; rank r has `sizes[r]` numbers."""
@@ -140,10 +218,10 @@ class Replicas:
         assert self.rank == 0, "rank 0 sends the messages"
         number, self._messages = self._messages, self._messages + 1
         content = torch.frombuffer(bytearray(message), dtype=torch.uint8)
-        with self._errors("rank 0", "a message"):
+        with self.errors("rank 0", "a message"):
             self._store.set(f"message/{number}", str(len(message)))
         for rank in range(1, self.size):
-            with self._errors(f"rank {rank}", "a message"):
+            with self.errors(f"rank {rank}", "a message"):
                 dist.send(content, rank)
 
     def receive(self) -> bytes | None:
@@ -159,7 +237,7 @@ class Replicas:
         except dist.DistNetworkError:  # the connection is closed
             return None
         content = torch.empty(size, dtype=torch.uint8)
-        with self._errors("rank 0", "a message"):
+        with self.errors("rank 0", "a message"):
             dist.recv(content, 0)
         return content.numpy().tobytes()
 
@@ -183,7 +261,7 @@ class Replicas:
     def _exchanged(self, mine: Tensor, other: Tensor, hop: int, what: str) -> Tensor:
         """Send `mine` to the partner of this round, receive its tensor in `other`, and return that."""
         partner = self.rank ^ hop
-        with self._errors(f"rank {partner}", what):
+        with self.errors(f"rank {partner}", what):
             works = [dist.isend(mine, partner)] if mine.numel() else []
             works += [dist.irecv(other, partner)] if other.numel() else []
             for work in works:
@@ -192,7 +270,7 @@ class Replicas:
         return other
 
     @contextmanager
-    def _errors(self, who: str, what: str) -> Iterator[None]:
+    def errors(self, who: str, what: str) -> Iterator[None]:
         """Turn an error of torch.distributed into `WorkerLost`, which names the awaited rank."""
         try:
             yield

@@ -1,13 +1,12 @@
 """The learner: compute measures, run forward and backward per microbatch, take the optimizer step."""
 
-import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -29,7 +28,7 @@ from groupwise.data import (
 )
 from groupwise.learner.auxiliary import AuxiliaryLoss, Forwarded, Forwards, Term, coefficient_of
 from groupwise.learner.forward import States
-from groupwise.learner.lanes import LaneSums, joined, lanes_of, order_of
+from groupwise.learner.lanes import LaneSums, joined, order_of
 from groupwise.learner.language import LanguagePolicy, policy_of
 from groupwise.learner.measures import reads_policy
 from groupwise.learner.optimizer import AdamW, Optimizer
@@ -43,7 +42,6 @@ from groupwise.models import Decoder, logprob_dtype
 
 __all__ = ["NO_TOKEN", "Learner", "StepResult"]
 
-M = TypeVar("M", bound=torch.nn.Module)
 PLAIN = Routing()
 OLD = Logp("policy")
 POLICY = "policy."
@@ -109,23 +107,26 @@ class Learner:
         ranks: Ranks = Alone(),  # noqa: B008
     ) -> None:
         assert isinstance(model, Policy | Backbone), "a model is a policy, or a language model with a head"
-        if isinstance(model, Decoder):
-            model.model.adds_in_place = True
-        self.model = model
+        self.ranks: Ranks = ranks
+        self._whole = model
+        self.model = ranks.held(model)
+        if isinstance(self.model, Decoder):
+            self.model.model.adds_in_place = True
         self.steps = steps
         self.temperature = temperature
-        self.optimizer = Optimizer((p for p in model.parameters() if p.requires_grad), optimizer)
-        self.models = {name: given[name] if name in given else _started(part, model) for name, part in side_models}
+        self.optimizer = Optimizer((p for p in self.model.parameters() if p.requires_grad), optimizer, ranks)
+        self.models = {
+            name: ranks.held(given[name]) if name in given else self._started(part) for name, part in side_models
+        }
         self._critics = {name: it for name, it in self.models.items() if isinstance(it, Critic)}
         self._given = frozenset(given)
         self._following = {
-            name: FollowingWeights(part, self._trained_tensors(self.models[name]), self._trained_tensors(model))
+            name: FollowingWeights(part, self._trained_tensors(self.models[name]), self._trained_tensors(self.model))
             for name, part in side_models
             if not (getattr(part, "frozen", False) or name in self._critics)
         }
         self.memory = tuple(memory)
         self.memories: dict[str, Any] = {name: part.init() for name, part in self.memory}
-        self.ranks: Ranks = ranks
         self.steps_taken = 0
         self.version = 0
 
@@ -139,8 +140,20 @@ class Learner:
         return logprob_dtype(next(self.model.parameters()).dtype)
 
     def weights(self) -> dict[str, Tensor]:
-        """The policy's tensors themselves, not copies."""
-        return dict(self.model.state_dict())
+        """The policy's tensors themselves, not copies. Sharded ones are gathered into the model that rank 0 was given.
+
+        With shards, all ranks take part: the call of rank 0 sends the others a message.
+        """
+        return self.ranks.weights(self.model, self._whole)
+
+    def _started(self, part: SideModel) -> torch.nn.Module:
+        """Create an extra model at the start of a run: a value model, or a copy of the policy without gradients."""
+        if not isinstance(part, ValueModel):
+            return self.ranks.copied(self._whole).requires_grad_(False)
+        if not isinstance(self._whole, Backbone):
+            why = f"a value model reads hidden states, and {type(self._whole).__name__} is not a language model"
+            raise Usage(why, fix="use a method without a value model, or compute its values in the policy's measure()")
+        return Critic(part, self.model, self.ranks.copied(self._whole) if part.trunk == "own" else None, self.ranks)
 
     @torch.no_grad()
     def compute_measures(
@@ -169,6 +182,7 @@ class Learner:
                 column.append(numbers[measure])
             if records and routed is not None:
                 lines.append(routed.encoded_routes())
+        self.ranks.release([self.model, *self.models.values()])
         lengths = batch.sequences.lengths.tolist()
         sizes = [sum(lengths[i] for i in microbatch) for microbatch in microbatches]
         back = _places(batch, [i for microbatch in microbatches for i in microbatch])
@@ -262,13 +276,13 @@ class Learner:
         prepared = [(coefficient_of(part), part(forwards)) for part in terms]
         sums = LaneSums(self._optimizers(), self.ranks)
         computed: list[Computed] = []
-        for lane in lanes_of(self.ranks, self.ranks.rank, len(microbatches)):
-            for i in lane:
-                computed.append(self._compute(microbatches[i], objective, step_routing, prepared))
-                for optimizer in self._optimizers():
-                    optimizer.gather()
-            sums.add_lane()
+        for i in order_of(self.ranks, self.ranks.rank, len(microbatches)):
+            computed.append(self._compute(microbatches[i], objective, step_routing, prepared))
+            for optimizer in self._optimizers():
+                optimizer.gather()
+            sums.add_microbatch()
         sums.finish()
+        self.ranks.release([self.model, *self.models.values()])
         sizes = [part.tokens for part in microbatches]
         columns = {m: joined(self.ranks, [x.columns[m] for x in computed], sizes) for m in computed[0].columns}
         measures = {measure: torch.cat(parts) for measure, parts in columns.items()}
@@ -324,8 +338,8 @@ class Learner:
         return [self.optimizer, *(critic.optimizer for critic in self._critics.values())]
 
     def _trained_tensors(self, model: torch.nn.Module) -> dict[str, Tensor]:
-        """The tensors of the policy, or of another model, without those that are frozen in the policy."""
-        return _unfrozen(model.state_dict(), self.model)
+        """This rank's tensors of the policy, or of another model, without those that are frozen in the policy."""
+        return {name: self.ranks.local(x) for name, x in _unfrozen(model.state_dict(), self.model).items()}
 
     def _saved_models(self) -> dict[str, dict[str, Tensor]]:
         """The tensors of the extra models, by name prefix, for a checkpoint; without models read from directories."""
@@ -335,7 +349,8 @@ class Learner:
         for name, critic in self._critics.items():
             if critic.trunk is not None:
                 saved[f"value_models.{name}.trunk."] = self._trained_tensors(critic.trunk)
-            saved[f"value_models.{name}.head."] = critic.head.state_dict()
+            head = critic.head.state_dict()
+            saved[f"value_models.{name}.head."] = {key: self.ranks.local(x) for key, x in head.items()}
             saved[f"value_models.{name}.optimizer."] = critic.optimizer.state()
         return saved
 
@@ -349,7 +364,10 @@ class Learner:
         return self.version
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON to restore bit for bit, without models from directories and the policy's frozen weights."""
+        """Tensors and JSON to restore bit for bit, without models from directories and the policy's frozen weights.
+
+        With shards, the tensors are the rows that this rank holds; those without rows are equal on all ranks.
+        """
         tensors = {f"{POLICY}{name}": x for name, x in self._trained_tensors(self.model).items()}
         for model, weights in self._saved_models().items():
             tensors |= {f"{model}{name}": x for name, x in weights.items()}
@@ -358,30 +376,14 @@ class Learner:
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Copy the tensors and values of `state()` back."""
+        """Copy the tensors and values of `state()` back. The tensors are whole; this rank copies the rows it holds."""
         for prefix, current in {POLICY: self._trained_tensors(self.model), **self._saved_models()}.items():
-            _copy_saved(_with_prefix(prefix, tensors), current)
+            _copy_saved(_WithPrefix(prefix, tensors), current, self.ranks)
         for weights in self._following.values():
             weights.round()
-        self.optimizer.restore(_with_prefix("optimizer.", tensors))
+        self.optimizer.restore(_WithPrefix("optimizer.", tensors))
         self.steps_taken, self.version = state["taken"], state["version"]
         self.memories = dict(state["memories"])
-
-
-def _started(part: SideModel, policy: torch.nn.Module) -> torch.nn.Module:
-    """Create an extra model at the start of a run: a value model, or a copy of the policy without gradients."""
-    if isinstance(part, ValueModel):
-        if not isinstance(policy, Backbone):
-            why = f"a value model reads hidden states, and {type(policy).__name__} is not a language model"
-            raise Usage(why, fix="use a method without a value model, or compute its values in the policy's measure()")
-        return Critic(part, policy, _copy(policy) if part.trunk == "own" else None)
-    return _copy(policy).requires_grad_(False)
-
-
-def _copy(model: M) -> M:
-    """A copy of the model. Weights that are not trained are shared, not copied."""
-    shared = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
-    return copy.deepcopy(model, shared)
 
 
 def _microbatches(whole: Batch, step: StepPlan) -> list[Batch]:
@@ -395,7 +397,7 @@ def _microbatches(whole: Batch, step: StepPlan) -> list[Batch]:
 @torch.no_grad()
 def restore_policy(model: torch.nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy the policy's tensors from a checkpoint to the model. AssertionError if they are another model's."""
-    _copy_saved(_with_prefix(POLICY, tensors), _unfrozen(model.state_dict(), model))
+    _copy_saved(_WithPrefix(POLICY, tensors), _unfrozen(model.state_dict(), model))
 
 
 def _unfrozen(tensors: Mapping[str, Tensor], policy: torch.nn.Module) -> dict[str, Tensor]:
@@ -405,14 +407,26 @@ def _unfrozen(tensors: Mapping[str, Tensor], policy: torch.nn.Module) -> dict[st
     return {name: x for name, x in tensors.items() if name not in frozen}
 
 
-def _copy_saved(saved: Mapping[str, Tensor], current: Mapping[str, Tensor]) -> None:
+def _copy_saved(saved: Mapping[str, Tensor], current: Mapping[str, Tensor], ranks: Ranks = Alone()) -> None:  # noqa: B008
     assert saved.keys() == current.keys(), "a checkpoint of another model"
     for name, x in current.items():
-        x.copy_(saved[name])
+        x.copy_(ranks.part(saved[name], x))
 
 
-def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
+class _WithPrefix(Mapping[str, Tensor]):
+    """The tensors whose names start with a prefix, without it. Each is read from `tensors` when it is needed."""
+
+    def __init__(self, prefix: str, tensors: Mapping[str, Tensor]) -> None:
+        self._prefix, self._tensors = prefix, tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[f"{self._prefix}{name}"]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.removeprefix(self._prefix) for name in self._tensors if name.startswith(self._prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def _places(batch: Batch, order: Sequence[int]) -> Tensor:

@@ -12,6 +12,7 @@ from groupwise.data import Batch, Credit
 from groupwise.learner.auxiliary import AuxiliaryLoss
 from groupwise.learner.forward import States, hidden_states
 from groupwise.learner.optimizer import AdamW, Optimizer
+from groupwise.learner.ranks import Ranks
 from groupwise.learner.value_losses import ClippedValueLoss
 from groupwise.models import Shared, logprob_dtype
 
@@ -45,16 +46,17 @@ class ValueModel:
 class Critic(torch.nn.Module):
     """A critic's network and optimizer: a linear head on a copy of the policy (`own`), or on the policy itself."""
 
-    def __init__(self, part: ValueModel, policy: Any, own: torch.nn.Module | None) -> None:
+    def __init__(self, part: ValueModel, policy: Any, own: torch.nn.Module | None, ranks: Ranks) -> None:
         super().__init__()
         self.part = part
         self.trunk = own.requires_grad_(False) if own is not None and not part.trains_trunk else own
         parameter = next(policy.parameters())
         dtype = logprob_dtype(parameter.dtype)
-        self.head = torch.nn.Linear(_width(policy), 1, device=parameter.device, dtype=dtype)
-        for x in self.head.parameters():
+        head = torch.nn.Linear(_width(policy), 1, device=parameter.device, dtype=dtype)
+        for x in head.parameters():
             torch.nn.init.zeros_(x)
-        self.optimizer = Optimizer((p for p in self.parameters() if p.requires_grad), part.optimizer)
+        self.head = ranks.held(head)
+        self.optimizer = Optimizer((p for p in self.parameters() if p.requires_grad), part.optimizer, ranks)
 
     def values(self, batch: Batch, policy: Callable[[], States]) -> Float[Tensor, " n"]:
         """The value before each token, with gradient. With a shared trunk it reads the hidden states of `policy`."""

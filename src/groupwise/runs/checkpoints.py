@@ -9,20 +9,23 @@ import socket
 import stat
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from groupwise.data import Locked, Storage
 from groupwise.runs.disk import DISK, PARKED, Disk, delete_directory, remove_leftovers, storage_errors, write_directory
 from groupwise.runs.layout import RunLayout
 
-FORMAT = 1
+FORMAT = 2
+"""The newest format that is read and written. A checkpoint of one part has format 1."""
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 
 
@@ -109,13 +112,83 @@ class Checkpoint:
     state: dict[str, Any]
     warnings: tuple[str, ...] = ()  # one for each damaged newer checkpoint that was skipped
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Load the tensors. Raises `Storage` if the file cannot be read."""
+    def tensors(self) -> "StoredTensors":
+        """The tensors, each of which is read when it is needed. Raises `Storage` if a file cannot be read."""
         try:
-            return load_file(self.path / TENSORS)
-        except (OSError, SafetensorError) as error:
-            fix = f"restore the file from a backup, or delete {self.path} to use the checkpoint before it"
-            raise Storage(f"{self.path / TENSORS} cannot be read", evidence=str(error), fix=fix) from error
+            names = json.loads((self.path / MANIFEST).read_bytes())["files"].keys() - {STATE}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise _unreadable(self.path / MANIFEST, error) from error
+        return StoredTensors([self.path / name for name in part_names(len(names))])
+
+
+class StoredTensors(Mapping[str, Tensor]):
+    """The tensors in the files of a checkpoint. A tensor in several files is the concatenation of its rows."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files: dict[str, list[tuple[Path, Any]]] = {}
+        for path in files:
+            with _reading(path):
+                file = safe_open(path, framework="pt")
+                for name in file.keys():  # noqa: SIM118
+                    self._files.setdefault(name, []).append((path, file))
+
+    def __getitem__(self, name: str) -> Tensor:
+        rows: list[Tensor] = []
+        for path, file in self._files[name]:
+            with _reading(path):
+                rows.append(file.get_tensor(name))
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> Storage:
+    fix = f"restore the file from a backup, or delete {path.parent} to use the checkpoint before it"
+    return Storage(f"{path} cannot be read", evidence=str(error), fix=fix)
+
+
+def part_names(count: int) -> list[str]:
+    """The names of a checkpoint's files with tensors, if so many ranks hold shards of them.
+
+    >>> part_names(1), part_names(2)
+    (['tensors.safetensors'], ['tensors-00001-of-00002.safetensors', 'tensors-00002-of-00002.safetensors'])
+    """
+    return [TENSORS] if count == 1 else [f"tensors-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherParts:
+    """The parts of a checkpoint that `count` other processes write.
+
+    `write` lets them write into a directory, and returns the size and SHA-256 of each file.
+    """
+
+    count: int = 0
+    write: Callable[[Path], Mapping[str, Mapping[str, Any]]] = lambda directory: {}
+
+
+def write_part(directory: Path, number: int, count: int, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Write part `number` of `count` of a checkpoint. Returns its name, size and SHA-256."""
+    name, data = part_names(count)[number], tensor_bytes(tensors)
+    DISK.write(directory / name, data)
+    return {"name": name, **_entry(data)}
+
+
+def _entry(data: bytes) -> dict[str, Any]:
+    """The size and SHA-256 of a file, for the manifest."""
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def save_checkpoint(
@@ -126,20 +199,21 @@ def save_checkpoint(
     *,
     keep: int,
     best: Callable[[Sequence[int]], int | None] = lambda iterations: None,
+    others: OtherParts = OtherParts(),
     disk: Disk = DISK,
 ) -> Path:
     """Write `<run>/checkpoints/<iteration>` atomically, then delete all but the newest `keep` and the `best` one.
 
     Checkpoints of later iterations are deleted too: the run went back and no longer leads to them. On `Storage` the
-    older checkpoints are unchanged. `state` is plain JSON: string keys, no NaN, no infinity (else ValueError).
+    older checkpoints are unchanged. `state` is plain JSON: string keys, no NaN, no infinity (else ValueError). Ranks
+    with shards write `others`; `tensors` are then the first rows of each.
     """
     if keep < 1:
         raise ValueError(f"keep, the number of checkpoints to keep, is {keep}: needs keep >= 1")
-    files = {TENSORS: tensor_bytes(tensors), STATE: plain_json(state)}
-    hashes = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
-    files[MANIFEST] = plain_json({"format": FORMAT, "iteration": iteration, "files": hashes})
+    files = {part_names(1 + others.count)[0]: tensor_bytes(tensors), STATE: plain_json(state)}
+    entries: dict[str, Any] = {name: _entry(data) for name, data in files.items()}
     home, target = RunLayout(run).checkpoints, RunLayout(run).checkpoint(iteration)
-    needed = sum(len(data) for data in files.values())
+    needed = sum(len(data) for data in files.values()) * (1 + others.count)
     with storage_errors(f"checkpoint {iteration}", run, needed):
         if not home.is_dir():
             disk.mkdir(home)
@@ -148,6 +222,9 @@ def save_checkpoint(
         with write_directory(target, disk) as draft:
             for name, data in files.items():
                 disk.write(draft / name, data)
+            entries |= others.write(draft)
+            manifest = {"format": FORMAT if others.count else 1, "iteration": iteration, "files": entries}
+            disk.write(draft / MANIFEST, plain_json(manifest))
         before = sorted({i for i, _, _ in finished_checkpoints(home) if i <= iteration})
         kept = {*before[-keep:], best(before)}
         for i, _, path in finished_checkpoints(home):
@@ -202,7 +279,12 @@ def verified_state(path: Path, iteration: int) -> dict[str, Any]:
                 evidence=f"format {number}; this version reads up to {FORMAT}",
                 fix="upgrade: pip install --upgrade groupwise",
             )
-        if number != FORMAT or manifest["iteration"] != iteration or set(manifest["files"]) != {TENSORS, STATE}:
+        parts = part_names(len(manifest["files"]) - 1)
+        if (
+            number != (FORMAT if len(parts) > 1 else 1)
+            or manifest["iteration"] != iteration
+            or set(manifest["files"]) != {*parts, STATE}
+        ):
             raise Damaged(f"{MANIFEST} does not describe this checkpoint")
         for name, entry in manifest["files"].items():
             size = regular_file(path / name).stat().st_size

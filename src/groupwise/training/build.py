@@ -15,6 +15,7 @@ from groupwise.data import Engine, MissingRequirement, Prompt, Rollout, Sampling
 from groupwise.evaluation.evaluate import scores
 from groupwise.learner import Alone, Given, Learner, Ranks, check_routing, mixture
 from groupwise.models import (
+    Decoder,
     Model,
     Tokenizer,
     attach,
@@ -22,11 +23,13 @@ from groupwise.models import (
     find_model,
     fingerprint,
     has_adapter,
+    outline,
     read_model,
     read_tokenizer,
     write_adapter,
     write_model,
 )
+from groupwise.models.files import base_directory
 from groupwise.rollout import Buffer, RolloutSetting, answers
 from groupwise.tasks import Demonstration, SourceStats
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
@@ -94,10 +97,11 @@ class Runtime:
         assert self._learner is not None, "no learner yet: call start_learner() after the warm start"
         return self._learner
 
-    def start_learner(self) -> Learner:
+    def start_learner(self, ranks: Ranks | None = None) -> Learner:
         """Create the learner. Models such as `InitialPolicy` copy the present weights: call it after the warm start."""
         assert self._learner is None, "the learner has started: its reference model is fixed"
-        self._learner = new_learner(self.model, self.recipe, Alone(self.recipe.cluster.lanes), self.tokenizer)
+        ranks = ranks or Alone(self.recipe.cluster.lanes)
+        self._learner = new_learner(self.model, self.recipe, ranks, self.tokenizer)
         return self._learner
 
     @property
@@ -155,6 +159,18 @@ def read_policy(recipe: Recipe, use: Use, device: torch.device) -> Model:
         attach(model, recipe.lora, seed=recipe.seed)
     check_routing(recipe.method.routing, recipe.method.auxiliary, mixture(model))
     model.recompute, model.compiled = recipe.machine.recompute, recipe.machine.compile
+    return model
+
+
+def policy_outline(recipe: Recipe) -> Model | None:
+    """The model of a resolved recipe without its weights, with its adapter; None if only `read_policy` creates it."""
+    path = find_model(recipe.model)
+    if base_directory(path) != path or not isinstance(model := outline(path), Decoder):
+        return None
+    model.to(DTYPES[recipe.machine.dtype])
+    if recipe.lora is not None:
+        attach(model, recipe.lora, seed=recipe.seed)
+    model.recompute = recipe.machine.recompute
     return model
 
 

@@ -59,8 +59,9 @@ from groupwise.models import (
     read_tokenizer,
     weight_files,
 )
+from groupwise.models.decoder import Sizes
 from groupwise.objective import Clip, Clips, Unclipped
-from groupwise.planning.memory import host_memory, plan_line, refuse_beyond, run_memory
+from groupwise.planning.memory import GIB, Process, host_memory, plan_line, refuse_beyond, run_memory, whole_bytes
 from groupwise.rollout import Native, check_columns
 from groupwise.runs.checkpoints import plain_json
 from groupwise.runs.phases import KEY
@@ -431,6 +432,7 @@ def check_inputs(
             longest = max([longest, *(len(d.context) + len(d.answer) for d in demonstrations[0])])
         if not any(isinstance(error, BadData) for error in errors):
             shape = read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
+            check_sharding(recipe, shape)
             if train and isinstance(shape, Shape) and not any("lora" in error.what for error in errors):
                 warn(check_memory(recipe, shape, max(len(prompt.context) for prompt in all_problems(task))))
         if isinstance(recipe.engine, Native) and longest > recipe.engine.cache_tokens:
@@ -467,6 +469,22 @@ def missing_columns(recipe: Recipe, task: Task, *, train: bool) -> list[Usage]:
     return errors
 
 
+def check_sharding(recipe: Recipe, shape: Sizes) -> None:
+    """`Usage` if the learner cannot be sharded over ranks with the bits of replicas."""
+    if not recipe.cluster.sharded:
+        return
+    reasons = {
+        "bfloat16 gradients would be rounded before they are added over ranks": recipe.machine.dtype == "bfloat16",
+        "compiled layers do not gather weights": recipe.machine.compile,
+        "in a mixture of experts or modules of transformers, one rank may leave out a layer": not isinstance(
+            shape, Shape
+        ),
+    }
+    if evidence := "\n".join(reason for reason, applies in reasons.items() if applies):
+        fix = "use --cluster.shard none: each rank then holds all weights"
+        raise Usage("cluster.shard is full, and this run cannot be sharded", evidence=evidence, fix=fix)
+
+
 def other_ids(recipe: Recipe, inputs: Inputs, warn: Callable[[str], None]) -> None:
     """Warn if transformers' tokenizer of the user's model gives other token ids than ours, for the first problems."""
     if Path(recipe.model).is_dir():
@@ -485,6 +503,11 @@ def check_memory(recipe: Recipe, shape: Shape, context: int) -> str:
     if ranks == 1:
         refuse_beyond(memory, available, owner)
         return plan_line(recipe, memory)
+    if recipe.cluster.sharded:
+        first, other = (run_memory(recipe, shape, context, Process(samples=s, ranks=ranks)) for s in (True, False))
+        first = replace(first, process=first.process + whole_bytes(recipe, shape))
+        refuse_beyond(first, available - (ranks - 1) * other.peak, f"rank 0 of {ranks} ranks")
+        return f"{plan_line(recipe, first)} in rank 0, {other.peak / GIB:.1f} GiB in each other rank"
     refuse_beyond(memory, available // ranks, f"each of {ranks} ranks")
     return f"{plan_line(recipe, memory)} in each of {ranks} processes"
 

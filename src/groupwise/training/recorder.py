@@ -23,6 +23,7 @@ from groupwise.runs.jsonl import finite, json_line, read_lines
 from groupwise.runs.layout import SAMPLE_FILES, RunLayout, numbered
 from groupwise.runs.logs import RunLogs
 from groupwise.training.guards import Guards
+from groupwise.training.messages import other_parts
 from groupwise.training.observe import batch_dump, iteration_metrics, sample_lines, token_columns
 
 T = TypeVar("T")
@@ -171,7 +172,10 @@ class Recorder:
                 **self._logs.state(),
             }
             best = partial(best_iteration, held_out_values(self._evaluated, self._best))
-            save_checkpoint(self._run, self.done, tensors, contents, keep=self._keep, best=best, disk=self._disk)
+            save_checkpoint(
+                self._run, self.done, tensors, contents, keep=self._keep, best=best, others=other_parts(learner.ranks),
+                disk=self._disk,
+            )  # fmt: skip
         except Storage as error:
             self._misses += 1
             self._warn(str(error))
@@ -182,10 +186,11 @@ class Recorder:
 
     # Called on resume
 
-    def restore(self, checkpoint: Checkpoint, learner: Learner, buffer: Buffer, guards: Guards) -> None:
-        """Restore learner, buffer, guards and counts from a checkpoint."""
+    def restore(self, checkpoint: Checkpoint, learner: Learner | None, buffer: Buffer, guards: Guards) -> None:
+        """Restore learner, buffer, guards and counts from a checkpoint. Ranks restore a sharded learner themselves."""
         state = checkpoint.state
-        learner.restore(checkpoint.tensors(), state["learner"])
+        if learner is not None:
+            learner.restore(checkpoint.tensors(), state["learner"])
         buffer.restore(state["buffer"])
         guards.restore(state["guards"])
         self.done = self._saved = state["done"]

@@ -15,9 +15,10 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_recipe, write
 from groupwise.config.user_code import Use
 from groupwise.data import ACCURACY_GREEDY, INTERVALS, SCORE_GREEDY, BadData, GroupwiseError, Storage, Usage, raise_all
+from groupwise.learner.update import restore_policy
 from groupwise.models import find_model, stored_dtype
 from groupwise.report.report import write_report
-from groupwise.runs.checkpoints import finished_checkpoints, newest_checkpoint
+from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint
 from groupwise.runs.disk import (
     DISK,
     PARKED,
@@ -125,18 +126,19 @@ def begin(run: Path, ready: Runtime, use: Use, base: str, command: str) -> None:
     start_run(run, describe_run(run, ready.recipe, base, use, command, facts), text)
 
 
-def reopen(run: Path, use: Use, iterations: int | None = None, ranks: int | None = None) -> Runtime:
+def reopen(
+    run: Path, use: Use, iterations: int | None = None, ranks: int | None = None, shard: str | None = None
+) -> Runtime:
     """Build the objects of a run again, to continue it. `BadData` if its data or the files of its models have changed.
 
-    `iterations` extends the run. `ranks` is the number of the learner's processes this time. `Storage` for a run that
-    has results and no checkpoint to continue from.
+    `iterations` extends the run. `ranks` and `shard` are those of `cluster` this time. `Storage` for a run that has
+    results and no checkpoint to continue from.
     """
     check_continues(run)
     if iterations is not None:
         extend(run, iterations, use)
     recipe = read_recipe(RunLayout(run).recipe, (), use)
-    if ranks is not None:
-        recipe = with_ranks(recipe, ranks)
+    recipe = with_ranks(recipe, ranks, shard)
     check_model_code(run, recipe, use)
     ready = build(recipe, use)
     check_data(run, ready)
@@ -145,10 +147,10 @@ def reopen(run: Path, use: Use, iterations: int | None = None, ranks: int | None
     return ready
 
 
-def with_ranks(recipe: Recipe, ranks: int) -> Recipe:
+def with_ranks(recipe: Recipe, ranks: int | None, shard: str | None) -> Recipe:
     """The recipe of a run on other ranks. Its lanes stay; `InvalidValue` if the ranks do not divide them."""
     cluster = resolved(recipe).cluster
-    return replace(recipe, cluster=replace(cluster, ranks=ranks))
+    return replace(recipe, cluster=replace(cluster, ranks=ranks or cluster.ranks, shard=shard or cluster.shard))
 
 
 def check_continues(run: Path) -> None:
@@ -215,7 +217,10 @@ def run_from(
     ready.buffer.setting = replace(ready.buffer.setting, replay=replay)
     if checkpoint:
         with checkpoint_errors(run, changed=bool(accepted["changes"])):
-            recorder.restore(checkpoint, ready.start_learner(), ready.buffer, ready.guards)
+            learner = None if recipe.cluster.sharded else ready.start_learner()
+            recorder.restore(checkpoint, learner, ready.buffer, ready.guards)
+            if learner is None:
+                restore_policy(ready.model, checkpoint.tensors())
         check_pending(ready)
         if ready.guards.solved and lines:  # an extended or changed run goes on
             park_model(run, disk)
@@ -225,9 +230,10 @@ def run_from(
             progress.say(line)
     try:
         phase = partial(warm_start, run, ready, lambda: recorder.stopping, progress.say, changed=changed, disk=disk)
-        asyncio.run(run_loop(recorder, ready, stop_after, phase, progress.say, control))
+        asyncio.run(run_loop(recorder, ready, stop_after, phase, progress.say, control, checkpoint))
     except (GroupwiseError, KeyboardInterrupt) as error:
-        if isinstance(error, Stuck) and error.phase == "sample":  # an aborted sampling phase has changed nothing
+        aborted = isinstance(error, Stuck) and error.phase == "sample"  # such a phase has changed nothing
+        if aborted and not recipe.cluster.sharded:  # the ranks that hold the shards have ended
             recorder.save(ready.learner, ready.buffer, ready.guards, last=True)
         if not isinstance(error, Storage):
             with contextlib.suppress(OSError):
@@ -299,6 +305,7 @@ async def run_loop(
     begin: Callable[[], Awaitable[bool]],
     say: Callable[[str], None],
     control: Control,
+    checkpoint: Checkpoint | None,
 ) -> None:
     """Run the warm start and the training loop. A signal or `stop_after` ends them early, a second signal at once."""
     if stop_after is not None:
@@ -308,11 +315,14 @@ async def run_loop(
         if recorder.done < 0:
             if not await begin():
                 return
-            ready.start_learner()
+            if not ready.recipe.cluster.sharded:
+                ready.start_learner()
         unfinished = recorder.done < ready.recipe.iterations and not (recorder.stopping or recorder.solved)
-        with several_ranks(ready) if unfinished else contextlib.nullcontext():
+        if not unfinished:
+            return
+        with several_ranks(ready, checkpoint):
             await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, recorder, ready.guards, ready.evaluate)
-        recorder.save(ready.learner, ready.buffer, ready.guards, last=True)
+            recorder.save(ready.learner, ready.buffer, ready.guards, last=True)
 
 
 def check_pending(ready: Runtime) -> None:

@@ -1,0 +1,94 @@
+"""Sharded ranks in processes of their own: the bits of one process, in float32 and float64."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from groupwise.data import Usage
+from groupwise.learner import Alone
+from groupwise.learner.ranks import host_store
+from groupwise.learner.shards import Shards, on_meta, rows_before, rows_of_ranks
+from tests.learner.rank_jobs import DEADLINE, LANES
+from tests.learner.shard_jobs import SHARDED
+from tests.learner.small import model
+
+
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The results of all jobs on sharded ranks: RANK.pt."""
+    path, size = tmp_path_factory.mktemp("shards"), request.param
+    store = host_store(size)
+    command = [sys.executable, "-m", "tests.learner.shard_jobs", str(path)]
+    numbers = [[str(rank), str(size), str(store.port)] for rank in range(size)]
+    processes = [subprocess.Popen([*command, *each], stderr=subprocess.PIPE, text=True) for each in numbers]
+    try:
+        for process in processes:
+            errors = process.communicate(timeout=4 * DEADLINE)[1]
+            assert process.returncode == 0, errors[-3000:]
+        yield path
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def results(path: Path) -> list[dict[str, Tensor]]:
+    """The results of each rank."""
+    return [torch.load(file) for file in sorted(path.glob("*.pt"))]
+
+
+@pytest.mark.parametrize("job", SHARDED)
+def test_shards_have_the_bits_of_one_process(directory: Path, job: str) -> None:
+    ranks = results(directory)
+    one = {f"{job}/{key}": x for key, x in SHARDED[job](Alone(lanes=LANES)).items()}
+    assert len(one) > 10
+    for name, x in one.items():
+        parts = [rank[name] for rank in ranks]
+        sharded = re.search(r"/(policy|models|optimizer|value_models)\.", name) and x.ndim
+        of_first = "/whole." in name
+        if not sharded:
+            assert all(torch.equal(part, x) for part in (parts[:1] if of_first else parts)), name
+        else:
+            assert [len(part) for part in parts] == rows_of_ranks(len(x), len(ranks)), name
+            assert torch.equal(torch.cat(parts), x), name
+
+
+def test_a_rank_holds_its_rows_of_weights_and_moments(directory: Path) -> None:
+    ranks = results(directory)
+    for name in ("policy.model.embed_tokens.weight", "optimizer.0.exp_avg", "models.average.model.embed_tokens.weight"):
+        assert [len(rank[f"float32/{name}"]) for rank in ranks] == rows_of_ranks(17, len(ranks))
+
+
+def test_a_lost_rank_is_named(directory: Path) -> None:
+    text = (directory / "lost.txt").read_text()
+    assert text.startswith("rank 0 waited for ") and "is gone" in text and "groupwise resume" in text
+
+
+@pytest.mark.parametrize("count", range(9))
+@pytest.mark.parametrize("size", (1, 2, 4))
+def test_rows_of_ranks_are_those_of_torch(count: int, size: int) -> None:
+    chunks = torch.arange(count).chunk(size) if count else ()
+    rows = rows_of_ranks(count, size)
+    assert rows == [*map(len, chunks), *[0] * (size - len(chunks))]
+    assert [rows_before(count, size, rank) for rank in range(size)] == [sum(rows[:rank]) for rank in range(size)]
+
+
+def test_a_copy_on_the_meta_device_has_no_weights() -> None:
+    policy = model(torch.float32)
+    policy.recompute = True
+    skeleton = on_meta(policy)
+    assert all(x.is_meta for x in skeleton.parameters()) and skeleton.recompute
+    assert {n: x.shape for n, x in skeleton.state_dict().items()} == {
+        n: x.shape for n, x in policy.state_dict().items()
+    }
+
+
+def test_other_models_than_decoders_are_refused() -> None:
+    with pytest.raises(Usage, match="Sequential cannot be sharded"):
+        Shards.held(object.__new__(Shards), torch.nn.Sequential())

@@ -200,10 +200,10 @@ from groupwise.engines.served import Served as Served
 from groupwise.engines.server import EngineServer as EngineServer
 from groupwise.engines.server import Identity as Identity
 from groupwise.engines.server import servable as servable
-from groupwise.engines.vllm_replicas import Vllm as Vllm
 from groupwise.engines.tls import HostKey as HostKey
 from groupwise.engines.tls import TlsAddress as TlsAddress
 from groupwise.engines.upload import Uploads as Uploads
+from groupwise.engines.vllm_replicas import Vllm as Vllm
 from groupwise.engines.weights_file import Exchange as Exchange
 from groupwise.engines.weights_file import WeightsFile as WeightsFile
 from groupwise.engines.weights_file import read_weights as read_weights

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from groupwise.data import WorkerLost
+from groupwise.data import Usage, WorkerLost
 from groupwise.engines import servable
 from groupwise.engines.replica import command
 from groupwise.engines.vllm import VllmSettings
@@ -18,13 +18,15 @@ from groupwise.models import find_model, read_model
 
 def serve_vllm(model: str, path: str, *, python: str, dtype: str, seed: int, threads: int) -> int:
     """Serve the model in a directory, as version 0, until the process is interrupted. `python`: vLLM's interpreter."""
+    if not path:
+        raise Usage("a vLLM engine listens on a socket of this machine only", fix="name --socket FILE")
     kind, directory = Vllm(python=python), find_model(model).absolute()
     check_model(servable(read_model(directory, dtype=getattr(torch, dtype), seed=seed), None))
     check_environment(python)
     with tempfile.TemporaryDirectory() as packages:
         spec = VllmSettings(
             directory=packages, dtype=dtype, device="cpu", threads=threads, seed=seed, rows=kind.rows,
-            cache_tokens=kind.cache_tokens, compiled=False, keyed=kind.keyed, deadline=kind.deadline,
+            cache_tokens=kind.cache_tokens, compiled=False, adapter=False, keyed=kind.keyed, deadline=kind.deadline,
             socket=str(Path(path).absolute()),
         )  # fmt: skip
         program = vllm_program(spec, python)

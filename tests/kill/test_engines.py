@@ -32,6 +32,7 @@ SMALL = {
 TARGETS = {"engine 0": (0,), "engine 1": (1,), "all": (0, 1)}
 MOMENTS = ("idle", "sampling", "scoring", "loading", "evaluating")
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
+LAGS = (0, 1)
 SHARED = Path("/dev/shm")
 
 
@@ -43,9 +44,10 @@ def trained(run: gw.Run) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The files of the undisturbed run, with the engine in the trainer's process."""
-    return trained(gw.train(out=tmp_path_factory.mktemp("native"), **SMALL))
+def native(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    """By lag, the files of the undisturbed run, with the engine in the trainer's process."""
+    out = tmp_path_factory.mktemp("native")
+    return {lag: trained(gw.train(out=out / str(lag), **SMALL, **{"cluster.lag": lag})) for lag in LAGS}
 
 
 @pytest.fixture
@@ -144,17 +146,20 @@ def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> N
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("lag", LAGS)
 def test_a_run_ends_as_if_undisturbed(
-    target: str, moment: str, number: signal.Signals, native: dict[str, Any], exchange: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    lag: int, target: str, moment: str, number: signal.Signals, native: dict[int, dict[str, Any]], exchange: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
+    """With a lag of 1, "idle" is a step of the learner, while the other engines sample the next iteration."""
     monkeypatch.setattr(fleets, "PAUSE", 0.0)
     disturbance = Disturbance(TARGETS[target], number)
     watch(monkeypatch, disturbance, moment)
-    run = gw.train(out=tmp_path, engine=Served(deadline=2.0, restarts=20, exchange=str(exchange)), **SMALL)
+    served = Served(deadline=2.0, restarts=20, exchange=str(exchange))
+    run = gw.train(out=tmp_path, engine=served, **SMALL, **{"cluster.lag": lag})
     assert disturbance.sent == [*TARGETS[target]]
     wait_until_gone(sorted(disturbance.pids))
-    assert trained(run) == native
+    assert trained(run) == native[lag]
 
 
 SERVE = [sys.executable, "-m", "groupwise", "serve", "calculator"]
@@ -162,8 +167,9 @@ SERVE = [sys.executable, "-m", "groupwise", "serve", "calculator"]
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_an_engine_on_another_host_that_is_started_again_comes_back(
-    number: signal.Signals, native: dict[str, Any], exchange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    number: signal.Signals, native: dict[int, dict[str, Any]], exchange: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """Its key is in a file and its port is the same, so it has the address of before. A stopped one goes on later."""
     (tmp_path / "secret").write_text("s" * 64)
     (tmp_path / "secret").chmod(0o600)
@@ -197,7 +203,7 @@ def test_an_engine_on_another_host_that_is_started_again_comes_back(
     )  # fmt: skip
     try:
         run = gw.train(out=tmp_path / "runs", engine=served, **SMALL)
-        assert trained(run) == native and counts[0] > 60
+        assert trained(run) == native[0] and counts[0] > 60
     finally:
         for process in started:
             process.kill()

@@ -61,10 +61,10 @@ class Timed(Recorder):
     watch: Stopwatch
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str, *, watched_as: str = "") -> Iterator[None]:
         if name == "sample":
             self.watch.begin()
-        with super().phase(name), self.watch.phase(name):
+        with super().phase(name, watched_as=watched_as), self.watch.phase(name):
             yield
 
     def iteration(self, collected: Rollouts, batch: Batch, *rest: Any) -> dict[str, Any]:

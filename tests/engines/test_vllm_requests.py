@@ -192,7 +192,7 @@ def test_models_that_vllm_cannot_run_are_refused_with_the_reason(monkeypatch: py
         with pytest.raises(Usage, match="cannot run this model") as caught:
             build()(**shape)
         assert reason in caught.value.evidence and "Native" in caught.value.fix
-    monkeypatch.setattr(servers, "has_adapter", lambda model: True)
+    monkeypatch.setattr(vllm_replicas, "has_adapter", lambda model: True)
     with pytest.raises(Usage) as caught:
         build()()
     assert "adapter" in caught.value.evidence

@@ -86,7 +86,7 @@ def test_resume_uses_the_previous_checkpoint_if_the_newest_is_damaged(
 
 def test_a_checkpoint_of_a_newer_version_is_refused(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = finished / "checkpoints" / "000003" / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 3}))
     assert main(["resume", str(finished)]) == 6
     assert "newer version" in (output := capsys.readouterr().err) and "pip install --upgrade" in output
 

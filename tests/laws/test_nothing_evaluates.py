@@ -109,6 +109,8 @@ REMAINDERS += (
     "SEEDS",
     "packed",
     "self.every",
+    "BLOCK",
+    "2 ** 32",
 )
 """What the package divides by: numbers, by their names."""
 

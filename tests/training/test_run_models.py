@@ -17,7 +17,7 @@ from groupwise.config.user_code import Use
 from groupwise.data import BadData, Storage, Usage
 from groupwise.methods import Ramp
 from groupwise.report.read import read
-from groupwise.report.report import describe
+from groupwise.report.report import POINTS, describe
 from groupwise.runs.best import METRICS
 from groupwise.runs.checkpoints import save_checkpoint
 from groupwise.runs.info import RunInfo
@@ -165,7 +165,7 @@ def test_a_finished_run_that_is_extended_equals_a_longer_run(tmp_path: Path, kep
     assert files(run / "model") == files(kept / "model")
     change = {"iteration": 2, "changes": ["recipe.iterations: 2 -> 3"]}
     assert RunInfo.read(run).changes == (change,) and RunInfo.read(run).iterations == 3
-    notes = describe(read(run), [])["notes"]
+    notes = describe(read(run), [], POINTS)["notes"]
     assert notes[0].startswith("Extended at iteration 2, from 2 to 3 iterations") and "not a run of 3" in notes[0]
 
 
@@ -244,7 +244,7 @@ def test_the_best_checkpoint_is_kept_and_exported(run: Path, tmp_path: Path) -> 
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('best = ""', 'best = "eval/score"'))
     assert find_run_model(run, BEST).iteration == 0
-    (note,) = describe(read(run), [])["notes"]
+    (note,) = describe(read(run), [], POINTS)["notes"]
     assert note.startswith("The highest held-out sampled score is -0.250 at iteration 0, of 4") and "optimistic" in note
 
 

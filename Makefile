@@ -17,7 +17,7 @@ test-slow: $(VENV)/dev
 	$(BIN)/pytest -q -m slow
 
 test-kill: $(VENV)/dev  ## every process of a run killed or stopped at every kind of moment
-	$(BIN)/pytest -q tests/kill
+	$(BIN)/pytest -q -m kill
 
 test-vllm: $(VENV)/dev  ## vLLM's engine; its environment of 3.5 GB goes into .venv-vllm
 	$(BIN)/python -m tools.vllm_environment .venv-vllm

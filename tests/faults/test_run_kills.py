@@ -24,6 +24,7 @@ def second(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     return undisturbed(SECOND, tmp_path_factory.mktemp("second"))
 
 
+@pytest.mark.kill
 @pytest.mark.t(49)
 def test_a_run_killed_after_any_change_of_its_disk_ends_with_the_bits_of_one_never_killed(
     every: Undisturbed, tmp_path: Path

@@ -38,6 +38,7 @@ STATES: dict[str, tuple[Callable[[], Method], Callable[[dict[str, Any]], object]
 """A method for each kind of state that is more than the policy's, and whether a checkpoint has it."""
 
 
+@pytest.mark.kill
 def test_in_half_precision(tmp_path: Path) -> None:
     straight = undisturbed(HALF, tmp_path)
     directory = begun(tmp_path / "again", HALF)
@@ -58,6 +59,7 @@ def test_with_an_adapter(tmp_path: Path) -> None:
     assert "model/adapter_model.safetensors" in straight.files
 
 
+@pytest.mark.kill
 def test_with_an_adapter_beside_a_model_of_transformers(tmp_path: Path) -> None:
     """The model's head is its embedding: two names for one tensor, and the checkpoint holds neither."""
     pytest.importorskip("peft")
@@ -100,6 +102,7 @@ def test_with_state_of_a_method(state: str, tmp_path: Path) -> None:
     killed_ends_as(straight, tmp_path / "killed", ("before save", 3))
 
 
+@pytest.mark.kill
 def test_with_the_engines_experts(tmp_path: Path) -> None:
     method = replace(EVERY.method, routing=Routing(replay="engine"), auxiliary=(RouterBalance(0.1),))
     recipe = replace(
@@ -123,6 +126,7 @@ def test_while_the_next_iteration_is_sampled(tmp_path: Path) -> None:
         killed_ends_as(straight, tmp_path / str(number), death)
 
 
+@pytest.mark.kill
 def test_in_the_warm_start(tmp_path: Path) -> None:
     """Killed in its steps, in its first checkpoint, between it and the run, and in the run."""
     rows = tmp_path / "demonstrations.jsonl"

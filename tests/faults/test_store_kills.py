@@ -346,6 +346,7 @@ def cuts(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Folder, int]]:
     return disks
 
 
+@pytest.mark.kill
 @pytest.mark.parametrize("names", ["safe", "live"])
 @pytest.mark.parametrize("content", [least, hollow, torn, most])
 def test_a_run_cut_from_power_at_any_operation_ends_as_an_undisturbed_one(

@@ -28,7 +28,7 @@ class Ahead:
     def __init__(self, pending: list[Pending], generate: Generate, *, lag: int, last: int) -> None:
         self._pending, self._generate, self._lag, self._last = pending, generate, lag, last
         self._tasks: list[asyncio.Task[Rollouts]] = []
-        self._ended = 0.0
+        self._begun = self._ended = 0.0
 
     async def next(self, iteration: int) -> Rollouts:
         """The rollouts of the learner's next iteration. A cancelled call can be repeated."""
@@ -41,6 +41,7 @@ class Ahead:
 
     def begin(self, iteration: int) -> None:
         """Start the sampling that may go on while the learner works on this iteration."""
+        self._begun = time.monotonic()
         self._start(iteration + 1, iteration + self._lag)
 
     async def settle(self) -> None:
@@ -61,9 +62,9 @@ class Ahead:
 
     @property
     def idle(self) -> float:
-        """Seconds since the sampling that has begun has ended; 0 while some goes on, or if there is none."""
+        """Seconds since `begin` in which nothing was left to sample; 0 while some goes on, or if there was nothing."""
         waits = self._tasks and all(task.done() for task in self._tasks)
-        return time.monotonic() - self._ended if waits else 0.0
+        return time.monotonic() - max(self._begun, self._ended) if waits else 0.0
 
     def _start(self, first: int, to: int) -> None:
         """Continue all pending sampling, which is that of `first` and later iterations, and begin that up to `to`."""

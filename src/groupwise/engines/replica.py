@@ -79,6 +79,8 @@ class Replica(Remote):
         if killed:
             self.process.kill()
         code = self.process.wait()
+        # A process closes its connection before it has ended, so that it may end by itself in spite of the signal.
+        killed = killed and code == -signal.SIGKILL
         status = self.cause if killed else f"its process ended with exit code {code}"
         return "\n".join([status, *printed(self.log)])
 

@@ -149,6 +149,15 @@ def test_a_damaged_checkpoint_is_not_exported(run: Path, tmp_path: Path) -> None
     assert find_run_model(run).iteration == 2 and not (tmp_path / "out").exists()
 
 
+def test_a_run_that_is_stopped_before_it_starts_has_a_checkpoint(tmp_path: Path) -> None:
+    control = Control()
+    control.stop("interrupted")
+    run = begun(tmp_path / "run", SMALL)
+    ending = run_from(run, ready(SMALL), control=control, disk=Quick())
+    assert ending.stopped == "interrupted" and "after 0 of 3 iterations; saved." in ending.message
+    assert find_run_model(run).iteration == 0
+
+
 # Extension
 
 

@@ -318,7 +318,7 @@ async def run_loop(
             if not ready.recipe.cluster.sharded:
                 ready.start_learner()
         unfinished = recorder.done < ready.recipe.iterations and not (recorder.stopping or recorder.solved)
-        if not unfinished:
+        if not (unfinished or recorder.done < 0):  # a stop before the first evaluation leaves a checkpoint of it
             return
         with several_ranks(ready, checkpoint):
             await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, recorder, ready.guards, ready.evaluate)

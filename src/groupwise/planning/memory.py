@@ -147,12 +147,6 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
     )
 
 
-def whole_bytes(recipe: Recipe, shape: Shape) -> int:
-    """Bytes of the whole model that rank 0 keeps for its engine beside its shard."""
-    adapter = adapter_weights(shape, recipe.lora) if recipe.lora else 0
-    return (weights_of(shape) + adapter) * BYTES[recipe.machine.dtype]
-
-
 def critics(recipe: Recipe) -> int:
     """The number of value models whose own trunk is trained."""
     parts = [part for _, part in recipe.method.models_in_use]

@@ -61,7 +61,7 @@ from groupwise.models import (
 )
 from groupwise.models.decoder import Sizes
 from groupwise.objective import Clip, Clips, Unclipped
-from groupwise.planning.memory import GIB, Process, host_memory, plan_line, refuse_beyond, run_memory, whole_bytes
+from groupwise.planning.memory import BYTES, GIB, Process, host_memory, plan_line, refuse_beyond, run_memory
 from groupwise.rollout import Native, check_columns
 from groupwise.runs.checkpoints import plain_json
 from groupwise.runs.phases import KEY
@@ -505,7 +505,8 @@ def check_memory(recipe: Recipe, shape: Shape, context: int) -> str:
         return plan_line(recipe, memory)
     if recipe.cluster.sharded:
         first, other = (run_memory(recipe, shape, context, Process(samples=s, ranks=ranks)) for s in (True, False))
-        first = replace(first, process=first.process + whole_bytes(recipe, shape))
+        whole = first.total * BYTES[recipe.machine.dtype]  # the model that rank 0 keeps for its engine
+        first = replace(first, process=first.process + whole)
         refuse_beyond(first, available - (ranks - 1) * other.peak, f"rank 0 of {ranks} ranks")
         return f"{plan_line(recipe, first)} in rank 0, {other.peak / GIB:.1f} GiB in each other rank"
     refuse_beyond(memory, available // ranks, f"each of {ranks} ranks")

@@ -1,5 +1,6 @@
 """Shapes and types are checked in tests only: every annotation of the package is enforced here."""
 
+import gc
 import os
 import shutil
 import sys
@@ -29,6 +30,12 @@ CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
 )
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector leaves out what imports and the collection made: it would walk a million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

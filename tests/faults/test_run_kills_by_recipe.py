@@ -49,6 +49,7 @@ def test_in_half_precision(tmp_path: Path) -> None:
     assert {model.get_tensor(name).dtype for name in model.keys()} == {torch.bfloat16}  # noqa: SIM118
 
 
+@pytest.mark.kill
 def test_with_an_adapter(tmp_path: Path) -> None:
     """Its checkpoints hold the adapter, of the policy and of the reference, and nothing of the base."""
     pytest.importorskip("peft")

@@ -143,12 +143,13 @@ def moments(names: list[str]) -> Iterator[tuple[int, str]]:
     yield len(names), "after"
 
 
-def test_a_run_killed_at_any_operation_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.kill)])
+def test_a_run_killed_at_any_operation_ends_as_an_undisturbed_one(tmp_path: Path, stride: int) -> None:
     straight, names = undisturbed(tmp_path / "straight", 5)
     assert set(names) >= {"mkdir", "write", "append", "sync", "replace", "remove"}
     points = list(moments(names))
     assert len(points) > 100
-    for number, moment in points:
+    for number, moment in points[::stride]:
         run = tmp_path / f"{number}-{moment}"
         run.mkdir()
         assert killed(lambda run=run, n=number, m=moment: train(run, 5, Dying(n, m)))

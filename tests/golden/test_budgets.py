@@ -192,6 +192,11 @@ def test_the_budget_is_spent_exactly():
         assert sum(Knapsack(most=12).allocate(rates, 8)) == 8 * len(rates)
 
 
+def test_unsolved_prompts_get_most_answers_and_the_rest_goes_to_mixed_ones():
+    """A rate of 0.5 needs 3 answers, so 11 of the 16 are spare: 7 fit at the unsolved prompt, beside its 2."""
+    assert Knapsack(most=9).allocate([0.0, 0.5], 8) == [9, 7]
+
+
 def test_rates_are_of_the_newest_outcomes():
     part, task = Knapsack(), NumberedTask(1)
     state = part.init(task, 0)

@@ -30,20 +30,17 @@ class TurnGroups:
         states: dict[Hashable, int] = {}
         state: list[int] = []
         reward: list[float] = []
-        turn_of: list[list[int]] = []
         for sample, group, r in zip(b.samples, b.groups.index.tolist(), b.reward.tolist()):
-            end, turn = 0, [-1] * len(sample.tokens)
+            end = 0
             for k, (first, last) in enumerate(sample.turns):
-                turn[first:last] = [len(state)] * (last - first)
                 state.append(states.setdefault((group, k > 0, sample.tokens[end:first]), len(states)))
                 reward.append(r * self.gamma ** (len(sample.turns) - 1 - k))
                 end = last
-            turn_of.append(turn)
         device = b.place.device
-        turns = Segments(torch.tensor(state, dtype=torch.long, device=device), len(states))
+        same = Segments(torch.tensor(state, dtype=torch.long, device=device), len(states))
         rewards = torch.tensor(reward, dtype=x.dtype, device=device)
-        z = turns.zscore(rewards, ddof=1, eps=1e-6) if self.divide else turns.away(rewards)
-        return b.sequences.spread(x) + self.omega * z[b.at_trained(turn_of, torch.long)]
+        z = same.zscore(rewards, ddof=1, eps=1e-6) if self.divide else same.away(rewards)
+        return b.sequences.spread(x) + self.omega * z[b.turns.index]
 
 
 @dataclass(frozen=True, slots=True)

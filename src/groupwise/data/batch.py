@@ -155,6 +155,19 @@ class Batch:
         """Which tokens belong to which group."""
         return self.sequences.then(self.groups)
 
+    @property
+    def turns(self) -> Segments:
+        """Which tokens belong to which turn of the model. Turns are numbered through the step, sample by sample."""
+        rows: list[list[int]] = []
+        count = 0
+        for sample in self.samples:
+            row = [-1] * len(sample.tokens)  # no trained token lies outside of a turn
+            for first, last in sample.turns:
+                row[first:last] = [count] * (last - first)
+                count += 1
+            rows.append(row)
+        return Segments(self.at_trained(rows, torch.long), count)
+
     def by(self, column: str) -> Segments:
         """Segments of samples by an integer column: `batch.by("outcome").mean(lengths)` has one mean per outcome."""
         label = getattr(self, column)

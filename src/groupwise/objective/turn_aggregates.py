@@ -1,10 +1,9 @@
 """Aggregates of conversations: every turn of the model has the same weight."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Segments
+from groupwise.data import Batch
 
 SOCKET = "Aggregate"
 __all__ = ["turn_mean"]
@@ -15,13 +14,5 @@ def turn_mean(step: Batch) -> Float[Tensor, " n"]:
 
     Selective Rollout, 2026. In an answer of one turn it equals `sequence_mean`.
     """
-    rows: list[list[int]] = []
-    count = 0
-    for sample in step.samples:
-        turn = [-1] * len(sample.tokens)
-        for first, last in sample.turns:
-            turn[first:last] = [count] * (last - first)
-            count += 1
-        rows.append(turn)
-    turns = Segments(step.at_trained(rows, torch.long), count)
+    turns = step.turns
     return turns.spread(1 / turns.size(step.advantage).clamp(min=1)) / max(turns.live, 1)

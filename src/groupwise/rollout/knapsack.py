@@ -1,6 +1,7 @@
 """`Knapsack`: a curriculum that distributes the answers of a batch over its prompts by their estimated value."""
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
@@ -77,14 +78,14 @@ class Knapsack:
         mixed = {i: p for i, p in enumerate(rates) if p is not None and 0 < p < 1}
         never = [i for i, p in enumerate(rates) if p == 0]
         sizes = [mean if p is None else self.least for p in rates]
-        left = mean * len(rates) - sum(sizes)
+        total = mean * len(rates)
         if not mixed:
-            return spread(sizes, never, left) if never else [mean] * len(rates)
+            return spread(sizes, never, total) if never else [mean] * len(rates)
         others = never or [i for i in range(len(rates)) if i not in mixed]
-        surplus = max(left - sum(map(self.enough, mixed.values())), 0) if others else 0
-        spread(sizes, others, surplus)
-        unplaced = give_greedily(sizes, mixed, left - surplus, lambda i, n: further_worth(n, mixed[i]), self.most)
-        return spread(sizes, list(mixed), unplaced)
+        surplus = max(total - sum(sizes) - sum(map(self.enough, mixed.values())), 0)
+        sizes = spread(sizes, others, sum(sizes) + surplus, self.most)
+        give_greedily(sizes, mixed, total - sum(sizes), lambda i, n: further_worth(n, mixed[i]), self.most)
+        return spread(sizes, list(mixed), total)
 
     def enough(self, p: float) -> int:
         """The group size, rounded down, that has the rarer outcome with probability `confidence`; at most `most`."""
@@ -105,8 +106,14 @@ def further_worth(n: int, p: float) -> float:
     return worth(n + 1, p) - worth(n, p)
 
 
-def spread(sizes: list[int], places: Sequence[int], answers: int) -> list[int]:
-    """Distribute answers over these prompts as evenly as possible, by increasing `sizes`, which is returned."""
+def spread(sizes: Sequence[int], places: Sequence[int], total: int, most: int = sys.maxsize) -> list[int]:
+    """The sizes, with those at `places` increased as evenly as possible until they sum to `total`; none above `most`.
+
+    >>> spread([2, 2, 8], [0, 1], 15), spread([2, 2, 8], [0, 1], 15, most=3)
+    ([4, 3, 8], [3, 3, 8])
+    """
+    larger, answers = list(sizes), total - sum(sizes)
     for k, i in enumerate(places):
-        sizes[i] += answers // len(places) + (k < answers % len(places))
-    return sizes
+        share = answers // len(places) + (k < answers % len(places))
+        larger[i] = max(min(sizes[i] + share, most), sizes[i])
+    return larger

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
-from groupwise.data import Draw, Rollout, Task
+from groupwise.data import Draw, Outcome, Rollout, Task
 from groupwise.rollout.curriculum import Shuffled, ShuffledState
 
 SOCKET = "Curriculum"
@@ -22,7 +22,8 @@ class RecentState(TypedDict):
 class RecentRewards:
     """Draws prompts in random order, and passes the mean score of the last `window` rounds on, as `Draw.memo["mean"]`.
 
-    The replay buffer of rewards of Reg-GRPO, arXiv:2506.07464. The first draws carry no mean.
+    The replay buffer of rewards of Reg-GRPO, arXiv:2506.07464. The first draws carry no mean. Unverifiable answers do
+    not count.
     """
 
     window: int = 50
@@ -37,7 +38,8 @@ class RecentRewards:
         return RecentState(shuffled=shuffled, means=means), [replace(draw, memo=memo) for draw in draws]
 
     def observe(self, state: RecentState, rollouts: Sequence[Rollout]) -> RecentState:
-        scores = [s.verdict.value for r in rollouts for s in r.samples if s.verdict is not None and s.role == "answer"]
+        verdicts = [s.verdict for r in rollouts for s in r.samples if s.verdict is not None and s.role == "answer"]
+        scores = [verdict.value for verdict in verdicts if verdict.outcome is not Outcome.unverifiable]
         means = [*state["means"], sum(scores) / len(scores)][-self.window :] if scores else state["means"]
         return RecentState(shuffled=state["shuffled"], means=means)
 

@@ -32,20 +32,20 @@ class Sums:
 
     encode: Callable[[str], Ids]
     sizes: Mapping[int, int]
-    training: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+    problems: tuple[str, ...] = field(init=False, repr=False, compare=False)
     held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         training = [first_problems(operands, size, held_out=False) for operands, size in self.sizes.items()]
         held_out = [first_problems(operands, size // HELD_OUT, held_out=True) for operands, size in self.sizes.items()]
-        object.__setattr__(self, "training", tuple(map(self._prompt, in_turns(training))))
+        object.__setattr__(self, "problems", tuple(in_turns(training)))
         object.__setattr__(self, "held_out", tuple(map(self._prompt, in_turns(held_out))))
 
     def __len__(self) -> int:
-        return len(self.training)
+        return len(self.problems)
 
     def __getitem__(self, index: int) -> Prompt:
-        return self.training[index]
+        return self._prompt(self.problems[index])
 
     def _prompt(self, problem: str) -> Prompt:
         return Prompt(id=problem, context=self.encode(problem), text=problem, row=worked(problem))

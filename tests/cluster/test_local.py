@@ -27,8 +27,8 @@ def test_the_cause_comes_before_its_consequence() -> None:
     """Rank 1 only lost its connection; rank 2 was killed."""
     lost, killed = f"import sys; sys.exit({WorkerLost.code})", "import os; os.kill(os.getpid(), 9)"
     with LocalProcesses({"rank 1": ["-c", lost], "rank 2": ["-c", killed]}, os.environ) as processes:
-        for process, _ in processes._started.values():
-            process.wait(DEADLINE)
+        for child in processes._started.values():
+            child.process.wait(DEADLINE)
         with pytest.raises(WorkerLost, match="rank 2 was killed by SIGKILL"):
             processes.check()
 

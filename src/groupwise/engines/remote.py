@@ -7,7 +7,7 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -57,7 +57,7 @@ class Remote:
     async def connect(
         cls, address: Path | TlsAddress, *, secret: bytes = b"", deadline: float = 60.0,
         expected: Identity | None = None,
-    ) -> "Remote":  # fmt: skip
+    ) -> Self:  # fmt: skip
         """Connect to an engine that `groupwise serve` started. `EngineLost` if no process listens there.
 
         `Usage` for another secret or certificate than that of a TLS address, and for another engine than `expected`.

@@ -23,7 +23,7 @@ class Child:
     """
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], *, bound: bool = False) -> None:
-        self.log = tempfile.TemporaryFile()  # noqa: SIM115: it lives as long as this object
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115
         prefix = ["-P", "-m", __name__, str(os.getpid())] if bound else []
         self.process = subprocess.Popen(
             [sys.executable, *prefix, *arguments],

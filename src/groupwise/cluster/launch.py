@@ -1,5 +1,6 @@
 """Checks that a recipe's launcher has something to start, or was given it."""
 
+from groupwise.cluster.ray import library
 from groupwise.config.recipe import Recipe
 from groupwise.data import Usage
 from groupwise.engines.served import Served
@@ -9,7 +10,10 @@ LOCAL = "--cluster.launch local"
 
 
 def check_launch(recipe: Recipe) -> None:
-    """`Usage` for engines or ranks that `cluster.launch` cannot start, or that it was not given."""
+    """`Usage` for engines or ranks that `cluster.launch` cannot start, or that it was not given.
+
+    `MissingRequirement` without Ray, if it is the launcher.
+    """
     launch, engine, ranks = recipe.cluster.launch, recipe.engine, recipe.cluster.ranks
     if launch == "local":
         return
@@ -23,6 +27,7 @@ def check_launch(recipe: Recipe) -> None:
             fix = "name engines: engine = { kind = 'Served', replicas = 0, addresses = [...] }; or set cluster.ranks"
             raise Usage(f"{what}, but there are no addresses of engines, and one rank", fix=fix)
         return
+    library()
     if ranks == 1 and not replicas:
         fix = f"use engines in other processes: --engine.kind Served; or {LOCAL}"
         raise Usage(f"{what}, but there is nothing to start: no replicas, and one rank", fix=fix)

@@ -12,12 +12,12 @@ import secrets
 import socket
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from groupwise.cluster.child import Child
 from groupwise.cluster.processes import GRACE, Death, Processes
@@ -41,16 +41,22 @@ LOOK = 0.1
 """Seconds between two looks at the output of a process that starts."""
 
 
+def library() -> Any:
+    """The module of Ray. `MissingRequirement` without it."""
+    try:
+        import ray  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        fix = "pip install 'groupwise[ray]', here and on each node; or use --cluster.launch local"
+        raise MissingRequirement("cluster.launch is ray, and Ray is not installed", fix=fix) from error
+    return ray
+
+
 def connected() -> Any:
     """The module of Ray, connected to the cluster of RAY_ADDRESS, or to that which runs on this host.
 
     `MissingRequirement` without Ray, `Usage` without a cluster.
     """
-    try:
-        import ray  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        fix = "pip install 'groupwise[ray]', here and on each node; or use cluster.launch = 'local'"
-        raise MissingRequirement("cluster.launch is ray, and Ray is not installed", fix=fix) from error
+    ray = library()
     if ray.is_initialized():
         return ray
     address = os.environ.get(ADDRESS, "auto")
@@ -100,10 +106,8 @@ class Places:
 
     def __init__(self, ray: Any, what: str, count: int, needs: Needs, strategy: str) -> None:
         self.ray, self.needs = ray, needs
-        from ray.util import placement_group as groups  # pyright: ignore[reportMissingImports]
-
-        self.group = groups.placement_group([needs.bundle] * count, strategy=strategy)
-        self._end = weakref.finalize(self, _remove, ray, groups, self.group)
+        self.group = ray.util.placement_group([needs.bundle] * count, strategy=strategy)
+        self._end = weakref.finalize(self, _remove, ray, self.group)
         if not self.group.wait(PLACED):
             evidence = "\n".join([f"asked: {count} x {described(needs.bundle)}", *free(ray)])
             self.close()
@@ -112,9 +116,7 @@ class Places:
 
     def host(self, index: int) -> str:
         """The address of the node that has a bundle. `EngineLost` while none has it."""
-        from ray.util import placement_group as groups  # pyright: ignore[reportMissingImports]
-
-        node = groups.placement_group_table(self.group)["bundles_to_node_id"].get(index)
+        node = self.ray.util.placement_group_table(self.group)["bundles_to_node_id"].get(index)
         for alive in self.ray.nodes():
             if alive["NodeID"] == node and alive["Alive"]:
                 return alive["NodeManagerAddress"]
@@ -122,9 +124,9 @@ class Places:
 
     def start(self, index: int, arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
         """The actor of a new process in a bundle. The process ends with it."""
-        from ray.util import scheduling_strategies as strategies  # pyright: ignore[reportMissingImports]
-
-        strategy = strategies.PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=index)
+        strategy = self.ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
+            self.group, placement_group_bundle_index=index
+        )
         actor = self.ray.remote(Child).options(
             num_cpus=self.needs.cpus, num_gpus=self.needs.gpus, max_restarts=0, scheduling_strategy=strategy
         )
@@ -133,15 +135,13 @@ class Places:
 
     def end(self, actor: Any) -> Death | None:
         """End an actor with its process; returns how that had ended before, None if it had not."""
-        from ray import exceptions  # pyright: ignore[reportMissingImports]
-
         try:
             code, lines = self.ray.get(actor.end.remote(GRACE), timeout=REPLY)
             return None if code is None else Death(code, lines)
-        except exceptions.RayError as error:
+        except self.ray.exceptions.RayError as error:
             return lost(error)
         finally:
-            with suppress(exceptions.RayError, ValueError):
+            with suppress(self.ray.exceptions.RayError, ValueError):
                 self.ray.kill(actor)
 
     def close(self) -> None:
@@ -149,9 +149,9 @@ class Places:
         self._end()
 
 
-def _remove(ray: Any, groups: Any, group: Any) -> None:
+def _remove(ray: Any, group: Any) -> None:
     if ray.is_initialized():  # otherwise Ray has freed them, and this call would start a cluster
-        groups.remove_placement_group(group)
+        ray.util.remove_placement_group(group)
 
 
 def lost(error: Exception) -> Death:
@@ -183,7 +183,7 @@ class RayProcesses(Processes):
         self._arguments, self._environment, self._needs = arguments, dict(environment), needs
         self._actors: dict[str, Any] = {}
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "RayProcesses":
         self._ray = connected()
         names = ", ".join(self._arguments)
         self._places = Places(self._ray, names, len(self._arguments), self._needs, "PACK")
@@ -207,11 +207,9 @@ class RayProcesses(Processes):
         return {name: death for name, death in found.items() if death is not None}
 
     def _death(self, actor: Any) -> Death | None:
-        from ray import exceptions  # pyright: ignore[reportMissingImports]
-
         try:
             code, lines = self._ray.get(actor.status.remote(), timeout=REPLY)
-        except exceptions.RayError as error:
+        except self._ray.exceptions.RayError as error:
             return lost(error)
         return None if code is None else Death(code, lines)
 
@@ -221,11 +219,13 @@ class RayReplica(Remote):
 
     places: Places
     actor: Any
+    on_end: Callable[[], None]
 
     def end(self) -> str:
         """End the process with its actor; returns how it ended, with its last lines of output."""
         self.close()
         death = self.places.end(self.actor)
+        self.on_end()
         return "\n".join([f"its process {death}", *death.lines]) if death else self.cause
 
 
@@ -240,11 +240,19 @@ class RayReplicas:
         self._model = str(Path(recipe.model).absolute()) if os.path.isdir(recipe.model) else recipe.model
         self._secret = secrets.token_hex(32)
         self._places: Places | None = None
+        self._count = 0
         self._lock = threading.Lock()
 
     async def __call__(self, program: Program, number: int, deadline: float) -> RayReplica:
         """Start a replica, and connect to it. `EngineLost` with its last lines if it does not start."""
-        places = await asyncio.to_thread(self._placed)
+        self._count += 1
+        try:
+            return await self._started(await asyncio.to_thread(self._placed), program, number, deadline)
+        except BaseException:
+            self._free()
+            raise
+
+    async def _started(self, places: Places, program: Program, number: int, deadline: float) -> RayReplica:
         settings = replace(program.settings, directory=self._model)
         arguments = ["-m", MODULE, json.dumps(asdict(settings)), places.host(number)]
         actor = places.start(number, arguments, {VARIABLE: self._secret})
@@ -256,8 +264,20 @@ class RayReplicas:
         except BaseException:
             places.end(actor)
             raise
-        replica.places, replica.actor = places, actor
+        replica.places, replica.actor, replica.on_end = places, actor, self._ended
         return replica
+
+    def _ended(self) -> None:
+        """A replica has ended. Its place is kept for the next one, unless the run ends and cancels its tasks."""
+        task = asyncio.current_task()
+        self._free(keep=task is None or not task.cancelling())
+
+    def _free(self, *, keep: bool = False) -> None:
+        """Count a replica less. Without any, free the places unless they are to `keep`; a next start asks again."""
+        self._count -= 1
+        if not (self._count or keep) and self._places is not None:
+            self._places.close()
+            self._places = None
 
     def _placed(self) -> Places:
         with self._lock:
@@ -267,8 +287,6 @@ class RayReplicas:
 
     async def _address(self, actor: Any, number: int) -> TlsAddress:
         """Where the engine of a new process listens, once it does."""
-        from ray import exceptions  # pyright: ignore[reportMissingImports]
-
         failed = f"replica {number} did not start"
         try:
             async with asyncio.timeout(START):
@@ -282,7 +300,7 @@ class RayReplicas:
                     await asyncio.sleep(LOOK)
         except TimeoutError:
             raise EngineLost(failed, evidence=f"it printed no address within {START:g} s") from None
-        except exceptions.RayError as error:
+        except self._ray.exceptions.RayError as error:
             raise EngineLost(failed, evidence="\n".join(lost(error).lines)) from error
 
 

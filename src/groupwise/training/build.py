@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from groupwise.cluster.ray import RayReplicas
 from groupwise.config.devices import device_label, device_of, resolved
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import Use
@@ -270,8 +271,6 @@ def build_engine(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> Engine:
     """The engine of a recipe. Ray starts its replicas if it is the recipe's launcher."""
     engine, experts = recipe.engine, mixture(model) if recipe.method.routing.replay == "engine" else None
     if recipe.cluster.launch == "ray" and isinstance(engine, Served) and engine.replicas:
-        from groupwise.cluster.ray import RayReplicas  # only a run that uses Ray imports it
-
         launch = RayReplicas(recipe, engine.replicas)
         return engine.fleet(model, tokenizer, seed=recipe.seed, experts=experts, launch=launch)
     return engine.build(model, tokenizer, seed=recipe.seed, experts=experts)

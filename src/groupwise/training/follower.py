@@ -20,6 +20,7 @@ from groupwise.cluster.given import GivenProcesses, GivenRank
 from groupwise.cluster.interface import interface_towards
 from groupwise.cluster.local import LocalProcesses
 from groupwise.cluster.processes import GRACE, Processes
+from groupwise.cluster.ray import Needs, RayProcesses, node_address
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Cluster, Recipe
 from groupwise.config.text import at, read_recipe, write
@@ -71,8 +72,6 @@ def rank_store(recipe: Recipe) -> Iterator[Meeting | None]:
         return
     host, port = LOOPBACK, 0
     if cluster.launch == "ray":
-        from groupwise.cluster.ray import node_address  # only a run that uses Ray imports it
-
         host = node_address()
     elif cluster.launch == "given":
         place = GivenRank.read(cluster.ranks)
@@ -128,8 +127,6 @@ def processes_of(ready: Runtime, meeting: Meeting) -> Processes:
     arguments = {name: ["-m", MODULE, json.dumps({"rank": i, **settings})] for i, name in enumerate(names, 1)}
     environment = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
     if cluster.launch == "ray":
-        from groupwise.cluster.ray import Needs, RayProcesses  # only a run that uses Ray imports it
-
         return RayProcesses(arguments, environment, Needs(ready.recipe.machine.threads))
     return LocalProcesses(arguments, environment)
 

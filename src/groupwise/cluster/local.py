@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from groupwise.cluster.child import Child
+from groupwise.cluster.held_process import HeldProcess
 from groupwise.cluster.processes import Death, Processes
 
 
@@ -15,11 +15,11 @@ class LocalProcesses(Processes):
 
     def __init__(self, arguments: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> None:
         self._arguments, self._environment = arguments, dict(environment)
-        self._started: dict[str, Child] = {}
+        self._started: dict[str, HeldProcess] = {}
 
     def __enter__(self) -> "LocalProcesses":
         for name, arguments in self._arguments.items():
-            self._started[name] = Child(arguments, self._environment)
+            self._started[name] = HeldProcess(arguments, self._environment)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:

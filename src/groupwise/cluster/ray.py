@@ -1,6 +1,6 @@
 """Ray as the launcher of a run's other processes. The only file that imports Ray.
 
-Ray holds the places, one bundle of a placement group for each process, and in each an actor of `Child`, which starts
+Ray holds the places, one bundle of a placement group for each process. In each bundle an actor, a `HeldProcess`, starts
 the process, has its output, and ends it. Samples, weights and gradients go over our own connections. A lost replica is
 started again by its fleet, which bounds that, in the same bundle; Ray moves the bundles of a lost node to another one.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from groupwise.cluster.child import Child
+from groupwise.cluster.held_process import HeldProcess
 from groupwise.cluster.processes import GRACE, Death, Processes
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
@@ -101,7 +101,7 @@ class Needs:
 class Places:
     """A placement group of `count` equal bundles. `close`, or the end of this process, frees them.
 
-    `Usage` with what is there, if Ray finds no place for them within `PLACED` seconds.
+    If Ray finds no place for them within `PLACED` seconds, `Usage` lists the nodes and their resources.
     """
 
     def __init__(self, ray: Any, what: str, count: int, needs: Needs, strategy: str) -> None:
@@ -127,7 +127,7 @@ class Places:
         strategy = self.ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
             self.group, placement_group_bundle_index=index
         )
-        actor = self.ray.remote(Child).options(
+        actor = self.ray.remote(HeldProcess).options(
             num_cpus=self.needs.cpus, num_gpus=self.needs.gpus, max_restarts=0, scheduling_strategy=strategy
         )
         threads = {"OMP_NUM_THREADS": str(self.needs.cpus)}
@@ -220,13 +220,16 @@ class RayReplica(Remote):
     places: Places
     actor: Any
     on_end: Callable[[], None]
+    ending = ""
 
     def end(self) -> str:
-        """End the process with its actor; returns how it ended, with its last lines of output."""
+        """End the process with its actor, once; returns how it ended, with its last lines of output."""
         self.close()
-        death = self.places.end(self.actor)
-        self.on_end()
-        return "\n".join([f"its process {death}", *death.lines]) if death else self.cause
+        if not self.ending:
+            death = self.places.end(self.actor)
+            self.ending = "\n".join([f"its process {death}", *death.lines]) if death else self.cause
+            self.on_end()
+        return self.ending
 
 
 class RayReplicas:

@@ -8,7 +8,7 @@ has the same bits on every rank and for every number of ranks.
 import copy
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol, TypeVar, runtime_checkable
@@ -277,13 +277,18 @@ class Replicas(_WholeModels):
             size = int(self._store.get(key))
         except dist.DistNetworkError:  # the connection is closed
             return None
+        if not size:
+            return None
         content = torch.empty(size, dtype=torch.uint8)
         with self.errors("rank 0", "a message"):
             dist.recv(content, 0)
         return content.numpy().tobytes()
 
     def close(self) -> None:
-        """Close the connections. The other ranks see that and end."""
+        """Close the connections. The other ranks end: an empty message tells them, or else the closed connection."""
+        if self.rank == 0:
+            with suppress(dist.DistError, RuntimeError):
+                self._store.set(f"message/{self._messages}", "0")
         if dist.is_initialized():
             dist.destroy_process_group()
         del self._store

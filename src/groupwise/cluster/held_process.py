@@ -1,6 +1,6 @@
 """One process with its output, held by the process that starts it: the run itself, or a worker of a cluster.
 
-    python -m groupwise.cluster.child PARENT ARGUMENT...
+    python -m groupwise.cluster.held_process PARENT ARGUMENT...
 
 As a program, it becomes a Python process with these arguments, which the kernel ends with its parent.
 """
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from groupwise.sandbox.processes import end_with_parent, last_lines
 
 
-class Child:
+class HeldProcess:
     """A Python process. Its output goes to an unnamed file, whose last lines an error shows.
 
     It gets no signals of the terminal. If it is `bound`, the kernel kills it when this process dies. `environment` is

@@ -23,7 +23,7 @@ from groupwise.cluster.held_process import HeldProcess
 from groupwise.cluster.processes import GRACE, Death, Processes
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
-from groupwise.data import EngineLost, MissingRequirement, Usage
+from groupwise.data import EngineLost, MissingRequirement, Usage, WorkerLost
 from groupwise.engines.remote import Remote
 from groupwise.engines.replica import START, Program
 from groupwise.engines.replica_tls import MODULE, printed_address
@@ -35,8 +35,8 @@ REACH = 10.0
 """Seconds in which the head of a cluster must accept a connection."""
 PLACED = 60.0
 """Seconds in which Ray must find the places of a run's processes."""
-REPLY = 10.0
-"""Seconds in which an actor must answer."""
+REPLY = 30.0
+"""Seconds in which an actor must answer, once it has started."""
 LOOK = 0.1
 """Seconds between two looks at the output of a process that starts."""
 
@@ -189,6 +189,11 @@ class RayProcesses(Processes):
         self._places = Places(self._ray, names, len(self._arguments), self._needs, "PACK")
         for index, (name, arguments) in enumerate(self._arguments.items()):
             self._actors[name] = self._places.start(index, arguments, self._environment)
+        try:
+            self._ray.get([actor.pid.remote() for actor in self._actors.values()], timeout=START)
+        except self._ray.exceptions.RayError as error:
+            self.__exit__(None, None, None)
+            raise WorkerLost(f"Ray did not start {names}", evidence="\n".join(lost(error).lines)) from error
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -5,13 +5,13 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: train test test-slow test-kill test-vllm lint docs site model hinted_sums blank seeds laptop atlas bench bench-full clean
+.PHONY: train test test-slow test-kill test-vllm test-ray lint docs site model hinted_sums blank seeds laptop atlas bench bench-full clean
 
 train: $(VENV)/base
 	$(BIN)/groupwise train
 
 test: $(VENV)/dev
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not kill and not vllm"
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not kill and not vllm and not ray"
 
 test-slow: $(VENV)/dev
 	$(BIN)/pytest -q -m slow
@@ -22,6 +22,9 @@ test-kill: $(VENV)/dev  ## every process of a run killed or stopped at every kin
 test-vllm: $(VENV)/dev  ## vLLM's engine; its environment of 3.5 GB goes into .venv-vllm
 	$(BIN)/python -m tools.vllm_environment .venv-vllm
 	$(BIN)/pytest -q -m vllm tests/engines/test_vllm.py
+
+test-ray: .venv-ray/ray  ## Ray as the launcher, in an environment of 1.4 GB
+	.venv-ray/bin/pytest -q -m ray tests/cluster/test_ray.py
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -78,6 +81,11 @@ $(VENV)/bench: $(VENV)/base
 
 $(VENV)/site: $(VENV)/base
 	$(BIN)/pip install -q -c constraints.txt -e '.[site]'
+	@touch $@
+
+.venv-ray/ray: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/pip install -q -c constraints.txt -e '.[ray]' beartype hypothesis pytest pytest-timeout
 	@touch $@
 
 clean:

@@ -1,12 +1,18 @@
 """Processes of a run on this host: they end with it, and an error shows why one died."""
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from groupwise.cluster.held_process import HeldProcess
 from groupwise.cluster.local import LocalProcesses
+from groupwise.cluster.processes import Death
 from groupwise.data import WorkerLost
+from tests.engines.test_processes import wait_until_gone
 
 SLEEP = ["-c", "import time; time.sleep(60)"]
 DEADLINE = 20.0
@@ -27,8 +33,8 @@ def test_the_cause_comes_before_its_consequence() -> None:
     """Rank 1 only lost its connection; rank 2 was killed."""
     lost, killed = f"import sys; sys.exit({WorkerLost.code})", "import os; os.kill(os.getpid(), 9)"
     with LocalProcesses({"rank 1": ["-c", lost], "rank 2": ["-c", killed]}, os.environ) as processes:
-        for process, _ in processes._started.values():
-            process.wait(DEADLINE)
+        for child in processes._started.values():
+            child.process.wait(DEADLINE)
         with pytest.raises(WorkerLost, match="rank 2 was killed by SIGKILL"):
             processes.check()
 
@@ -37,3 +43,36 @@ def test_a_process_that_is_not_ready_in_time() -> None:
     with LocalProcesses({"rank 1": SLEEP}, os.environ) as processes, pytest.raises(WorkerLost, match="not ready after"):
         processes.check(patience=0.1)
         processes.wait_until(lambda: False, 0.1)
+
+
+def test_the_end_of_a_child_is_its_own_or_that_of_the_caller() -> None:
+    own, asleep, stopped = HeldProcess(["-c", "print(1); exit(3)"], {}), HeldProcess(SLEEP, {}), HeldProcess(SLEEP, {})
+    own.process.wait(DEADLINE)
+    os.kill(stopped.pid(), signal.SIGSTOP)
+    assert own.status() == own.end() == (3, ["1"])
+    assert asleep.status()[0] is None and asleep.end(DEADLINE)[0] is None
+    assert stopped.end(0.1)[0] is None and stopped.process.returncode == -signal.SIGKILL
+    assert str(Death(-9)) == "was killed by SIGKILL" and str(Death(0, cause="NodeDied")) == "was lost: NodeDied"
+
+
+HOLDER = """
+import time
+from groupwise.cluster.held_process import HeldProcess
+child = HeldProcess(["-c", "print('ready', flush=True); import time; time.sleep(600)"], {}, bound=True)
+while not child.status()[1]:
+    time.sleep(0.01)
+print(child.pid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_a_bound_child_ends_with_a_killed_parent() -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    pid = int(holder.stdout.readline())
+    os.kill(pid, signal.SIGSTOP)
+    holder.kill()
+    holder.wait(DEADLINE)
+    holder.stdout.close()
+    wait_until_gone([pid])

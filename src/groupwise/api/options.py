@@ -16,8 +16,8 @@ class RunOptions:
     the call or the command line that a start records. A start puts its directory into `out`, by the `name` or that of
     the recipe. A continuation with `strict` fails at a damaged
     checkpoint, with `changed` accepts a changed reward, recipe, tokenizer or template, and with `iterations` extends
-    the run, and with `ranks` and `shard` continues on so many processes, with whole or sharded weights. `Usage` for a
-    value of the wrong type.
+    the run, and with `ranks`, `shard` and `launch` continues on so many processes, with whole or sharded weights, and
+    with another launcher. `Usage` for a value of the wrong type.
     """
 
     allowed: Permissions = Permissions()  # noqa: RUF009
@@ -30,6 +30,7 @@ class RunOptions:
     iterations: int | None = None
     ranks: int | None = None
     shard: Literal["none", "full"] | None = None
+    launch: Literal["local", "given", "ray"] | None = None
 
     def __post_init__(self) -> None:
         check_types(self)

@@ -81,14 +81,14 @@ def proceed(
         newest = runs_in(run)[-1]  # it has the files that were accepted last
         info = RunInfo.read(newest) if not phases or newest != run else None
         use = recorded_code(run, info, reward, options)
-        if phases and (options.ranks is not None or options.shard is not None):
+        if phases and any(option is not None for option in (options.ranks, options.shard, options.launch)):
             fix = f"continue one phase: groupwise resume {phases[-1]} --ranks {options.ranks or 1}"
             raise Usage(f"{run} has phases, and each has its own number of ranks", fix=fix)
         if phases and options.iterations is None:
             how: dict[str, Any] = {"strict": options.strict, "changed": options.changed, "control": control}
             command = info.command if info else options.command
             return run_phases(run, use, finish, print_note, options.stop_after, command=command, **how)
-        ready = reopen(run, use, options.iterations, options.ranks, options.shard)
+        ready = reopen(run, use, options.iterations, options.ranks, options.shard, options.launch)
         for line in notices_of(ready.verifier):
             print_note(line)
         return train(run, ready, options, finish, control)

@@ -87,6 +87,7 @@ def resume(
     iterations: int | None = None,
     ranks: int | None = None,
     shard: Literal["none", "full"] | None = None,
+    launch: Literal["local", "given", "ray"] | None = None,
     stop_after: float | None = None,
     on_iteration: OnIteration | None = None,
     unsafe_local_exec: bool = False,
@@ -95,7 +96,8 @@ def resume(
     judges: Sequence[str] = (),
 ) -> Run:
     """Continue a run from its newest checkpoint, and return it. `iterations` is the new total number of iterations.
-    `ranks` is the number of the learner's processes this time; it divides the run's lanes. `shard` is `cluster.shard`.
+    `ranks` is the number of the learner's processes this time; it divides the run's lanes. `shard` and
+    `launch` are those of `cluster`.
 
     `reward` is the reward that the run was started with, if it was a function. `changed` accepts a changed reward,
     recipe, tokenizer or template. The other arguments are those of `train`. A run of phases continues with its first
@@ -108,7 +110,7 @@ def resume(
     )
     options = RunOptions(
         allowed=allowed, stop_after=stop_after, command="gw.resume(...)",
-        strict=strict, changed=changed, iterations=iterations, ranks=ranks, shard=shard,
+        strict=strict, changed=changed, iterations=iterations, ranks=ranks, shard=shard, launch=launch,
     )  # fmt: skip
     control = control_of(on_iteration)
 

@@ -22,7 +22,7 @@ fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` expl
   engine            rows cache_tokens max_gap
   optimizer         lr betas eps weight_decay clip warmup decay
   machine           device dtype threads microbatch_tokens recompute compile deadline verdict_deadline
-  cluster           ranks lanes shard lag deadline
+  cluster           launch ranks lanes shard lag deadline
   evaluate          every problems samples strategy best
   save              every keep model_every
 
@@ -225,6 +225,7 @@ COMMANDS = (
             option("--iterations", type=count, metavar="N", help="extend the run to N iterations"),
             option("--ranks", type=count, metavar="N", help="continue on N processes; N divides the run's lanes"),
             option("--shard", choices=("none", "full"), help="continue with whole or sharded weights in each process"),
+            option("--launch", choices=("local", "given", "ray"), help="continue with another cluster.launch"),
             STOP, PUSH, *PERMISSIONS,
         ),
     ),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise.api import runs
+from groupwise.api import given, runs
 from groupwise.api.arguments import Arguments
 from groupwise.api.options import RunOptions
 from groupwise.config.packaged import given_recipe
@@ -30,6 +30,8 @@ def train(
     if push:
         check_upload(push)
     source = given_recipe(file, recipe_name)
+    if given.follows(source, overrides, options):
+        return 0
     run, ending = runs.start(source, Arguments(tuple(overrides)), options, print_ending)
     return pushed(run, ending.code, push)
 
@@ -42,6 +44,8 @@ def resume(run: str, options: RunOptions = RunOptions(), *, push: str = "") -> i
     if push:
         check_upload(push)
     directory = existing_run(run)
+    if given.follows_again(directory, options):
+        return 0
     return pushed(directory, runs.proceed(directory, options, print_ending).code, push)
 
 

@@ -114,7 +114,8 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "machine.compile": ("compiled elementwise kernels, for GPUs", "", "true"),
     "machine.deadline": ("the time limit of one draw", "seconds", "120"),
     "machine.verdict_deadline": ("the time limit of one call of your grade function or environment", "seconds", "30"),
-    "cluster.ranks": ("processes on this host that share the microbatches of each optimizer step", "processes", "2"),
+    "cluster.launch": ("the processes of a run are started by it, by others, or on the nodes of Ray", "", "ray"),
+    "cluster.ranks": ("processes that share the microbatches of each optimizer step", "processes", "2"),
     "cluster.lanes": (
         "microbatches whose gradients are added in a tree, a power of two; equal lanes give equal bits on any ranks",
         "",

@@ -126,7 +126,10 @@ class Machine:
 class Cluster:
     """The processes of the learner, and how far sampling runs ahead of it.
 
-    `ranks` processes on this host share the microbatches of each optimizer step.
+    `ranks` processes share the microbatches of each optimizer step. With `launch = "local"` the run starts them and the
+    replicas of its engine on this host, with `"ray"` on the nodes of a Ray cluster. With `"given"` others have started
+    all of them, such as Slurm: each rank reads its place from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and the
+    engines are at the engine's `addresses`. No bit depends on it.
 
     A step adds the gradients of `lanes` microbatches in a fixed tree. So equal `lanes` give equal bits on any number
     of ranks that divides them; other `lanes` are another run. 0 lanes are as many as `ranks` when the run starts; its
@@ -139,6 +142,7 @@ class Cluster:
     while samples are generated: no token is more than `lag` versions old, and the run is not reproducible.
     """
 
+    launch: Literal["local", "given", "ray"] = "local"
     ranks: int = 1
     lanes: int = 0
     shard: Literal["none", "full"] = "none"

@@ -7,7 +7,7 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -29,6 +29,7 @@ from groupwise.engines.wire import (
 
 __all__ = ["Remote"]
 
+R = TypeVar("R", bound="Remote")
 BEATS = 4
 """How often the deadline is divided: an engine that owes an answer gets a `hello` this often."""
 
@@ -55,9 +56,9 @@ class Remote:
 
     @classmethod
     async def connect(
-        cls, address: Path | TlsAddress, *, secret: bytes = b"", deadline: float = 60.0,
+        cls: type[R], address: Path | TlsAddress, *, secret: bytes = b"", deadline: float = 60.0,
         expected: Identity | None = None,
-    ) -> "Remote":  # fmt: skip
+    ) -> R:  # fmt: skip
         """Connect to an engine that `groupwise serve` started. `EngineLost` if no process listens there.
 
         `Usage` for another secret or certificate than that of a TLS address, and for another engine than `expected`.

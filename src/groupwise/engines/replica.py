@@ -4,7 +4,6 @@ The child's standard input is one end of an unnamed socket: no other process can
 """
 
 import asyncio
-import ctypes
 import faulthandler
 import json
 import os
@@ -12,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,13 +20,14 @@ from typing import Any
 from groupwise.data import EngineLost
 from groupwise.engines.remote import Remote
 from groupwise.engines.server import EngineServer, Identity
-from groupwise.sandbox.processes import last_lines
+from groupwise.engines.upload import Uploads
+from groupwise.engines.weights_file import Exchange
+from groupwise.sandbox.processes import end_with_parent, last_lines
 
 ADAPTER = "adapter"
 """The directory of the adapter in that of the settings, and the name of its base: the file has no weights of that."""
 START = 120.0
 """Seconds that a child may take to start. Most of it is the import of torch."""
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,8 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     seconds: float = START
     """The time it may take until its engine answers."""
+    identity: Identity | None = None
+    """The engine that the run needs. One on this host is it; one on another host may have read another model."""
 
 
 def command(program: Program) -> list[str]:
@@ -131,6 +134,12 @@ def main(settings: dict[str, Any], parent: int) -> None:
     """Build the engine without weights, and serve the socket that is the standard input until it closes."""
     end_with_parent(parent)
     faulthandler.enable()
+    server = native_server(ReplicaSettings(**settings))
+    asyncio.run(serve(server, socket.socket(fileno=os.dup(0))))
+
+
+def native_server(spec: ReplicaSettings, *, same_host: bool = True) -> EngineServer:
+    """The server of a native engine that has no weights yet. From another host, they are sent over the connection."""
     import torch  # the parent's `--help` does without
 
     from groupwise.models import Decoder, read_shape, read_tokenizer
@@ -138,7 +147,6 @@ def main(settings: dict[str, Any], parent: int) -> None:
     from groupwise.models.lora import read_adapter
     from groupwise.rollout import NativeEngine
 
-    spec = ReplicaSettings(**settings)
     torch.set_num_threads(spec.threads)
     shape, tokenizer = read_shape(spec.directory), read_tokenizer(spec.directory)
     assert isinstance(shape, Shape), "the parent starts replicas of our decoder only"
@@ -148,24 +156,14 @@ def main(settings: dict[str, Any], parent: int) -> None:
         read_adapter(decoder, Path(spec.directory) / ADAPTER, base_sha256=ADAPTER)
     engine = NativeEngine(decoder, tokenizer, seed=spec.seed, rows=spec.rows, cache_tokens=spec.cache_tokens)
     engine.version = -1  # until the first load
-    server = EngineServer(engine, Identity.of(decoder, tokenizer, seed=spec.seed), shape.vocabulary)
-    asyncio.run(serve(server, socket.socket(fileno=os.dup(0))))
+    largest = sum(x.numel() * x.element_size() for x in decoder.state_dict().values())
+    uploads = None if same_host else Uploads(Exchange(Path(tempfile.gettempdir())), largest)
+    return EngineServer(engine, Identity.of(decoder, tokenizer, seed=spec.seed), shape.vocabulary, uploads)
 
 
 async def serve(server: EngineServer, connection: socket.socket) -> None:
     """Serve one connected socket until the other side closes it."""
     await server.connection(*await asyncio.open_unix_connection(sock=connection))
-
-
-def end_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent dies, even while it is stopped. On Linux only.
-
-    Elsewhere, and in a running process, the end of the connection ends it.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the call
-            sys.exit()
 
 
 if __name__ == "__main__":

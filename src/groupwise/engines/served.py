@@ -2,7 +2,8 @@
 
 import asyncio
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
@@ -23,6 +24,8 @@ from groupwise.rollout import Native
 SOCKET = "EngineKind"
 __all__ = ["Served"]
 
+Launch = Callable[[Program, int, float], Awaitable[Remote]]
+"""Starts the program of the replica of this number, and connects to its engine, with a deadline in seconds."""
 PAUSE = 0.5
 """Seconds between two attempts to connect to an engine that was there before."""
 
@@ -59,7 +62,13 @@ class Served(Native):
             raise ValueError(f"deadline is {self.deadline}\ntake a number of seconds above 0")
 
     def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> Fleet:
-        """The fleet; its processes start at the first load. `Usage` for a model that it cannot run."""
+        """The fleet, with replicas on this machine. `Usage` for a model that it cannot run."""
+        return self.fleet(model, tokenizer, seed=seed, experts=experts, launch=start_replica)
+
+    def fleet(
+        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None, launch: Launch
+    ) -> Fleet:  # fmt: skip
+        """The fleet; at the first load, `launch` starts its replicas. `Usage` for a model that it cannot run."""
         decoder = servable(model, experts)
         addresses = [TlsAddress.parse(text) or Path(text) for text in self.addresses]
         secret = read_secret(self.secret_file) if any(isinstance(a, TlsAddress) for a in addresses) else b""
@@ -74,13 +83,13 @@ class Served(Native):
             seed=seed, rows=self.rows, cache_tokens=self.cache_tokens, compiled=decoder.compiled,
             adapter=adapter,
         )  # fmt: skip
-        program = self.program(settings)
         identity = Identity.of(decoder, tokenizer, seed=seed)
+        program = replace(self.program(settings), identity=identity)
         met: set[int] = set()
 
         async def start(number: int) -> Remote:
             if number < self.replicas:
-                return await start_replica(program, number, self.deadline)
+                return await launch(program, number, self.deadline)
             patience = self.deadline if number in met else 0.0
             remote = await reached(addresses[number - self.replicas], secret, self.deadline, identity, patience)
             met.add(number)

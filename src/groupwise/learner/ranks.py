@@ -8,7 +8,7 @@ has the same bits on every rank and for every number of ranks.
 import copy
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol, TypeVar, runtime_checkable
@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from groupwise.data import InvalidValue, WorkerLost
+from groupwise.data import InvalidValue, Usage, WorkerLost
 
 __all__ = ["Alone", "Ranks", "Replicas", "check_lanes"]
 
@@ -28,6 +28,8 @@ IDLE = timedelta(seconds=60)
 START = timedelta(seconds=120)
 """The longest wait for the other ranks to start: they import torch and read the model."""
 LOOPBACK = "127.0.0.1"
+CALL = "called"
+"""The key that rank 0 sets when its learner starts."""
 
 
 @runtime_checkable
@@ -107,17 +109,56 @@ def check_lanes(lanes: int, ranks: int) -> None:
         raise InvalidValue(f"{ranks} ranks do not divide {lanes} lanes", fix=f"use as many ranks as one of {divisors}")
 
 
-def host_store(size: int) -> TCPStore:
-    """The store that connects `size` ranks on this host, in this process. Other hosts cannot reach it."""
-    listener = socket.create_server((LOOPBACK, 0), backlog=size)
+def host_store(size: int, host: str = LOOPBACK, port: int = 0) -> TCPStore:
+    """The store that connects `size` ranks, in this process, at an address of this host; port 0 is a free one.
+
+    Only at the default address, other hosts cannot reach it. `Usage` if it cannot listen there.
+    """
+    try:
+        listener = socket.create_server((host, port), backlog=size)
+    except OSError as error:
+        fix = "rank 0 listens there: name an address of its host, and a free port"
+        raise Usage(f"rank 0 cannot listen on {host}:{port}", evidence=error.strerror or str(error), fix=fix) from error
     port = listener.getsockname()[1]
-    return TCPStore(LOOPBACK, port, size, True, wait_for_workers=False, master_listen_fd=listener.detach())
+    return TCPStore(host, port, size, True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
-def join_store(port: int, size: int, *, deadline: float) -> TCPStore:
-    """Connect to the store of rank 0 on this host."""
-    wait = timedelta(seconds=deadline)
-    return TCPStore(LOOPBACK, port, size, False, timeout=wait, wait_for_workers=False)
+def join_store(port: int, size: int, *, deadline: float, host: str = LOOPBACK) -> TCPStore:
+    """Connect to the store of rank 0. `WorkerLost` if it does not answer within `deadline` seconds."""
+    try:
+        return TCPStore(host, port, size, False, timeout=timedelta(seconds=deadline), wait_for_workers=False)
+    except (dist.DistError, RuntimeError) as error:
+        raise WorkerLost(
+            f"rank 0 is not at {host}:{port}",
+            evidence=str(error).partition("\n")[0],
+            fix="start rank 0 too, and name its address in MASTER_ADDR and MASTER_PORT",
+        ) from error
+
+
+def call_ranks(store: Store) -> None:
+    """Tell the ranks that wait in `wait_for_call` that the learner starts."""
+    store.set(CALL, "")
+
+
+def wait_for_call(store: Store) -> bool:
+    """Wait until rank 0 starts its learner; False if it ends before.
+
+    This wait has no deadline: before it, rank 0 reads its data, and may run a warm start.
+    """
+    try:
+        while not _arrived(store, CALL):
+            pass
+    except dist.DistNetworkError:  # the connection is closed
+        return False
+    return True
+
+
+def _arrived(store: Store, key: str) -> bool:
+    try:
+        store.wait([key], IDLE)
+    except dist.DistStoreError:  # not yet
+        return False
+    return True
 
 
 class _WholeModels:
@@ -231,10 +272,12 @@ class Replicas(_WholeModels):
         """
         key, self._messages = f"message/{self._messages}", self._messages + 1
         try:
-            while not self._arrived(key):
+            while not _arrived(self._store, key):
                 pass
             size = int(self._store.get(key))
         except dist.DistNetworkError:  # the connection is closed
+            return None
+        if not size:
             return None
         content = torch.empty(size, dtype=torch.uint8)
         with self.errors("rank 0", "a message"):
@@ -242,17 +285,13 @@ class Replicas(_WholeModels):
         return content.numpy().tobytes()
 
     def close(self) -> None:
-        """Close the connections. The other ranks see that and end."""
+        """Close the connections. The other ranks end: an empty message tells them, or else the closed connection."""
+        if self.rank == 0:
+            with suppress(dist.DistError, RuntimeError):
+                self._store.set(f"message/{self._messages}", "0")
         if dist.is_initialized():
             dist.destroy_process_group()
         del self._store
-
-    def _arrived(self, key: str) -> bool:
-        try:
-            self._store.wait([key], IDLE)
-        except dist.DistStoreError:  # not yet
-            return False
-        return True
 
     def _hops(self) -> list[int]:
         """The distances of the partners in the rounds of a butterfly: 1, 2, 4, ..."""

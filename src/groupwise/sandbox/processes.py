@@ -1,5 +1,6 @@
 """A pool of worker processes: each has a socket, and is killed together with the processes that it started."""
 
+import ctypes
 import os
 import signal
 import socket
@@ -14,12 +15,24 @@ from typing import IO, Any, Generic, TypeVar
 T = TypeVar("T")
 LAST_LINES, LAST_BYTES = 20, 4096
 """The most of a process's output that an error shows."""
+PR_SET_PDEATHSIG = 1
 
 
 def last_lines(output: IO[bytes]) -> list[str]:
     """The last lines in the file of a process's output."""
     output.seek(max(output.seek(0, os.SEEK_END) - LAST_BYTES, 0))
     return output.read().decode(errors="replace").splitlines()[-LAST_LINES:]
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent dies, even while it is stopped. On Linux only.
+
+    A program that replaces this one keeps that. Elsewhere, and in a running process, the end of a connection ends it.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before the call
+            sys.exit()
 
 
 class WorkerProcess:

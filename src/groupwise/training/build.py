@@ -8,10 +8,12 @@ from pathlib import Path
 
 import torch
 
+from groupwise.cluster.ray import RayReplicas
 from groupwise.config.devices import device_label, device_of, resolved
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Engine, MissingRequirement, Prompt, Rollout, Sampling, Task, Usage, Verifier, gap_bound
+from groupwise.engines.served import Served
 from groupwise.evaluation.evaluate import scores
 from groupwise.learner import Alone, Given, Learner, Ranks, check_routing, mixture
 from groupwise.models import (
@@ -265,6 +267,15 @@ def check_compiler(device: torch.device) -> None:
         ) from None
 
 
+def build_engine(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> Engine:
+    """The engine of a recipe. Ray starts its replicas if it is the recipe's launcher."""
+    engine, experts = recipe.engine, mixture(model) if recipe.method.routing.replay == "engine" else None
+    if recipe.cluster.launch == "ray" and isinstance(engine, Served) and engine.replicas:
+        launch = RayReplicas(recipe, engine.replicas)
+        return engine.fleet(model, tokenizer, seed=recipe.seed, experts=experts, launch=launch)
+    return engine.build(model, tokenizer, seed=recipe.seed, experts=experts)
+
+
 def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> Runtime:
     """Build the objects of a run. `inputs` are read unless the caller has them already."""
     recipe = resolved(recipe)
@@ -274,8 +285,7 @@ def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> Runtime:
     model = read_policy(recipe, use, device)
     method = recipe.method
     sampled = deepcopy(model) if recipe.cluster.lag else model  # the learner changes its own while the engine samples
-    experts = mixture(sampled) if method.routing.replay == "engine" else None
-    engine: Engine = recipe.engine.build(sampled, tokenizer, seed=recipe.seed, experts=experts)
+    engine = build_engine(recipe, sampled, tokenizer)
     setting = RolloutSetting(
         engine=engine,
         verifier=verifier,

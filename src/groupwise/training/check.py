@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from groupwise.cluster.given import GivenRank
+from groupwise.cluster.launch import check_launch
 from groupwise.config.defaults import complete_phases, starting_point
 from groupwise.config.devices import device_label, resolved
 from groupwise.config.phases import Phase, read_phases
@@ -331,6 +333,9 @@ def check_machine(recipe: Recipe, use: Use, warn: Callable[[str], None], *, trai
     errors: list[GroupwiseError] = []
     try:
         warn(machine_line(recipe.machine))
+        check_launch(recipe)
+        if train and recipe.cluster.launch == "given" and recipe.cluster.ranks > 1:
+            GivenRank.read(recipe.cluster.ranks)
         if recipe.cluster.ranks > 1 and find_device(recipe.machine).type != "cpu":
             fix = "use --machine.device cpu, or --cluster.ranks 1 --cluster.lanes 1"
             raise Usage(f"cluster.ranks is {recipe.cluster.ranks}: several ranks compute on CPUs only", fix=fix)

@@ -1,4 +1,4 @@
-"""Several ranks of a run on this host: rank 0 starts the others, and each of them follows its messages.
+"""Several ranks of a run: rank 0 starts the others, unless they are given, and each of them follows its messages.
 
     python -m groupwise.training.follower SETTINGS
 
@@ -7,25 +7,37 @@ takes the same optimizer steps. It ends when rank 0 ends.
 """
 
 import json
-import os
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from groupwise.cluster.local import GRACE, LocalProcesses
-from groupwise.config.recipe import Recipe
+from groupwise.cluster.given import GivenProcesses, GivenRank
+from groupwise.cluster.interface import interface_towards
+from groupwise.cluster.local import LocalProcesses
+from groupwise.cluster.processes import GRACE, Processes
+from groupwise.cluster.ray import Needs, RayProcesses, node_address
+from groupwise.config.devices import resolved
+from groupwise.config.recipe import Cluster, Recipe
 from groupwise.config.text import at, read_recipe, write
 from groupwise.config.user_code import Permissions, Use, load_use
-from groupwise.data import GroupwiseError, Rollout, WorkerLost, pack
+from groupwise.data import GroupwiseError, Rollout, Usage, WorkerLost, pack
 from groupwise.data.rollout_json import rollout_from_json
 from groupwise.learner import Alone, Learner, Ranks, Replicas
-from groupwise.learner.ranks import START, host_store, join_store
+from groupwise.learner.ranks import (
+    LOOPBACK,
+    START,
+    Store,
+    TCPStore,
+    call_ranks,
+    host_store,
+    join_store,
+    wait_for_call,
+)
 from groupwise.methods import Now
 from groupwise.rollout.buffer import with_rule
 from groupwise.runs.checkpoints import Checkpoint, read_checkpoint
@@ -36,27 +48,61 @@ from groupwise.training.messages import message, parts, save_part, start_message
 MODULE = "groupwise.training.follower"
 
 
+@dataclass(slots=True)
+class Meeting:
+    """Where the ranks of a run meet: the store of rank 0, and the address of its host. `close` ends the others."""
+
+    store: Store | None
+    host: str
+
+    def close(self) -> None:
+        """Close the store, once the ranks are closed too."""
+        self.store = None
+
+
 @contextmanager
-def several_ranks(ready: Runtime, checkpoint: Checkpoint | None = None) -> Iterator[None]:
+def rank_store(recipe: Recipe) -> Iterator[Meeting | None]:
+    """A context in which other ranks can reach rank 0, this process; None with one rank.
+
+    Given ranks wait there from their start, while rank 0 reads its data.
+    """
+    cluster = recipe.cluster
+    if cluster.ranks == 1:
+        yield None
+        return
+    host, port = LOOPBACK, 0
+    if cluster.launch == "ray":
+        host = node_address()
+    elif cluster.launch == "given":
+        place = GivenRank.read(cluster.ranks)
+        if place.rank:
+            what = f"this process is rank {place.rank}, and only rank 0 samples and writes"
+            raise Usage(what, fix="start each rank by the command groupwise train or groupwise resume")
+        host, port = place.host, place.port
+    meeting = Meeting(host_store(cluster.ranks, host, port), host)
+    try:
+        yield meeting
+    finally:
+        meeting.close()
+
+
+@contextmanager
+def several_ranks(ready: Runtime, meeting: Meeting | None, checkpoint: Checkpoint | None = None) -> Iterator[None]:
     """A context in which the other ranks of the recipe share the learner's steps. With one rank it does nothing.
 
     A sharded learner starts in it, from the `checkpoint` if there is one. `WorkerLost` names a rank that died, with its
     last lines, or that did not answer.
     """
     cluster = ready.recipe.cluster
-    if cluster.ranks == 1:
+    if meeting is None or meeting.store is None:
         yield
         return
-    store = host_store(cluster.ranks)
-    settings = {"port": store.port, "size": cluster.ranks, "lanes": cluster.lanes, "deadline": cluster.deadline}
-    settings |= {"sharded": cluster.sharded}
-    settings |= {"use": list(ready.use.paths.values()), "trust_remote_code": ready.use.trust_remote_code}
-    others = range(1, cluster.ranks)
-    commands = {f"rank {rank}": ["-m", MODULE, json.dumps({"rank": rank, **settings})] for rank in others}
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
-    with LocalProcesses(commands, {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}) as processes:
-        processes.wait_until(lambda: store.check([f"started/{rank}" for rank in others]), START.total_seconds())
-        ranks = kind_of_ranks(cluster.sharded)(store, 0, cluster.ranks, cluster.lanes, deadline=cluster.deadline)
+    call_ranks(meeting.store)
+    others = [f"started/{rank}" for rank in range(1, cluster.ranks)]
+    with interface_towards(meeting.host), processes_of(ready, meeting) as processes:
+        processes.wait_until(lambda: meeting.store is not None and meeting.store.check(others), START.total_seconds())
+        kind = kind_of_ranks(cluster.sharded)
+        ranks = kind(meeting.store, 0, cluster.ranks, cluster.lanes, deadline=cluster.deadline)
         try:
             start(ready, ranks, checkpoint)
             yield
@@ -67,6 +113,22 @@ def several_ranks(ready: Runtime, checkpoint: Checkpoint | None = None) -> Itera
             if not cluster.sharded:
                 ready.learner.ranks = Alone(cluster.lanes)
             ranks.close()
+
+
+def processes_of(ready: Runtime, meeting: Meeting) -> Processes:
+    """The other ranks of a run, by its launcher."""
+    cluster = ready.recipe.cluster
+    names = [f"rank {rank}" for rank in range(1, cluster.ranks)]
+    if cluster.launch == "given":
+        return GivenProcesses(names)
+    assert isinstance(meeting.store, TCPStore), "rank 0 hosts it"
+    settings: dict[str, Any] = {"host": meeting.host, "port": meeting.store.port, "cluster": asdict(cluster)}
+    settings |= {"use": list(ready.use.paths.values()), "trust_remote_code": ready.use.trust_remote_code}
+    arguments = {name: ["-m", MODULE, json.dumps({"rank": i, **settings})] for i, name in enumerate(names, 1)}
+    environment = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+    if cluster.launch == "ray":
+        return RayProcesses(arguments, environment, Needs(ready.recipe.machine.threads))
+    return LocalProcesses(arguments, environment)
 
 
 def kind_of_ranks(sharded: bool) -> type[Replicas]:
@@ -96,18 +158,12 @@ def recipe_of_followers(recipe: Recipe) -> str:
     return write(replace(recipe, verifier="", also=()))
 
 
-def named_by(processes: LocalProcesses, error: WorkerLost) -> None:
+def named_by(processes: Processes, error: WorkerLost) -> None:
     """Raise `WorkerLost` with the cause, if one of the processes has ended."""
     try:
         processes.check(GRACE)
     except WorkerLost as cause:
         raise WorkerLost(cause.what, evidence=cause.evidence, fix=error.fix) from error
-
-
-def loopback() -> str:
-    """The name of the network interface that only this host reaches."""
-    names = [name for _, name in socket.if_nameindex()]
-    return next((name for name in ("lo", "lo0") if name in names), names[0])
 
 
 def follow(ranks: Replicas, use: Use) -> None:
@@ -148,14 +204,32 @@ def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: 
     learn(recipe, method, learner, batch, iteration)
 
 
+def follow_given(recipe: Recipe, use: Use) -> bool:
+    """Follow a run as one of its given ranks above 0, until rank 0 ends. False, at once, in any other process."""
+    cluster = resolved(recipe).cluster
+    if cluster.launch != "given" or cluster.ranks == 1:
+        return False
+    place = GivenRank.read(cluster.ranks)
+    if place.rank:
+        join(place.host, place.port, place.rank, cluster, use)
+    return place.rank > 0
+
+
+def join(host: str, port: int, rank: int, cluster: Cluster, use: Use) -> None:
+    """Join the ranks of a run, and follow it until rank 0 ends."""
+    store = join_store(port, cluster.ranks, deadline=cluster.deadline, host=host)
+    if wait_for_call(store):
+        with interface_towards(host):
+            kind = kind_of_ranks(cluster.sharded)
+            follow(kind(store, rank, cluster.ranks, cluster.lanes, deadline=cluster.deadline), use)
+
+
 def main(settings: dict[str, Any]) -> int:
     """Join the run of these settings. Returns the exit code."""
     try:
         use = load_use(Permissions(use=settings["use"], trust_remote_code=settings["trust_remote_code"]))
-        rank, size, deadline = (settings[name] for name in ("rank", "size", "deadline"))
-        store = join_store(settings["port"], size, deadline=deadline)
-        ranks = kind_of_ranks(settings["sharded"])
-        follow(ranks(store, rank, size, settings["lanes"], deadline=deadline), use)
+        cluster = Cluster(**settings["cluster"])
+        join(settings["host"], settings["port"], settings["rank"], cluster, use)
     except GroupwiseError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.code

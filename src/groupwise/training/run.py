@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from groupwise.cluster.launch import check_launch
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_recipe, write
@@ -39,7 +40,7 @@ from groupwise.training.alerts import Alerts
 from groupwise.training.build import Inputs, Runtime, build
 from groupwise.training.check import check_inputs, dry_run
 from groupwise.training.extend import extend, park_model
-from groupwise.training.follower import several_ranks
+from groupwise.training.follower import rank_store, several_ranks
 from groupwise.training.guards import PATIENCE
 from groupwise.training.identity import (
     check_base,
@@ -127,18 +128,20 @@ def begin(run: Path, ready: Runtime, use: Use, base: str, command: str) -> None:
 
 
 def reopen(
-    run: Path, use: Use, iterations: int | None = None, ranks: int | None = None, shard: str | None = None
-) -> Runtime:
+    run: Path, use: Use, iterations: int | None = None, ranks: int | None = None, shard: str | None = None,
+    launch: str | None = None,
+) -> Runtime:  # fmt: skip
     """Build the objects of a run again, to continue it. `BadData` if its data or the files of its models have changed.
 
-    `iterations` extends the run. `ranks` and `shard` are those of `cluster` this time. `Storage` for a run that has
-    results and no checkpoint to continue from.
+    `iterations` extends the run. `ranks`, `shard` and `launch` are those of `cluster` this time. `Storage` for a run
+    that has results and no checkpoint to continue from.
     """
     check_continues(run)
     if iterations is not None:
         extend(run, iterations, use)
     recipe = read_recipe(RunLayout(run).recipe, (), use)
-    recipe = with_ranks(recipe, ranks, shard)
+    recipe = with_ranks(recipe, ranks, shard, launch)
+    check_launch(recipe)
     check_model_code(run, recipe, use)
     ready = build(recipe, use)
     check_data(run, ready)
@@ -147,10 +150,11 @@ def reopen(
     return ready
 
 
-def with_ranks(recipe: Recipe, ranks: int | None, shard: str | None) -> Recipe:
+def with_ranks(recipe: Recipe, ranks: int | None, shard: str | None, launch: str | None) -> Recipe:
     """The recipe of a run on other ranks. Its lanes stay; `InvalidValue` if the ranks do not divide them."""
     cluster = resolved(recipe).cluster
-    return replace(recipe, cluster=replace(cluster, ranks=ranks or cluster.ranks, shard=shard or cluster.shard))
+    chosen: dict[str, Any] = {"ranks": ranks, "shard": shard, "launch": launch}
+    return replace(recipe, cluster=replace(cluster, **{name: x for name, x in chosen.items() if x is not None}))
 
 
 def check_continues(run: Path) -> None:
@@ -311,7 +315,8 @@ async def run_loop(
     if stop_after is not None:
         asyncio.get_running_loop().call_later(stop_after, recorder.stop, "out of time")
     deadline = ready.recipe.machine.verdict_deadline
-    with control.of(recorder), Watchdog(recorder.stop, say, lambda: recorder.current_phase, deadline):
+    watchdog = Watchdog(recorder.stop, say, lambda: recorder.current_phase, deadline)
+    with control.of(recorder), watchdog, rank_store(ready.recipe) as store:
         if recorder.done < 0:
             if not await begin():
                 return
@@ -320,7 +325,7 @@ async def run_loop(
         unfinished = recorder.done < ready.recipe.iterations and not (recorder.stopping or recorder.solved)
         if not (unfinished or recorder.done < 0):  # a stop before the first evaluation leaves a checkpoint of it
             return
-        with several_ranks(ready, checkpoint):
+        with several_ranks(ready, store, checkpoint):
             await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, recorder, ready.guards, ready.evaluate)
             recorder.save(ready.learner, ready.buffer, ready.guards, last=True)
 

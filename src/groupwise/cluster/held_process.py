@@ -1,0 +1,63 @@
+"""One process with its output, held by the process that starts it: the run itself, or a worker of a cluster.
+
+    python -m groupwise.cluster.held_process PARENT ARGUMENT...
+
+As a program, it becomes a Python process with these arguments, which the kernel ends with its parent.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+
+from groupwise.sandbox.processes import end_with_parent, last_lines
+
+
+class HeldProcess:
+    """A Python process. Its output goes to an unnamed file, whose last lines an error shows.
+
+    It gets no signals of the terminal. If it is `bound`, the kernel kills it when this process dies. `environment` is
+    added to that of this process. A worker of a cluster imports this class, so its module imports no torch.
+    """
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], *, bound: bool = False) -> None:
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115
+        prefix = ["-P", "-m", __name__, str(os.getpid())] if bound else []
+        self.process = subprocess.Popen(
+            [sys.executable, *prefix, *arguments],
+            stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, env={**os.environ, **environment},
+            start_new_session=True,
+        )  # fmt: skip
+
+    def pid(self) -> int:
+        """The process id."""
+        return self.process.pid
+
+    def status(self) -> tuple[int | None, list[str]]:
+        """Its exit code, None while it runs, and its last lines of output."""
+        return self.process.poll(), last_lines(self.log)
+
+    def end(self, patience: float = 0.0) -> tuple[int | None, list[str]]:
+        """Terminate it, kill it after `patience` seconds, and return its status: the code is None if this ended it."""
+        ours: tuple[int, ...] = ()
+        if self.process.poll() is None:
+            self.process.terminate()
+            ours = (0, -signal.SIGTERM)
+        try:
+            code = self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code, ours = self.process.wait(), (*ours, -signal.SIGKILL)
+        return None if code in ours else code, last_lines(self.log)
+
+
+def main(parent: int, arguments: Sequence[str]) -> None:
+    """Replace this process by one with these arguments, which ends with its parent."""
+    end_with_parent(parent)
+    os.execv(sys.executable, [sys.executable, *arguments])
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,39 @@
+"""Checks that a recipe's launcher has something to start, or was given it."""
+
+from groupwise.cluster.ray import library
+from groupwise.config.recipe import Recipe
+from groupwise.data import Usage
+from groupwise.engines.served import Served
+from groupwise.engines.vllm_replicas import Vllm
+
+LOCAL = "--cluster.launch local"
+
+
+def check_launch(recipe: Recipe) -> None:
+    """`Usage` for engines or ranks that `cluster.launch` cannot start, or that it was not given.
+
+    `MissingRequirement` without Ray, if it is the launcher.
+    """
+    launch, engine, ranks = recipe.cluster.launch, recipe.engine, recipe.cluster.ranks
+    if launch == "local":
+        return
+    what = f"cluster.launch is {launch}"
+    replicas = engine.replicas if isinstance(engine, Served) else 0
+    if launch == "given":
+        if replicas:
+            fix = f"set engine.replicas = 0 and engine.addresses, or use {LOCAL}"
+            raise Usage(f"{what}, but the run would start {replicas} engines itself", fix=fix)
+        if ranks == 1 and not isinstance(engine, Served):
+            fix = "name engines: engine = { kind = 'Served', replicas = 0, addresses = [...] }; or set cluster.ranks"
+            raise Usage(f"{what}, but there are no addresses of engines, and one rank", fix=fix)
+        return
+    library()
+    if ranks == 1 and not replicas:
+        fix = f"use engines in other processes: --engine.kind Served; or {LOCAL}"
+        raise Usage(f"{what}, but there is nothing to start: no replicas, and one rank", fix=fix)
+    if isinstance(engine, Vllm) and replicas:
+        fix = f"use --engine.kind Served, or {LOCAL}"
+        raise Usage(f"{what}, and the engine is Vllm, which has no port for other hosts", fix=fix)
+    if recipe.lora is not None and replicas:
+        evidence = "an engine on another host reads a model directory, which has no adapter yet"
+        raise Usage(f"{what}, and the recipe trains an adapter", evidence=evidence, fix=f"use {LOCAL}")

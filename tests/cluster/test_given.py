@@ -1,0 +1,178 @@
+"""Engines and ranks that others have started: what each process reads, what is refused, and two real processes."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import groupwise as gw
+from groupwise.cluster.given import GivenRank
+from groupwise.cluster.interface import VARIABLE, interface, interface_towards
+from groupwise.cluster.launch import check_launch
+from groupwise.config.recipe import Cluster, Recipe
+from groupwise.data import MissingRequirement, Usage, WorkerLost
+from groupwise.engines import Served, Vllm
+from groupwise.learner.ranks import host_store, join_store
+from groupwise.models import Lora
+from tests.training.test_follower import SMALL as SETTINGS
+from tests.training.test_follower import files
+
+SECONDS = 100.0
+SMALL: dict[str, Any] = {**SETTINGS, "cluster.launch": "given", "cluster.ranks": 2}
+PLACE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "7001"}
+ADDRESS = f"gpu-1:7000#sha256={'0' * 64}"
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return str(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"RANK": "", "MASTER_PORT": ""}, "lacks RANK, MASTER_PORT"),
+        ({"RANK": "two"}, "is no number"),
+        ({"WORLD_SIZE": "4"}, "WORLD_SIZE is 4, and cluster.ranks is 2"),
+        ({"RANK": "2"}, "RANK is 2 of 2"),
+        ({"MASTER_PORT": "70000"}, "MASTER_PORT is 70000"),
+        ({"TORCHELASTIC_USE_AGENT_STORE": "True"}, "torchrun itself listens"),
+    ],
+)
+def test_a_wrong_place_is_refused(wrong: dict[str, str], message: str) -> None:
+    assert GivenRank.read(2, PLACE) == GivenRank(1, "127.0.0.1", 7001)
+    with pytest.raises(Usage, match=message) as caught:
+        GivenRank.read(2, PLACE | wrong)
+    assert caught.value.fix
+
+
+def recipe(launch: str, ranks: int = 1, **settings: Any) -> Recipe:
+    cluster = Cluster(launch=launch, ranks=ranks)  # type: ignore[arg-type]
+    return Recipe(method=gw.grpo(), cluster=cluster, **settings)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        (recipe("given"), "no addresses of engines, and one rank"),
+        (recipe("given", engine=Served(addresses=(ADDRESS,))), "would start 2 engines itself"),
+        (recipe("ray"), "nothing to start"),
+        (recipe("ray", engine=Vllm()), "no port for other hosts"),
+        (recipe("ray", engine=Served(), lora=Lora()), "trains an adapter"),
+    ],
+)
+def test_a_launcher_without_work_is_refused(recipe: Recipe, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("groupwise.cluster.launch.library", lambda: None)
+    with pytest.raises(Usage, match=message) as caught:
+        check_launch(recipe)
+    assert caught.value.fix
+
+
+def test_launchers_with_work_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("groupwise.cluster.launch.library", lambda: None)
+    given = Served(replicas=0, addresses=(ADDRESS,))
+    for good in (recipe("local"), recipe("given", engine=given), recipe("given", 2), recipe("ray", engine=Served()),
+                 recipe("ray", 2)):  # fmt: skip
+        check_launch(good)
+
+
+def test_ray_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingRequirement, match="Ray is not installed") as caught:
+        gw.train(engine=Served(), out=tmp_path, **SETTINGS, **{"cluster.launch": "ray"})
+    assert "groupwise[ray]" in caught.value.fix and not [*tmp_path.iterdir()]
+
+
+def test_an_unknown_launcher() -> None:
+    with pytest.raises(Usage, match="launch"):
+        gw.train(**{"cluster.launch": "slurm"})
+
+
+def test_the_interface_towards_this_host_is_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert interface("127.0.0.1") in ("lo", "lo0")
+    with interface_towards("127.0.0.1"):
+        assert os.environ[VARIABLE] == interface("127.0.0.1")
+    assert VARIABLE not in os.environ
+    monkeypatch.setenv(VARIABLE, "eth7")
+    with interface_towards("127.0.0.1"):
+        assert os.environ[VARIABLE] == "eth7"
+
+
+def test_a_place_that_rank_0_cannot_have_and_a_rank_0_that_is_not_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(Usage, match="cannot listen"):
+            host_store(2, "127.0.0.1", port)
+    with pytest.raises(WorkerLost, match="rank 0 is not at"):
+        join_store(port, 2, deadline=0.5)
+
+
+def test_a_rank_above_0_is_no_run_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in PLACE.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(Usage, match="only rank 0 samples and writes"):
+        gw.train(out=tmp_path, **SMALL)
+
+
+def command(words: list[str], rank: int, port: str) -> "subprocess.Popen[str]":
+    """A rank as Slurm starts it."""
+    place = PLACE | {"RANK": str(rank), "MASTER_PORT": port}
+    words = [sys.executable, "-m", "groupwise", *words]
+    return subprocess.Popen(words, env=os.environ | place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def overrides(settings: dict[str, Any]) -> list[str]:
+    return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+
+
+def test_two_ranks_started_by_hand_have_the_bits_of_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Rank 0 is this process."""
+    one = gw.train(out=tmp_path / "one", **SETTINGS)
+    port = free_port()
+    other = command(["train", *overrides(SMALL)], 1, port)
+    for name, value in (PLACE | {"RANK": "0", "MASTER_PORT": port}).items():
+        monkeypatch.setenv(name, value)
+    two = gw.train(out=tmp_path / "two", **SMALL)
+    output, _ = other.communicate(timeout=SECONDS)
+    assert other.returncode == 0, output
+    assert files(two.directory) == files(one.directory)
+
+
+@pytest.mark.kill
+def test_a_given_rank_that_is_killed_ends_the_run_which_two_others_resume(tmp_path: Path) -> None:
+    """Real commands for both ranks, and an engine with an address."""
+    (tmp_path / "secret").write_text("s" * 64)
+    (tmp_path / "secret").chmod(0o600)
+    served = subprocess.Popen(
+        [sys.executable, "-m", "groupwise", "serve", "calculator", "--listen", "127.0.0.1:0",
+         "--secret-file", str(tmp_path / "secret")], stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert served.stdout
+    address = served.stdout.readline().split("served at ")[1].partition(";")[0]
+    engine = f"{{ kind = 'Served', replicas = 0, addresses = ['{address}'], secret_file = '{tmp_path}/secret' }}"
+    try:
+        one = gw.train(out=tmp_path / "one", **SETTINGS)
+        words = ["train", "--out", str(tmp_path / "runs"), "--engine", engine, *overrides(SMALL)]
+        port = free_port()
+        first, second = (command(words, rank, port) for rank in range(2))
+        assert first.stdout
+        lines = []
+        for line in first.stdout:
+            lines.append(line)
+            if line.startswith("1/3"):
+                second.send_signal(signal.SIGKILL)
+        assert first.wait(SECONDS) == 7 and "rank 1" in "".join(lines), lines
+        (run,) = (tmp_path / "runs").iterdir()
+        again = [command(["resume", str(run)], rank, port) for rank in range(2)]
+        outputs = [process.communicate(timeout=SECONDS)[0] for process in again]
+        assert [process.returncode for process in again] == [0, 0], outputs
+        assert files(run) == files(one.directory)
+    finally:
+        served.kill()
+        served.wait()

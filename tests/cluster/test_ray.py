@@ -1,0 +1,188 @@
+"""Runs on a Ray cluster of two nodes, which are processes of this machine: the bits of a local run, through kills.
+
+`make test-ray` runs them in an environment that has Ray.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import groupwise as gw
+from groupwise.data import Generation, GenerationRequest, Usage, WorkerLost
+from groupwise.engines import Served
+from groupwise.engines import fleet as fleets
+from groupwise.learner import Replicas
+from tests.engines.test_processes import wait_until_gone
+
+pytestmark = pytest.mark.ray
+
+SMALL: dict[str, Any] = {
+    "iterations": 2, "prompts": 4, "method.group_size": 4, "method.minibatches": 1, "sampling.max_tokens": 12,
+    "evaluate.problems": 4, "save.every": 1, "cluster.lanes": 2, "cluster.deadline": 60.0,
+}  # fmt: skip
+RAY = {"cluster.launch": "ray"}
+PROGRAMS = ("groupwise.engines.replica_tls", "groupwise.training.follower")
+MEMORY = 100 << 20
+"""Bytes of each node's object store, which stays empty."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes of two CPUs. The first has no driver yet: each run connects by RAY_ADDRESS."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": MEMORY}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    cluster.add_node(num_cpus=2, object_store_memory=MEMORY)
+    os.environ["RAY_ADDRESS"] = cluster.address
+    yield cluster
+    del os.environ["RAY_ADDRESS"]
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(cluster: Any) -> Iterator[None]:
+    """After each test, no process of a run is left, and all resources are free again."""
+    import ray
+
+    yield
+    wait_until_gone([*processes()])
+    until = time.monotonic() + 30
+    while ray.is_initialized() and ray.available_resources().get("CPU") != 4:
+        assert time.monotonic() < until, ray.available_resources()
+        time.sleep(0.1)
+
+
+def processes() -> dict[int, int]:
+    """The processes of runs that Ray has started, and their parents: the actors."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if entry.name.isdecimal() and words[2:4] and words[3] in PROGRAMS and words[2] == "-m":
+                found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, IndexError):
+            continue
+    return found
+
+
+def trained(run: gw.Run) -> dict[str, bytes]:
+    """Metrics, samples and the model of a run."""
+    names = ["metrics.jsonl", "model/model.safetensors"]
+    names += sorted(str(p.relative_to(run.directory)) for p in run.directory.glob("samples/*"))
+    return {name: (run.directory / name).read_bytes() for name in names}
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of the run with everything in one process."""
+    return trained(gw.train(out=tmp_path_factory.mktemp("local"), **SMALL))
+
+
+def test_a_run_has_the_bits_of_a_local_one_though_an_actor_and_an_engine_are_killed_while_they_sample(
+    local: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from groupwise.cluster.ray import RayReplica
+
+    monkeypatch.setattr(fleets, "PAUSE", 0.0)
+    sample, counts, pids, hosts = RayReplica.sample, [0], set[int](), set[str]()
+
+    async def disturbed(self: RayReplica, request: GenerationRequest) -> Generation:
+        counts[0] += 1
+        pids.update(processes())
+        hosts.update(node for node in self.places.ray.util.placement_group_table(self.places.group)[
+            "bundles_to_node_id"].values())  # fmt: skip
+        if counts[0] in (10, 30):
+            engine, actor = next(iter(processes().items()))
+            os.kill(actor if counts[0] == 10 else engine, signal.SIGKILL)
+        return await sample(self, request)
+
+    monkeypatch.setattr(RayReplica, "sample", disturbed)
+    exchange = tmp_path / "exchange"
+    exchange.mkdir()
+    engine = Served(restarts=20, exchange=str(exchange))
+    run = gw.train(out=tmp_path / "runs", engine=engine, **SMALL, **RAY)
+    assert trained(run) == local
+    assert counts[0] > 30 and len(pids) >= 4 and len(hosts) == 2
+    wait_until_gone(sorted(pids))
+
+
+def test_ranks_on_nodes_have_the_bits_of_one_and_a_dead_one_is_named_with_its_end(
+    local: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert trained(gw.train(out=tmp_path / "two", **SMALL, **RAY, **{"cluster.ranks": 2})) == local
+    send, messages = Replicas.send, [0]
+
+    def killed(self: Replicas, message: bytes) -> None:
+        messages[0] += 1
+        if messages[0] == 3:
+            (engine,) = processes()
+            os.kill(engine, signal.SIGKILL)
+        send(self, message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replicas, "send", killed)
+        with pytest.raises(WorkerLost, match="rank 1 was killed by SIGKILL") as caught:
+            gw.train(out=tmp_path / "killed", **SMALL, **RAY, **{"cluster.ranks": 2})
+    assert "groupwise resume" in caught.value.fix
+    (run,) = (tmp_path / "killed").iterdir()
+    assert trained(gw.resume(run, ranks=1, launch="local")) == local
+
+
+def test_places_that_no_node_has_are_asked_for_until_a_deadline_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("groupwise.cluster.ray.PLACED", 2.0)
+    with pytest.raises(Usage, match="Ray found no place for 2 engines within 2 s") as caught:
+        gw.train(out=tmp_path, engine=Served(), **SMALL, **RAY, **{"machine.threads": 3})
+    evidence = caught.value.evidence.splitlines()
+    assert evidence[0] == "asked: 2 x 3 CPU" and evidence[-1] == "free on 2 nodes: 4 CPU"
+    assert [line.partition(": ")[2] for line in evidence[1:3]] == ["2 CPU", "2 CPU"]
+
+
+def test_the_last_lines_of_an_engine_that_does_not_start_are_in_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "PAUSE", 0.0)
+    monkeypatch.setattr("groupwise.cluster.ray.MODULE", "groupwise.no_such_module")
+    with pytest.raises(WorkerLost, match="no engine is left") as caught:
+        gw.train(out=tmp_path, engine=Served(restarts=1), **SMALL, **RAY)
+    assert "exit code 1" in caught.value.evidence and "No module named groupwise.no_such" in caught.value.evidence
+
+
+DRIVER = """
+import sys
+import groupwise as gw
+from groupwise.engines import Served
+gw.train(out=sys.argv[1], engine=Served(), iterations=1000, **{"cluster.launch": "ray", "evaluate.problems": 4})
+"""
+
+
+def test_a_killed_run_leaves_no_process(tmp_path: Path) -> None:
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 100
+    while len(pids := [*processes()]) < 2:
+        assert time.monotonic() < until and driver.poll() is None
+        time.sleep(0.1)
+    driver.kill()
+    driver.wait()
+    wait_until_gone(pids)
+
+
+def test_no_cluster_at_the_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Last, in a process of its own: this one is connected."""
+    environment = {**os.environ, "RAY_ADDRESS": "127.0.0.1:1"}
+    command = [sys.executable, "-m", "groupwise", "train", "--out", str(tmp_path), "--engine.kind", "Served",
+               "--cluster.launch", "ray"]  # fmt: skip
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 2 and "error: no Ray cluster answers at 127.0.0.1:1" in done.stderr
+    assert "ray start --head" in done.stderr and not [*tmp_path.iterdir()]

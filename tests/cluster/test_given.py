@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import groupwise as gw
+from groupwise.__main__ import main
 from groupwise.cluster.given import GivenRank
 from groupwise.cluster.interface import VARIABLE, interface, interface_towards
 from groupwise.cluster.launch import check_launch
@@ -79,6 +80,23 @@ def test_launchers_with_work_are_accepted(monkeypatch: pytest.MonkeyPatch) -> No
     for good in (recipe("local"), recipe("given", engine=given), recipe("given", 2), recipe("ray", engine=Served()),
                  recipe("ray", 2)):  # fmt: skip
         check_launch(good)
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_given_ranks_follow_no_phases(
+    rank: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 0 would wait for the others, which follow one run only."""
+    for name, value in (PLACE | {"RANK": rank}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    cluster, phases = (
+        'cluster = { launch = "given", ranks = 2 }',
+        '[[phase]]\nname = "first"\n[[phase]]\nname = "second"',
+    )
+    Path("two.toml").write_text(f'method = "gspo"\n{cluster}\n{phases}\n')
+    assert main(["train", "two.toml"]) == 2
+    assert "this recipe has phases" in capsys.readouterr().err
 
 
 def test_ray_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from groupwise.config.defaults import starting_point
 from groupwise.config.text import read_recipe
 from groupwise.config.toml import read_with_overrides
 from groupwise.config.user_code import load_use
-from groupwise.data import Usage
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.phases import KEY, runs_in
 from groupwise.training.follower import follow_given
@@ -18,11 +17,8 @@ from groupwise.training.run import with_ranks
 
 def follows(source: str | Path | None, overrides: Sequence[tuple[str, str]], options: RunOptions) -> bool:
     """Whether this process is a given rank above 0 of a new run. If so, it has followed the run to its end."""
-    if not above_zero():
+    if not above_zero() or (source and KEY in read_with_overrides(source, overrides)):  # phases have no given ranks
         return False
-    if source and KEY in read_with_overrides(source, overrides):
-        fix = "run the phases one by one, or use cluster.launch = 'local'"
-        raise Usage("given ranks follow one run, and this recipe has phases", fix=fix)
     use = load_use(options.allowed)
     chosen = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
     return follow_given(read_recipe(chosen.source, chosen.fields, use), use)

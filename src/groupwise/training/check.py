@@ -159,7 +159,7 @@ def check_phases(
         recipe, problems = phase.recipe(locate, use)
         found: list[GroupwiseError] = [*problems]
         if recipe is not None:
-            found += [*dry_run(recipe), *second_adapter(phase, recipe, recipes)]
+            found += [*dry_run(recipe), *second_adapter(phase, recipe, recipes), *given_ranks(recipe)]
             for line in inactive_parts(recipe.method):
                 warn(line)
             if others:
@@ -192,6 +192,14 @@ def second_adapter(phase: Phase, recipe: Recipe, earlier: Mapping[str, Recipe]) 
         return []
     what = f"the phase adds LoRA, but the model of phase {phase.starts_from} is already an adapter"
     return [Usage(what, fix="remove lora from this phase to train that adapter")]
+
+
+def given_ranks(recipe: Recipe) -> list[Usage]:
+    """An error if others start the ranks of a phase: they follow one run to its end. Else no error."""
+    if recipe.cluster.launch != "given" or recipe.cluster.ranks == 1:
+        return []
+    fix = "run the phases one by one, or use --cluster.launch local"
+    return [Usage("given ranks follow one run, and this recipe has phases", fix=fix)]
 
 
 def dry_run(recipe: Recipe) -> list[GroupwiseError]:

@@ -133,10 +133,10 @@ def main(settings: dict[str, Any], parent: int) -> None:
     faulthandler.enable()
     import torch  # the parent's `--help` does without
 
+    from groupwise.engines.sleeping import SleepingEngine
     from groupwise.models import Decoder, read_shape, read_tokenizer
     from groupwise.models.decoder import Shape
     from groupwise.models.lora import read_adapter
-    from groupwise.rollout import NativeEngine
 
     spec = ReplicaSettings(**settings)
     torch.set_num_threads(spec.threads)
@@ -146,7 +146,7 @@ def main(settings: dict[str, Any], parent: int) -> None:
     decoder.compiled = spec.compiled
     if spec.adapter:
         read_adapter(decoder, Path(spec.directory) / ADAPTER, base_sha256=ADAPTER)
-    engine = NativeEngine(decoder, tokenizer, seed=spec.seed, rows=spec.rows, cache_tokens=spec.cache_tokens)
+    engine = SleepingEngine(decoder, tokenizer, seed=spec.seed, rows=spec.rows, cache_tokens=spec.cache_tokens)
     engine.version = -1  # until the first load
     server = EngineServer(engine, Identity.of(decoder, tokenizer, seed=spec.seed), shape.vocabulary)
     asyncio.run(serve(server, socket.socket(fileno=os.dup(0))))

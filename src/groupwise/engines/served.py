@@ -5,6 +5,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import Literal
 
 import torch
 
@@ -15,6 +16,7 @@ from groupwise.engines.remote import Remote
 from groupwise.engines.replica import ADAPTER, Program, ReplicaSettings, start_replica
 from groupwise.engines.secret import read_secret
 from groupwise.engines.server import Identity, servable
+from groupwise.engines.shared_device import SharedDeviceFleet
 from groupwise.engines.tls import TlsAddress
 from groupwise.engines.weights_file import Exchange
 from groupwise.models import Experts, Model, Tokenizer, has_adapter, write_adapter, write_fresh
@@ -36,7 +38,8 @@ class Served(Native):
     environment variable GROUPWISE_SECRET). A replica that dies, or is silent for `deadline` seconds while it owes an
     answer, is replaced at most `restarts` times in ten minutes; its requests are sent again. `exchange` is the
     directory for the weights that the replicas read, such as `/dev/shm` (default: the system's directory for temporary
-    files).
+    files). With `place = "same"`, the replicas free their weights and caches while the learner trains, so that both fit
+    on one device.
     """
 
     replicas: int = 2
@@ -45,6 +48,7 @@ class Served(Native):
     deadline: float = 60.0
     restarts: int = 3
     exchange: str = ""
+    place: Literal["apart", "same"] = "apart"
 
     def __post_init__(self) -> None:
         Native.__post_init__(self)
@@ -53,6 +57,8 @@ class Served(Native):
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake at least {bound}")
         if not self.replicas + len(self.addresses):
             raise ValueError("replicas is 0, and there are no addresses\ntake replicas = 2")
+        if self.place == "same" and self.addresses:
+            raise ValueError("place is same, and engines at addresses have memory of their own\ntake place = 'apart'")
         for address in self.addresses:
             TlsAddress.parse(address)
         if not 0 < self.deadline < float("inf"):
@@ -86,7 +92,8 @@ class Served(Native):
             met.add(number)
             return remote
 
-        return Fleet(
+        kind = SharedDeviceFleet if self.place == "same" else Fleet
+        return kind(
             start, self.replicas + len(self.addresses), exchange=exchange,
             probe=Probe(decoder, tokenizer, gap_bound(self.max_gap, dtype)), rows=self.rows, restarts=self.restarts,
         )  # fmt: skip

@@ -24,7 +24,6 @@ from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import all_problems
 from groupwise.models import Decoder, Shape, Tokenizer, find_model, read_shape, write_model
 from groupwise.planning.memory import Memory, rank_memories
-from groupwise.training import freed_memory
 from groupwise.training.build import read_inputs
 
 SMALL = {"width": 256, "layers": 4, "heads": 4, "kv_heads": 2, "head_dim": 64, "inner": 1024, "tied": True}
@@ -106,11 +105,12 @@ def measured(folder: Path, fields: Mapping[str, str], *command: str) -> Run:
     words += ["--use", str(folder / "grader.py"), "--out", str(folder / "runs")]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     peaks: dict[int, int] = {}
-    ended = 0
-    while not ended:
+    while True:
         peaks |= {pid: peak for pid in tree(process.pid) if (peak := high_water(pid))}
-        time.sleep(EVERY)
         ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(EVERY)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, f"{words} ended with {process.returncode}"
     models = [peak for peak in peaks.values() if peak > 100 * MIB]  # others are git and the like
@@ -162,6 +162,7 @@ def compare_pairs() -> None:
 def keep(words: list[str]) -> int:
     """Run a command of groupwise that leaves freed memory to glibc."""
     from groupwise.__main__ import main
+    from groupwise.models import freed_memory  # pyright: ignore[reportAttributeAccessIssue]
 
     freed_memory.TRIM = None
     return main(words)

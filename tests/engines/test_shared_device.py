@@ -203,18 +203,18 @@ def test_the_plan_frees_the_engine_before_the_learner_works() -> None:
 
 
 def test_a_sleeping_engine_answers_as_before_after_it_wakes() -> None:
-    model = decoder()
-    twin = blank(SleepingEngine)
+    model, own = decoder(), decoder(spread=0.1)
+    twin = SleepingEngine(own, without_end_token(), seed=11)
 
     async def go() -> None:
         await twin.load(0, weights(model))
         await twin.sleep()
         await twin.sleep()
-        assert not any(x.untyped_storage().nbytes() for x in twin._decoder.state_dict().values())
+        assert not any(x.untyped_storage().nbytes() for x in own.state_dict().values())
         with pytest.raises(EngineLost):
             await twin.score((1, 2), (3,))
         await twin.load(0, weights(model))
 
     run(go())
     assert generate(twin, REQUESTS) == generate(engine(model), REQUESTS)
-    assert torch.equal(twin._decoder.unembedding, model.unembedding)
+    assert torch.equal(own.unembedding, model.unembedding)

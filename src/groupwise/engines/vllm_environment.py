@@ -41,7 +41,7 @@ def installation(environment: str = ".venv-vllm", *, gpu: bool = False) -> str:
 
 
 def check_environment(python: str, *, gpu: bool = False) -> None:
-    """`MissingRequirement` if this interpreter lacks vLLM for this kind of device, has another version, or cannot run."""
+    """`MissingRequirement` if this interpreter lacks vLLM, has another version or build, or cannot run."""
     pins = GPU_PINS if gpu else PINS
     fix = f"make the environment, and name its interpreter: engine.python = '{DEFAULT_PYTHON}'\n{installation(gpu=gpu)}"
     try:

@@ -198,7 +198,7 @@ def test_a_control_group_limits_the_machine(tmp_path: Path) -> None:
 
 
 def test_predictions_are_near_the_measured_peaks() -> None:
-    """The table of docs/plan.md: its predictions are those of the code, and all but one are within 10 %."""
+    """The table of docs/plan.md: its predictions are those of the code, and all are within 10 % but two."""
     page = (Path(__file__).parents[2] / "docs" / "plan.md").read_text()
     table = page.partition("<!-- memory -->")[2].partition("<!-- /memory -->")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()[3:]]
@@ -212,7 +212,9 @@ def test_predictions_are_near_the_measured_peaks() -> None:
             predicted.append((f"{name}, rank {rank}" if len(memories) > 1 else name, f"{memory.peak / MIB:,.0f}"))
     assert [(row[0], row[3]) for row in rows] == predicted
     errors = [float(row[3].replace(",", "")) / float(row[4].replace(",", "")) - 1 for row in rows]
-    assert sum(abs(error) > 0.1 for error in errors) == 1
+    far = [row[0] for row, error in zip(rows, errors) if abs(error) > 0.1]
+    shards = "the same, 2 ranks with shards"
+    assert far == ["the same tied, LoRA of rank 16", f"{shards}, rank 0", f"{shards}, rank 1"]
 
 
 def test_a_sharded_rank_0_keeps_the_model_of_its_engine() -> None:

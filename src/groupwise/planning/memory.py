@@ -26,6 +26,8 @@ BACKWARD = 36 << 20
 """Bytes of the modules that torch imports in its first backward pass, such as sympy."""
 CHECKPOINT = 41 << 20
 """Bytes of the modules that `torch.utils.checkpoint` imports, which `machine.recompute` uses."""
+SHARDING = 49 << 20
+"""Bytes of torch's modules for sharded weights, beside those of `BACKWARD`."""
 PEFT = 125 << 20
 """Bytes of peft and transformers, which an adapter imports."""
 LOGITS = 1 << 22
@@ -179,6 +181,7 @@ def libraries(recipe: Recipe, process: Process) -> int:
     """Bytes of Python and of the libraries that a process imports."""
     used = {PEFT: recipe.lora is not None, BACKWARD: process.learns}
     used[CHECKPOINT] = process.learns and recipe.machine.recompute
+    used[SHARDING] = process.learns and process.ranks > 1
     return PROCESS + sum(bytes_ for bytes_, applies in used.items() if applies)
 
 

@@ -180,7 +180,7 @@ def test_what_cannot_share_a_device_is_refused() -> None:
     (error,) = check_place(recipe)
     assert isinstance(error, Usage) and "--cluster.lag 0" in error.fix
     assert not check_place(replace(recipe, cluster=replace(recipe.cluster, lag=0)))
-    with pytest.raises(ValueError, match="engines at addresses have memory of their own"):
+    with pytest.raises(ValueError, match="engines at addresses cannot free memory"):
         Served(addresses=("one.sock",), place="same")
     directory = find_model("calculator")
     with pytest.raises(Usage, match="vLLM cannot run this model") as refused:

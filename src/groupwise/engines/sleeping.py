@@ -1,4 +1,4 @@
-"""A native engine in a process of its own that can free its memory, and give it new weights later."""
+"""A native engine in another process than the learner, which frees its memory between two loads."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ __all__ = ["SleepingEngine"]
 
 
 class SleepingEngine(NativeEngine):
-    """A `NativeEngine` that sleeps between two loads. Its decoder has tensors of its own, not the learner's."""
+    """A `NativeEngine` that sleeps between two loads. It shares no tensor with the learner."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)

@@ -58,9 +58,7 @@ class Served(Native):
         if not self.replicas + len(self.addresses):
             raise ValueError("replicas is 0, and there are no addresses\ntake replicas = 2")
         if self.place == "same" and self.addresses:
-            raise ValueError(
-                "place is same, and engines at addresses cannot free memory of the learner's device\ntake place = 'apart'"
-            )
+            raise ValueError("engines at addresses cannot free memory of this device\ntake place = 'apart'")
         for address in self.addresses:
             TlsAddress.parse(address)
         if not 0 < self.deadline < float("inf"):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from benchmarks.memory import COMMON, QWEN3, SMALL, tokenizer
+from benchmarks.plan_memory import COMMON, GRADER, OTHERS, SMALL, tokenizer
 
 from groupwise.config.text import read_recipe
 from groupwise.config.user_code import Permissions, load_use
@@ -48,12 +48,12 @@ def measured_rates(shape: Shape) -> tuple[float, float]:
     return operations / 1e12, block.nbytes / seconds_of(lambda: block.sum()) / 1e9
 
 
-def measure(folder: Path, name: str, sizes: Mapping[str, int]) -> str:
+def measure(folder: Path, name: str, sizes: Mapping[str, object]) -> str:
     """One row: rates, the predicted seconds of sampling and of learning, those measured for both, and the ratio."""
     directory, grader = folder / name.replace(" ", "-"), folder / "grader.py"
-    shape = Shape(vocabulary=4096, positions=512, tied=True, **{**sizes, **QWEN3})  # type: ignore[arg-type]
+    shape = Shape(**{**OTHERS, **sizes})  # type: ignore[arg-type]
     write_model(Decoder.new(shape, 0, dtype=torch.float32), directory, tokenizer=tokenizer(shape.vocabulary))
-    grader.write_text("def grade(prompt, answer, gold):\n    return len(answer) % 7\n")
+    grader.write_text(GRADER)
     fields = {"model": str(directory), **COMMON, "verifier": "grader:grade"}
     with contextlib.redirect_stdout(sys.stderr):  # it prints the files that it executes
         use = load_use(Permissions(use=[grader]))

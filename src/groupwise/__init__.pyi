@@ -183,6 +183,7 @@ from groupwise.data.sockets import ReadsColumns as ReadsColumns
 from groupwise.data.sockets import Replay as Replay
 from groupwise.data.sockets import Sampler as Sampler
 from groupwise.data.sockets import Shaping as Shaping
+from groupwise.data.sockets import SharesDevice as SharesDevice
 from groupwise.data.sockets import Strategy as Strategy
 from groupwise.data.sockets import Surrogate as Surrogate
 from groupwise.data.sockets import Task as Task
@@ -200,6 +201,8 @@ from groupwise.engines.served import Served as Served
 from groupwise.engines.server import EngineServer as EngineServer
 from groupwise.engines.server import Identity as Identity
 from groupwise.engines.server import servable as servable
+from groupwise.engines.shared_device import SharedDeviceFleet as SharedDeviceFleet
+from groupwise.engines.sleeping import SleepingEngine as SleepingEngine
 from groupwise.engines.tls import HostKey as HostKey
 from groupwise.engines.tls import TlsAddress as TlsAddress
 from groupwise.engines.upload import Uploads as Uploads

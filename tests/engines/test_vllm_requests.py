@@ -219,7 +219,7 @@ def test_the_last_lines_of_a_replica_that_does_not_start_are_in_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vllm_replicas, "START", 60.0)
-    monkeypatch.setattr(vllm_replicas, "check_environment", lambda python: None)
+    monkeypatch.setattr(vllm_replicas, "check_environment", lambda python, gpu: None)
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho no memory for vLLM\nexit 3\n")
     python.chmod(0o755)

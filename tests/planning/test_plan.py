@@ -102,14 +102,14 @@ def test_ranks_share_the_state_of_the_learner() -> None:
     assert learning["gathered"] == 2 * (2 * LAYER + 2 * 1000 * 64)
     assert learning["gradients"] == WEIGHTS + 2 * 1000 * 64 + 4 * LAYER  # shards, the head's, a layer's in float32
     assert "sampling" not in memory.phases and "rows" not in learning
-    assert microbatch(RECIPE, 100, ranks=16)[0].answers == 4  # 64 answers of a step, of which each rank has 4
+    assert microbatch(RECIPE, 100, lanes=16)[0].answers == 4  # 64 answers of a step, of which each rank has 4
 
 
 def test_devices_of_an_engine_share_its_weights_and_cache() -> None:
     whole = run_memory(RECIPE, SHAPE, 100, Process(learns=False, engines=2))
     half = run_memory(RECIPE, SHAPE, 100, Process(learns=False, engines=2, split=2))
     assert whole.always["weights"] == 2 * WEIGHTS and half.always["weights"] == WEIGHTS
-    assert whole.phases["sampling"]["rows"] == 32 * 500 * 4 * 2 * 32 * 2 == 2 * half.phases["sampling"]["rows"]
+    assert whole.phases["sampling"]["rows"] == 32 * 512 * 4 * 2 * 32 * 2 == 2 * half.phases["sampling"]["rows"]
     assert whole.always["prompts"] == 10 * 100 * 4 * 2 * 32 * 2  # of 20 prompts, each engine has 10
     assert whole.phases.keys() == {"sampling"} and "optimizer" not in whole.always
 
@@ -185,7 +185,7 @@ def test_lengths_are_cut_at_the_limit() -> None:
 
 def test_the_largest_microbatch_fits_and_a_larger_one_does_not() -> None:
     process = Process(samples=False, ranks=8)
-    small = replace(EIGHT, memory_gib=0.31)
+    small = replace(EIGHT, memory_gib=0.3686)
     tokens = largest_microbatch(RECIPE, SHAPE, 100, small, process)
 
     def peak(n: int) -> int:
@@ -200,7 +200,7 @@ def test_a_run_that_fits_needs_no_change() -> None:
 
 
 def test_the_nearest_recipe_fits_and_each_of_its_changes_is_needed() -> None:
-    machines = replace(EIGHT, count=1, memory_gib=0.3155)
+    machines = replace(EIGHT, count=1, memory_gib=0.3262)
 
     def fits(recipe: Recipe) -> bool:
         return any_fits(recipe, SHAPE, 100, machines)
@@ -263,7 +263,7 @@ def test_a_plan_of_one_device_is_synchronous() -> None:
 
 
 def test_a_plan_that_does_not_fit_names_the_nearest_recipe_and_enough_devices() -> None:
-    plan = plan_run(RECIPE, SHAPE, replace(EIGHT, count=1, memory_gib=0.3155), 100)
+    plan = plan_run(RECIPE, SHAPE, replace(EIGHT, count=1, memory_gib=0.3262), 100)
     assert plan.trials == () and plan.changes
     text = "\n".join(plan_lines(plan))
     assert "it does not fit: 1 do both with " in text and f"--{plan.changes[0][0]} " in text

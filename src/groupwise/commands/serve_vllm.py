@@ -21,13 +21,13 @@ def serve_vllm(model: str, path: str, *, python: str, dtype: str, seed: int, thr
     if not path:
         raise Usage("a vLLM engine listens on a socket of this machine only", fix="name --socket FILE")
     kind, directory = Vllm(python=python), find_model(model).absolute()
-    check_model(servable(read_model(directory, dtype=getattr(torch, dtype), seed=seed), None))
+    check_model(servable(read_model(directory, dtype=getattr(torch, dtype), seed=seed), None), sleeps=False)
     check_environment(python)
     with tempfile.TemporaryDirectory() as packages:
         spec = VllmSettings(
             directory=packages, dtype=dtype, device="cpu", threads=threads, seed=seed, rows=kind.rows,
             cache_tokens=kind.cache_tokens, compiled=False, adapter=False, keyed=kind.keyed, deadline=kind.deadline,
-            socket=str(Path(path).absolute()),
+            sleeps=False, socket=str(Path(path).absolute()),
         )  # fmt: skip
         program = vllm_program(spec, python)
         program = replace(program, settings=replace(spec, directory=str(directory)))

@@ -135,6 +135,7 @@ from groupwise.data.sockets import ReadsColumns as ReadsColumns
 from groupwise.data.sockets import Replay as Replay
 from groupwise.data.sockets import Sampler as Sampler
 from groupwise.data.sockets import Shaping as Shaping
+from groupwise.data.sockets import SharesDevice as SharesDevice
 from groupwise.data.sockets import Strategy as Strategy
 from groupwise.data.sockets import Surrogate as Surrogate
 from groupwise.data.sockets import Task as Task

@@ -252,6 +252,11 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric(
             f"{SECONDS}/sample", "seconds in which the learner waits for its own iteration's rollouts", better="lower"
         ),
+        Metric(
+            f"{SECONDS}/sleep",
+            "with `engine.place` same: seconds until the engines have freed their memory for the learner",
+            better="lower",
+        ),
         Metric(f"{SECONDS}/learn", "seconds of the learner's work", better="lower"),
         Metric(f"{SECONDS}/publish", "seconds until the engines have the new weights", better="lower"),
         Metric(f"{SECONDS}/evaluate", "seconds of the evaluation", better="lower"),

@@ -53,6 +53,7 @@ __all__ = [
     "Replay",
     "Sampler",
     "Shaping",
+    "SharesDevice",
     "Strategy",
     "Surrogate",
     "Task",
@@ -294,6 +295,15 @@ class Engine(Protocol):
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None: ...
 
     def prefill(self, contexts: Sequence[ContextKey]) -> None: ...
+
+
+@runtime_checkable
+class SharesDevice(Protocol):
+    """An engine on the learner's device, whose memory the learner needs while it trains."""
+
+    async def sleep(self) -> None:
+        """Free the weights and the cache until the next `load`. Meanwhile `sample` and `score` raise EngineLost."""
+        ...
 
 
 @runtime_checkable

@@ -8,6 +8,8 @@ from groupwise.engines.served import Served as Served
 from groupwise.engines.server import EngineServer as EngineServer
 from groupwise.engines.server import Identity as Identity
 from groupwise.engines.server import servable as servable
+from groupwise.engines.shared_device import SharedDeviceFleet as SharedDeviceFleet
+from groupwise.engines.sleeping import SleepingEngine as SleepingEngine
 from groupwise.engines.tls import HostKey as HostKey
 from groupwise.engines.tls import TlsAddress as TlsAddress
 from groupwise.engines.upload import Uploads as Uploads

@@ -138,6 +138,11 @@ class Remote:
                 reply = await self._call("load", part, size=size, offset=offset, **load)
         return reply
 
+    async def sleep(self) -> None:
+        """Make the engine free its weights and caches until the next load."""
+        await self._call("sleep")
+        self.version = -1
+
     def prefill(self, contexts: Sequence[ContextKey]) -> None:
         """Make the engine cache these prompts. It does not wait for the reply."""
         if not self.cause:

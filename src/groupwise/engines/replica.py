@@ -142,10 +142,10 @@ def native_server(spec: ReplicaSettings, *, same_host: bool = True) -> EngineSer
     """The server of a native engine that has no weights yet. From another host, they are sent over the connection."""
     import torch  # the parent's `--help` does without
 
+    from groupwise.engines.sleeping import SleepingEngine
     from groupwise.models import Decoder, read_shape, read_tokenizer
     from groupwise.models.decoder import Shape
     from groupwise.models.lora import read_adapter
-    from groupwise.rollout import NativeEngine
 
     torch.set_num_threads(spec.threads)
     shape, tokenizer = read_shape(spec.directory), read_tokenizer(spec.directory)
@@ -154,7 +154,7 @@ def native_server(spec: ReplicaSettings, *, same_host: bool = True) -> EngineSer
     decoder.compiled = spec.compiled
     if spec.adapter:
         read_adapter(decoder, Path(spec.directory) / ADAPTER, base_sha256=ADAPTER)
-    engine = NativeEngine(decoder, tokenizer, seed=spec.seed, rows=spec.rows, cache_tokens=spec.cache_tokens)
+    engine = SleepingEngine(decoder, tokenizer, seed=spec.seed, rows=spec.rows, cache_tokens=spec.cache_tokens)
     engine.version = -1  # until the first load
     largest = sum(x.numel() * x.element_size() for x in decoder.state_dict().values())
     uploads = None if same_host else Uploads(Exchange(Path(tempfile.gettempdir())), largest)

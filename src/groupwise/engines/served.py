@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
+from typing import Literal
 
 import torch
 
@@ -16,6 +17,7 @@ from groupwise.engines.remote import Remote
 from groupwise.engines.replica import ADAPTER, Program, ReplicaSettings, start_replica
 from groupwise.engines.secret import read_secret
 from groupwise.engines.server import Identity, servable
+from groupwise.engines.shared_device import SharedDeviceFleet
 from groupwise.engines.tls import TlsAddress
 from groupwise.engines.weights_file import Exchange
 from groupwise.models import Experts, Model, Tokenizer, has_adapter, write_adapter, write_fresh
@@ -39,7 +41,8 @@ class Served(Native):
     environment variable GROUPWISE_SECRET). A replica that dies, or is silent for `deadline` seconds while it owes an
     answer, is replaced at most `restarts` times in ten minutes; its requests are sent again. `exchange` is the
     directory for the weights that the replicas read, such as `/dev/shm` (default: the system's directory for temporary
-    files).
+    files). With `place = "same"`, the replicas free their weights and caches while the learner trains, so that both fit
+    on one device.
     """
 
     replicas: int = 2
@@ -48,6 +51,7 @@ class Served(Native):
     deadline: float = 60.0
     restarts: int = 3
     exchange: str = ""
+    place: Literal["apart", "same"] = "apart"
 
     def __post_init__(self) -> None:
         Native.__post_init__(self)
@@ -56,6 +60,8 @@ class Served(Native):
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake at least {bound}")
         if not self.replicas + len(self.addresses):
             raise ValueError("replicas is 0, and there are no addresses\ntake replicas = 2")
+        if self.place == "same" and self.addresses:
+            raise ValueError("engines at addresses cannot free memory of this device\ntake place = 'apart'")
         for address in self.addresses:
             TlsAddress.parse(address)
         if not 0 < self.deadline < float("inf"):
@@ -95,7 +101,8 @@ class Served(Native):
             met.add(number)
             return remote
 
-        return Fleet(
+        kind = SharedDeviceFleet if self.place == "same" else Fleet
+        return kind(
             start, self.replicas + len(self.addresses), exchange=exchange,
             probe=Probe(decoder, tokenizer, gap_bound(self.max_gap, dtype)), rows=self.rows, restarts=self.restarts,
         )  # fmt: skip

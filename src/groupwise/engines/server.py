@@ -1,4 +1,4 @@
-"""Answers the six verbs of the wire for one engine: hello, sample, score, load, prefill and cancel."""
+"""Answers the verbs of the wire for one engine: hello, sample, score, load, sleep, prefill and cancel."""
 
 import asyncio
 import errno
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from groupwise.data import Engine, Usage
+from groupwise.data import Engine, SharesDevice, Usage
 from groupwise.engines.upload import Upload, Uploads
 from groupwise.engines.weights_file import read_weights
 from groupwise.engines.wire import (
@@ -132,7 +132,7 @@ class EngineServer:
         """The connection that loads weights. Others may not: versions of two runs could not be distinguished."""
         self._verbs: dict[str, Callable[[dict[str, Any], Client], Awaitable[dict[str, Any]]]] = {
             "hello": self._hello, "sample": self._sample, "score": self._score, "load": self._load,
-            "prefill": self._prefill,
+            "sleep": self._sleep, "prefill": self._prefill,
         }  # fmt: skip
 
     async def listen(self, path: Path, ready: Callable[[], None]) -> None:
@@ -257,6 +257,15 @@ class EngineServer:
             client.drop_upload()
             raise
         return upload.path if upload.complete else None
+
+    async def _sleep(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
+        if not isinstance(self.engine, SharesDevice):
+            raise Usage("this engine cannot free its memory", fix="set engine.place to apart")
+        if self._loader is not client:
+            raise Usage("only the connection that loads weights may free them", fix="load weights first")
+        async with self._loading:
+            await self.engine.sleep()
+        return {}
 
     async def _prefill(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
         self.engine.prefill(contexts_of(message.get("contexts")))

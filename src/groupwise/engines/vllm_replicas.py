@@ -40,36 +40,45 @@ class Vllm(Served):
 
         `MissingRequirement` without the environment.
         """
-        check_model(servable(model, experts))
+        decoder = servable(model, experts)
+        check_model(decoder, sleeps=self.place == "same")
         if self.replicas:
-            check_environment(self.python)
+            check_environment(self.python, gpu=next(decoder.parameters()).is_cuda)
         return Served.build(self, model, tokenizer, seed=seed, experts=experts)
 
     def program(self, settings: ReplicaSettings) -> Program:
         """The program of each replica, in the environment of vLLM."""
-        spec = VllmSettings(**asdict(settings), keyed=self.keyed, deadline=self.deadline)
+        sleeps = self.place == "same"
+        spec = VllmSettings(**asdict(settings), keyed=self.keyed, deadline=self.deadline, sleeps=sleeps)
         return vllm_program(spec, self.python)
 
 
 def vllm_program(spec: VllmSettings, python: str) -> Program:
     """The program of one engine, in an environment that imports this groupwise. It writes to the spec's directory."""
     environment = child_environment(Path(spec.directory), spec.threads)
+    if spec.device != "cpu":
+        environment["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # `WorkerExtension.use_keys` replaces the first runner's sampler
     return Program(
         settings=spec, module="groupwise.engines.vllm", python=python, environment=environment, seconds=START
     )
 
 
-def check_model(decoder: Decoder) -> None:
-    """`Usage` with the reason if vLLM cannot run this model on a CPU."""
+def check_model(decoder: Decoder, *, sleeps: bool) -> None:
+    """`Usage` with the reason if vLLM cannot run this model here. It `sleeps` on GPUs only."""
     weight, shape = next(decoder.parameters()), decoder.shape
     dtype, reason = str(weight.dtype).removeprefix("torch."), ""
-    if weight.device.type != "cpu":
+    fix = "use the engine Native: --engine.kind Native"
+    on_cpu = weight.device.type == "cpu"
+    if sleeps and on_cpu:
+        reason = "engine.place is same, the model is on the CPU, and vLLM frees its memory on GPUs only (sleep mode)"
+        fix = "use --engine.kind Served, which frees its memory on CPUs, too, or --engine.place apart"
+    elif not (sleeps or on_cpu):
         reason = f"the model is on {weight.device}; vLLM was tested on CPUs only"
-    elif shape.head_dim not in HEAD_DIMS:
+    elif on_cpu and shape.head_dim not in HEAD_DIMS:
         reason = f"its head_dim is {shape.head_dim}; vLLM has {', '.join(map(str, HEAD_DIMS))}"
     elif has_adapter(decoder):
         reason = "it has an adapter (LoRA); only whole weights were tested"
     elif dtype not in DTYPES:
         reason = f"its dtype is {dtype}; vLLM has {' and '.join(DTYPES)}"
     if reason:
-        raise Usage("vLLM cannot run this model", evidence=reason, fix="use the engine Native: --engine.kind Native")
+        raise Usage("vLLM cannot run this model", evidence=reason, fix=fix)

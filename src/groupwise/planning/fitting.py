@@ -83,8 +83,10 @@ def nearest_changes(recipe: Recipe, shape: Shape, fitting: Fits, context: int) -
 
 def candidates(recipe: Recipe, shape: Shape, context: int) -> Iterator[Change]:
     """Changes that save memory: first those without an effect on the gradient, last those that train less."""
-    if not recipe.machine.recompute:
-        yield "machine.recompute", "true"
+    recompute = "machine.recompute", "true"
+    learning = (run_memory(each, shape, context).during("learning") for each in (changed(recipe, [recompute]), recipe))
+    if next(learning).peak < next(learning).peak:  # of a small model, it saves less than its modules need
+        yield recompute
     answer = context + recipe.sampling.max_tokens
     if recipe.machine.microbatch_tokens > answer:
         yield "machine.microbatch_tokens", str(answer)

@@ -10,16 +10,24 @@ from torch import nn
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
 from groupwise.data import Usage, couples
+from groupwise.engines import Served
 from groupwise.learner import EMA, Given, SideModel, ValueModel
 from groupwise.models import Decoder, Lora, Shape
 from groupwise.planning.activations import Packed, activation_bytes, forward_bytes
 from groupwise.planning.shapes import layer_weights, weights_of
 from groupwise.rollout import Native
+from groupwise.rollout.layouts import chunk_end, shared_tokens
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
 GIB = 1 << 30
-PROCESS = 300 << 20
-"""Bytes of a process that has imported torch and run a model, without the model."""
+PROCESS = 275 << 20
+"""Bytes of a process that has imported torch and sampled from a model, without the model."""
+BACKWARD = 36 << 20
+"""Bytes of the modules that torch imports in its first backward pass, such as sympy."""
+CHECKPOINT = 41 << 20
+"""Bytes of the modules that `torch.utils.checkpoint` imports, which `machine.recompute` uses."""
+SHARDING = 49 << 20
+"""Bytes of torch's modules for sharded weights, beside those of `BACKWARD`."""
 PEFT = 125 << 20
 """Bytes of peft and transformers, which an adapter imports."""
 LOGITS = 1 << 22
@@ -123,28 +131,58 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
         samples = recipe.prompts * recipe.method.group_size * recipe.sampling.max_tokens * TOKEN
         always["samples"] = samples if on_cpu else 0  # else they are in the memory of the host
     cache = cache_bytes(recipe, shape, context, process) if process.samples else {}
-    shares_weights = process.shares_weights and not recipe.cluster.lag
+    shares_weights = process.shares_weights and not (recipe.cluster.lag or isinstance(recipe.engine, Served))
     if not process.learns or shares_weights:
         always["prompts"] = cache.pop("prompts")
-    kept = cache if shares_weights else {}  # any other engine frees its cache before the learner starts
+    kept = cache if shares_weights else {}
     phases: dict[str, Mapping[str, int]] = {}
+    copy = 0
     if process.samples:
         copy = held * size // process.split if process.learns and not shares_weights else 0
         engine = engine_bytes(recipe, shape, context, process, on_cpu=on_cpu)
         phases["sampling"] = {"engine": engine + copy, **cache}
-        if recipe.cluster.lag:
-            kept = phases["sampling"]  # the engine samples while the learner works
+        if keeps_memory(recipe):
+            kept = phases["sampling"]
     if process.learns:
         learning = learning_bytes(recipe, shape, context, (1 + critics(recipe)) * trained, process)
         phases |= {phase: {**parts, **kept} for phase, parts in learning.items()}
         phases["saving"] = {"checkpoint": 2 * state // process.ranks if on_cpu else 0}
+        if process.samples and keeps_memory(recipe):
+            phases["saving"] = {**phases["saving"], "engine": copy}
     return Memory(
         total=held,
         trained=trained,
-        process=PROCESS + (PEFT if recipe.lora else 0),
+        process=libraries(recipe, process),
         always=always,
         phases=phases,
     )
+
+
+def keeps_memory(recipe: Recipe) -> bool:
+    """Whether an engine with its own weights has them and its cache while the learner works.
+
+    With a lag it samples meanwhile. An engine in another process frees them if its place is the learner's device.
+    """
+    return bool(recipe.cluster.lag) or (isinstance(recipe.engine, Served) and recipe.engine.place == "apart")
+
+
+def rank_memories(recipe: Recipe, shape: Shape, context: int) -> tuple[Memory, ...]:
+    """The memory of each rank of a run on this host. Rank 0 also samples; with shards it keeps the engine's model."""
+    ranks = recipe.cluster.ranks
+    if ranks == 1 or not recipe.cluster.sharded:
+        return (run_memory(recipe, shape, context),) * ranks
+    first, other = (run_memory(recipe, shape, context, Process(samples=s, ranks=ranks)) for s in (True, False))
+    whole = {"engine": first.total * BYTES[recipe.machine.dtype]}
+    phases = {name: {**whole, **parts} for name, parts in first.phases.items()}
+    return replace(first, phases=phases), *[other] * (ranks - 1)
+
+
+def libraries(recipe: Recipe, process: Process) -> int:
+    """Bytes of Python and of the libraries that a process imports."""
+    used = {PEFT: recipe.lora is not None, BACKWARD: process.learns}
+    used[CHECKPOINT] = process.learns and recipe.machine.recompute
+    used[SHARDING] = process.learns and process.ranks > 1
+    return PROCESS + sum(bytes_ for bytes_, applies in used.items() if applies)
 
 
 def critics(recipe: Recipe) -> int:
@@ -197,7 +235,8 @@ def learning_bytes(
     """
     machine, size = recipe.machine, BYTES[recipe.machine.dtype]
     on_cpu = device_of(machine.device) == "cpu"
-    packed, several = microbatch(recipe, context, process.ranks)
+    lanes = max(process.ranks, recipe.cluster.lanes)
+    packed, several = microbatch(recipe, context, lanes)
     earlier = trained * max(size, 4) // process.ranks if several or process.ranks > 1 else 0
     head = 0 if recipe.lora else shape.vocabulary * shape.width * size
     own = sum(isinstance(part, ValueModel) and part.trunk == "own" for _, part in recipe.method.models_in_use)
@@ -224,15 +263,15 @@ def learning_bytes(
     }
 
 
-def microbatch(recipe: Recipe, context: int, ranks: int = 1) -> tuple[Packed, bool]:
-    """The largest microbatch of a step, and whether one of the ranks that share the step has several microbatches.
+def microbatch(recipe: Recipe, context: int, lanes: int = 1) -> tuple[Packed, bool]:
+    """The largest microbatch of a step, and whether each of the lanes that share the step has several microbatches.
 
     It has at most `machine.microbatch_tokens` tokens, or is one unit that the objective couples: a sample, a group or
     the whole step.
     """
     method, answer = recipe.method, recipe.sampling.max_tokens
     prompts = recipe.prompts // method.minibatches
-    step = -(-prompts * method.group_size // ranks)
+    step = -(-prompts * method.group_size // lanes)
     unit = {"group": method.group_size, "step": step}.get(couples(method.objective), 1)
     group = context + method.group_size * answer
     room = max(0, recipe.machine.microbatch_tokens)
@@ -270,9 +309,13 @@ def live_rows(recipe: Recipe, engines: int = 1) -> int:
 
 
 def live_tokens(recipe: Recipe, context: int, engines: int = 1) -> int:
-    """Tokens of live rows whose keys and values an engine stores. It frees them when it loads new weights."""
+    """Tokens for which the cache of live rows has memory, in whole chunks. Loading new weights frees it.
+
+    A long prompt is in the cache of prompts, but for its last token.
+    """
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
-    return min(live_rows(recipe, engines) * (context + recipe.sampling.max_tokens), engine.cache_tokens)
+    row = chunk_end(context + recipe.sampling.max_tokens - shared_tokens(context))
+    return min(live_rows(recipe, engines) * row, engine.cache_tokens)
 
 
 def blocked_weights(shape: Shape) -> int:

@@ -42,6 +42,7 @@ from groupwise.data import (
     pack,
     rollout_of,
 )
+from groupwise.engines import Served
 from groupwise.learner import Given, ValueModel, check_routing, routes_experts
 from groupwise.learner.auxiliary import Forwarded, Forwards
 from groupwise.learner.forward import States
@@ -63,7 +64,7 @@ from groupwise.models import (
 )
 from groupwise.models.decoder import Sizes
 from groupwise.objective import Clip, Clips, Unclipped
-from groupwise.planning.memory import BYTES, GIB, Process, host_memory, plan_line, refuse_beyond, run_memory
+from groupwise.planning.memory import GIB, host_memory, plan_line, rank_memories, refuse_beyond
 from groupwise.rollout import Native, check_columns
 from groupwise.runs.checkpoints import plain_json
 from groupwise.runs.phases import KEY
@@ -385,6 +386,16 @@ def check_rows(problems: Iterable[Prompt]) -> None:
             ) from None
 
 
+def check_place(recipe: Recipe) -> list[GroupwiseError]:
+    """An error for an engine that frees its memory while the learner trains, and shall sample meanwhile."""
+    same = isinstance(recipe.engine, Served) and recipe.engine.place == "same"
+    if not same or not recipe.cluster.lag:
+        return []
+    what = "engine.place is same: the engine cannot sample while the learner trains, which cluster.lag needs"
+    fix = "use --cluster.lag 0, or --engine.place apart"
+    return [Usage(what, evidence=f"cluster.lag is {recipe.cluster.lag}", fix=fix)]
+
+
 def check_inputs(
     recipe: Recipe,
     use: Use,
@@ -401,7 +412,7 @@ def check_inputs(
     """
     recipe = resolved(recipe)
     weights = fetch or not of_hub(recipe.model)
-    errors = check_machine(recipe, use, warn, train=train)
+    errors = [*check_machine(recipe, use, warn, train=train), *(check_place(recipe) if train else ())]
     for line in (*unreachable_bound(recipe.method), *untrained(recipe)) if train else ():
         warn(line)
     try:
@@ -511,19 +522,17 @@ def check_memory(recipe: Recipe, shape: Shape, context: int) -> str:
 
     Every rank counts as much as rank 0, which also samples.
     """
-    memory, ranks = run_memory(recipe, shape, context), recipe.cluster.ranks
+    first, *others = rank_memories(recipe, shape, context)
     available, owner = available_memory(recipe.machine)
-    if ranks == 1:
-        refuse_beyond(memory, available, owner)
-        return plan_line(recipe, memory)
+    if not others:
+        refuse_beyond(first, available, owner)
+        return plan_line(recipe, first)
+    ranks = recipe.cluster.ranks
     if recipe.cluster.sharded:
-        first, other = (run_memory(recipe, shape, context, Process(samples=s, ranks=ranks)) for s in (True, False))
-        whole = first.total * BYTES[recipe.machine.dtype]  # the model that rank 0 keeps for its engine
-        first = replace(first, process=first.process + whole)
-        refuse_beyond(first, available - (ranks - 1) * other.peak, f"rank 0 of {ranks} ranks")
-        return f"{plan_line(recipe, first)} in rank 0, {other.peak / GIB:.1f} GiB in each other rank"
-    refuse_beyond(memory, available // ranks, f"each of {ranks} ranks")
-    return f"{plan_line(recipe, memory)} in each of {ranks} processes"
+        refuse_beyond(first, available - sum(other.peak for other in others), f"rank 0 of {ranks} ranks")
+        return f"{plan_line(recipe, first)} in rank 0, {others[0].peak / GIB:.1f} GiB in each other rank"
+    refuse_beyond(first, available // ranks, f"each of {ranks} ranks")
+    return f"{plan_line(recipe, first)} in each of {ranks} processes"
 
 
 def available_memory(machine: Machine) -> tuple[int, str]:

@@ -39,6 +39,7 @@ from groupwise.learner.ranks import (
     wait_for_call,
 )
 from groupwise.methods import Now
+from groupwise.models.freed_memory import return_freed_memory
 from groupwise.rollout.buffer import with_rule
 from groupwise.runs.checkpoints import Checkpoint, read_checkpoint
 from groupwise.training.build import Runtime, find_device, new_learner, policy_outline, read_policy
@@ -180,6 +181,7 @@ def follow(ranks: Replicas, use: Use) -> None:
         checkpoint = read_checkpoint(Path(header["checkpoint"]))
         learner.restore(checkpoint.tensors(), checkpoint.state["learner"])
     while (content := ranks.receive()) is not None:
+        return_freed_memory()
         header, _ = parts(content)
         if header["do"] == "steps":
             learner.memories = header["memories"]

@@ -8,7 +8,7 @@ import torch
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import at
-from groupwise.data import LARGEST_GAP, Batch, Engine, Logp, Measure, Return, Value, couples
+from groupwise.data import LARGEST_GAP, Batch, Engine, Logp, Measure, Return, SharesDevice, Value, couples
 from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_plan
 from groupwise.methods import Method, Now
 from groupwise.models import Purpose, permutation
@@ -54,6 +54,9 @@ async def run(
             batch = buffer.pack(collected.selected, version=learner.version)
             if not solved:
                 ahead.begin(iteration)
+            if isinstance(engine, SharesDevice):
+                with recorder.phase("sleep"):
+                    await engine.sleep()
             steps = partial(train, recipe, method, learner, collected, batch, iteration)
             with recorder.phase("learn", watched_as=AHEAD if lag else ""):
                 batch, results = await asyncio.to_thread(steps) if lag else steps()

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from groupwise.data import SECONDS, TOKENS_PER_SECOND, UNVERIFIABLE, Batch, Storage, metric_bound
 from groupwise.evaluation.conversations import describe_conversations
 from groupwise.learner import Learner, StepResult
+from groupwise.models.freed_memory import return_freed_memory
 from groupwise.objective import Objective
 from groupwise.rollout import Buffer, Rollouts
 from groupwise.runs.best import best_iteration, held_out_values, is_evaluated
@@ -74,8 +75,9 @@ class Recorder:
     def phase(self, name: str, *, watched_as: str = "") -> Iterator[None]:
         """Measure the seconds that the loop spends in this phase (`sample`, `learn`, ...), for timings.jsonl.
 
-        `current_phase` is `watched_as` meanwhile, by default the name.
+        `current_phase` is `watched_as` meanwhile, by default the name. Memory that earlier phases freed is returned.
         """
+        return_freed_memory()
         start, self.current_phase = time.monotonic(), watched_as or name
         try:
             yield
@@ -160,6 +162,7 @@ class Recorder:
         if self._logs.failures > self._unwritten:
             self._unwritten = self._logs.failures
             self._warn(f"warning: logs could not be written {self._unwritten} times; their lines are kept in memory")
+        return_freed_memory()
         tensors, state = learner.state()
         try:
             contents = {

@@ -1,0 +1,182 @@
+"""Peak memory of whole runs against the plan's: `python -m benchmarks.plan_memory [NAME | pairs]`. Prints tables.
+
+Each run is `groupwise train` in new processes. A peak is VmHWM of /proc, read every 20 ms until the process ends. The
+models have random weights and rarely end an answer. `pairs` repeats runs with and without the return of freed memory.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Fast
+
+from groupwise.config.devices import resolved
+from groupwise.config.text import read_recipe
+from groupwise.config.user_code import Permissions, load_use
+from groupwise.data import all_problems
+from groupwise.models import Decoder, Shape, Tokenizer, find_model, read_shape, write_model
+from groupwise.planning.memory import Memory, rank_memories
+from groupwise.training.build import read_inputs
+
+SMALL = {"width": 256, "layers": 4, "heads": 4, "kv_heads": 2, "head_dim": 64, "inner": 1024, "tied": True}
+LARGE = {"width": 512, "layers": 8, "heads": 8, "kv_heads": 4, "head_dim": 64, "inner": 1536, "tied": True}
+OTHERS = {"vocabulary": 4096, "positions": 512, "family": "qwen3", "qk_norm": True}
+CRITIC = '{ critic = { kind = "ValueModel" } }'
+SHARDS = {"cluster.ranks": "2", "cluster.shard": "full"}
+RUNS: list[tuple[str, Mapping[str, object], Mapping[str, str]]] = [
+    ("the packaged model", {}, {}),
+    ("4 layers of 256, float32", SMALL, {}),
+    ("the same, bfloat16", SMALL, {"machine.dtype": "bfloat16"}),
+    ("the same in float32, a value model", SMALL, {"method.models": CRITIC, "method.credit": '{ kind = "GAE" }'}),
+    ("the same, microbatches of 256 tokens", SMALL, {"machine.microbatch_tokens": "256"}),
+    ("the same, recompute", SMALL, {"machine.recompute": "true"}),
+    ("8 layers of 512, float32", LARGE, {}),
+    ("the same, embedding and head separate", {**LARGE, "tied": False}, {}),
+    ("the same tied, LoRA of rank 16", LARGE, {"lora.rank": "16"}),
+    ("the same, a reference model (GRPO)", LARGE, {"method": "grpo"}),
+    ("the same, lag 1", LARGE, {"cluster.lag": "1"}),
+    ("the same, 2 ranks with shards", LARGE, SHARDS),
+]
+PAIRS, REPEATED = (RUNS[1], RUNS[6]), 3
+MIB = 1 << 20
+COMMON = {
+    "task": "calculator", "method": "gspo", "method.group_size": "8", "prompts": "8", "iterations": "1",
+    "sampling.max_tokens": "64", "evaluate.problems": "2", "engine.max_gap": "100", "max_unverifiable": "1",
+    "machine.microbatch_tokens": "4096",
+}  # fmt: skip
+GRADER = "def grade(prompt, answer, gold):\n    return len(answer) % 7\n"
+EVERY = 0.02
+"""Seconds between two readings of the peaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished run: the peak of each of its processes in bytes, those that start later last, and its seconds."""
+
+    peaks: Sequence[int]
+    user: float
+    system: float
+
+
+def tokenizer(vocabulary: int) -> Tokenizer:
+    """Bytes, and other tokens up to the size of the vocabulary; the last one ends an answer."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    fast = Fast(models.BPE(vocab={character: i for i, character in enumerate(alphabet)}, merges=[]))
+    fast.pre_tokenizer, fast.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    fast.add_tokens([AddedToken(f"<{i}>") for i in range(len(alphabet), vocabulary)])
+    return Tokenizer.of(fast, {vocabulary - 1})
+
+
+def fields_of(folder: Path, sizes: Mapping[str, object], settings: Mapping[str, str]) -> dict[str, str]:
+    """The recipe's fields for a run with a new model of these sizes, or with the packaged one."""
+    directory = folder / f"model{len(list(folder.glob('model*')))}"
+    if sizes:
+        shape = Shape(**{**OTHERS, **sizes})  # type: ignore[arg-type]
+        write_model(Decoder.new(shape, 0, dtype=torch.float32), directory, tokenizer=tokenizer(shape.vocabulary))
+    (folder / "grader.py").write_text(GRADER)
+    (folder / "empty.toml").write_text("")
+    model = {"model": str(directory) if sizes else "calculator"}
+    return {**model, **COMMON, **settings, "verifier": "grader:grade"}
+
+
+def predicted(folder: Path, fields: Mapping[str, str]) -> tuple[Memory, ...]:
+    """The plan's memory of each rank of a run."""
+    with redirect_stdout(sys.stderr):  # it prints the files that it executes
+        use = load_use(Permissions(use=[folder / "grader.py"]))
+    recipe = resolved(read_recipe("", list(fields.items()), use))
+    shape = read_shape(find_model(recipe.model))
+    assert isinstance(shape, Shape)
+    prompts = all_problems(read_inputs(recipe, use).task)
+    return rank_memories(recipe, shape, max(len(prompt.context) for prompt in prompts))
+
+
+def measured(folder: Path, fields: Mapping[str, str], *command: str) -> Run:
+    """Run `command` (by default `groupwise train`) with these fields, and measure its processes."""
+    words = [*(command or (sys.executable, "-m", "groupwise")), "train", str(folder / "empty.toml")]
+    words += [word for path, value in fields.items() for word in (f"--{path}", value)]
+    words += ["--use", str(folder / "grader.py"), "--out", str(folder / "runs")]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    peaks: dict[int, int] = {}
+    while True:
+        peaks |= {pid: peak for pid in tree(process.pid) if (peak := high_water(pid))}
+        ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(EVERY)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, f"{words} ended with {process.returncode}"
+    models = [peak for peak in peaks.values() if peak > 100 * MIB]  # others are git and the like
+    return Run(models, usage.ru_utime, usage.ru_stime)
+
+
+def tree(pid: int) -> list[int]:
+    """A process and its descendants."""
+    children: list[str] = []
+    with suppress(OSError):  # it has ended
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(each for child in children for each in tree(int(child)))]
+
+
+def high_water(pid: int) -> int:
+    """The largest resident memory of a process so far, in bytes; 0 if it has ended."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def compare(name: str, sizes: Mapping[str, object], settings: Mapping[str, str]) -> None:
+    """Print a row for each rank of a run: weights, prediction, peak, error."""
+    with tempfile.TemporaryDirectory() as parent:
+        fields = fields_of(Path(parent), sizes, settings)
+        memories, run = predicted(Path(parent), fields), measured(Path(parent), fields)
+    for rank, (memory, peak) in enumerate(zip(memories, run.peaks, strict=True)):
+        label = f"{name}, rank {rank}" if len(memories) > 1 else name
+        cells = [label, f"{memory.total / 1e6:.1f} M", memory.largest_phase, f"{memory.peak / MIB:,.0f}"]
+        cells += [f"{peak / MIB:,.0f}", f"{memory.peak / peak - 1:+.1%}"]
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def compare_pairs() -> None:
+    """Print the peak and the seconds of runs that keep freed memory, and of runs that return it, in turn."""
+    keep = (sys.executable, "-m", "benchmarks.plan_memory", "keep")
+    for name, sizes, settings in PAIRS:
+        with tempfile.TemporaryDirectory() as parent:
+            fields = fields_of(Path(parent), sizes, {**settings, "iterations": "2"})
+            for _ in range(REPEATED):
+                for label, command in (("kept", keep), ("returned", ())):
+                    run = measured(Path(parent), fields, *command)
+                    seconds = f"{run.user:.1f} | {run.system:.1f}"
+                    print(f"| {name} | {label} | {run.peaks[0] / MIB:,.0f} | {seconds} |", flush=True)
+
+
+def keep(words: list[str]) -> int:
+    """Run a command of groupwise that leaves freed memory to glibc."""
+    from groupwise.__main__ import main
+    from groupwise.models import freed_memory  # pyright: ignore[reportAttributeAccessIssue]
+
+    freed_memory.TRIM = None
+    return main(words)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["keep", *command]:
+            sys.exit(keep(command))
+        case ["pairs"]:
+            print("| run | freed memory | peak MiB | user s | system s |\n" + "|---" * 5 + "|")
+            compare_pairs()
+        case names:
+            print("| run | weights | largest phase | predicted MiB | measured MiB | error |\n" + "|---" * 6 + "|")
+            for each in RUNS:
+                if not names or each[0] in names:
+                    compare(*each)

@@ -62,7 +62,16 @@ def test_add_a_method_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    ["values", "models", "parts", "rollout", "learner", "runs", "whatif", pytest.param("cluster", marks=pytest.mark.slow)],
+    [
+        "values",
+        "models",
+        "parts",
+        "rollout",
+        "learner",
+        "runs",
+        "whatif",
+        pytest.param("cluster", marks=pytest.mark.slow),
+    ],
 )
 def test_the_page_of_a_room_runs(page: str, tmp_path: Path) -> None:
     assert follow(f"docs/{page}.md", tmp_path)

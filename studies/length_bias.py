@@ -5,14 +5,15 @@ can change is how long the model talks after it has read `right` or `wrong`. The
 1/|o|: the tokens of a long wrong answer are pushed down less than those of a short one. So wrong answers should grow
 with GRPO, with or without the division by the std, and should not with Dr. GRPO, nor with DAPO's token mean.
 
-Compared: the mean length of wrong minus right answers over the last ten iterations, within a seed. An arm shows the
-bias if its 95 % interval over seeds lies above 0. One minibatch, so that no ratio is clipped.
+Compared: the mean length of wrong minus right answers over the last five iterations, within a seed. An arm shows the
+bias if its 95 % interval over seeds lies above 0. One minibatch, so that no ratio is clipped. The learning rate and the
+number of iterations were chosen with GRPO on seed 99, which is not among the seeds here.
 """
 
 from studies.study import NO_KL, Arm, Study
 
 WRONG, RIGHT = "completions/mean_length_wrong", "completions/mean_length_correct"
-BASE = ("iterations = 160", "prompts = 16", "method.group_size = 16", "method.minibatches = 1",
+BASE = ("iterations = 25", "prompts = 16", "method.group_size = 16", "method.minibatches = 1",
         "evaluate.problems = 16", NO_KL)  # fmt: skip
 CENTRED = 'method.advantage = ["centred"]'
 TOKEN_MEAN = "method.objective.aggregate = token_mean"

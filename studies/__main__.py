@@ -7,19 +7,19 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
 from benchmarks.atlas.running import run_all
 
 from groupwise.certificates.studies import Trial, TrialResult, read_results
+from studies.figures import need_matplotlib, new_figure, write_svg
+from studies.pages import RESULTS, read_exact, store_exact, written
 from studies.study import SEEDS, Study
 
 HOME = Path(__file__).parents[1]
-RESULTS = Path("studies/results.jsonl")
-"""The stored results of all runs, in the repository."""
-NAMES = ("length_bias",)
+NAMES = ("length_bias", "clip_fraction", "r1_zero", "dynamic_sampling", "divisors")
 """The studies, in the order in which `make studies` runs them."""
 
 
@@ -36,10 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     a = parser.parse_args(argv)
     if unknown := [name for name in a.study if name not in NAMES]:
         parser.error(f"no study is called {unknown[0]!r}: take {', '.join(NAMES)}")
+    need_matplotlib()
     until, complete = time.monotonic() + 60 * a.minutes, True
-    for name, study in ((name, find_study(name)) for name in a.study or NAMES):
+    for study in map(find_study, a.study or NAMES):
         if not a.page:
+            store_exact(study.name, study.exact(), HOME)
             complete &= run(study.trials(a.seeds, a.part), until)
+        write(study, HOME)
     return int(not complete)
 
 
@@ -66,6 +69,15 @@ def run(trials: Mapping[Trial, set[str]], until: float) -> bool:
         complete &= isinstance(result, TrialResult)
         print(f"{trial.task} {trial.method} seed {trial.seed} {' '.join(trial.settings)}: {text}", flush=True)
     return complete
+
+
+def write(study: Study, home: Path) -> None:
+    """Write a study's page, its figure, and the numbers of the figure."""
+    for path, text in written(study, home).items():
+        path.write_text(text, encoding="utf-8")
+    figure, panels = new_figure(study.panels)
+    study.draw(panels, study.measured(read_results(home / RESULTS)), read_exact(home).get(study.name, {}))
+    write_svg(figure, study.alt, study.svg(home))
 
 
 if __name__ == "__main__":

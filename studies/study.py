@@ -5,9 +5,10 @@ prompts and the same random numbers, so arms are compared within a seed, and int
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from groupwise.certificates.studies import Trial, TrialResult, is_stale
 from groupwise.evaluation.interval import mean_interval
@@ -16,6 +17,8 @@ SEEDS = range(5)
 """The seeds of each study, fixed before any run."""
 NO_KL = "method.objective.penalties = []"
 Results = Mapping[Trial, TrialResult]
+Exact = dict[str, Any]
+"""Numbers that are computed without a run, as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,33 +107,31 @@ class Measured:
 class Study:
     """A study: what runs, and what its page says about the results.
 
-    `parts` are comparisons by name, each with its arms. `blocks` returns the generated texts of the page by name, and
-    `rows` the table behind the figure, with its head. `draw` writes the figure onto a matplotlib figure; `alt` is its
-    alternative text.
+    `parts` are comparisons by name, each with its arms; `exact` computes numbers that need no run. `blocks` returns the
+    generated texts of the page by name, and `rows` the numbers of the figure, with their head. `draw` draws it onto the
+    panels of a figure; `alt` is its alternative text. `excerpts` are other pages that show a block.
     """
 
+    name: str
     page: str
     parts: Mapping[str, Mapping[str, Arm]]
     metrics: tuple[str, ...]
-    blocks: Callable[[Mapping[str, Measured]], dict[str, str]] = lambda m: {}
-    rows: Callable[[Mapping[str, Measured]], list[tuple[object, ...]]] = lambda m: []
-    draw: Callable[..., None] = lambda m: None
-    alt: str = ""
+    blocks: Callable[[Mapping[str, Measured], Exact], dict[str, str]]
+    rows: Callable[[Mapping[str, Measured], Exact], list[tuple[object, ...]]]
+    draw: Callable[[Sequence[Any], Mapping[str, Measured], Exact], None]
+    alt: str
+    panels: int = 1
+    exact: Callable[[], Exact] = dict
+    excerpts: tuple[str, ...] = ()
 
     def trials(self, seeds: Iterable[int], parts: Iterable[str] = ()) -> dict[Trial, set[str]]:
-        """The runs of the study in order, each once, with the metrics that are stored."""
-        chosen = list(parts) or list(self.parts)
-        arms = [arm for part in chosen for arm in self.parts[part].values()]
+        """The runs of some parts, or of all, in order, each once, with the metrics that are stored."""
+        arms = [arm for part in list(parts) or self.parts for arm in self.parts[part].values()]
         return {arm.trial(seed): set(self.metrics) for seed in seeds for arm in arms}
 
     def measured(self, results: Results) -> dict[str, Measured]:
         """The results of each part."""
         return {name: Measured(arms, results) for name, arms in self.parts.items()}
-
-    def recipes(self) -> Iterator[tuple[str, Arm]]:
-        """The name and the arm of every recipe of the study."""
-        for name, arms in self.parts.items():
-            yield from ((f"{name}/{key}", arm) for key, arm in arms.items())
 
     def svg(self, home: Path) -> Path:
         """The file of the figure. The CSV file of its numbers stands beside it."""
@@ -152,3 +153,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A Markdown table."""
     lines = ["| " + " | ".join(map(str, cells)) + " |" for cells in (head, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
+
+
+def cost(measured: Measured, name: str = "Cost") -> str:
+    """One line: the runs, their CPU time, and whether they are stale."""
+    runs, seconds = len(measured.arms) * len(measured.seeds), measured.cpu_seconds()
+    stale = " *Stale*: the code of a part has changed since." if measured.stale else ""
+    return (
+        f"{name}: {runs} runs, {seconds / 60:.0f} CPU minutes, {seconds / max(runs, 1):.0f} CPU seconds per run.{stale}"
+    )

@@ -33,7 +33,7 @@ PEER = {
     "token_mean": COIN["token_mean"],
     "group": arm("microbatches of one group", "grpo", "method.objective.aggregate = group_token_mean"),
     "answer": replace(COIN["grpo"], label="microbatches of one answer"),
-    "budget": arm("1/max_tokens, with std", "grpo", "method.objective.aggregate = budget_mean"),
+    "budget": replace(COIN["dr_grpo"], label="1/max_tokens (Dr. GRPO, without std)"),
 }
 
 

@@ -155,7 +155,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
 
 
-def cost(measured: Measured, name: str = "Cost") -> str:
+def cost(measured: Measured) -> str:
     """One line: the runs, their CPU time, and whether they are stale."""
     runs, seconds = len(measured.arms) * len(measured.seeds), measured.cpu_seconds()
     stale = " *Stale*: the code of a part has changed since." if measured.stale else ""

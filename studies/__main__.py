@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.atlas.running import run_all
 
 from groupwise.certificates.studies import Trial, TrialResult, read_results
+from groupwise.data import MissingRequirement
 from studies.figures import need_matplotlib, new_figure, write_svg
 from studies.pages import RESULTS, read_exact, store_exact, written
 from studies.study import SEEDS, Study
@@ -36,7 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     a = parser.parse_args(argv)
     if unknown := [name for name in a.study if name not in NAMES]:
         parser.error(f"no study is called {unknown[0]!r}: take {', '.join(NAMES)}")
-    need_matplotlib()
+    try:
+        need_matplotlib()
+    except MissingRequirement as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.code
     until, complete = time.monotonic() + 60 * a.minutes, True
     for study in map(find_study, a.study or NAMES):
         if not a.page:

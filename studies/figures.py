@@ -50,7 +50,9 @@ def new_figure(panels: int) -> tuple[Any, Sequence[Any]]:
 
 
 def line(axes: Any, series: Sequence[tuple[int, Estimate]], colour: int, label: str, *, dashed: bool = False) -> None:
-    """A mean over seeds as a line, with its 95 % interval as a band."""
+    """A mean over seeds as a line, with its 95 % interval as a band. Nothing for an empty series."""
+    if not series:
+        return
     at, means = [i for i, _ in series], [x.mean for _, x in series]
     ends = [x.interval for _, x in series]
     style = {"color": COLOURS[colour], "linestyle": "--" if dashed else "-"}

@@ -78,10 +78,8 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
         "push": table(("objective", "wrong answers", "right answers", "all answers"), pushes),
         "coin": f"{table(head, rows)}\n\n{cost(coin)}",
         "length_bias": (
-            f"- [Length bias](docs/studies/length-bias.md): with GRPO wrong answers end {one.mean:.0f} tokens longer "
-            f"than right ones (95 % interval {one.interval[0]:.0f} to {one.interval[1]:.0f}, {len(coin.seeds)} seeds); "
-            f"with Dr. GRPO {gap['dr_grpo'].mean:.1f} ({gap['dr_grpo'].interval[0]:.1f} to "
-            f"{gap['dr_grpo'].interval[1]:.1f})."
+            f"- [Length bias](docs/studies/length-bias.md): with GRPO wrong answers end {one.brief} tokens longer than "
+            f"right ones; with Dr. GRPO {gap['dr_grpo'].brief}."
         ),
     }
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from groupwise.certificates.studies import read_results
 from studies.study import Exact, Study
@@ -50,6 +51,15 @@ def read_exact(home: Path) -> dict[str, Exact]:
 
 
 def store_exact(name: str, exact: Exact, home: Path) -> None:
-    """Store the results of a study's exact part."""
-    stored = {**read_exact(home), name: exact}
-    (home / EXACT).write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    """Store the results of a study's exact part, with six significant digits. A study without one stores nothing."""
+    if exact:
+        text = json.dumps({**read_exact(home), name: _rounded(exact)})
+        (home / EXACT).write_text(f"{text}\n", encoding="utf-8")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(inner) for inner in value]
+    return float(f"{value:.6g}")

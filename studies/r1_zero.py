@@ -55,16 +55,15 @@ def part(m: Measured) -> str:
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m = measured["budget"]
     gap = m.mean("full", RIGHT, LAST - 4, LAST).minus(m.mean("short", RIGHT, LAST - 4, LAST))
-    change = {key: m.mean(key, RIGHT, LAST - 4, LAST).minus(m.mean(key, RIGHT, 1, 1)).mean for key in m.arms}
+    change = {key: m.mean(key, RIGHT, LAST - 4, LAST).minus(m.mean(key, RIGHT, 1, 1)) for key in m.arms}
     low, high = gap.interval
     return {
-        **{name: part(one) for name, one in measured.items() if one.seeds},
+        **{name: part(one) if one.seeds else "Not run yet." for name, one in measured.items()},
         "gap": f"With the full budget {gap.mean:.3f} more of the answers are right at the end (95 % interval {low:.3f} "
         f"to {high:.3f}, {len(m.seeds)} seeds).",
         "r1_zero": (
-            f"- [R1-Zero](docs/studies/r1-zero.md): accuracy and length rise together, accuracy by "
-            f"{change['full']:.2f} of the sampled answers; in a budget in which no steps fit it changes by "
-            f"{change['short']:+.2f} ({len(m.seeds)} seeds)."
+            f"- [R1-Zero](docs/studies/r1-zero.md): accuracy and length rise together; the share of right answers "
+            f"changes by {change['full'].brief}, and in a budget without room for the steps by {change['short'].brief}."
         ),
     }
 

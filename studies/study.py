@@ -62,6 +62,11 @@ class Estimate:
         low, high = self.interval
         return f"{self.mean:.3g} ({low:.3g} to {high:.3g})"
 
+    @property
+    def brief(self) -> str:
+        """The mean with the interval, in few digits, for a sentence."""
+        return "{:.2g} ({:.2g} to {:.2g})".format(self.mean, *self.interval)
+
     def minus(self, other: "Estimate") -> "Estimate":
         """The difference within each seed."""
         return Estimate(tuple(a - b for a, b in zip(self.values, other.values, strict=True)))

@@ -53,7 +53,8 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     head = ("compared at", "without", "with", "difference", "seeds", "result")
     return {
         "calculator": f"{table(head, rows)}\n\n"
-        f"Without dynamic sampling {100 * dead.mean:.0f} % of the groups have no gradient in the last eight iterations. "
+        f"Without dynamic sampling {100 * dead.mean:.0f} % of the groups have no gradient in the last eight "
+        f"iterations. "
         f"With it a run generates {tokens[1].mean / tokens[0].mean:.1f} times as many tokens.\n\n{cost(m)}",
         "dynamic_sampling": (
             f"- [Dynamic sampling](docs/studies/dynamic-sampling.md): it changes sampled held-out accuracy by "

@@ -45,19 +45,17 @@ def new_figure(panels: int) -> tuple[Any, Sequence[Any]]:
     from matplotlib.figure import Figure
 
     matplotlib.rcParams.update(SETTINGS)
-    figure = Figure(figsize=(4.2 * panels, 3.2), layout="constrained")
+    figure = Figure(figsize=(3.3 * panels, 3), layout="constrained")
     return figure, list(figure.subplots(1, panels, squeeze=False)[0])
 
 
 def line(axes: Any, series: Sequence[tuple[int, Estimate]], colour: int, label: str, *, dashed: bool = False) -> None:
-    """A mean over seeds as a line, with its 95 % interval as a band. Nothing for an empty series."""
-    if not series:
-        return
-    at, means = [i for i, _ in series], [x.mean for _, x in series]
-    ends = [x.interval for _, x in series]
+    """The mean over seeds as a thick line, and each seed as a thin one."""
+    at = [i for i, _ in series]
     style = {"color": COLOURS[colour], "linestyle": "--" if dashed else "-"}
-    axes.plot(at, means, label=label, linewidth=1.8, **style)
-    axes.fill_between(at, *zip(*ends), color=COLOURS[colour], alpha=0.15, linewidth=0)
+    for one in zip(*(x.values for _, x in series), strict=True):
+        axes.plot(at, one, linewidth=0.8, alpha=0.45, **style)
+    axes.plot(at, [x.mean for _, x in series], label=label, linewidth=2.4, **style)
 
 
 def write_svg(figure: Any, alt: str, path: Path) -> None:

@@ -58,7 +58,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     change = {key: m.mean(key, RIGHT, LAST - 4, LAST).minus(m.mean(key, RIGHT, 1, 1)) for key in m.arms}
     low, high = gap.interval
     return {
-        **{name: part(one) if one.seeds else "Not run yet." for name, one in measured.items()},
+        **{name: part(one) for name, one in measured.items()},
         "gap": f"With the full budget {gap.mean:.3f} more of the answers are right at the end (95 % interval {low:.3f} "
         f"to {high:.3f}, {len(m.seeds)} seeds).",
         "r1_zero": (

@@ -64,8 +64,8 @@ class Estimate:
 
     @property
     def brief(self) -> str:
-        """The mean with the interval, in few digits, for a sentence."""
-        return "{:.2g} ({:.2g} to {:.2g})".format(self.mean, *self.interval)
+        """The mean with the interval, in two digits after the point at most, for a sentence."""
+        return "{} ({} to {})".format(*(round(x, 2 if abs(x) < 10 else None) for x in (self.mean, *self.interval)))
 
     def minus(self, other: "Estimate") -> "Estimate":
         """The difference within each seed."""
@@ -164,6 +164,5 @@ def cost(measured: Measured) -> str:
     """One line: the runs, their CPU time, and whether they are stale."""
     runs, seconds = len(measured.arms) * len(measured.seeds), measured.cpu_seconds()
     stale = " *Stale*: the code of a part has changed since." if measured.stale else ""
-    return (
-        f"{name}: {runs} runs, {seconds / 60:.0f} CPU minutes, {seconds / max(runs, 1):.0f} CPU seconds per run.{stale}"
-    )
+    each = f"{seconds / max(runs, 1):.0f} CPU seconds per run"
+    return f"Cost: {runs} runs, {seconds / 60:.0f} CPU minutes, {each}.{stale}"

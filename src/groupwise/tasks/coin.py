@@ -1,4 +1,4 @@
-"""The task `coin`: guess a coin that nobody can foretell, then talk for as long as you like.
+"""The task `coin`: guess a coin that no policy can predict, then talk for as long as you like.
 
 A conversation with the environment `coin_flip`:
 

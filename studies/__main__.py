@@ -80,9 +80,11 @@ def write(study: Study, home: Path) -> None:
     """Write a study's page, its figure, and the numbers of the figure."""
     for path, text in written(study, home).items():
         path.write_text(text, encoding="utf-8")
-    figure, panels = new_figure(study.panels)
-    study.draw(panels, study.measured(read_results(home / RESULTS)), read_exact(home).get(study.name, {}))
-    write_svg(figure, study.alt, study.svg(home))
+    measured = study.measured(read_results(home / RESULTS))
+    if next(iter(study.parts)) in measured:
+        figure, panels = new_figure(study.panels)
+        study.draw(panels, measured, read_exact(home).get(study.name, {}))
+        write_svg(figure, study.alt, study.svg(home))
 
 
 if __name__ == "__main__":

@@ -31,15 +31,15 @@ from studies.study import Estimate, Exact, Measured, Study, cost, table
 SIZES = {256: "whole step", 128: "2 ranks", 32: "2 groups", 16: "1 group", 4: "4 answers", 1: "1 answer"}
 PEER = {
     "token_mean": COIN["token_mean"],
-    "group": arm("microbatches of one group", "grpo", "method.objective.aggregate = group_token_mean"),
     "answer": replace(COIN["grpo"], label="microbatches of one answer"),
     "budget": replace(COIN["dr_grpo"], label="1/max_tokens (Dr. GRPO, without std)"),
 }
+GROUP_ARM = arm("microbatches of one group", "grpo", "method.objective.aggregate = group_token_mean")
 
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchMean:
-    """The mean over microbatches of the mean over their tokens: what a trainer computes that averages losses."""
+    """The mean over microbatches of the mean over their tokens, as in a trainer that averages losses."""
 
     answers: int
 
@@ -70,21 +70,23 @@ def exact() -> Exact:
 
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
-    m = measured["coin"]
     computed = [(name, Estimate(tuple(x["distance"])), Estimate(tuple(x["wrong"]))) for name, x in exact.items()]
-    gap = gaps(m) if m.seeds else {}
-    trained = [
-        (one.label, gap[key], len(m.seeds), "*longer when wrong*" if gap[key].interval[0] > 0 else "*not shown*")
-        for key, one in m.arms.items()
-        if gap
-    ]
-    distance = Estimate(tuple(exact["microbatches: 1 group"]["distance"])) if exact else None
+    distance = Estimate(tuple(exact["microbatches: 1 group"]["distance"]))
     return {
         "exact": table(("divisor", "distance of the gradient", "push on wrong answers"), computed),
-        "coin": f"{table(('divisor', 'wrong - right', 'seeds', 'result'), trained)}\n\n{cost(m)}",
+        **{name: trained(m) for name, m in measured.items()},
         "divisors": "- [Divisors](docs/studies/divisors.md): the token mean over microbatches of one group has a "
-        f"gradient {distance.mean:.2f} of its norm away from that over the whole step." if distance else "",
-    }  # fmt: skip
+        f"gradient {distance.brief} of its norm away from that over the whole step.",
+    }
+
+
+def trained(m: Measured) -> str:
+    """The table of a part that was trained."""
+    rows = [
+        (one.label, gap, len(m.seeds), "*longer when wrong*" if gap.interval[0] > 0 else "*not shown*")
+        for one, gap in zip(m.arms.values(), gaps(m).values(), strict=True)
+    ]
+    return f"{table(('divisor', 'wrong - right', 'seeds', 'result'), rows)}\n\n{cost(m)}"
 
 
 def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, ...]]:
@@ -104,7 +106,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="divisors",
     page="docs/studies/divisors.md",
-    parts={"coin": PEER},
+    parts={"coin": PEER, "group": {"token_mean": COIN["token_mean"], "group": GROUP_ARM}},
     metrics=LENGTH_BIAS.metrics,
     blocks=blocks,
     rows=rows,

@@ -18,14 +18,18 @@ RESULTS, EXACT = Path("studies/results.jsonl"), Path("studies/exact.json")
 def written(study: Study, home: Path) -> dict[Path, str]:
     """The text of a study's page, of other pages with its blocks, and of its CSV file, from the stored results."""
     measured, exact = study.measured(read_results(home / RESULTS)), read_exact(home).get(study.name, {})
-    blocks = study.blocks(measured, exact)
-    pages = {home / page: (home / page).read_text(encoding="utf-8") for page in (study.page, *study.excerpts)}
-    texts = {path: filled(text, blocks) for path, text in pages.items()}
-    return {**texts, study.svg(home).with_suffix(".csv"): csv_text(study.rows(measured, exact))}
+    blocks = {part: study.not_run(part) for part in study.parts.keys() - measured.keys()}
+    texts = dict[Path, str]()
+    if next(iter(study.parts)) in measured:
+        blocks |= study.blocks(measured, exact)
+        texts[study.svg(home).with_suffix(".csv")] = csv_text(study.rows(measured, exact))
+    for path in (home / page for page in (study.page, *study.excerpts)):
+        texts[path] = filled(path.read_text(encoding="utf-8"), blocks)
+    return texts
 
 
 def filled(text: str, blocks: Mapping[str, str]) -> str:
-    """The text with the part between the marks of each block replaced. Marks stand on their own lines.
+    """The text with the part between the marks of each block replaced. Each mark has its own line.
 
     >>> filled("a\\n<!-- table -->\\nold\\n<!-- /table -->\\n", {"table": "new"})
     'a\\n<!-- table -->\\nnew\\n<!-- /table -->\\n'

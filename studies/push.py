@@ -1,6 +1,6 @@
 """The push of an objective on length, exactly, without training.
 
-The lengths of answers are geometric: at each token the policy goes on with probability `GOES_ON`. They are worth
+The lengths of answers are geometric: each token is followed by another one with probability `GOES_ON`. They are worth
 nothing, since the outcome is drawn independently. The push is the derivative of the loss, by the library's own parts,
 with respect to the logit of going on, with the sign of an update: positive makes answers longer.
 """

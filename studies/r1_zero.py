@@ -80,13 +80,11 @@ def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, .
 
 
 def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) -> None:
-    budget, template = measured["budget"], measured["template"]
+    budget = measured["budget"]
     for i, key in enumerate(budget.arms):
         line(panels[0], budget.series(key, RIGHT), i, budget.arms[key].label, dashed=bool(i))
         line(panels[1], budget.series(key, LENGTH), i, budget.arms[key].label, dashed=bool(i))
-    for i, key in enumerate(template.arms):
-        line(panels[2], template.series(key, RIGHT), i, template.arms[key].label.strip("`"), dashed=bool(i))
-    for axes, title in zip(panels, ("share of right answers", "length in tokens", "templates: right answers")):
+    for axes, title in zip(panels, ("share of right answers", "length in tokens")):
         axes.set(title=title, xlabel="iteration")
         axes.set_ylim(bottom=0)
         axes.legend(loc="lower right")
@@ -100,8 +98,7 @@ STUDY = Study(
     blocks=blocks,
     rows=rows,
     draw=draw,
-    alt="Share of right answers and length over iterations with the full and a short budget, and share of right "
-    "answers with three templates.",
-    panels=3,
+    alt="Share of right answers and length over iterations with the full and a short budget.",
+    panels=2,
     excerpts=("README.md",),
 )

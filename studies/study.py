@@ -113,8 +113,9 @@ class Study:
     """A study: what runs, and what its page says about the results.
 
     `parts` are comparisons by name, each with its arms; `exact` computes numbers that need no run. `blocks` returns the
-    generated texts of the page by name, and `rows` the numbers of the figure, with their head. `draw` draws it onto the
-    panels of a figure; `alt` is its alternative text. `excerpts` are other pages that show a block.
+    generated texts of the page by name, that of a part under its name. `rows` are the numbers of the figure, with their
+    head. `draw` draws it onto the panels of a figure; `alt` is its alternative text. `excerpts` are other pages that
+    show a block. The first part is needed for all of them.
     """
 
     name: str
@@ -135,11 +136,17 @@ class Study:
         return {arm.trial(seed): set(self.metrics) for seed in seeds for arm in arms}
 
     def measured(self, results: Results) -> dict[str, Measured]:
-        """The results of each part."""
-        return {name: Measured(arms, results) for name, arms in self.parts.items()}
+        """The results of each part that has been run with at least one seed."""
+        parts = {name: Measured(arms, results) for name, arms in self.parts.items()}
+        return {name: part for name, part in parts.items() if part.seeds}
+
+    def not_run(self, part: str) -> str:
+        """The text of a part without results."""
+        runs = len(self.parts[part]) * len(SEEDS)
+        return f"*Not run yet.* `python -m studies {self.name} --part {part}` makes these {runs} runs."
 
     def svg(self, home: Path) -> Path:
-        """The file of the figure. The CSV file of its numbers stands beside it."""
+        """The file of the figure. The CSV file of its numbers has the same name."""
         return home / Path(self.page).with_suffix(".svg")
 
 

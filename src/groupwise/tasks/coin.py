@@ -23,7 +23,7 @@ __all__ = ["CoinGuesses"]
 TRAINING, HELD_OUT = 4096, 64
 DEMONSTRATIONS = 12_288
 GOES_ON, MOST = 0.8, 40
-"""After each dot a demonstration goes on with this probability, up to this many dots."""
+"""The probability of another dot in a demonstration, and the largest number of dots."""
 
 
 @dataclass(frozen=True, slots=True)

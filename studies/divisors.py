@@ -64,7 +64,7 @@ def exact() -> Exact:
     for name, aggregate in named.items():
         method = with_aggregate(aggregate)
         pairs = zip(gradients(method), whole, strict=True)
-        distances = [float((a / a.norm() - b / b.norm()).norm()) for a, b in pairs]
+        distances = [round(float((a / a.norm() - b / b.norm()).norm()), 9) for a, b in pairs]
         found[name] = {"distance": distances, "wrong": [wrong for wrong, _, _ in push(method, BATCHES)]}
     return found
 

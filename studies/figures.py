@@ -39,14 +39,16 @@ def need_matplotlib() -> None:
 
 
 def new_figure(panels: int) -> tuple[Any, Sequence[Any]]:
-    """A figure with some panels beside each other."""
+    """A figure with some panels, at most four beside each other."""
     need_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure
 
     matplotlib.rcParams.update(SETTINGS)
-    figure = Figure(figsize=(3.3 * panels, 3), layout="constrained")
-    return figure, list(figure.subplots(1, panels, squeeze=False)[0])
+    columns = min(panels, 4)
+    rows = panels // columns
+    figure = Figure(figsize=(3.3 * columns, 2.9 * rows), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
 def line(axes: Any, series: Sequence[tuple[int, Estimate]], colour: int, label: str, *, dashed: bool = False) -> None:

@@ -8,25 +8,32 @@ with GRPO, with or without the division by the std, and should not with Dr. GRPO
 Compared: the mean length of wrong minus right answers over the last five iterations, within a seed. An arm shows the
 bias if its 95 % interval over seeds lies above 0. One minibatch, so that no ratio is clipped. The learning rate and the
 number of iterations were chosen with GRPO on seed 99, which is not among the seeds here.
+
+Added after the first runs on the coin, in which the length of all answers drifted as much as the bias: the same
+comparison with the policy of studies/two_numbers.py, and the part `long` with a fifth of the learning rate.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from groupwise.advantages import centred
 from groupwise.methods import Method, dr_grpo, grpo, gspo
 from groupwise.objective import token_mean
+from studies import two_numbers
 from studies.figures import line
 from studies.push import push
-from studies.study import NO_KL, Arm, Estimate, Exact, Measured, Study, cost, table
+from studies.study import NO_KL, SEEDS, Arm, Estimate, Exact, Measured, Study, average, cost, table
 
 WRONG, RIGHT = "completions/mean_length_wrong", "completions/mean_length_correct"
-CUT = "completions/clipped_ratio"
-LAST = 25
-BASE = (f"iterations = {LAST}", "prompts = 16", "method.group_size = 16", "method.minibatches = 1",
+LAST = 5  # the iterations at the end that are compared
+LABELS = {"grpo": "GRPO: 1/length and std", "no_std": "1/length, without std", "token_mean": "token mean, with std",
+          "dr_grpo": "Dr. GRPO: neither"}  # fmt: skip
+OWN = {"grpo": (), "no_std": ('method.advantage = ["centred"]',), "dr_grpo": (),
+       "token_mean": ("method.objective.aggregate = token_mean",)}  # fmt: skip
+BASE = ("iterations = 25", "prompts = 16", "method.group_size = 16", "method.minibatches = 1",
         "evaluate.problems = 16", NO_KL)  # fmt: skip
-CENTRED = 'method.advantage = ["centred"]'
-TOKEN_MEAN = "method.objective.aggregate = token_mean"
+GENTLE = ("iterations = 160", "optimizer.lr = 2e-4")
 
 
 def arm(label: str, method: str, *settings: str) -> Arm:
@@ -34,88 +41,110 @@ def arm(label: str, method: str, *settings: str) -> Arm:
     return Arm(label=label, method=method, task="coin", settings=(*BASE, *settings))
 
 
-COIN = {
-    "grpo": arm("GRPO: 1/length and std", "grpo"),
-    "no_std": arm("1/length, without std", "grpo", CENTRED),
-    "token_mean": arm("token mean, with std", "grpo", TOKEN_MEAN),
-    "dr_grpo": arm("Dr. GRPO: neither", "dr_grpo"),
-}
+def arms(*settings: str) -> dict[str, Arm]:
+    """The four objectives on the coin."""
+    methods = {"dr_grpo": "dr_grpo"}
+    return {key: arm(label, methods.get(key, "grpo"), *settings, *OWN[key]) for key, label in LABELS.items()}
 
 
-def pushed() -> dict[str, Method]:
-    """The methods of the exact part."""
+COIN = arms()
+
+
+def objectives() -> dict[str, Method]:
+    """The same four objectives, as values."""
     plain = grpo(group_size=16, kl=0.0)
     mean = replace(plain, objective=replace(plain.objective, aggregate=token_mean))
-    return {"GRPO": plain, "GSPO": gspo(), "token mean": mean, "Dr. GRPO": dr_grpo(group_size=16)}
+    no_std = replace(plain, advantage=(centred,))
+    return {"grpo": plain, "no_std": no_std, "token_mean": mean, "dr_grpo": dr_grpo(group_size=16)}
 
 
 def exact() -> Exact:
-    """The push on wrong, right and all answers, by method."""
-    return {name: list(zip(*push(method), strict=True)) for name, method in pushed().items()}
+    """The push on wrong, right and all answers, and the lengths of the policy of two numbers for each seed."""
+    methods = objectives()
+    return {
+        "push": {key: list(zip(*push(method))) for key, method in {**methods, "gspo": gspo()}.items()},
+        "two_numbers": {key: [two_numbers.train(method, seed) for seed in SEEDS] for key, method in methods.items()},
+    }
 
 
 def gaps(m: Measured) -> dict[str, Estimate]:
     """The length of wrong minus right answers at the end, by arm."""
-    return {key: m.mean(key, WRONG, LAST - 4, LAST).minus(m.mean(key, RIGHT, LAST - 4, LAST)) for key in m.arms}
+    return {key: wrong.minus(right) for key, (wrong, right) in ends(m).items()}
+
+
+def ends(m: Measured) -> dict[str, tuple[Estimate, Estimate]]:
+    """The length of wrong and of right answers at the end, by arm."""
+    last = len(m.runs(next(iter(m.arms)))[0].tokens)
+    return {
+        key: (m.mean(key, WRONG, last - LAST + 1, last), m.mean(key, RIGHT, last - LAST + 1, last)) for key in m.arms
+    }
+
+
+def ends_exact(exact: Exact) -> dict[str, tuple[Estimate, Estimate]]:
+    """The same for the policy of two numbers."""
+    sides = {key: [[average(x[i] for x in run[-LAST:]) for run in runs] for i in (0, 1)]
+             for key, runs in exact["two_numbers"].items()}  # fmt: skip
+    return {key: (Estimate(tuple(wrong)), Estimate(tuple(right))) for key, (wrong, right) in sides.items()}
+
+
+def lengths(values: Mapping[str, tuple[Estimate, Estimate]]) -> str:
+    """The table of lengths at the end."""
+    rows = []
+    for key, (wrong, right) in values.items():
+        gap = wrong.minus(right)
+        result = "*longer when wrong*" if gap.interval[0] > 0 else "*not shown*"
+        rows.append((LABELS[key], wrong, right, gap, len(gap.values), result))
+    return table(("objective", "wrong", "right", "wrong - right", "seeds", "result"), rows)
 
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
-    coin = measured["coin"]
-    ends = {key: [coin.mean(key, metric, LAST - 4, LAST) for metric in (WRONG, RIGHT)] for key in coin.arms}
-    firsts = {key: [coin.mean(key, metric, 1, 1) for metric in (WRONG, RIGHT)] for key in coin.arms}
-    gap = gaps(coin)
-    shown = {True: "*longer when wrong*", False: "*no difference shown*"}
-    rows = [
-        (arm.label, *(f"{x.mean:.1f}" for x in firsts[key]), *ends[key], gap[key], len(coin.seeds),
-         shown[gap[key].interval[0] > 0])
-        for key, arm in coin.arms.items()
-    ]  # fmt: skip
-    head = ("objective", "wrong, first", "right, first", "wrong, last five", "right, last five", "wrong - right",
-            "seeds", "result")  # fmt: skip
-    pushes = [(name, *(Estimate(tuple(values)) for values in sides)) for name, sides in exact.items()]
-    one = gap["grpo"]
+    pushes = [(LABELS.get(key, "GSPO"), *(Estimate(tuple(x)) for x in sides)) for key, sides in exact["push"].items()]
+    gap = {key: wrong.minus(right) for key, (wrong, right) in ends_exact(exact).items()}
     return {
         "push": table(("objective", "wrong answers", "right answers", "all answers"), pushes),
-        "coin": f"{table(head, rows)}\n\n{cost(coin)}",
+        "two_numbers": lengths(ends_exact(exact)),
+        **{part: f"{lengths(ends(m))}\n\n{cost(m)}" for part, m in measured.items()},
         "length_bias": (
-            f"- [Length bias](docs/studies/length-bias.md): with GRPO wrong answers end {one.brief} tokens longer than "
-            f"right ones; with Dr. GRPO {gap['dr_grpo'].brief}."
+            f"- [Length bias](docs/studies/length-bias.md): in the smallest policy with a length, wrong answers end "
+            f"{gap['grpo'].brief} tokens longer than right ones with GRPO, {gap['dr_grpo'].brief} with Dr. GRPO."
         ),
     }
 
 
 def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, ...]]:
-    coin = measured["coin"]
-    values = [
-        (key, name, i, x.mean, *x.interval)
-        for key in coin.arms
-        for name, metric in (("wrong", WRONG), ("right", RIGHT))
-        for i, x in coin.series(key, metric)
-    ]
-    return [("objective", "answers", "iteration", "mean length", "low", "high"), *values]
+    two = [("two_numbers", key, seed, i, *pair) for key, runs in exact["two_numbers"].items()
+           for seed, run in zip(SEEDS, runs) for i, pair in enumerate(run, 1)]  # fmt: skip
+    coin = [(part, key, seed, i, run.metrics[WRONG][i], run.metrics[RIGHT][i]) for part, m in measured.items()
+            for key in m.arms for seed, run in zip(m.seeds, m.runs(key)) for i in run.metrics[WRONG]
+            if i in run.metrics[RIGHT]]  # fmt: skip
+    return [("part", "objective", "seed", "iteration", "wrong", "right"), *two, *coin]
 
 
 def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) -> None:
     coin = measured["coin"]
-    for axes, (key, one) in zip(panels, coin.arms.items(), strict=True):
-        line(axes, coin.series(key, WRONG), 0, "wrong")
-        line(axes, coin.series(key, RIGHT), 1, "right", dashed=True)
-        axes.set(title=one.label, xlabel="iteration", ylim=(0, 66))
-    panels[0].set_ylabel("mean length in tokens")
+    for axes, below, (key, runs) in zip(panels[:4], panels[4:], exact["two_numbers"].items(), strict=True):
+        for side, name in enumerate(("wrong", "right")):
+            at_all = [(i, Estimate(tuple(x[side] for x in pairs))) for i, pairs in enumerate(zip(*runs), 1)]
+            line(axes, at_all, side, name, dashed=bool(side))
+            line(below, coin.series(key, (WRONG, RIGHT)[side]), side, name, dashed=bool(side))
+        axes.set(title=LABELS[key], ylim=(0, 66))
+        below.set(xlabel="iteration", ylim=(0, 66))
+    panels[0].set_ylabel("two numbers: tokens")
+    panels[4].set_ylabel("language model: tokens")
     panels[0].legend(loc="upper left")
 
 
 STUDY = Study(
     name="length_bias",
     page="docs/studies/length-bias.md",
-    parts={"coin": COIN},
-    metrics=(WRONG, RIGHT, CUT, "outcome/correct"),
+    parts={"coin": COIN, "long": arms(*GENTLE)},
+    metrics=(WRONG, RIGHT, "completions/clipped_ratio", "outcome/correct"),
     blocks=blocks,
     rows=rows,
     draw=draw,
-    alt="Mean length of wrong and of right answers over iterations, for four objectives: with the division by length "
-    "wrong answers grow to the limit of 64 tokens and right ones shrink; without it both stay together.",
-    panels=4,
+    alt="Mean length of wrong and of right answers over iterations, for four objectives. Above, a policy of two numbers: "
+    "divided by length, wrong answers grow and right ones shrink; else both stay. Below, a language model on the coin.",
+    panels=8,
     exact=exact,
     excerpts=("README.md",),
 )

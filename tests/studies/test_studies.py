@@ -93,7 +93,7 @@ def test_the_push_on_length_is_that_of_the_division_by_length() -> None:
     stored = read_exact(HOME)["length_bias"]
     (wrong, right, every), *_ = push.push(grpo(group_size=16, kl=0.0), batches=1)
     assert wrong > 100 and right < -100 and abs(every) < 60
-    assert stored["GRPO"][0][0] == pytest.approx(wrong, rel=1e-4)
+    assert stored["push"]["grpo"][0][0] == pytest.approx(wrong, rel=1e-4)
     ((wrong, right, _),) = push.push(dr_grpo(group_size=16), batches=1)
     assert abs(wrong) < 2 and abs(right) < 2
 

@@ -91,8 +91,7 @@ def lengths(values: Mapping[str, tuple[Estimate, Estimate]]) -> str:
     """The table of lengths at the end."""
     rows = []
     for key, (wrong, right) in values.items():
-        gap = wrong.minus(right)
-        result = "*longer when wrong*" if gap.interval[0] > 0 else "*not shown*"
+        result = "*longer when wrong*" if (gap := wrong.minus(right)).interval[0] > 0 else "*not shown*"
         rows.append((LABELS[key], wrong, right, gap, len(gap.values), result))
     return table(("objective", "wrong", "right", "wrong - right", "seeds", "result"), rows)
 
@@ -142,7 +141,7 @@ STUDY = Study(
     blocks=blocks,
     rows=rows,
     draw=draw,
-    alt="Mean length of wrong and of right answers over iterations, for four objectives. Above, a policy of two numbers: "
+    alt="Mean length of wrong and right answers over iterations, for four objectives. Above, a policy of two numbers: "
     "divided by length, wrong answers grow and right ones shrink; else both stay. Below, a language model on the coin.",
     panels=8,
     exact=exact,

@@ -65,7 +65,7 @@ class Estimate:
     @property
     def brief(self) -> str:
         """The mean with the interval, in two digits after the point at most, for a sentence."""
-        return "{} ({} to {})".format(*(round(x, 2 if abs(x) < 10 else None) for x in (self.mean, *self.interval)))
+        return "{} ({} to {})".format(*(f"{x:.{2 * (abs(x) < 10)}f}" for x in (self.mean, *self.interval)))
 
     def minus(self, other: "Estimate") -> "Estimate":
         """The difference within each seed."""

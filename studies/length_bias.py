@@ -33,7 +33,6 @@ OWN = {"grpo": (), "no_std": ('method.advantage = ["centred"]',), "dr_grpo": (),
        "token_mean": ("method.objective.aggregate = token_mean",)}  # fmt: skip
 BASE = ("iterations = 25", "prompts = 16", "method.group_size = 16", "method.minibatches = 1",
         "evaluate.problems = 16", NO_KL)  # fmt: skip
-GENTLE = ("iterations = 160", "optimizer.lr = 2e-4")
 
 
 def arm(label: str, method: str, *settings: str) -> Arm:
@@ -98,14 +97,15 @@ def lengths(values: Mapping[str, tuple[Estimate, Estimate]]) -> str:
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     pushes = [(LABELS.get(key, "GSPO"), *(Estimate(tuple(x)) for x in sides)) for key, sides in exact["push"].items()]
-    gap = {key: wrong.minus(right) for key, (wrong, right) in ends_exact(exact).items()}
+    gap, model = {key: x.minus(y) for key, (x, y) in ends_exact(exact).items()}, gaps(measured["coin"])
     return {
         "push": table(("objective", "wrong answers", "right answers", "all answers"), pushes),
         "two_numbers": lengths(ends_exact(exact)),
         **{part: f"{lengths(ends(m))}\n\n{cost(m)}" for part, m in measured.items()},
         "length_bias": (
             f"- [Length bias](docs/studies/length-bias.md): in the smallest policy with a length, wrong answers end "
-            f"{gap['grpo'].brief} tokens longer than right ones with GRPO, {gap['dr_grpo'].brief} with Dr. GRPO."
+            f"{gap['grpo'].brief} tokens longer than right ones with GRPO, {gap['dr_grpo'].brief} with Dr. GRPO; in "
+            f"the language model {model['grpo'].brief} and {model['dr_grpo'].brief}."
         ),
     }
 
@@ -128,15 +128,15 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
             line(below, coin.series(key, (WRONG, RIGHT)[side]), side, name, dashed=bool(side))
         axes.set(title=LABELS[key], ylim=(0, 66))
         below.set(xlabel="iteration", ylim=(0, 66))
-    panels[0].set_ylabel("two numbers: tokens")
-    panels[4].set_ylabel("language model: tokens")
+    for first, name in ((panels[0], "two numbers"), (panels[4], "language model")):
+        first.set_ylabel(f"{name}: tokens")
     panels[0].legend(loc="upper left")
 
 
 STUDY = Study(
     name="length_bias",
     page="docs/studies/length-bias.md",
-    parts={"coin": COIN, "long": arms(*GENTLE)},
+    parts={"coin": COIN, "long": arms("iterations = 160", "optimizer.lr = 2e-4")},
     metrics=(WRONG, RIGHT, "completions/clipped_ratio", "outcome/correct"),
     blocks=blocks,
     rows=rows,

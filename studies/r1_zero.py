@@ -59,8 +59,8 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     low, high = gap.interval
     return {
         **{name: part(one) for name, one in measured.items()},
-        "gap": f"With the full budget {gap.mean:.3f} more of the answers are right at the end (95 % interval {low:.3f} "
-        f"to {high:.3f}, {len(m.seeds)} seeds).",
+        "gap": f"With the full budget the share of right answers at the end is higher by {gap.mean:.3f} (95 % interval "
+        f"{low:.3f} to {high:.3f}, {len(m.seeds)} seeds).",
         "r1_zero": (
             f"- [R1-Zero](docs/studies/r1-zero.md): accuracy and length rise together; the share of right answers "
             f"changes by {change['full'].brief}, and in a budget without room for the steps by {change['short'].brief}."

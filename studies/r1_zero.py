@@ -87,7 +87,8 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
     for axes, title in zip(panels, ("share of right answers", "length in tokens")):
         axes.set(title=title, xlabel="iteration")
         axes.set_ylim(bottom=0)
-        axes.legend(loc="lower right")
+    panels[1].set_ylim(top=48)
+    panels[1].legend(loc="upper left")
 
 
 STUDY = Study(

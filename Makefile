@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: train test test-slow test-kill test-vllm test-ray lint docs site model hinted_sums blank seeds laptop atlas bench bench-full clean
+.PHONY: train test test-slow test-kill test-vllm test-ray lint docs site model hinted_sums blank seeds laptop atlas studies bench bench-full clean
 
 train: $(VENV)/base
 	$(BIN)/groupwise train
@@ -59,6 +59,9 @@ laptop: $(VENV)/base  ## the tables and curves of docs/laptop.md: three seeds pe
 atlas: $(VENV)/base  ## docs/atlas.md: the effect of each published method; finished runs are skipped
 	$(BIN)/python -m benchmarks.atlas
 
+studies: $(VENV)/studies  ## docs/studies: effects that papers claim, with five seeds; finished runs are skipped
+	$(BIN)/python -m studies
+
 bench: $(VENV)/bench  ## Groupwise and TRL on equal work, (a) to (e), in about 13 minutes
 	$(BIN)/python -m benchmarks.trl_comparison --write
 
@@ -77,6 +80,10 @@ $(VENV)/dev: $(VENV)/base
 
 $(VENV)/bench: $(VENV)/base
 	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
+	@touch $@
+
+$(VENV)/studies: $(VENV)/base
+	$(BIN)/pip install -q -c constraints.txt -e '.[studies]'
 	@touch $@
 
 $(VENV)/site: $(VENV)/base

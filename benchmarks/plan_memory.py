@@ -164,7 +164,7 @@ def keep(words: list[str]) -> int:
     from groupwise.__main__ import main
     from groupwise.models import freed_memory  # pyright: ignore[reportAttributeAccessIssue]
 
-    freed_memory.TRIM = None
+    freed_memory.GLIBC = None
     return main(words)
 
 

@@ -34,7 +34,7 @@ def on_files(files: Any, config: Any) -> Any:
     """The files of the site: those of the theme, and the pages of the repository in place of those of docs/."""
     from mkdocs.structure.files import File, Files
 
-    pages = ["README.md", *(path.relative_to(HOME).as_posix() for path in HOME.glob("docs/*.md"))]
+    pages = ["README.md", *(path.relative_to(HOME).as_posix() for path in HOME.glob("docs/**/*.md"))]
     own = [File(path, str(HOME), config.site_dir, config.use_directory_urls) for path in linked_files(pages)]
     return Files([*own, *(file for file in files if file.src_dir != config.docs_dir)])
 

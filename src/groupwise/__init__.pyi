@@ -211,6 +211,7 @@ from groupwise.engines.weights_file import Exchange as Exchange
 from groupwise.engines.weights_file import WeightsFile as WeightsFile
 from groupwise.engines.weights_file import read_weights as read_weights
 from groupwise.engines.weights_file import write_weights as write_weights
+from groupwise.environments.coin import CoinFlip as CoinFlip
 from groupwise.environments.tools import Call as Call
 from groupwise.environments.tools import Hermes as Hermes
 from groupwise.environments.tools import MalformedCall as MalformedCall
@@ -571,6 +572,7 @@ from groupwise.tasks.big_sums import BigSums as BigSums
 from groupwise.tasks.calculator import Calculator as Calculator
 from groupwise.tasks.calculator import calculator_answer as calculator_answer
 from groupwise.tasks.calculator import demonstrations as demonstrations
+from groupwise.tasks.coin import CoinGuesses as CoinGuesses
 from groupwise.tasks.deduction import Deduction as Deduction
 from groupwise.tasks.demonstrations import Demonstration as Demonstration
 from groupwise.tasks.demonstrations import need_environment as need_environment

@@ -126,7 +126,7 @@ def test_the_clip_has_twelve_lines() -> None:
 
 
 PAGES = sorted(
-    str(p.relative_to(HOME)) for p in (HOME / "README.md", HOME / "tests" / "README.md", *HOME.glob("docs/*.md"))
+    str(p.relative_to(HOME)) for p in (HOME / "README.md", HOME / "tests" / "README.md", *HOME.glob("docs/**/*.md"))
 )
 
 

@@ -14,8 +14,9 @@ from groupwise.runs.format_1 import KEYS, PARTS
 from groupwise.verifiers.llm_judge import PROMPT
 
 WORDS = HOME / "docs" / "words.md"
-PAGES = sorted([HOME / "README.md", *(page for page in HOME.glob("docs/*.md") if page != WORDS)])
-CODE = sorted(path for folder in ("src", "tools", "benchmarks", "examples") for path in (HOME / folder).rglob("*.py"))
+PAGES = sorted([HOME / "README.md", *(page for page in HOME.glob("docs/**/*.md") if page != WORDS)])
+FOLDERS = ("src", "tools", "benchmarks", "studies", "examples")
+CODE = sorted(path for folder in FOLDERS for path in (HOME / folder).rglob("*.py"))
 
 
 def rows(table: str) -> list[tuple[str, ...]]:

@@ -1,4 +1,5 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.environments.coin import CoinFlip as CoinFlip
 from groupwise.environments.tools import Call as Call
 from groupwise.environments.tools import Hermes as Hermes
 from groupwise.environments.tools import MalformedCall as MalformedCall

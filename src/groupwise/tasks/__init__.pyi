@@ -6,6 +6,7 @@ from groupwise.tasks.big_sums import BigSums as BigSums
 from groupwise.tasks.calculator import Calculator as Calculator
 from groupwise.tasks.calculator import calculator_answer as calculator_answer
 from groupwise.tasks.calculator import demonstrations as demonstrations
+from groupwise.tasks.coin import CoinGuesses as CoinGuesses
 from groupwise.tasks.deduction import Deduction as Deduction
 from groupwise.tasks.demonstrations import Demonstration as Demonstration
 from groupwise.tasks.demonstrations import need_environment as need_environment

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Ids, Usage
 from groupwise.tasks.big_sums import sum_demonstrations
+from groupwise.tasks.coin import coin_demonstrations
 from groupwise.tasks.deduction import deduction_demonstrations
 from groupwise.tasks.delegated_sums import delegated_demonstrations
 from groupwise.tasks.dropped_thoughts import DroppedThoughts
@@ -35,6 +36,7 @@ EXAMPLE = (
 
 PACKAGED: dict[str, Callable[[], Iterator[Row]]] = {
     "big_sums": sum_demonstrations,
+    "coin": coin_demonstrations,
     "deduction": deduction_demonstrations,
     "delegated_sums": delegated_demonstrations,
     "edges": edge_demonstrations,

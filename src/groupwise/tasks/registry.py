@@ -9,6 +9,7 @@ from typing import Any
 from groupwise.data import Ids, Task, Usage, looks_like_path, or_near
 from groupwise.tasks.big_sums import BigSums
 from groupwise.tasks.calculator import Calculator
+from groupwise.tasks.coin import CoinGuesses
 from groupwise.tasks.deduction import Deduction
 from groupwise.tasks.delegated_sums import delegated_sums
 from groupwise.tasks.edges import Edges
@@ -29,6 +30,7 @@ __all__ = ["find_task", "takes_columns", "usual_template", "usual_verifier"]
 PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {
     "calculator": Calculator,
     "big_sums": BigSums,
+    "coin": CoinGuesses,
     "deduction": Deduction,
     "delegated_sums": delegated_sums,
     "edges": Edges,
@@ -44,6 +46,7 @@ PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {
 VERIFIERS = {
     "big_sums": "last_number",
     "calculator": "calculator_answer",
+    "coin": "exact",
     "deduction": "proof_steps",
     "delegated_sums": "sum_steps",
     "edges": "spanning_graph",

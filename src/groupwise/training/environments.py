@@ -6,7 +6,7 @@ from typing import Any
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Environment, Ids, Usage, name_of
-from groupwise.environments import Tools, calculator_tools, python_tools, user_environment
+from groupwise.environments import CoinFlip, Tools, calculator_tools, python_tools, user_environment
 from groupwise.rollout import GatedTurns, Independent, Turns
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.training.sources import Templates
@@ -28,6 +28,8 @@ def environment_of(recipe: Recipe, use: Use) -> Callable[[], Environment] | None
         return user_environment(use.find(name), deadline=wall)
     if name == "calculator_tools":
         return user_environment(calculator_tools, deadline=wall)
+    if name == "coin_flip":
+        return user_environment(CoinFlip, deadline=wall)
     if name == "python_tools":
         sandbox = Sandbox(Limits(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
 
@@ -36,7 +38,10 @@ def environment_of(recipe: Recipe, use: Use) -> Callable[[], Environment] | None
 
         # Calls wait in a queue for a sandbox, and the sandbox limits their time.
         return user_environment(python, deadline=recipe.machine.deadline)
-    fix = "use calculator_tools or python_tools, or a class from your file: my_file:MyEnvironment with --use my_file.py"
+    fix = (
+        "use calculator_tools, python_tools or coin_flip, or a class from your file: "
+        "my_file:MyEnvironment with --use my_file.py"
+    )
     raise Usage(f"no environment is called {name!r}", fix=fix)
 
 

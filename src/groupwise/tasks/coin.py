@@ -1,0 +1,73 @@
+"""The task `coin`: guess a coin that no policy can predict, then talk for as long as you like.
+
+A conversation with the environment `coin_flip`:
+
+    0417:       the problem, a number that says nothing about the coin
+    h           the guess
+    wrong       the environment
+    .......     any number of dots, which are worth nothing
+
+The reward depends on the guess alone, so training cannot raise it. A method that makes answers longer after `wrong`
+than after `right` has a length bias.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from groupwise.data import Ids, Prompt
+
+__all__ = ["CoinGuesses"]
+
+TRAINING, HELD_OUT = 4096, 64
+DEMONSTRATIONS = 12_288
+GOES_ON, MOST = 0.8, 40
+"""The probability of another dot in a demonstration, and the largest number of dots."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoinGuesses:
+    """The task's problems: 4,096 numbers to train on, and 64 held-out ones. The environment judges the guesses.
+
+    >>> task = CoinGuesses(encode=lambda text: tuple(map(ord, text)))
+    >>> task[417].text, task.held_out[0].text, len(task), len(task.held_out)
+    ('0417:', '4096:', 4096, 64)
+    """
+
+    encode: Callable[[str], Ids]
+    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        held_out = range(TRAINING, TRAINING + HELD_OUT)
+        object.__setattr__(self, "held_out", tuple(map(self._prompt, held_out)))
+
+    def __len__(self) -> int:
+        return TRAINING
+
+    def __getitem__(self, index: int) -> Prompt:
+        if not 0 <= index < TRAINING:
+            raise IndexError(f"there is no problem {index}: the task has {TRAINING} training problems")
+        return self._prompt(index)
+
+    def _prompt(self, index: int) -> Prompt:
+        text = f"{index:04d}:"
+        # A conversation that the budget cuts is judged by its last turn, and no turn is a question mark.
+        return Prompt(id=text, context=self.encode(text), text=text, row={"answer": "?"})
+
+
+def coin_demonstrations() -> Iterator[dict[str, Any]]:
+    """12,288 conversations for a warm start. The number of dots is geometric, whatever the outcome."""
+    random = Random("demonstrations of coin")
+    for _ in range(DEMONSTRATIONS):
+        dots = 1
+        while dots < MOST and random.random() < GOES_ON:
+            dots += 1
+        yield {
+            "messages": [
+                {"role": "user", "content": f"{random.randrange(TRAINING):04d}:"},
+                {"role": "assistant", "content": random.choice("ht")},
+                {"role": "tool", "content": random.choice(("right\n", "wrong\n"))},
+                {"role": "assistant", "content": "." * dots},
+            ]
+        }

@@ -1,0 +1,91 @@
+"""The command line of the studies. `make studies` runs it; this runs one study with two seeds:
+
+python -m studies length_bias --seeds 0..1
+"""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks.atlas.running import run_all
+
+from groupwise.certificates.studies import Trial, TrialResult, read_results
+from groupwise.data import MissingRequirement
+from studies.figures import need_matplotlib, new_figure, write_svg
+from studies.pages import RESULTS, read_exact, store_exact, written
+from studies.study import SEEDS, Study
+
+HOME = Path(__file__).parents[1]
+NAMES = ("length_bias", "clip_fraction", "r1_zero", "dynamic_sampling", "divisors")
+"""The studies, in the order in which `make studies` runs them."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m studies",
+        description="Run studies of published effects, and write their pages in docs/studies. Finished runs are kept.",
+    )
+    parser.add_argument("study", nargs="*", metavar="NAME", help=f"run these studies: {', '.join(NAMES)} (all)")
+    parser.add_argument("--seeds", type=seeds_of, default=list(SEEDS), metavar="0..4", help="run only these seeds")
+    parser.add_argument("--part", action="append", default=[], metavar="PART", help="run only this part of a study")
+    parser.add_argument("--minutes", type=float, default=math.inf, metavar="N", help="start no run after N minutes")
+    parser.add_argument("--page", action="store_true", help="only write the pages from the stored results")
+    a = parser.parse_args(argv)
+    if unknown := [name for name in a.study if name not in NAMES]:
+        parser.error(f"no study is called {unknown[0]!r}: take {', '.join(NAMES)}")
+    try:
+        need_matplotlib()
+    except MissingRequirement as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.code
+    until, complete = time.monotonic() + 60 * a.minutes, True
+    for study in map(find_study, a.study or NAMES):
+        if not a.page:
+            store_exact(study.name, study.exact(), HOME)
+            complete &= run(study.trials(a.seeds, a.part), until)
+        write(study, HOME)
+    return int(not complete)
+
+
+def find_study(name: str) -> Study:
+    """The study of a file in this folder."""
+    return import_module(f"studies.{name}").STUDY
+
+
+def seeds_of(text: str) -> list[int]:
+    """Seeds from text.
+
+    >>> seeds_of("0..4"), seeds_of("1,3")
+    ([0, 1, 2, 3, 4], [1, 3])
+    """
+    first, dots, last = text.partition("..")
+    return list(range(int(first), int(last) + 1)) if dots else [int(seed) for seed in text.split(",")]
+
+
+def run(trials: Mapping[Trial, set[str]], until: float) -> bool:
+    """Run the trials that have no fresh result, and store each result. Returns whether none failed."""
+    complete = True
+    for trial, result in run_all(trials, HOME / RESULTS, HOME / "runs" / "studies", HOME, until):
+        text = f"{result.cpu_seconds:.0f} s" if isinstance(result, TrialResult) else f"failed: {result!r}"
+        complete &= isinstance(result, TrialResult)
+        print(f"{trial.task} {trial.method} seed {trial.seed} {' '.join(trial.settings)}: {text}", flush=True)
+    return complete
+
+
+def write(study: Study, home: Path) -> None:
+    """Write a study's page, its figure, and the numbers of the figure."""
+    for path, text in written(study, home).items():
+        path.write_text(text, encoding="utf-8")
+    measured = study.measured(read_results(home / RESULTS))
+    if next(iter(study.parts)) in measured:
+        figure, panels = new_figure(study.panels)
+        study.draw(panels, measured, read_exact(home).get(study.name, {}))
+        write_svg(figure, study.alt, study.svg(home))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

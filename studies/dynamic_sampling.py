@@ -1,0 +1,114 @@
+"""Dynamic sampling: draw again until every group has right and wrong answers. Does it pay? DAPO, arXiv:2503.14476.
+
+Stated before the runs. A group whose answers are all right or all wrong has no advantage and no gradient. DAPO replaces
+such groups by new ones. So at equal iterations the filter should help. But it generates more, so the same is compared
+at equal generated tokens, counting the answers that were thrown away.
+
+The base is DAPO without its length penalty on the packaged model and task, with small groups of four, in which many
+groups agree. Compared, within a seed: sampled held-out accuracy with minus without dynamic sampling, after the last
+iteration, and at the last evaluation before the run with dynamic sampling has generated as many tokens as the other one
+in all its iterations. Evaluations are four iterations apart, so at equal tokens dynamic sampling is read up to three
+iterations early.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from groupwise.certificates.studies import TrialResult
+from studies.figures import COLOURS, line
+from studies.study import Arm, Estimate, Exact, Measured, Study, cost, table
+
+SAMPLED, GREEDY, DEAD = "eval/accuracy", "eval/accuracy_greedy", "frac_reward_zero_std"
+LAST = 16
+BASE = (f"iterations = {LAST}", "prompts = 32", "method.group_size = 4", "method.minibatches = 4",
+        "evaluate.every = 4", "optimizer.lr = 3e-4", "optimizer.decay = constant",
+        'method.shaping = [{kind = "Correctness", right = 1.0, wrong = -1.0}]')  # fmt: skip
+OFF = ("method.filter = everything", "method.refill = 0")
+ARMS = {
+    "off": Arm(label="without", method="dapo", task="calculator", settings=(*BASE, *OFF)),
+    "on": Arm(label="dynamic sampling", method="dapo", task="calculator", settings=BASE),
+}
+
+
+def accuracies(m: Measured, *, equal_tokens: bool) -> dict[str, Estimate]:
+    """The held-out accuracy of both arms, after all iterations or at equal tokens."""
+    off, on = m.runs("off"), m.runs("on")
+    lasts = [run.iterations_within(sum(other.tokens)) if equal_tokens else LAST for run, other in zip(on, off)]
+    return {
+        "off": Estimate(tuple(run.value(SAMPLED, LAST) for run in off)),
+        "on": Estimate(tuple(run.value(SAMPLED, last) for run, last in zip(on, lasts))),
+    }
+
+
+def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
+    m, rows, texts = measured["calculator"], [], []
+    for name, equal in (("equal iterations", False), ("equal generated tokens", True)):
+        values = accuracies(m, equal_tokens=equal)
+        gain = values["on"].minus(values["off"])
+        result = "*better*" if gain.interval[0] > 0 else "*worse*" if gain.interval[1] < 0 else "*not shown*"
+        rows.append((name, values["off"], values["on"], gain, len(m.seeds), result))
+        texts.append(f"{gain.brief} at {name}")
+    tokens = [Estimate(tuple(float(sum(run.tokens)) for run in m.runs(key))) for key in m.arms]
+    dead = m.mean("off", DEAD, LAST - 7, LAST)
+    head = ("compared at", "without", "with", "difference", "seeds", "result")
+    return {
+        "calculator": f"{table(head, rows)}\n\n"
+        f"Without dynamic sampling {100 * dead.mean:.0f} % of the groups have no gradient in the last eight "
+        f"iterations. "
+        f"With it a run generates {tokens[1].mean / tokens[0].mean:.1f} times as many tokens.\n\n{cost(m)}",
+        "dynamic_sampling": (
+            f"- [Dynamic sampling](docs/studies/dynamic-sampling.md): it changes sampled held-out accuracy by "
+            f"{' and by '.join(texts)}."
+        ),
+    }
+
+
+def curve(run: TrialResult) -> list[tuple[int, int, float]]:
+    """Iteration, tokens generated until then, and held-out accuracy, at each evaluation."""
+    return [(i, sum(run.tokens[:i]), x) for i, x in sorted(run.metrics[SAMPLED].items())]
+
+
+def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, ...]]:
+    m = measured["calculator"]
+    values = [
+        (key, seed, *point)
+        for key in m.arms
+        for seed, run in zip(m.seeds, m.runs(key), strict=True)
+        for point in curve(run)
+    ]
+    return [("arm", "seed", "iteration", "generated tokens", "held-out accuracy"), *values]
+
+
+def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) -> None:
+    m = measured["calculator"]
+    for i, key in enumerate(m.arms):
+        line(panels[0], m.series(key, SAMPLED), i, m.arms[key].label, dashed=not i)
+        for j, run in enumerate(m.runs(key)):
+            _, tokens, accuracy = zip(*curve(run))
+            label = None if j else m.arms[key].label
+            style = {"color": COLOURS[i], "linestyle": "-" if i else "--", "linewidth": 1.2, "label": label}
+            panels[1].plot([n / 1000 for n in tokens], accuracy, **style)
+    line(panels[2], m.series("off", DEAD), 0, "without", dashed=True)
+    for axes, title, label in zip(
+        panels,
+        ("held-out accuracy", "the same, by tokens", "groups without gradient"),
+        ("iteration", "thousands of generated tokens", "iteration"),
+        strict=True,
+    ):
+        axes.set(title=title, xlabel=label, ylim=(0, 1))
+    panels[0].legend(loc="lower right")
+
+
+STUDY = Study(
+    name="dynamic_sampling",
+    page="docs/studies/dynamic-sampling.md",
+    parts={"calculator": ARMS},
+    metrics=(SAMPLED, GREEDY, DEAD),
+    blocks=blocks,
+    rows=rows,
+    draw=draw,
+    alt="Held-out accuracy with and without dynamic sampling over iterations and over generated tokens, and the share "
+    "of groups without gradient.",
+    panels=3,
+    excerpts=("README.md",),
+)

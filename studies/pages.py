@@ -1,0 +1,69 @@
+"""The pages in docs/studies, and the CSV files of their figures, from stored results."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from groupwise.certificates.studies import read_results
+from studies.study import Exact, Study
+
+RESULTS, EXACT = Path("studies/results.jsonl"), Path("studies/exact.json")
+"""The stored results of all runs, and those of the exact parts, in the repository."""
+
+
+def written(study: Study, home: Path) -> dict[Path, str]:
+    """The text of a study's page, of other pages with its blocks, and of its CSV file, from the stored results."""
+    measured, exact = study.measured(read_results(home / RESULTS)), read_exact(home).get(study.name, {})
+    blocks = {part: study.not_run(part) for part in study.parts.keys() - measured.keys()}
+    texts = dict[Path, str]()
+    if next(iter(study.parts)) in measured:
+        blocks |= study.blocks(measured, exact)
+        texts[study.svg(home).with_suffix(".csv")] = csv_text(study.rows(measured, exact))
+    for path in (home / page for page in (study.page, *study.excerpts)):
+        texts[path] = filled(path.read_text(encoding="utf-8"), blocks)
+    return texts
+
+
+def filled(text: str, blocks: Mapping[str, str]) -> str:
+    """The text with the part between the marks of each block replaced. Each mark has its own line.
+
+    >>> filled("a\\n<!-- table -->\\nold\\n<!-- /table -->\\n", {"table": "new"})
+    'a\\n<!-- table -->\\nnew\\n<!-- /table -->\\n'
+    """
+    for name, block in blocks.items():
+        between = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
+        text = between.sub(lambda _, block=block: f"{block}\n", text)
+    return text
+
+
+def csv_text(rows: list[tuple[object, ...]]) -> str:
+    """Rows as CSV, with six significant digits."""
+    text = io.StringIO()
+    cells = ([f"{x:.6g}" if isinstance(x, float) else x for x in row] for row in rows)
+    csv.writer(text, lineterminator="\n").writerows(cells)
+    return text.getvalue()
+
+
+def read_exact(home: Path) -> dict[str, Exact]:
+    """The stored results of the exact parts, by study."""
+    path = home / EXACT
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def store_exact(name: str, exact: Exact, home: Path) -> None:
+    """Store the results of a study's exact part, with six significant digits. A study without one stores nothing."""
+    if exact:
+        text = json.dumps({**read_exact(home), name: _rounded(exact)})
+        (home / EXACT).write_text(f"{text}\n", encoding="utf-8")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(inner) for inner in value]
+    return float(f"{value:.6g}")

@@ -1,0 +1,175 @@
+"""What a study file states before its runs, and what it reads from their stored results.
+
+A study compares *arms*: recipes that differ from one base in a few settings. Runs with the same seed have the same
+prompts and the same random numbers, so arms are compared within a seed, and intervals are over seeds.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from groupwise.certificates.studies import Trial, TrialResult, is_stale
+from groupwise.evaluation.interval import mean_interval
+
+SEEDS = range(5)
+"""The seeds of each study, fixed before any run."""
+NO_KL = "method.objective.penalties = []"
+Results = Mapping[Trial, TrialResult]
+Exact = dict[str, Any]
+"""Numbers that are computed without a run, as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One side of a comparison: a method on the packaged recipe of a task, with settings such as `prompts = 16`."""
+
+    label: str
+    method: str
+    task: str
+    settings: tuple[str, ...] = ()
+
+    def trial(self, seed: int) -> Trial:
+        """The arm's run with one seed."""
+        return Trial(self.method, self.task, seed, self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over seeds, with Student's 95 % interval.
+
+    >>> str(Estimate((1.0, 2.0, 3.0)))
+    '2 (-0.484 to 4.48)'
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.values) / len(self.values)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return mean_interval(self.values)
+
+    @property
+    def excludes_zero(self) -> bool:
+        low, high = self.interval
+        return low > 0 or high < 0
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.mean:.3g} ({low:.3g} to {high:.3g})"
+
+    @property
+    def brief(self) -> str:
+        """The mean with the interval, in two digits after the point at most, for a sentence."""
+        return "{} ({} to {})".format(*(f"{x:.{2 * (abs(x) < 10)}f}" for x in (self.mean, *self.interval)))
+
+    def minus(self, other: "Estimate") -> "Estimate":
+        """The difference within each seed."""
+        return Estimate(tuple(a - b for a, b in zip(self.values, other.values, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The stored results of a study's arms, for the seeds with which every arm has run."""
+
+    arms: Mapping[str, Arm]
+    results: Results
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds with which every arm has run."""
+        return tuple(seed for seed in SEEDS if all(arm.trial(seed) in self.results for arm in self.arms.values()))
+
+    def runs(self, arm: str) -> list[TrialResult]:
+        """The results of an arm, in the order of `seeds`."""
+        return [self.results[self.arms[arm].trial(seed)] for seed in self.seeds]
+
+    def mean(self, arm: str, metric: str, first: int, last: int) -> Estimate:
+        """The mean of a metric over the iterations from `first` to `last`, both included."""
+        return Estimate(tuple(average(points(run, metric, first, last).values()) for run in self.runs(arm)))
+
+    def series(self, arm: str, metric: str) -> list[tuple[int, Estimate]]:
+        """The metric at each iteration at which all seeds have it."""
+        runs = [points(run, metric, 0, len(run.tokens)) for run in self.runs(arm)]
+        common = sorted(set.intersection(*map(set, runs))) if runs else []
+        return [(i, Estimate(tuple(run[i] for run in runs))) for i in common]
+
+    def cpu_seconds(self) -> float:
+        """The CPU seconds of all runs with complete seeds."""
+        return math.fsum(run.cpu_seconds for arm in self.arms for run in self.runs(arm))
+
+    @property
+    def stale(self) -> bool:
+        """Whether the code of a method has changed since one of the runs."""
+        return any(is_stale(run) for arm in self.arms for run in self.runs(arm))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A study: what runs, and what its page says about the results.
+
+    `parts` are comparisons by name, each with its arms; `exact` computes numbers that need no run. `blocks` returns the
+    generated texts of the page by name, that of a part under its name. `rows` are the numbers of the figure, with their
+    head. `draw` draws it onto the panels of a figure; `alt` is its alternative text. `excerpts` are other pages that
+    show a block. The first part is needed for all of them.
+    """
+
+    name: str
+    page: str
+    parts: Mapping[str, Mapping[str, Arm]]
+    metrics: tuple[str, ...]
+    blocks: Callable[[Mapping[str, Measured], Exact], dict[str, str]]
+    rows: Callable[[Mapping[str, Measured], Exact], list[tuple[object, ...]]]
+    draw: Callable[[Sequence[Any], Mapping[str, Measured], Exact], None]
+    alt: str
+    panels: int = 1
+    exact: Callable[[], Exact] = dict
+    excerpts: tuple[str, ...] = ()
+
+    def trials(self, seeds: Iterable[int], parts: Iterable[str] = ()) -> dict[Trial, set[str]]:
+        """The runs of some parts, or of all, in order, each once, with the metrics that are stored."""
+        arms = [arm for part in list(parts) or self.parts for arm in self.parts[part].values()]
+        return {arm.trial(seed): set(self.metrics) for seed in seeds for arm in arms}
+
+    def measured(self, results: Results) -> dict[str, Measured]:
+        """The results of each part that has been run with at least one seed."""
+        parts = {name: Measured(arms, results) for name, arms in self.parts.items()}
+        return {name: part for name, part in parts.items() if part.seeds}
+
+    def not_run(self, part: str) -> str:
+        """The text of a part without results."""
+        runs = len(self.parts[part]) * len(SEEDS)
+        return f"*Not run yet.* `python -m studies {self.name} --part {part}` makes these {runs} runs."
+
+    def svg(self, home: Path) -> Path:
+        """The file of the figure. The CSV file of its numbers has the same name."""
+        return home / Path(self.page).with_suffix(".svg")
+
+
+def points(run: TrialResult, metric: str, first: int, last: int) -> dict[int, float]:
+    """The values of a metric from iteration `first` to `last`."""
+    return {i: x for i, x in run.metrics.get(metric, {}).items() if first <= i <= last}
+
+
+def average(values: Iterable[float]) -> float:
+    """The mean; NaN without values."""
+    listed = list(values)
+    return math.fsum(listed) / len(listed) if listed else math.nan
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(map(str, cells)) + " |" for cells in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
+
+
+def cost(measured: Measured) -> str:
+    """One line: the runs, their CPU time, and whether they are stale."""
+    runs, seconds = len(measured.arms) * len(measured.seeds), measured.cpu_seconds()
+    stale = " *Stale*: the code of a part has changed since." if measured.stale else ""
+    each = f"{seconds / max(runs, 1):.0f} CPU seconds per run"
+    return f"Cost: {runs} runs, {seconds / 60:.0f} CPU minutes, {each}.{stale}"

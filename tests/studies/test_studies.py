@@ -1,0 +1,126 @@
+"""The studies: recipes resolve, pages and tables equal the stored results, and the exact parts obey their laws."""
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from studies.divisors import MicrobatchMean
+from studies.dynamic_sampling import ARMS, accuracies
+from studies.figures import THEME, need_matplotlib
+from studies.pages import RESULTS, csv_text, filled, read_exact, written
+from studies.study import SEEDS, Arm, Estimate, Measured
+
+from groupwise.certificates.studies import Trial, TrialResult, read_results
+from groupwise.data import MissingRequirement, pack, rollout_of
+from groupwise.methods import dr_grpo, grpo
+from groupwise.objective import group_token_mean, sequence_mean, token_mean
+from studies import __main__ as command
+from studies import push
+
+HOME = Path(__file__).parents[2]
+STUDIES = [command.find_study(name) for name in command.NAMES]
+NAMED = pytest.mark.parametrize("study", STUDIES, ids=command.NAMES)
+
+
+def test_every_study_file_is_listed_and_states_its_comparison_first() -> None:
+    files = {path.stem for path in (HOME / "studies").glob("*.py") if "STUDY = " in path.read_text("utf-8")}
+    assert files == set(command.NAMES)
+    for study, name in zip(STUDIES, command.NAMES, strict=True):
+        text = (HOME / "studies" / f"{name}.py").read_text("utf-8")
+        assert study.name == name and len(text.splitlines()) < 150
+        assert "Stated before the runs." in text.partition("\nfrom ")[0]
+
+
+@NAMED
+def test_recipes_resolve(study) -> None:
+    recipes = [trial.recipe() for trial in study.trials([0])]
+    assert len({repr(recipe) for recipe in recipes}) == len(recipes) > 1
+    assert {recipe.seed for recipe in recipes} == {0} and len(study.trials(SEEDS)) == len(recipes) * len(SEEDS)
+
+
+@NAMED
+def test_pages_and_tables_equal_the_stored_results(study) -> None:
+    texts = written(study, HOME)
+    has_results = next(iter(study.parts)) in study.measured(read_results(HOME / RESULTS))
+    assert (HOME / study.page) in texts and (study.svg(HOME).with_suffix(".csv") in texts) is has_results
+    for path, text in texts.items():
+        assert path.read_text("utf-8") == text, f"python -m studies {study.name} --page"
+
+
+@NAMED
+def test_figures_have_an_alternative_text_and_both_modes(study) -> None:
+    if next(iter(study.parts)) not in study.measured(read_results(HOME / RESULTS)):
+        assert not study.svg(HOME).exists() and "*Not run yet.*" in (HOME / study.page).read_text("utf-8")
+        return
+    svg = study.svg(HOME).read_text("utf-8")
+    assert f'aria-label="{study.alt}"'.replace("'", "&#x27;") in svg and "prefers-color-scheme:dark" in svg
+    assert not any(stand_in in svg for stand_in in THEME)
+
+
+def test_only_seeds_with_every_arm_count_and_differences_are_paired() -> None:
+    arms = {name: Arm(label=name, method=name, task="coin") for name in ("grpo", "dapo")}
+    values = {("grpo", 0): 1.0, ("dapo", 0): 2.0, ("grpo", 1): 5.0, ("dapo", 1): 7.0, ("grpo", 2): 9.0}
+    results = {arms[name].trial(seed): result(arms[name].trial(seed), x) for (name, seed), x in values.items()}
+    m = Measured(arms, results)
+    assert m.seeds == (0, 1)
+    assert STUDIES[0].measured(results) == {} and STUDIES[0].not_run("coin").endswith("makes these 20 runs.")
+    difference = m.mean("dapo", "entropy", 2, 3).minus(m.mean("grpo", "entropy", 2, 3))
+    assert difference.values == (1.0, 2.0) and str(difference) == "1.5 (-4.85 to 7.85)"
+    assert Estimate((1.0, 1.1, 0.9)).excludes_zero and not difference.excludes_zero
+
+
+def result(trial: Trial, value: float) -> TrialResult:
+    metrics = {"entropy": {1: 99.0, 2: value - 1, 3: value + 1}}
+    return TrialResult(
+        trial=trial, metrics=metrics, tokens=(10, 10, 10), cpu_seconds=9.0, commit="c", recipe="r", code="x"
+    )
+
+
+def test_equal_tokens_count_all_generated_tokens() -> None:
+    def run(trial: Trial, tokens: int) -> TrialResult:
+        points = {i: i / 100 for i in (0, 4, 8, 12, 16)}
+        return replace(result(trial, 0.0), metrics={"eval/accuracy": points}, tokens=(tokens,) * 16)
+
+    m = Measured(ARMS, {arm.trial(0): run(arm.trial(0), {"off": 100, "on": 230}[key]) for key, arm in ARMS.items()})
+    assert accuracies(m, equal_tokens=False)["on"].values == (0.16,)
+    assert accuracies(m, equal_tokens=True)["on"].values == (0.04,)  # 1600 tokens are 6 iterations
+    assert accuracies(m, equal_tokens=True)["off"].values == (0.16,)
+
+
+def test_the_push_on_length_is_that_of_the_division_by_length() -> None:
+    stored = read_exact(HOME)["length_bias"]
+    (wrong, right, every), *_ = push.push(grpo(group_size=16, kl=0.0), batches=1)
+    assert wrong > 100 and right < -100 and abs(every) < 60
+    assert stored["push"]["grpo"][0][0] == pytest.approx(wrong, rel=1e-4)
+    ((wrong, right, _),) = push.push(dr_grpo(group_size=16), batches=1)
+    assert abs(wrong) < 2 and abs(right) < 2
+
+
+@pytest.mark.parametrize(("answers", "same"), [(12, token_mean), (4, group_token_mean), (1, sequence_mean)])
+def test_microbatches_of_a_step_of_a_group_and_of_an_answer_are_known_aggregates(answers, same) -> None:
+    random = Random(0)
+    groups = [rollout_of([0, 1, 1, 0], lengths=[random.randint(1, 9) for _ in range(4)]) for _ in range(3)]
+    batch = pack(groups)
+    step = batch.having(advantage=torch.ones(batch.tokens, dtype=torch.float64))
+    assert torch.allclose(MicrobatchMean(answers)(step), same(step), rtol=1e-12)
+
+
+def test_marks_csv_and_seeds() -> None:
+    assert filled("<!-- a -->\nx\n<!-- /a -->\n<!-- b -->\n<!-- /b -->\n", {"a": "1", "c": "2"}) == (
+        "<!-- a -->\n1\n<!-- /a -->\n<!-- b -->\n<!-- /b -->\n"
+    )
+    assert csv_text([("a", "b"), (1, 0.123456789)]) == "a,b\n1,0.123457\n"
+    assert command.seeds_of("0..2") == [0, 1, 2] and command.seeds_of("4") == [4]
+
+
+def test_wrong_arguments_and_a_missing_package(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["lenght_bias"])
+    assert "no study is called 'lenght_bias'" in capsys.readouterr().err
+    monkeypatch.setattr("studies.figures.find_spec", lambda name: None)
+    with pytest.raises(MissingRequirement, match="matplotlib"):
+        need_matplotlib()
+    assert command.main(["length_bias", "--page"]) == MissingRequirement.code
+    assert "groupwise[studies]" in capsys.readouterr().err

@@ -150,7 +150,8 @@ class DenoisingEngine:
         after = mean.clone()
         if any(noisy):
             chosen = [job for job, has_noise in zip(jobs, noisy) if has_noise]
-            after[mask] += wide(std[mask], mean) * self._normals(chosen, first=False).to(mean)
+            noise = self._normals(chosen, first=False).to(mean)
+            after[mask] += wide(std[mask], noise) * noise
         logp = torch.where(mask, log_density(after, mean, std), torch.nan)
         self._record(before, after, mean, logp, noisy)
 

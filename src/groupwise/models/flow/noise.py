@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 SOCKET = "Noise"
@@ -120,6 +120,6 @@ def euler(x: States, velocity: States, now: Times, then: Times) -> States:
     return x + velocity * wide(then - now, x)
 
 
-def wide(number: Times, like: States) -> Float[Tensor, "n *ones"]:
+def wide(number: Shaped[Tensor, " n"], like: States) -> Shaped[Tensor, "n *ones"]:
     """One number per row, shaped to multiply states."""
     return number.view(-1, *(1,) * (like.dim() - 1))

@@ -37,6 +37,9 @@ v+ = beta v + (1 - beta) v_old,  v- = (1 + beta) v_old - beta v,  x0+- = x_t - t
 L = mean of A_max / beta [ r l+ + (1 - r) l- ] + kappa mean (v - v_ref)^2
 l+- = mean (x0+- - x_0)^2 / sg[ max(mean |x0+- - x_0|, 1e-5) ]""",
     differences=(
+        Difference("group size, steps", "24, 10", "24, 10", "24, 10"),
+        Difference("beta", "1, or 0.1 for some rewards", "1", "1.0"),
+        Difference("kappa", "not given", "1e-4", "1e-4"),
         Difference(
             "old policy",
             "EMA of the policy",

@@ -35,6 +35,10 @@ l = mean over numbers of log N(x'; mu, S^2),  rho = exp(l - l_old)
 L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] + beta KL
 KL = mean (mu - mu_ref)^2 / (2 s^2)""",
     differences=(
+        Difference("group size", "24", "24", "24"),
+        Difference("steps, noise level", "10, 0.7", "10, 0.7", "10, 0.7"),
+        Difference("clip range", "not given", "1e-4", "1e-4"),
+        Difference("KL coefficient", "0.04", "0.04", "0.04"),
         Difference("KL", "divided by S^2 = s^2 |dt|", "by s^2", "by s^2; by S^2 with `by_dt = false`"),
         Difference("std of the rewards", "of the group", "option: of the whole epoch", "of the group"),
         Difference("last step", "stochastic", "stochastic, not trained", "deterministic, so not trained"),
@@ -48,11 +52,12 @@ KL = mean (mu - mu_ref)^2 / (2 s^2)""",
         "tests/golden/test_flow.py::test_whole_path[flow_grpo]",
     ),
     effect=Effect(
-        metric="eval/accuracy",
+        metric="clip_ratio/region_mean",
         direction="up",
         task="rings",
-        parent="reinforce",
-        least=0.02,
+        parent="grpo",
+        least=0.05,
         matched="steps",
+        settings=("method.denoise.steps = 10", "method.group_size = 16", "method.minibatches = 2", "iterations = 10"),
     ),
 )

@@ -33,6 +33,8 @@ REFERENCE = Reference(
 log rho = S [ l - l_old + mean (mu - mu_old)^2 / (2 S^2) ] = mean (mu - mu_old) e
 L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |dt|""",
     differences=(
+        Difference("group size, steps, noise level", "24, 10, 0.7", "24, 10, 0.7", "24, 10, 0.7"),
+        Difference("clip range", "2e-6; 4e-6 for some rewards", "2e-6", "2e-6"),
         Difference(
             "mean in the bias term",
             "over the numbers of a state",
@@ -54,6 +56,5 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         least=0.05,
         matched="steps",
         settings=("iterations = 10",),
-        own_settings=(),
     ),
 )

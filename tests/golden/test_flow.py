@@ -218,7 +218,7 @@ PAPERS: dict[Callable[..., Method], Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("publish", PAPERS, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("publish", PAPERS, ids=["flow_grpo", "grpo_guard", "diffusion_nft"])
 @pytest.mark.parametrize("moved", [1e-6, 1e-2])
 def test_whole_path(publish: Callable[..., Method], moved: float) -> None:
     """Loss, and its gradient by the weights of the velocity: clipped and unclipped steps."""

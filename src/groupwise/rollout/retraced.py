@@ -42,4 +42,4 @@ def retraced(sample: Sample, draw: Draw, sampler: Sampler) -> Sample:
     noise = normals(key, [draw.id] * n, [lineage(sample.stream)] * n, steps, prod(data.shape)).numpy()
     path = tuple(encode_action(row.reshape(data.shape), data) for row in noise)
     written = {"tokens": steps, "origin": (WRITTEN,) * n, "logp": (math.nan,) * n, "path": path}
-    return replace(sample, **written, ends=sample.ends[:n])
+    return replace(sample, **written).with_text(sample.text[: sample.ends[n - 1]], sample.ends[:n])

@@ -7,7 +7,6 @@ The wrong captions are what reinforcement learning then corrects. No held-out qu
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 
 import torch
@@ -87,9 +86,8 @@ def train(model: FlowModel) -> tuple[FlowPolicy, Tokenizer]:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    print(f"{sum(p.numel() for p in policy.parameters()):,} weights, loss {loss.item():.3f} of {prod(model.state)} numbers")
     fast = flow_tokenizer(model.words, MOST_STEPS)
-    return policy, Tokenizer.of(fast, [fast.token_to_id(END)])
+    return policy, Tokenizer.of(fast, [fast.get_vocab()[END]])
 
 
 if __name__ == "__main__":

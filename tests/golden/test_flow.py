@@ -45,10 +45,13 @@ from groupwise.models import (
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.training.loop import compute_advantages
 from tests.golden import papers_flow as papers
-from tests.golden.f0 import f64
 
 STEPS, WORDS, SIZE, FIRST = 4, 2, 2, 65
 X, V, E = [1.0, -0.5], [0.8, -0.2], [0.3, -1.2]
+
+
+def f64(x: Any) -> Tensor:
+    return torch.tensor(x, dtype=torch.float64)
 
 
 def near(x: Any, expected: Any, tolerance: float = 1e-6) -> None:
@@ -158,7 +161,7 @@ def policy_of(network: nn.Module, denoise: Denoise) -> FlowPolicy:
 def test_worked_loss_of_diffusion_nft(beta: float, errors: tuple[float, float], loss: float) -> None:
     denoise = Denoise(steps=5)  # the time of step 2 is 0.6
     new, old = (policy_of(Fixed(v), denoise) for v in ([-0.4, 1.1], [-0.3, 1.0]))
-    action = encode_action(np.float32([0.5, 0.2]), np.float32([1, -1]))
+    action = encode_action(np.array([0.5, 0.2], np.float32), np.array([1, -1], np.float32))
     sample = Sample(
         context=(FIRST,), stream=(0,), limit=5, tokens=(2,), origin=(WRITTEN,), logp=(math.nan,), path=(action,),
         finish=Finish.stop, verdict=Verdict(Outcome.correct),
@@ -185,7 +188,9 @@ class LinearField(nn.Module):
         return x @ self.w + t[:, None] * self.b + self.c[words[:, 0] - FIRST]
 
 
-def made_up(method: Method, rng: np.random.Generator) -> tuple[list[tuple[list[list[papers.Step]], list[float]]], Batch]:
+def made_up(
+    method: Method, rng: np.random.Generator
+) -> tuple[list[tuple[list[list[papers.Step]], list[float]]], Batch]:
     """Two groups of three samples with random actions: as the transcription reads them, and as a batch."""
     denoise, forward = method.denoise, method.strategy != flow_grpo().strategy
     assert denoise is not None

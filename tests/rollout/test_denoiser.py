@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -110,7 +111,7 @@ def test_the_first_state_and_each_noise_are_normals_of_their_own_step() -> None:
     assert torch.equal(arrays[0][0], numbers[0])
     std = FlowNoise(0.7)(numbers[:1], numbers[:1], torch.tensor([1.0]), torch.tensor([0.875]))[1]
     torch.testing.assert_close(arrays[0][1] - arrays[0][2], std * numbers[1])
-    assert all(torch.equal(a[1], b[0]) for a, b in zip(arrays, arrays[1:]))
+    assert all(torch.equal(a[1], b[0]) for a, b in pairwise(arrays))
 
 
 def test_normals_have_the_moments_of_a_normal_law() -> None:
@@ -259,8 +260,6 @@ def test_requests_that_do_not_fit_are_refused(request_: GenerationRequest, words
         alone(policy_with(), request_)
     with pytest.raises(Usage, match="cannot score"):
         asyncio.run(DenoisingEngine(policy_with(), seed=0).score((FIRST, FIRST), (0,)))
-
-
 
 
 def test_retraced_samples_have_written_steps_of_the_forward_process() -> None:

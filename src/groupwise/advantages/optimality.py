@@ -24,7 +24,9 @@ class Optimality:
 
     def __post_init__(self) -> None:
         if not self.limit > 0:
-            raise ValueError(f"limit is {self.limit}\nuse a number above 0, such as the bound of the advantage before it")
+            raise ValueError(
+                f"limit is {self.limit}\nuse a number above 0, such as the bound of the advantage before it"
+            )
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         return (x / (2 * self.limit) + 0.5).clamp(0, 1)

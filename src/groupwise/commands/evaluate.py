@@ -56,7 +56,8 @@ def sample(
 ) -> int:
     """Print `n` answers of a model directory or of a run's model to one prompt. No verifier grades them.
 
-    The pictures of a flow model are written to the file `out` instead, side by side. A single answer is greedy unless the overrides choose how tokens are drawn. `at` chooses a checkpoint of a run.
+    The pictures of a flow model are written to the file `out` instead, side by side. A single answer is greedy unless
+    the overrides choose how tokens are drawn. `at` chooses a checkpoint of a run.
     """
     loaded = load_use(allowed)
     changes = evaluation.for_one_answer(overrides) if n == 1 else overrides

@@ -1,6 +1,7 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.models.blocks import drop_blocks as drop_blocks
 from groupwise.models.blocks import with_blocked_weights as with_blocked_weights
+from groupwise.models.checkpoint import LanguageModel as LanguageModel
 from groupwise.models.checkpoint import Model as Model
 from groupwise.models.checkpoint import outline as outline
 from groupwise.models.checkpoint import read_model as read_model
@@ -36,6 +37,9 @@ from groupwise.models.flow.noise import IntegratedNoise as IntegratedNoise
 from groupwise.models.flow.noise import Noise as Noise
 from groupwise.models.flow.noise import euler as euler
 from groupwise.models.flow.normals import normals as normals
+from groupwise.models.flow.pictures import Sheet as Sheet
+from groupwise.models.flow.pictures import picture_of as picture_of
+from groupwise.models.flow.pictures import png as png
 from groupwise.models.flow.policy import FlowPolicy as FlowPolicy
 from groupwise.models.flow.policy import log_density as log_density
 from groupwise.models.flow.velocity import FlowShape as FlowShape

@@ -30,9 +30,19 @@ from groupwise.models.transformers_files import (
 from groupwise.models.transformers_model import TransformersModel
 from groupwise.models.weights import FRESH, Stored, fingerprint, header, refuse_types, tensors, weight_files
 
-__all__ = ["Model", "outline", "read_model", "read_shape", "stored_dtype", "write_fresh", "write_model"]
+__all__ = [
+    "LanguageModel",
+    "Model",
+    "outline",
+    "read_model",
+    "read_shape",
+    "stored_dtype",
+    "write_fresh",
+    "write_model",
+]
 
-Model = Decoder | TransformersModel | FlowPolicy
+LanguageModel = Decoder | TransformersModel
+Model = LanguageModel | FlowPolicy
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
 HEAD = "lm_head.weight"
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")

@@ -127,7 +127,8 @@ def write_report(runs: Sequence[Path], out: Path | None = None, tables: Tables =
 def page(runs: Sequence[Run], *, version: str | None = None, tables: Tables = NO_TABLES) -> str:
     """The HTML document. Its security policy allows only its scripts and styles, by hash, and a live page's server.
 
-    Pictures of samples are part of the document, and only then does the policy allow images, from it alone. With `version`, the live page of `watch`: the version of its data, and a script that asks the same server for newer
+    Pictures of samples are part of the document, and only then does the policy allow images, from it alone.
+    With `version`, the live page of `watch`: the version of its data, and a script that asks the same server for newer
     ones.
     """
     names = unique([run.name for run in runs])

@@ -221,6 +221,8 @@ def _sheet(path: Path) -> Pixels | None:
 def _picture(row: dict[str, Any], sheet: Pixels | None) -> dict[str, str]:
     """A sample's picture as the URI of a PNG file, in its own resolution; {} without one."""
     picture = row.get("picture")
+    if sheet is None or not isinstance(picture, dict):
+        return {}
     try:
         left, top, width, height, scale = map(int, (*picture["box"], picture["scale"]))
         pixels = sheet[top : top + height : scale, left : left + width : scale]

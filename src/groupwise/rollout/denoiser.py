@@ -123,7 +123,9 @@ class DenoisingEngine:
         except BaseException as error:
             for job in (*self._live, *self._waiting):
                 if not job.future.done():
-                    job.future.cancel() if isinstance(error, asyncio.CancelledError) else job.future.set_exception(error)
+                    job.future.cancel() if isinstance(error, asyncio.CancelledError) else job.future.set_exception(
+                        error
+                    )
             self._live = []
             self._waiting.clear()
             if not isinstance(error, Exception):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from groupwise.data import ContextKey, EngineLost, Finish, Generation, GenerationRequest, Ids, Usage
-from groupwise.models import Experts, Model, Routes, Tokenizer, drop_blocks, logprobs, with_blocked_weights
+from groupwise.models import Experts, LanguageModel, Routes, Tokenizer, drop_blocks, logprobs, with_blocked_weights
 from groupwise.rollout.cache import PrefixCache
 from groupwise.rollout.layouts import ROWS, Prefill, padded, shared_tokens
 from groupwise.rollout.loading import check_weights, load_weights
@@ -32,7 +32,7 @@ class NativeEngine:
     """
 
     def __init__(
-        self, decoder: Model, tokenizer: Tokenizer, *, seed: int, rows: int = 256, cache_tokens: int = 1 << 20,
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int = 256, cache_tokens: int = 1 << 20,
         experts: Experts | None = None,
     ) -> None:  # fmt: skip
         self.version = 0

@@ -13,13 +13,17 @@ def flow_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
     """Errors if the method does not fit the kind of the model, or settings are not available for flow models."""
     denoise = recipe.method.denoise
     if not isinstance(shape, FlowShape):
-        return [] if denoise is None else [
-            Usage(
-                f"the method denoises, and {recipe.model} is a language model: its tokens are words",
-                evidence=f"method.denoise is {denoise}",
-                fix="use a flow model: --model rings or quilts, or a method of another family: --method grpo",
-            )
-        ]
+        return (
+            []
+            if denoise is None
+            else [
+                Usage(
+                    f"the method denoises, and {recipe.model} is a language model: its tokens are words",
+                    evidence=f"method.denoise is {denoise}",
+                    fix="use a flow model: --model rings or quilts, or a method of another family: --method grpo",
+                )
+            ]
+        )
     errors = [
         Usage(f"{name} does not fit the flow model {recipe.model}", fix=fix)
         for name, (unfit, fix) in unfit_settings(recipe).items()
@@ -48,7 +52,7 @@ def unfit_settings(recipe: Recipe) -> dict[str, tuple[bool, str]]:
         "lora": (recipe.lora is not None, "leave it out: the network has no layers that take an adapter"),
         "warm_start": (recipe.warm_start is not None, "leave it out: demonstrations are texts"),
         "environment": (bool(recipe.environment), "leave it out: an environment replies to texts"),
-        "engine": (not isinstance(recipe.engine, Native), "use the engine Native, which denoises"),
+        "engine": (type(recipe.engine) is not Native, "use the engine Native, which denoises"),
         "sampling.temperature": (
             recipe.sampling.temperature != 1,
             "use 1.0; the amount of noise is method.denoise.noise.level",

@@ -56,5 +56,7 @@ def state_of(sample: Sample, shape: tuple[int, ...]) -> NDArray[np.float32] | Ve
     if state is None or sample.finish is not Finish.stop:
         return Verdict(Outcome.malformed)
     if state.shape != shape or not np.isfinite(state).all():
-        return Verdict(Outcome.unverifiable, cause=f"a state of shape {state.shape}, or with a number that is not finite")
+        return Verdict(
+            Outcome.unverifiable, cause=f"a state of shape {state.shape}, or with a number that is not finite"
+        )
     return state

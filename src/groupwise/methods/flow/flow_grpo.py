@@ -11,7 +11,9 @@ from groupwise.rewards import mixed_scores
 __all__ = ["flow_grpo"]
 
 
-def flow_grpo(*, group_size: int = 24, steps: int = 10, noise: float = 0.7, clip: float = 1e-4, kl: float = 0.04) -> Method:
+def flow_grpo(
+    *, group_size: int = 24, steps: int = 10, noise: float = 0.7, clip: float = 1e-4, kl: float = 0.04
+) -> Method:
     """Stochastic denoising steps as Gaussian actions, group z-scores, a clip of 1e-4, and the exact KL of each step."""
     return Method(
         group_size=group_size,

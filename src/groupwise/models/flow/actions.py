@@ -30,7 +30,9 @@ def encode_action(*arrays: Arrays) -> bytes:
 def decode_action(action: bytes) -> Arrays:
     """The arrays of an action, stacked. ValueError if the bytes are not an action of a flow policy."""
     if not action.startswith(HEADER):
-        raise ValueError("these bytes are not an action of a flow policy\ngive an entry of Sample.path of a flow sample")
+        raise ValueError(
+            "these bytes are not an action of a flow policy\ngive an entry of Sample.path of a flow sample"
+        )
     count, dims = struct.unpack_from("<BB", action, len(HEADER))
     shape = struct.unpack_from(f"<{dims}I", action, len(HEADER) + 2)
     return np.frombuffer(action, "<f4", offset=len(HEADER) + 2 + 4 * dims).reshape(count, *shape)

@@ -57,7 +57,9 @@ def read_flow(path: Path, shape: FlowShape, *, dtype: torch.dtype, device: torch
     if stored != expected:
         names = sorted(name for name in stored.keys() | expected.keys() if stored.get(name) != expected.get(name))
         what = f"the tensors in {path} are not those that its config.json describes"
-        raise BadData(what, evidence=f"missing, unknown or of another shape: {', '.join(names[:4])}", fix="copy it again")
+        raise BadData(
+            what, evidence=f"missing, unknown or of another shape: {', '.join(names[:4])}", fix="copy it again"
+        )
     weights = {}
     for file, names in headers.items():
         refuse_types(file, names)

@@ -85,8 +85,8 @@ class IntegratedNoise:
 class CPSNoise:
     """Part of the noise is drawn again: `std = then sin(level pi / 2)`, and the rest of it keeps the coefficient.
 
-    Coefficients-preserving sampling, as in the code of Flow-GRPO. The marginals are those of the flow where the velocity
-    is that of one datum; else their spread is smaller.
+    Coefficients-preserving sampling, as in the code of Flow-GRPO. The marginals are those of the flow where the
+    velocity is that of one datum; else their spread is smaller.
     """
 
     level: float = 0.7

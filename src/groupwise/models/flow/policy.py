@@ -85,15 +85,19 @@ class Steps:
 class Numbers:
     """The measures of steps of one kind. Each velocity is computed once; only the policy's is in the graph."""
 
-    steps: Steps
+    kind: str
+    state: States
+    """The states at which velocities are computed."""
+    measures: Mapping[type, Callable[[Any], Tensor]]
 
     def __init__(self, steps: Steps, policy: FlowPolicy, side_models: Mapping[str, Any]) -> None:
         self.steps, self.policy, self.side_models = steps, policy, side_models
         self.arrays = torch.stack(steps.actions).unbind(1)
         self._velocities: dict[str, States] = {}
+        self.prepare()
 
-    @property
-    def state(self) -> States:
+    def prepare(self) -> None:
+        """Set `state` and `measures`."""
         raise NotImplementedError
 
     def velocity(self, model: str = "policy") -> States:
@@ -114,22 +118,15 @@ class Numbers:
             )
         return computed(measure)
 
-    kind = ""
-    measures: Mapping[type, Callable[[Any], Tensor]]
-
 
 class Denoising(Numbers):
     """Measures of denoising steps with noise: state before, state after, and the engine's mean."""
 
     kind = "a denoising step"
 
-    @property
-    def state(self) -> States:
-        return self.arrays[0]
-
-    @cached_property
-    def measures(self) -> Mapping[type, Callable[[Any], Tensor]]:
-        return {
+    def prepare(self) -> None:
+        self.state = self.arrays[0]
+        self.measures = {
             Logp: lambda m: log_density(self.arrays[1], *self.step(m.model)),
             Entropy: lambda m: self.std.log() + 0.5 * math.log(2 * math.pi * math.e),
             StepKL: self.kl,
@@ -155,14 +152,10 @@ class Renoising(Numbers):
 
     kind = "a step of the forward process"
 
-    @cached_property
-    def state(self) -> States:
+    def prepare(self) -> None:
         now = wide(self.steps.now, self.arrays[0])
-        return (1 - now) * self.arrays[1] + now * self.arrays[0]
-
-    @cached_property
-    def measures(self) -> Mapping[type, Callable[[Any], Tensor]]:
-        return {
+        self.state = (1 - now) * self.arrays[1] + now * self.arrays[0]
+        self.measures = {
             Logp: lambda m: -mean_square(self.velocity(m.model) - (self.arrays[0] - self.arrays[1])) / 2,
             Entropy: lambda m: torch.full_like(self.steps.now, 0.5 * math.log(2 * math.pi * math.e)),
             StepConstant: lambda m: torch.ones_like(self.steps.now) if m.name == "std" else self.steps.now,

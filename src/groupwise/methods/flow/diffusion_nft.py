@@ -55,7 +55,7 @@ l+- = mean (x0+- - x_0)^2 / sg[ max(mean |x0+- - x_0|, 1e-5) ]""",
         "tests/golden/test_flow.py::test_whole_path[diffusion_nft]",
     ),
     effect=Effect(
-        metric="eval/accuracy",
+        metric="eval/accuracy_greedy",
         direction="up",
         task="rings",
         parent="flow_grpo",

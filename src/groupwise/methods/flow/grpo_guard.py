@@ -49,7 +49,7 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         "tests/golden/test_flow.py::test_whole_path[grpo_guard]",
     ),
     effect=Effect(
-        metric="eval/accuracy",
+        metric="eval/accuracy_greedy",
         direction="up",
         task="rings",
         parent="flow_grpo",

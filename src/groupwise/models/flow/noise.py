@@ -18,7 +18,7 @@ __all__ = ["CPSNoise", "DanceNoise", "FlowNoise", "IntegratedNoise", "Noise", "e
 States = Float[Tensor, "n *state"]
 Times = Float[Tensor, " n"]
 NEAR_ONE = 0.997
-"""The time that stands for 1 in the integral of `IntegratedNoise`, which diverges there. SAGE-GRPO's code."""
+"""The largest time in the integral of `IntegratedNoise`, which diverges at 1. SAGE-GRPO's code."""
 
 
 @runtime_checkable

@@ -379,7 +379,6 @@ from groupwise.models.flow.noise import DanceNoise as DanceNoise
 from groupwise.models.flow.noise import FlowNoise as FlowNoise
 from groupwise.models.flow.noise import IntegratedNoise as IntegratedNoise
 from groupwise.models.flow.noise import Noise as Noise
-from groupwise.models.flow.noise import euler as euler
 from groupwise.models.flow.normals import normals as normals
 from groupwise.models.flow.pictures import Sheet as Sheet
 from groupwise.models.flow.pictures import picture_of as picture_of

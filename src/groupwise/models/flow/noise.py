@@ -13,7 +13,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 SOCKET = "Noise"
-__all__ = ["CPSNoise", "DanceNoise", "FlowNoise", "IntegratedNoise", "Noise", "euler"]
+__all__ = ["CPSNoise", "DanceNoise", "FlowNoise", "IntegratedNoise", "Noise"]
 
 States = Float[Tensor, "n *state"]
 Times = Float[Tensor, " n"]

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: train test test-slow test-kill test-vllm test-ray lint docs site model hinted_sums blank seeds laptop atlas studies bench bench-full clean
+.PHONY: train test test-slow test-kill test-vllm test-ray lint docs site model hinted_sums blank flow seeds laptop atlas studies bench bench-full clean
 
 train: $(VENV)/base
 	$(BIN)/groupwise train
@@ -49,6 +49,9 @@ hinted_sums: $(VENV)/base  ## the packaged model of the task hinted_sums
 
 blank: $(VENV)/base  ## the packaged directory of a model without weights
 	$(BIN)/python -m tools.blank_model src/groupwise/models/blank
+
+flow: $(VENV)/base  ## the packaged flow models of the tasks rings and quilts
+	$(BIN)/python -m tools.flow_models src/groupwise/models
 
 seeds: $(VENV)/base  ## the table and the curve of the README: ten seeds of the packaged recipe
 	$(BIN)/python benchmarks/seeds.py

@@ -14,7 +14,7 @@ TABLE = HOME / "docs" / "parts.md"
 ROW = re.compile(r"^(\| \w+ \| (\w+) \|[^|]*\| )`.*( \|)$", re.MULTILINE)
 """A row of the table: room, socket, field, and the names of the parts."""
 SOURCE = HOME / "src"
-ROOMS = ("data", "rollout", "engines", "rewards", "advantages", "objective", "learner", "methods")
+ROOMS = ("data", "models", "rollout", "engines", "rewards", "advantages", "objective", "learner", "methods")
 """Rooms that define sockets, in the order of the page."""
 OPEN, CLOSE = "<!-- sockets -->", "<!-- /sockets -->"
 

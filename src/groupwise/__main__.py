@@ -115,7 +115,8 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
         case "sample":
             from groupwise.commands import evaluate
 
-            return evaluate.sample(a.model, a.prompt, overrides, allowed, at=a.at, n=a.n, answer=a.answer)
+            return evaluate.sample(a.model, a.prompt, overrides, allowed, at=a.at, n=a.n, answer=a.answer,
+                                   out=a.out)  # fmt: skip
         case "serve" if a.engine == "Vllm":
             from groupwise.commands.serve_vllm import serve_vllm
 

@@ -60,19 +60,11 @@ def test_add_a_method_runs(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("runs/*/report.html"))) == 3
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "values",
-        "models",
-        "parts",
-        "rollout",
-        "learner",
-        "runs",
-        "whatif",
-        pytest.param("cluster", marks=pytest.mark.slow),
-    ],
-)
+SLOW_PAGES = ("cluster", "flow")
+ROOM_PAGES = ("values", "models", "parts", "rollout", "learner", "runs", "whatif")
+
+
+@pytest.mark.parametrize("page", [*ROOM_PAGES, *(pytest.param(page, marks=pytest.mark.slow) for page in SLOW_PAGES)])
 def test_the_page_of_a_room_runs(page: str, tmp_path: Path) -> None:
     assert follow(f"docs/{page}.md", tmp_path)
 

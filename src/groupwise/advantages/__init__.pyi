@@ -17,6 +17,7 @@ from groupwise.advantages.group import leave_one_out as leave_one_out
 from groupwise.advantages.memories import Multipliers as Multipliers
 from groupwise.advantages.memories import Quantiles as Quantiles
 from groupwise.advantages.memories import RejectionRate as RejectionRate
+from groupwise.advantages.optimality import Optimality as Optimality
 from groupwise.advantages.parts import AgainstPart as AgainstPart
 from groupwise.advantages.parts import EachStandardised as EachStandardised
 from groupwise.advantages.parts import ForwardCorrection as ForwardCorrection

@@ -65,6 +65,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "method.group_size": ("answers to one prompt", "answers", "8"),
     "method.curriculum": ("the order of the prompts", "", "Shuffled"),
     "method.strategy": ("how a prompt is answered: independent answers, conversations, your own", "", "Turns"),
+    "method.denoise": ("for a flow policy: steps, times and noise of its denoising", "", "{ steps = 20 }"),
     "method.trains": ("roles of the samples that are trained", "", '["answer"]'),
     "method.filter": ("the groups that are selected for training", "", "mixed_outcomes"),
     "method.refill": ("extra rounds of sampling that replace filtered prompts", "rounds", "2"),

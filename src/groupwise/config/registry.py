@@ -15,7 +15,7 @@ from groupwise.config.user_code import PREFIX
 from groupwise.data import Usage, files_of, name_of, names_of
 from groupwise.methods.families import method_files
 
-ROOMS = ("data", "rollout", "engines", "rewards", "advantages", "objective", "learner", "methods")
+ROOMS = ("data", "models", "rollout", "engines", "rewards", "advantages", "objective", "learner", "methods")
 """The subpackages whose files define components."""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from groupwise.data.rooms import names_of
 
 ROOM = __name__.rpartition(".")[0]
-FAMILIES = ("start", "ratio", "reward", "rollout", "contrast", "agents")
+FAMILIES = ("start", "ratio", "reward", "rollout", "contrast", "agents", "flow")
 """The folders, in the order of docs/methods.md. The docstring of each `__init__.py` says what the family is about."""
 SIZES = ("group_size", "refill", "minibatches", "epochs", "shuffle")
 """Fields for sizes, which nearly every method sets. Comparisons of methods leave them out if anything else differs."""

@@ -16,6 +16,9 @@ from groupwise.models.decoder import Decoder, Shape, Sizes
 from groupwise.models.families import config_of, shape_of, unsupported
 from groupwise.models.fields import short
 from groupwise.models.files import base_directory, listing, read_json
+from groupwise.models.flow.files import flow_config, flow_shape, is_flow, read_flow
+from groupwise.models.flow.policy import FlowPolicy
+from groupwise.models.flow.velocity import FlowShape
 from groupwise.models.lora import read_adapter
 from groupwise.models.tokenizer import Tokenizer
 from groupwise.models.transformers_files import (
@@ -27,9 +30,19 @@ from groupwise.models.transformers_files import (
 from groupwise.models.transformers_model import TransformersModel
 from groupwise.models.weights import FRESH, Stored, fingerprint, header, refuse_types, tensors, weight_files
 
-__all__ = ["Model", "outline", "read_model", "read_shape", "stored_dtype", "write_fresh", "write_model"]
+__all__ = [
+    "LanguageModel",
+    "Model",
+    "outline",
+    "read_model",
+    "read_shape",
+    "stored_dtype",
+    "write_fresh",
+    "write_model",
+]
 
-Model = Decoder | TransformersModel
+LanguageModel = Decoder | TransformersModel
+Model = LanguageModel | FlowPolicy
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
 HEAD = "lm_head.weight"
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -50,8 +63,10 @@ def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = 
     config = read_json(path / "config.json")
     _refuse(path, config, trust_remote_code)
     try:
-        if config.get("auto_map") or unsupported(config):
-            shape: Sizes = transformers_sizes(path, trust_remote_code=trust_remote_code)
+        if is_flow(config):
+            shape: Sizes = flow_shape(config)
+        elif config.get("auto_map") or unsupported(config):
+            shape = transformers_sizes(path, trust_remote_code=trust_remote_code)
         else:
             shape = shape_of(config)
     except KeyError as error:
@@ -88,6 +103,8 @@ def read_model(
     shape = read_shape(path, context=context, trust_remote_code=trust_remote_code)
     if isinstance(shape, Shape):
         model: Model = _read_decoder(path, shape, dtype, device, seed)
+    elif isinstance(shape, FlowShape):
+        return read_flow(path, shape, dtype=dtype, device=device)
     else:
         if not weight_files(path):
             what = f"the model in {path} has no weights, and random weights are not possible for its config.json"
@@ -104,6 +121,8 @@ def outline(path: Path | str, *, trust_remote_code: bool = False) -> nn.Module:
     shape = read_shape(path, trust_remote_code=trust_remote_code)
     if isinstance(shape, Shape):
         return Decoder(shape)
+    if isinstance(shape, FlowShape):
+        return FlowPolicy(shape)
     return transformers_outline(base_directory(Path(path)), trust_remote_code=trust_remote_code)
 
 
@@ -150,6 +169,8 @@ def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer, source:
     """
     path, ends = Path(path), sorted(tokenizer.eos)
     config = config_of(model.shape) if isinstance(model, Decoder) else {}
+    if isinstance(model, FlowPolicy):
+        config = flow_config(model.shape)
     stored = {} if source is None else _generation(base_directory(Path(source)), tokenizer.eos)
     generation = {"eos_token_id": ends, "pad_token_id": ends[0], **stored}
     ids = {name: id for name, id in generation.items() if name in IDS}

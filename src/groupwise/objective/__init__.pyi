@@ -26,6 +26,7 @@ from groupwise.objective.gates import positive_advantage as positive_advantage
 from groupwise.objective.gates import written_tokens as written_tokens
 from groupwise.objective.group_aggregates import mixed_mean as mixed_mean
 from groupwise.objective.group_aggregates import pair_mean as pair_mean
+from groupwise.objective.implicit_pair import ImplicitPair as ImplicitPair
 from groupwise.objective.masks import Reject as Reject
 from groupwise.objective.masks import complete as complete
 from groupwise.objective.memories import AdaptiveKL as AdaptiveKL
@@ -55,6 +56,10 @@ from groupwise.objective.stats import comparable as comparable
 from groupwise.objective.stats import describe_gap as describe_gap
 from groupwise.objective.stats import describe_samples as describe_samples
 from groupwise.objective.stats import describe_step as describe_step
+from groupwise.objective.step_penalties import StepKLPenalty as StepKLPenalty
+from groupwise.objective.step_penalties import VelocityPenalty as VelocityPenalty
+from groupwise.objective.step_ratios import CentredStepRatio as CentredStepRatio
+from groupwise.objective.step_weights import PerStepLength as PerStepLength
 from groupwise.objective.surrogates import Clip as Clip
 from groupwise.objective.surrogates import ClippedWeight as ClippedWeight
 from groupwise.objective.surrogates import Clips as Clips

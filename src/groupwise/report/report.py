@@ -22,7 +22,7 @@ from groupwise.report.warnings import HELD_OUT, RULES, RunWarning, find_warnings
 from groupwise.runs.best import BY_DEFAULT
 from groupwise.runs.disk import DRAFT, check_writable, write_file
 from groupwise.runs.info import extensions
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.layout import PICTURES, RunLayout
 from groupwise.runs.phases import runs_in
 from groupwise.runs.stems import newest_run
 
@@ -127,6 +127,7 @@ def write_report(runs: Sequence[Path], out: Path | None = None, tables: Tables =
 def page(runs: Sequence[Run], *, version: str | None = None, tables: Tables = NO_TABLES) -> str:
     """The HTML document. Its security policy allows only its scripts and styles, by hash, and a live page's server.
 
+    Pictures of samples are part of the document, and only then does the policy allow images, from it alone.
     With `version`, the live page of `watch`: the version of its data, and a script that asks the same server for newer
     ones.
     """
@@ -139,7 +140,7 @@ def page(runs: Sequence[Run], *, version: str | None = None, tables: Tables = NO
     )
     title, footer = " and ".join(names), "Served to this machine only." if live else "One file, no network."
     parts = {
-        "policy": policy(scripts, styles, connect=live),
+        "policy": policy(scripts, styles, connect=live, images=live or any(map(has_pictures, runs))),
         "title": escaped(title),
         "footer": footer,
         "names": "".join(f"<span class=name>{escaped(name)}</span>" for name in names),
@@ -270,8 +271,16 @@ def differences(runs: Sequence[Run]) -> list[list[Any]]:
     return [row for row in rows if any(value != row[1][0] for value in row[1])]
 
 
-def policy(scripts: Iterable[str], styles: Iterable[str], *, connect: bool = False) -> str:
-    """The page's content security policy: only these scripts and styles; `connect` allows its own server."""
+def has_pictures(run: Run) -> bool:
+    """Whether a run has pictures of samples."""
+    return any(RunLayout(run.path).samples.glob(f"*{PICTURES}"))
+
+
+def policy(scripts: Iterable[str], styles: Iterable[str], *, connect: bool = False, images: bool = False) -> str:
+    """The page's content security policy: only these scripts and styles; `connect` allows its own server.
+
+    `images` allows pictures that are part of the document.
+    """
 
     def hashes(texts: Iterable[str]) -> str:
         return " ".join(f"'sha256-{b64encode(hashlib.sha256(t.encode()).digest()).decode()}'" for t in texts)
@@ -279,6 +288,7 @@ def policy(scripts: Iterable[str], styles: Iterable[str], *, connect: bool = Fal
     return (
         f"default-src 'none'; script-src {hashes(scripts)}; style-src {hashes(styles)}; "
         + "connect-src 'self'; " * connect
+        + "img-src data:; " * images
         + "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
 

@@ -62,6 +62,11 @@ function tokens(sample, field, top) {
   return body;
 }
 
+// The picture of an answer, if its policy makes pictures.
+function picture(sample, i) {
+  return sample.picture?.startsWith("data:image/png;base64,") ? el("img", { class: "picture", src: sample.picture, alt: `picture of answer ${i + 1}` }) : null;
+}
+
 // The tooltip of a token: one value per line.
 function reading(sample, i) {
   const text = sample.text.slice(i ? sample.ends[i - 1] : 0, sample.ends[i]);
@@ -162,7 +167,7 @@ class Inspector {
       const body = tokens(s, field, top);
       const facts = [el("b", {}, `${GLYPH[s.outcome] ?? "·"} ${s.outcome ?? "no verdict"}`), s.reward === null ? null : `reward ${short(s.reward)}`, s.advantage === null ? null : `advantage ${signed(s.advantage)}`, s.length === null ? null : `${s.length.toLocaleString("en")} tokens`, s.finish, ...Object.entries(s.parts).map(([part, value]) => `${part} ${short(Number(value))}`)];
       const after = [s.cut ? `cut: showing ${(s.ends?.length ?? 0).toLocaleString("en")} of ${(s.tokens_of ?? 0).toLocaleString("en")} tokens` : null, s.ends ? null : "no values per token stored", s.cause ? `cause: ${s.cause}` : null, s.feedback ? `verifier: ${s.feedback}` : null, s.selected ? null : "not selected, not trained", s.dropped ? `group dropped: ${s.dropped}` : null, s.role && s.role !== "answer" ? `role: ${s.role}` : null].filter(Boolean);
-      const card = el("article", { class: `answer ${s.outcome in GLYPH ? s.outcome : ""}${s.selected ? "" : " dropped"}`, id: `answer-${i}` }, el("header", {}, el("span", {}, `#${i + 1}`), facts.filter(Boolean).map((f) => (f instanceof Node ? f : el("span", {}, f)))), body, el("section", { class: "chain", "aria-label": "chain of a token", "aria-live": "polite", hidden: true }), after.length ? el("footer", {}, after.map((line) => el("div", {}, line))) : null);
+      const card = el("article", { class: `answer ${s.outcome in GLYPH ? s.outcome : ""}${s.selected ? "" : " dropped"}`, id: `answer-${i}` }, el("header", {}, el("span", {}, `#${i + 1}`), facts.filter(Boolean).map((f) => (f instanceof Node ? f : el("span", {}, f)))), picture(s, i), body, el("section", { class: "chain", "aria-label": "chain of a token", "aria-live": "polite", hidden: true }), after.length ? el("footer", {}, after.map((line) => el("div", {}, line))) : null);
       this.listen(body, s, card.querySelector(".chain"));
       return card;
     }));

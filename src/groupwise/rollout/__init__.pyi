@@ -9,6 +9,7 @@ from groupwise.rollout.columns import column_of as column_of
 from groupwise.rollout.cues import Cued as Cued
 from groupwise.rollout.curriculum import Shuffled as Shuffled
 from groupwise.rollout.delegating import Delegating as Delegating
+from groupwise.rollout.denoiser import DenoisingEngine as DenoisingEngine
 from groupwise.rollout.dialogue import Dialogue as Dialogue
 from groupwise.rollout.dialogue import dialogue_until as dialogue_until
 from groupwise.rollout.dialogue import judged as judged
@@ -42,6 +43,7 @@ from groupwise.rollout.recent import RecentRewards as RecentRewards
 from groupwise.rollout.recovery import RecoveryPrompts as RecoveryPrompts
 from groupwise.rollout.replay import FreshReplay as FreshReplay
 from groupwise.rollout.replayed import Replayed as Replayed
+from groupwise.rollout.retraced import Retraced as Retraced
 from groupwise.rollout.round import Round as Round
 from groupwise.rollout.sampler import DrawSampler as DrawSampler
 from groupwise.rollout.setting import RolloutSetting as RolloutSetting

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from groupwise.data import ContextKey, EngineLost, Finish, Generation, GenerationRequest, Ids, Usage
-from groupwise.models import Experts, Model, Routes, Tokenizer, drop_blocks, logprobs, with_blocked_weights
+from groupwise.models import Experts, LanguageModel, Routes, Tokenizer, drop_blocks, logprobs, with_blocked_weights
 from groupwise.rollout.cache import PrefixCache
 from groupwise.rollout.layouts import ROWS, Prefill, padded, shared_tokens
+from groupwise.rollout.loading import check_weights, load_weights
 from groupwise.rollout.routes import context_routes
 from groupwise.rollout.rows import Job, Rows
 
@@ -31,7 +32,7 @@ class NativeEngine:
     """
 
     def __init__(
-        self, decoder: Model, tokenizer: Tokenizer, *, seed: int, rows: int = 256, cache_tokens: int = 1 << 20,
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int = 256, cache_tokens: int = 1 << 20,
         experts: Experts | None = None,
     ) -> None:  # fmt: skip
         self.version = 0
@@ -73,18 +74,10 @@ class NativeEngine:
 
         ValueError for the weights of another model.
         """
-        current = self._decoder.state_dict()
-        if {name: x.shape for name, x in current.items()} != {name: x.shape for name, x in weights.items()}:
-            names = sorted(current.keys() ^ weights.keys())
-            names = names or [n for n, x in current.items() if x.shape != weights[n].shape]
-            what = f"the new weights do not fit the model: missing, unknown or other shapes: {', '.join(names[:5])}"
-            raise ValueError(f"{what}\nload weights of the engine's model")
+        check_weights(self._decoder.state_dict(), weights)
         self._resolve(self._rows.leave(range(len(self._rows)), [Finish.cut] * len(self._rows)))
         self.version = -1  # a failure below leaves a mixture of old and new weights
-        with torch.no_grad():
-            for name, x in current.items():
-                if x.data_ptr() != weights[name].data_ptr():
-                    x.copy_(weights[name])
+        load_weights(self._decoder, weights)
         drop_blocks(self._model)
         self._prefixes.clear()
         self._rows.sequences.cache.clear()

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from groupwise.data import Engine
-from groupwise.models import Experts, Model, Tokenizer
+from groupwise.models import Experts, FlowPolicy, Model, Tokenizer
+from groupwise.rollout.denoiser import DenoisingEngine
 from groupwise.rollout.engine import NativeEngine
 
 SOCKET = "EngineKind"
@@ -31,8 +32,10 @@ class Native:
 
     def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> Engine:
         """The engine over the learner's model. If `experts` is given, it records the expert choices (routes) of all
-        tokens.
+        tokens. A flow policy gets an engine of denoising steps.
         """
+        if isinstance(model, FlowPolicy):
+            return DenoisingEngine(model, seed=seed, rows=self.rows)
         return NativeEngine(
             model, tokenizer, seed=seed, rows=self.rows, cache_tokens=self.cache_tokens, experts=experts
         )

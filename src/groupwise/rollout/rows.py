@@ -12,7 +12,7 @@ from torch import Tensor
 from groupwise.data import Finish, Generation, GenerationRequest, Likeliest, Sampling
 from groupwise.models import (
     Experts,
-    Model,
+    LanguageModel,
     Routes,
     Tokenizer,
     choose,
@@ -52,7 +52,7 @@ class Rows:
     """The sequences being generated, numbered without gaps: the last row takes the place of one that leaves."""
 
     def __init__(
-        self, decoder: Model, tokenizer: Tokenizer, *, seed: int, rows: int, cache_tokens: int,
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int, cache_tokens: int,
         experts: Experts | None = None,
     ) -> None:  # fmt: skip
         self.tokenizer, self.seed = tokenizer, seed

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groupwise.data import Finish, Generation, Ids, Layout
-from groupwise.models import Model, Tokenizer
+from groupwise.models import LanguageModel, Tokenizer
 from groupwise.rollout.draft_store import Drafts
 from groupwise.rollout.engine import NativeEngine
 from groupwise.rollout.layouts import ROWS, Decode, chunk_end, chunks, padded
@@ -56,7 +56,7 @@ class WithEarlier:
 class DraftedSequences(UniqueSequences):
     """The engine's distinct sequences, to which one forward pass adds drafted continuations as further sequences."""
 
-    def __init__(self, decoder: Model, *, max_rows: int, cache_tokens: int) -> None:
+    def __init__(self, decoder: LanguageModel, *, max_rows: int, cache_tokens: int) -> None:
         super().__init__(decoder, max_rows=max_rows, cache_tokens=cache_tokens)
         self._max, self._cache_tokens = max_rows, cache_tokens
         self._earlier: list[tuple[int, int]] = []
@@ -115,7 +115,7 @@ class DraftedRows(Rows):
     sequences: DraftedSequences
 
     def __init__(
-        self, decoder: Model, tokenizer: Tokenizer, *, seed: int, rows: int, cache_tokens: int, window: int,
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int, cache_tokens: int, window: int,
         drafts: Drafts,
     ) -> None:  # fmt: skip
         super().__init__(decoder, tokenizer, seed=seed, rows=rows, cache_tokens=cache_tokens)
@@ -185,7 +185,7 @@ class SpeculativeEngine(NativeEngine):
     """
 
     def __init__(
-        self, decoder: Model, tokenizer: Tokenizer, *, seed: int, rows: int = 256, cache_tokens: int = 1 << 20,
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int = 256, cache_tokens: int = 1 << 20,
         window: int = 8, drafts: int = 4096,
     ) -> None:  # fmt: skip
         super().__init__(decoder, tokenizer, seed=seed, rows=rows, cache_tokens=cache_tokens)

@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groupwise.data import Ids, Layout
-from groupwise.models import Model, Routes
+from groupwise.models import LanguageModel, Routes
 from groupwise.rollout.cache import RowCache
 from groupwise.rollout.layouts import ROWS, Decode, KeysValues, SharedPrefix, padded, shared_tokens
 
@@ -18,7 +18,7 @@ class UniqueSequences:
     `layouts`), so one forward for all rows of a sequence is bit-identical to one forward per row.
     """
 
-    def __init__(self, decoder: Model, *, max_rows: int, cache_tokens: int) -> None:
+    def __init__(self, decoder: LanguageModel, *, max_rows: int, cache_tokens: int) -> None:
         self.decoder = decoder
         shape, weight = decoder.shape, next(decoder.parameters())
         self.cache = RowCache(

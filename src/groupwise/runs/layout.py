@@ -7,6 +7,8 @@ from pathlib import Path
 
 SAMPLE_FILES = (".jsonl", ".safetensors")
 """Suffixes of the two files of an iteration's samples: JSON lines of samples, and tensors of numbers per token."""
+PICTURES = ".png"
+"""Suffix of the file with the pictures of an iteration's samples, if a flow policy generated them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class RunLayout:
         return self.replay / f"{numbered(iteration)}.jsonl"
 
     def sample_file(self, iteration: int, suffix: str) -> Path:
-        """One of the two files of an iteration in samples/."""
+        """One of the files of an iteration in samples/."""
         return self.samples / f"{numbered(iteration)}{suffix}"
 
     def comparison(self, iteration: int) -> Path:

@@ -12,7 +12,7 @@ from groupwise.runs.checkpoints import tensor_bytes
 from groupwise.runs.disk import DISK, DRAFT, Disk, storage_errors, write_file
 from groupwise.runs.hashes import check_hashes, hash_line, log_difference
 from groupwise.runs.jsonl import file_bytes, json_line, parse_lines
-from groupwise.runs.layout import SAMPLE_FILES, RunLayout, iteration_files
+from groupwise.runs.layout import PICTURES, SAMPLE_FILES, RunLayout, iteration_files
 from groupwise.runs.trackers import Sinks
 
 LOGS = ("metrics", "timings", "samples")
@@ -94,7 +94,7 @@ class RunLogs:
                 if len(data) > valid[name]:
                     disk.truncate(paths[name], valid[name])
                     disk.sync(paths[name])
-            later = [path for i, path in iteration_files(samples, SAMPLE_FILES) if i > iteration]
+            later = [path for i, path in iteration_files(samples, (*SAMPLE_FILES, PICTURES)) if i > iteration]
             for path in [*sorted(samples.glob(f"{DRAFT}*")), *later]:
                 disk.remove(path)
         return cls(run, sinks=sinks, load=load, changes=changes, disk=disk)
@@ -114,11 +114,18 @@ class RunLogs:
         self._sinks.write(line)
         self._append("timings", json_line(line))
 
-    def samples(self, iteration: int, lines: Sequence[Mapping[str, Any]], tensors: Mapping[str, Tensor]) -> None:
-        """Write `samples/<iteration>.jsonl` (a line per sample) and `.safetensors` (numbers per token), atomically."""
+    def samples(
+        self, iteration: int, lines: Sequence[Mapping[str, Any]], tensors: Mapping[str, Tensor], pictures: bytes = b""
+    ) -> None:
+        """Write `samples/<iteration>.jsonl` (a line per sample) and `.safetensors` (numbers per token), atomically.
+
+        `pictures` is a PNG file, written beside them; empty if there are none.
+        """
         self._sinks.write_samples(iteration, lines)
         contents = (b"".join(json_line(line) for line in lines), tensor_bytes(tensors))
         files = {self._layout.sample_file(iteration, suffix): data for suffix, data in zip(SAMPLE_FILES, contents)}
+        if pictures:
+            files[self._layout.sample_file(iteration, PICTURES)] = pictures
         self._samples |= files
         names = {path: path.relative_to(self._layout.run).as_posix() for path in files}
         self._append("samples", b"".join(hash_line(names[path], data) for path, data in files.items()))

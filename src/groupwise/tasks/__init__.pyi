@@ -2,6 +2,7 @@
 from groupwise.tasks.alphabet import END as END
 from groupwise.tasks.alphabet import blank_tokenizer as blank_tokenizer
 from groupwise.tasks.alphabet import calculator_tokenizer as calculator_tokenizer
+from groupwise.tasks.alphabet import flow_tokenizer as flow_tokenizer
 from groupwise.tasks.big_sums import BigSums as BigSums
 from groupwise.tasks.calculator import Calculator as Calculator
 from groupwise.tasks.calculator import calculator_answer as calculator_answer
@@ -21,10 +22,16 @@ from groupwise.tasks.mixture import Each as Each
 from groupwise.tasks.mixture import Mixture as Mixture
 from groupwise.tasks.problems import Problems as Problems
 from groupwise.tasks.proposals import proposed_problem as proposed_problem
+from groupwise.tasks.quilts import QUILT_COLOURS as QUILT_COLOURS
+from groupwise.tasks.quilts import QUILT_SHAPE as QUILT_SHAPE
+from groupwise.tasks.quilts import Quilts as Quilts
 from groupwise.tasks.registry import find_task as find_task
 from groupwise.tasks.registry import takes_columns as takes_columns
 from groupwise.tasks.registry import usual_template as usual_template
 from groupwise.tasks.registry import usual_verifier as usual_verifier
+from groupwise.tasks.rings import DIRECTIONS as DIRECTIONS
+from groupwise.tasks.rings import RING_RADIUS as RING_RADIUS
+from groupwise.tasks.rings import Rings as Rings
 from groupwise.tasks.source_stats import SourceStats as SourceStats
 from groupwise.tasks.sums import Sums as Sums
 from groupwise.tasks.tiny_countdown import TinyCountdown as TinyCountdown

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-__all__ = ["END", "blank_tokenizer", "calculator_tokenizer"]
+__all__ = ["END", "blank_tokenizer", "calculator_tokenizer", "flow_tokenizer"]
 
 CHARACTERS = "0123456789+-*=;#"
 PRINTABLE = "".join(map(chr, range(0x20, 0x7F))) + "\n"
@@ -36,6 +36,21 @@ def blank_tokenizer() -> Tokenizer:
     ['def ', 'f', '(', 'x', ')', ':', ' ', 'return ', '2']
     """
     return _tokenizer(WORDS, PRINTABLE)
+
+
+def flow_tokenizer(words: Sequence[str], steps: int) -> Tokenizer:
+    """The tokenizer of a flow model: a token for each of `steps` denoising steps, an end token, and words.
+
+    >>> tokenizer = flow_tokenizer(("dark", "red"), steps=2)
+    >>> tokenizer.encode("red dark").ids, tokenizer.decode([0, 1], skip_special_tokens=False)
+    ([4, 3], '<0><1>')
+    """
+    special = [*(f"<{step}>" for step in range(steps)), END]
+    tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate((*special, *words))}, unk_token=""))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    return tokenizer
 
 
 def _tokenizer(words: Sequence[str], characters: str) -> Tokenizer:

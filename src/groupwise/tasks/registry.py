@@ -21,6 +21,8 @@ from groupwise.tasks.presets import PRESETS
 from groupwise.tasks.problems import Problems
 from groupwise.tasks.programs import Programs
 from groupwise.tasks.proposals import proposals
+from groupwise.tasks.quilts import Quilts
+from groupwise.tasks.rings import Rings
 from groupwise.tasks.rows import is_source
 from groupwise.tasks.tiny_countdown import TinyCountdown
 from groupwise.tasks.wordy_sums import wordy_sums
@@ -39,6 +41,8 @@ PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {
     "mixed_sums": mixed_sums,
     "programs": Programs,
     "proposals": proposals,
+    "quilts": Quilts,
+    "rings": Rings,
     "tiny_countdown": TinyCountdown,
     "wordy_sums": wordy_sums,
 }
@@ -55,7 +59,9 @@ VERIFIERS = {
     "mixed_sums": "sum_steps(price=0.02)",
     "programs": "code",
     "proposals": "sum_proposal",
+    "quilts": "quilt_patches",
     "reasoning_gym": "reasoning_gym",
+    "rings": "ring_direction",
     "tiny_countdown": "countdown",
     "wordy_sums": "sum_steps",
 }

@@ -18,6 +18,7 @@ from groupwise.evaluation.evaluate import scores
 from groupwise.learner import Alone, Given, Learner, Ranks, check_routing, mixture
 from groupwise.models import (
     Decoder,
+    FlowPolicy,
     Model,
     Tokenizer,
     attach,
@@ -160,6 +161,8 @@ def read_policy(recipe: Recipe, use: Use, device: torch.device) -> Model:
     if recipe.lora is not None:
         attach(model, recipe.lora, seed=recipe.seed)
     check_routing(recipe.method.routing, recipe.method.auxiliary, mixture(model))
+    if isinstance(model, FlowPolicy) and recipe.method.denoise is not None:
+        model.denoise = recipe.method.denoise
     model.recompute, model.compiled = recipe.machine.recompute, recipe.machine.compile
     return model
 

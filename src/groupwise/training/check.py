@@ -71,6 +71,7 @@ from groupwise.runs.phases import KEY
 from groupwise.runs.trackers import OPENERS
 from groupwise.tasks import Each, Mixture
 from groupwise.training.build import Inputs, check_vocabulary, find_device
+from groupwise.training.check_flow import flow_errors
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
 from groupwise.training.loop import OLD_LOGP, compute_advantages
 from groupwise.training.sources import (
@@ -457,6 +458,8 @@ def check_inputs(
         if not any(isinstance(error, BadData) for error in errors):
             shape = read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
             check_sharding(recipe, shape)
+            if train:
+                errors += flow_errors(recipe, shape)
             if train and isinstance(shape, Shape) and not any("lora" in error.what for error in errors):
                 warn(check_memory(recipe, shape, max(len(prompt.context) for prompt in all_problems(task))))
         if isinstance(recipe.engine, Native) and longest > recipe.engine.cache_tokens:

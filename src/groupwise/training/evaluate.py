@@ -16,10 +16,10 @@ from groupwise.config.user_code import Use
 from groupwise.data import Outcome, Prompt, Rollout, Sample, Sampling, Strategy, Usage, Verdict, raise_all
 from groupwise.evaluation.presets import find_published
 from groupwise.evaluation.result import file_name, mean_of, number
-from groupwise.models import Messages, Purpose, Template, find_model, read_model, read_tokenizer
+from groupwise.models import FlowPolicy, Messages, Purpose, Template, find_model, read_model, read_tokenizer
 from groupwise.planning.evaluation import evaluation_plan
 from groupwise.planning.memory import host_memory
-from groupwise.rollout import Independent, NativeEngine, RolloutSetting, answers
+from groupwise.rollout import Independent, Native, RolloutSetting, answers
 from groupwise.runs.layout import RunLayout
 from groupwise.tasks import Problems
 from groupwise.training.build import DTYPES, Inputs, build, prepare
@@ -230,7 +230,9 @@ async def open_model(model_or_run: str, overrides: Sequence[tuple[str, Any]], us
     tokenizer = read_tokenizer(directory)
     trusted, dtype = use.trust_remote_code, DTYPES[recipe.machine.dtype]
     decoder = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
-    engine = NativeEngine(decoder, tokenizer=tokenizer, seed=recipe.seed)
+    if isinstance(decoder, FlowPolicy) and recipe.method.denoise is not None:
+        decoder.denoise = recipe.method.denoise
+    engine = Native().build(decoder, tokenizer, seed=recipe.seed, experts=None)
     by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
     setting = RolloutSetting(
         engine=engine,

@@ -26,6 +26,7 @@ from groupwise.runs.logs import RunLogs
 from groupwise.training.guards import Guards
 from groupwise.training.messages import other_parts
 from groupwise.training.observe import batch_dump, iteration_metrics, sample_lines, token_columns
+from groupwise.training.pictures import sample_pictures
 
 T = TypeVar("T")
 MISSES = 3
@@ -127,7 +128,9 @@ class Recorder:
             **describe_conversations(rollouts),
             UNVERIFIABLE: unverifiable / max(1, answers),  # of all answers; the batch may not contain them
         }
-        self._logs.samples(self.done, sample_lines(rollouts, batch), token_columns(rollouts, results, objective))
+        pictures, boxes = sample_pictures(rollouts)
+        lines = [row | box for row, box in zip(sample_lines(rollouts, batch), boxes, strict=True)]
+        self._logs.samples(self.done, lines, token_columns(rollouts, results, objective), pictures)
         if unverifiable > metric_bound(UNVERIFIABLE) * answers and not self._warned_ungraded:
             self._warned_ungraded = True
             ungraded = f"{unverifiable} of {answers} answers could not be graded"

@@ -2,6 +2,8 @@
 from groupwise.verifiers.code import CodeVerifier as CodeVerifier
 from groupwise.verifiers.countdown import Countdown as Countdown
 from groupwise.verifiers.flipping import Flipping as Flipping
+from groupwise.verifiers.flow_states import quilt_patches as quilt_patches
+from groupwise.verifiers.flow_states import ring_direction as ring_direction
 from groupwise.verifiers.functions import grade_function as grade_function
 from groupwise.verifiers.hackable import Hackable as Hackable
 from groupwise.verifiers.numbers import exact as exact

@@ -22,11 +22,14 @@ from groupwise.tasks.deduction import Deduction
 from groupwise.tasks.edges import Edges
 from groupwise.tasks.judge_access import JudgeAccess
 from groupwise.tasks.problems import Problems
+from groupwise.tasks.quilts import Quilts
 from groupwise.tasks.registry import nearest
+from groupwise.tasks.rings import Rings
 from groupwise.tasks.sums import Sums
 from groupwise.verifiers.code import CodeVerifier, code_verifier
 from groupwise.verifiers.countdown import Countdown
 from groupwise.verifiers.flipping import Flipping
+from groupwise.verifiers.flow_states import quilt_patches, ring_direction
 from groupwise.verifiers.formats import Format, JsonSchema, Regex
 from groupwise.verifiers.gym import gym_verifier
 from groupwise.verifiers.hackable import Hackable
@@ -42,7 +45,13 @@ from groupwise.verifiers.text import Choice, Text
 
 __all__ = ["find_verifier", "user_functions", "verifier_names"]
 
-FUNCTIONS: dict[str, Verifier] = {"calculator_answer": calculator_answer, "exact": exact, "last_number": last_number}
+FUNCTIONS: dict[str, Verifier] = {
+    "calculator_answer": calculator_answer,
+    "exact": exact,
+    "last_number": last_number,
+    "quilt_patches": quilt_patches,
+    "ring_direction": ring_direction,
+}
 """Verifiers without fields."""
 CLASSES: dict[str, Callable[..., Verifier]] = {
     "choice": Choice,
@@ -69,6 +78,8 @@ SEVERAL = "several"
 OF_TASKS: dict[str, tuple[type, ...]] = {
     "calculator_answer": (Calculator, Sums),
     "proof_steps": (Deduction,),
+    "quilt_patches": (Quilts,),
+    "ring_direction": (Rings,),
     "spanning_graph": (Edges,),
     "sum_proposal": (Calculator, Sums),
     "sum_steps": (Calculator, Sums),

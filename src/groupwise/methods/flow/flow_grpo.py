@@ -1,0 +1,65 @@
+"""Flow-GRPO: GRPO on the denoising steps of a flow model."""
+
+from groupwise.advantages import Bounded, Standardised
+from groupwise.learner import InitialPolicy
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.models import Denoise, FlowNoise
+from groupwise.objective import Clip, Objective, StepKLPenalty, token_mean
+from groupwise.rewards import mixed_scores
+
+__all__ = ["flow_grpo"]
+
+
+def flow_grpo(
+    *, group_size: int = 24, steps: int = 10, noise: float = 0.7, clip: float = 1e-4, kl: float = 0.04
+) -> Method:
+    """Stochastic denoising steps as Gaussian actions, group z-scores, a clip of 1e-4, and the exact KL of each step."""
+    return Method(
+        group_size=group_size,
+        denoise=Denoise(noise=FlowNoise(noise), steps=steps),
+        filter=mixed_scores,
+        advantage=(Standardised(ddof=0, eps=1e-4), Bounded(5.0)),
+        models=(("reference", InitialPolicy()),),
+        objective=Objective(surrogate=Clip(clip, clip), penalties=(StepKLPenalty(kl),), aggregate=token_mean),
+        minibatches=2,
+    )
+
+
+REFERENCE = Reference(
+    paper="Flow-GRPO: Training Flow Matching Models via Online RL",
+    arxiv="2505.05470",
+    label="code read",
+    parent="grpo",
+    formula="""\
+x' = mu + S e,  mu = x + v dt + (s^2 / 2t)(x + (1 - t) v) dt,  S = s sqrt(|dt|),  s = a sqrt(t / (1 - t))
+l = mean over numbers of log N(x'; mu, S^2),  rho = exp(l - l_old)
+L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] + beta KL
+KL = mean (mu - mu_ref)^2 / (2 s^2)""",
+    differences=(
+        Difference("group size", "24", "24", "24"),
+        Difference("steps, noise level", "10, 0.7", "10, 0.7", "10, 0.7"),
+        Difference("clip range", "not given", "1e-4", "1e-4"),
+        Difference("KL coefficient", "0.04", "0.04", "0.04"),
+        Difference("KL", "divided by S^2 = s^2 |dt|", "by s^2", "by s^2; by S^2 with `by_dt = false`"),
+        Difference("std of the rewards", "of the group", "option: of the whole epoch", "of the group"),
+        Difference("last step", "stochastic", "stochastic, not trained", "deterministic, so not trained"),
+        Difference("window of stochastic steps", "drawn at random (Fast)", "the same", "all steps, or a fixed window"),
+        Difference("evaluation", "40 steps, EMA weights", "the same", "the steps of training, the weights themselves"),
+        Difference("samples without a signal", "not specified", "dropped, some kept to fill the batch", "dropped"),
+    ),
+    proofs=(
+        "tests/golden/test_flow.py::test_worked_numbers_of_a_step",
+        "tests/golden/test_flow.py::test_worked_loss_of_flow_grpo",
+        "tests/golden/test_flow.py::test_whole_path[flow_grpo]",
+    ),
+    effect=Effect(
+        metric="clip_ratio/region_mean",
+        direction="up",
+        task="rings",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
+        settings=("method.denoise.steps = 10", "method.group_size = 16", "method.minibatches = 2", "iterations = 10"),
+    ),
+)

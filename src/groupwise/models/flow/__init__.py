@@ -1,0 +1,1 @@
+"""Flow-matching policies: velocity fields, the noise of their denoising steps, and numbers per step."""

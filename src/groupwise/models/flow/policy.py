@@ -1,0 +1,178 @@
+"""`FlowPolicy`: a flow model as a trainable policy, whose tokens are denoising steps."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from groupwise.data import Batch, Entropy, Logp, Measure, Usage
+from groupwise.models.flow.actions import decode_action
+from groupwise.models.flow.denoise import Denoise
+from groupwise.models.flow.measures import ImplicitError, StepConstant, StepKL, VelocityGap
+from groupwise.models.flow.noise import wide
+from groupwise.models.flow.velocity import FlowShape, Velocity
+
+__all__ = ["FlowPolicy", "log_density"]
+
+States = Float[Tensor, "n *state"]
+
+
+class FlowPolicy(nn.Module):
+    """A velocity network and the way in which it denoises. It is a `Policy` of the learner.
+
+    A trained token is a step with noise: a Gaussian action, whose log-prob is the mean of the log-densities of its
+    numbers. A written token is a step of the forward process: its log-prob is that of the true velocity under a unit
+    Gaussian around the predicted one, up to a constant.
+    """
+
+    recompute = compiled = False
+
+    def __init__(self, shape: FlowShape, denoise: Denoise = Denoise()) -> None:  # noqa: B008
+        super().__init__()
+        self.shape, self.denoise = shape, denoise
+        self.velocity = Velocity(shape)
+
+    def measure(
+        self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any]
+    ) -> dict[Measure, Float[Tensor, " n"]]:
+        """Numbers per trained token. `Usage` for a measure that a flow model does not have."""
+        steps = Steps.of(batch, self)
+        forward = steps.forward
+        numbers = {m: torch.zeros_like(steps.now) for m in wanted}
+        for which, kind in ((~forward, Denoising), (forward, Renoising)):
+            if bool(which.any()):
+                part = kind(steps.take(which), self, side_models)
+                numbers = {m: x.masked_scatter(which, part(m).to(x)) for m, x in numbers.items()}
+        return numbers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """The trained steps of a batch: times, words, and the arrays of their actions."""
+
+    now: Float[Tensor, " n"]
+    then: Float[Tensor, " n"]
+    words: Int[Tensor, "n places"]
+    actions: tuple[Float[Tensor, "count *state"], ...]
+
+    @classmethod
+    def of(cls, batch: Batch, policy: FlowPolicy) -> "Steps":
+        weight = next(policy.parameters())
+        rows = list(zip(batch.sequences.index.tolist(), batch.place.tolist()))
+        samples = batch.samples
+        spans = [policy.denoise.span(samples[s].tokens[i]) for s, i in rows]
+        times = torch.tensor(spans, dtype=weight.dtype, device=weight.device).view(-1, 2)
+        words = torch.tensor([samples[s].context for s, _ in rows], dtype=torch.long, device=weight.device)
+        actions = tuple(torch.from_numpy(np.array(decode_action(samples[s].path[i]))).to(weight) for s, i in rows)
+        return cls(times[:, 0], times[:, 1], words.view(-1, policy.shape.places), actions)
+
+    @property
+    def forward(self) -> Tensor:
+        """For each step, whether it belongs to the forward process: its action is noise and data."""
+        return torch.tensor([len(a) == 2 for a in self.actions], dtype=torch.bool, device=self.now.device)
+
+    def take(self, which: Tensor) -> "Steps":
+        actions = tuple(a for a, chosen in zip(self.actions, which.tolist()) if chosen)
+        return Steps(self.now[which], self.then[which], self.words[which], actions)
+
+
+class Numbers:
+    """The measures of steps of one kind. Each velocity is computed once; only the policy's is in the graph."""
+
+    kind: str
+    state: States
+    """The states at which velocities are computed."""
+    measures: Mapping[type, Callable[[Any], Tensor]]
+
+    def __init__(self, steps: Steps, policy: FlowPolicy, side_models: Mapping[str, Any]) -> None:
+        self.steps, self.policy, self.side_models = steps, policy, side_models
+        self.arrays = torch.stack(steps.actions).unbind(1)
+        self._velocities: dict[str, States] = {}
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Set `state` and `measures`."""
+        raise NotImplementedError
+
+    def velocity(self, model: str = "policy") -> States:
+        """The velocity of a model at the states before the steps."""
+        if model not in self._velocities:
+            now, words = self.steps.now, self.steps.words
+            with torch.set_grad_enabled(model == "policy" and torch.is_grad_enabled()):
+                network = self.policy.velocity if model == "policy" else self.side_models[model].velocity
+                self._velocities[model] = network(self.state, now, words)
+        return self._velocities[model]
+
+    def __call__(self, measure: Any) -> Float[Tensor, " n"]:
+        computed = self.measures.get(type(measure))
+        if computed is None:
+            raise Usage(
+                f"a flow policy does not compute the measure {measure} at {self.kind}",
+                fix="remove the component that needs it, or use a method of the family flow: groupwise methods",
+            )
+        return computed(measure)
+
+
+class Denoising(Numbers):
+    """Measures of denoising steps with noise: state before, state after, and the engine's mean."""
+
+    kind = "a denoising step"
+
+    def prepare(self) -> None:
+        self.state = self.arrays[0]
+        self.measures = {
+            Logp: lambda m: log_density(self.arrays[1], *self.step(m.model)),
+            Entropy: lambda m: self.std.log() + 0.5 * math.log(2 * math.pi * math.e),
+            StepKL: self.kl,
+            StepConstant: lambda m: self.std if m.name == "std" else self.steps.now - self.steps.then,
+            VelocityGap: lambda m: mean_square(self.velocity() - self.velocity(m.model)),
+        }
+
+    def step(self, model: str) -> tuple[States, Float[Tensor, " n"]]:
+        """Mean and standard deviation of the steps under a model."""
+        return self.policy.denoise.noise(self.state, self.velocity(model), self.steps.now, self.steps.then)
+
+    @cached_property
+    def std(self) -> Float[Tensor, " n"]:
+        return self.step("policy")[1].detach()
+
+    def kl(self, measure: StepKL) -> Float[Tensor, " n"]:
+        other = self.arrays[2] if measure.model == "policy" else self.step(measure.model)[0]
+        return mean_square((self.step("policy")[0] - other) / wide(self.std, other)) / 2
+
+
+class Renoising(Numbers):
+    """Measures of steps of the forward process: noise and data."""
+
+    kind = "a step of the forward process"
+
+    def prepare(self) -> None:
+        now = wide(self.steps.now, self.arrays[0])
+        self.state = (1 - now) * self.arrays[1] + now * self.arrays[0]
+        self.measures = {
+            Logp: lambda m: -mean_square(self.velocity(m.model) - (self.arrays[0] - self.arrays[1])) / 2,
+            Entropy: lambda m: torch.full_like(self.steps.now, 0.5 * math.log(2 * math.pi * math.e)),
+            StepConstant: lambda m: torch.ones_like(self.steps.now) if m.name == "std" else self.steps.now,
+            ImplicitError: self.implicit_error,
+            VelocityGap: lambda m: mean_square(self.velocity() - self.velocity(m.model)),
+        }
+
+    def implicit_error(self, measure: ImplicitError) -> Float[Tensor, " n"]:
+        mixture = measure.beta * self.velocity() + (1 - measure.beta) * self.velocity(measure.model)
+        error = self.state - wide(self.steps.now, mixture) * mixture - self.arrays[1]
+        return mean_square(error) / error.detach().abs().flatten(1).mean(1).clamp(min=1e-5)
+
+
+def log_density(x: States, mean: States, std: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """The mean, over the numbers of each state, of their log-densities under a Gaussian. Flow-GRPO's log-prob."""
+    return -mean_square((x - mean) / wide(std, x)) / 2 - std.log() - 0.5 * math.log(2 * math.pi)
+
+
+def mean_square(x: States) -> Float[Tensor, " n"]:
+    return x.flatten(1).square().mean(1)

@@ -1,0 +1,56 @@
+"""`Velocity`: a small network that predicts the velocity of a state, given the time and the words of a prompt."""
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from groupwise.models.decoder import Sizes
+from groupwise.models.flow.denoise import MOST_STEPS
+
+__all__ = ["FlowShape", "Velocity"]
+
+FREQUENCIES = (1, 2, 4, 8)
+END = MOST_STEPS
+"""The id of the end token; steps have the ids below it, words those above it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowShape(Sizes):
+    """The sizes of a flow model: the shape of its states, its `words`, and the `places` of a prompt for them."""
+
+    kv_heads: int = 0
+    head_dim: int = 0
+    positions: int = 1 << 20
+    state: tuple[int, ...]
+    words: int
+    places: int
+    width: int
+
+
+class Velocity(nn.Module):
+    """A residual MLP over the flattened state. Each place of the prompt has its own embedding of each word."""
+
+    def __init__(self, shape: FlowShape) -> None:
+        super().__init__()
+        self.shape, size, width = shape, prod(shape.state), shape.width
+        self.enter = nn.Linear(size, width)
+        self.time = nn.Linear(1 + 2 * len(FREQUENCIES), width)
+        self.word = nn.Embedding(shape.places * shape.words, width)
+        self.up = nn.ModuleList(nn.Linear(width, 2 * width) for _ in range(shape.layers))
+        self.down = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(shape.layers))
+        self.leave = nn.Linear(width, size)
+
+    def forward(
+        self, x: Float[Tensor, "n *state"], t: Float[Tensor, " n"], words: Int[Tensor, "n places"]
+    ) -> Float[Tensor, "n *state"]:
+        angles = torch.pi * t[:, None] * torch.tensor(FREQUENCIES, dtype=t.dtype, device=t.device)
+        time = torch.cat([t[:, None], angles.cos(), angles.sin()], 1)
+        place = torch.arange(words.shape[1], device=words.device) * self.shape.words
+        h = self.enter(x.flatten(1)) + self.time(time) + self.word(words - (END + 1) + place).sum(1)
+        for up, down in zip(self.up, self.down):
+            h = h + down(F.silu(up(h)))
+        return self.leave(F.silu(h)).view_as(x)

@@ -1,0 +1,25 @@
+"""Weights of denoising steps of a flow policy."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch, Measure
+from groupwise.models import StepConstant
+
+SOCKET = "Weight"
+__all__ = ["PerStepLength"]
+
+_LENGTH = StepConstant("dt")
+
+
+@dataclass(frozen=True, slots=True)
+class PerStepLength:
+    """`1 / |dt|`: the gradient of a centred ratio grows with the length of the step. GRPO-Guard, arXiv:2510.22319."""
+
+    needs: ClassVar[frozenset[Measure]] = frozenset({_LENGTH})
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        return 1 / step[_LENGTH]

@@ -1,0 +1,214 @@
+"""The engine of a flow policy: denoising in the trainer's process; samples enter and leave at any step."""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+from torch import Tensor
+
+from groupwise.data import (
+    ENVIRONMENT,
+    ContextKey,
+    EngineLost,
+    Finish,
+    Generation,
+    GenerationRequest,
+    Ids,
+    Usage,
+)
+from groupwise.models import FlowPolicy, lineage
+from groupwise.models.flow.actions import decode_action, encode_action
+from groupwise.models.flow.noise import euler, wide
+from groupwise.models.flow.normals import normals
+from groupwise.models.flow.policy import log_density
+from groupwise.rollout.layouts import padded
+from groupwise.rollout.loading import check_weights, load_weights
+
+__all__ = ["DenoisingEngine"]
+
+ROWS = 16
+"""Matrix products have a multiple of this many rows, so that a sample does not depend on the number of others."""
+
+
+@dataclass(eq=False)
+class Denoised:
+    """A request under way: its state, the number of its next step, and its actions so far."""
+
+    request: GenerationRequest
+    future: asyncio.Future[Generation]
+    step: int
+    state: Tensor | None
+    path: list[bytes] = field(default_factory=list)
+    logp: list[float] = field(default_factory=list)
+    noisy: list[bool] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, request: GenerationRequest, future: asyncio.Future[Generation]) -> "Denoised":
+        """A request at its first step, or after the last action of its path."""
+        if not request.path:
+            return cls(request, future, 0, None)
+        state = torch.from_numpy(decode_action(request.path[-1])[1].copy())
+        return cls(request, future, request.context[-1] + 1, state)
+
+    @property
+    def words(self) -> Ids:
+        """The prompt's words, without the steps so far."""
+        return self.request.context[: len(self.request.context) - self.request.at]
+
+
+class DenoisingEngine:
+    """An `Engine` over a flow policy. It shares the learner's weights if `load` gets the policy's own tensors.
+
+    At most `rows` samples are live; further requests wait in order of arrival. Each token is a denoising step. A step
+    with noise has its weights version as origin, a deterministic one `ENVIRONMENT`: it is no action and not trained. At
+    temperature 0 all steps are deterministic, and only the first state is random. A sample does not depend on the
+    others: random numbers are keyed, and on one thread states are bit-identical.
+    """
+
+    def __init__(self, policy: FlowPolicy, *, seed: int, rows: int = 256) -> None:
+        self.version = 0
+        self._policy, self._seed, self._most = policy, seed, rows
+        self._waiting: deque[Denoised] = deque()
+        self._live: list[Denoised] = []
+        self._loop: asyncio.Task[None] | None = None
+
+    async def sample(self, request: GenerationRequest) -> Generation:
+        """Take the next steps of one sample, up to the last one or `limit` of them. `Usage` for an unfit request."""
+        self._check(request)
+        job = Denoised.of(request, asyncio.get_running_loop().create_future())
+        self._waiting.append(job)
+        if self._loop is None or self._loop.done():
+            self._loop = asyncio.create_task(self._run())
+        return await job.future
+
+    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
+        """`Usage`: a denoising step has a log-prob only together with its states, which a request lacks."""
+        raise Usage(
+            "a flow policy cannot score the tokens of a step without the states of its path",
+            fix="use a strategy and an objective that do not score answers under other prompts",
+        )
+
+    async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
+        """Replace the weights. Running requests end with the finish `cut` and their steps so far.
+
+        ValueError for the weights of another model.
+        """
+        check_weights(self._policy.state_dict(), weights)
+        for job in self._live:
+            self._end(job, Finish.cut)
+        self._live = []
+        self.version = -1  # a failure below leaves a mixture of old and new weights
+        load_weights(self._policy, weights)
+        self.version = version
+
+    def prefill(self, contexts: Sequence[ContextKey]) -> None:
+        """Nothing to compute ahead: a prompt is a few embeddings."""
+
+    async def _run(self) -> None:
+        """Denoise step by step until no request is left."""
+        try:
+            while True:
+                await asyncio.sleep(0)  # a caller whose request finished may send the next one before the next step
+                self._live = [job for job in self._live if not job.future.done()]
+                while self._waiting and len(self._live) < self._most:
+                    job = self._waiting.popleft()
+                    if not job.future.done():
+                        self._live.append(job)
+                if not self._live:
+                    return
+                self._advance()
+        except BaseException as error:
+            for job in (*self._live, *self._waiting):
+                if not job.future.done():
+                    job.future.cancel() if isinstance(error, asyncio.CancelledError) else job.future.set_exception(
+                        error
+                    )
+            self._live = []
+            self._waiting.clear()
+            if not isinstance(error, Exception):
+                raise
+
+    @torch.inference_mode()
+    def _advance(self) -> None:
+        """Take one step of every live sample. Finished samples leave."""
+        jobs, policy = self._live, self._policy
+        if starting := [job for job in jobs if job.state is None]:
+            for job, state in zip(starting, self._normals(starting, first=True)):
+                job.state = state
+        weight = next(policy.parameters())
+        spans = [policy.denoise.span(job.step) for job in jobs]
+        fill = padded(len(jobs), ROWS) - len(jobs)
+        before = torch.stack([*(job.state for job in jobs), *[jobs[-1].state] * fill]).to(weight)  # type: ignore[list-item]
+        now, then = torch.tensor([*spans, *[spans[-1]] * fill]).to(weight).unbind(1)
+        words = torch.tensor([*(job.words for job in jobs), *[jobs[-1].words] * fill], device=weight.device)
+        velocity = policy.velocity(before, now, words)
+        mean, std = policy.denoise.noise(before, velocity, now, then)
+        noisy = [job.request.sampling.temperature > 0 and policy.denoise.has_noise(job.step) for job in jobs]
+        mask = torch.tensor([*noisy, *[False] * fill], device=weight.device)
+        mean = torch.where(wide(mask, mean), mean, euler(before, velocity, now, then))
+        after = mean.clone()
+        if any(noisy):
+            chosen = [job for job, has_noise in zip(jobs, noisy) if has_noise]
+            noise = self._normals(chosen, first=False).to(mean)
+            after[mask] += wide(std[mask], noise) * noise
+        logp = torch.where(mask, log_density(after, mean, std), torch.nan)
+        self._record(before, after, mean, logp, noisy)
+
+    def _record(self, before: Tensor, after: Tensor, mean: Tensor, logp: Tensor, noisy: Sequence[bool]) -> None:
+        """Write a step into the samples, and end those that it finishes."""
+        arrays = [x.float().cpu().numpy() for x in (before, after, mean)]
+        for i, (job, has_noise, density) in enumerate(zip(self._live, noisy, logp.tolist())):
+            job.path.append(encode_action(*(x[i] for x in arrays)))
+            job.logp.append(density)
+            job.noisy.append(has_noise)
+            job.state = after[i].float()
+            job.step += 1
+            if job.step == self._policy.denoise.steps:
+                self._end(job, Finish.stop)
+            elif len(job.path) == job.request.limit:
+                self._end(job, Finish.length)
+        self._live = [job for job in self._live if not job.future.done()]
+
+    def _normals(self, jobs: Sequence[Denoised], *, first: bool) -> Tensor:
+        """The normal numbers of these samples' first states, or of the noise of their present steps."""
+        shape = self._policy.shape.state
+        numbers = torch.empty(len(jobs), prod(shape))
+        purposes = [job.request.purpose for job in jobs]
+        for purpose in set(purposes):
+            rows = [i for i, p in enumerate(purposes) if p == purpose]
+            draws, streams = zip(*((jobs[i].request.draw, lineage(jobs[i].request.stream)) for i in rows))
+            steps = [0 if first else jobs[i].step + 1 for i in rows]
+            numbers[rows] = normals((self._seed, purpose), draws, streams, steps, prod(shape))
+        return numbers.view(-1, *shape)
+
+    def _end(self, job: Denoised, finish: Finish) -> None:
+        if not job.future.done():
+            tokens = tuple(range(job.step - len(job.path), job.step))
+            origins = tuple(self.version if noisy else ENVIRONMENT for noisy in job.noisy)
+            result = Generation(
+                tokens=tokens, logp=tuple(job.logp), versions=origins, finish=finish, path=tuple(job.path)
+            )
+            job.future.set_result(result)
+
+    def _check(self, request: GenerationRequest) -> None:
+        if request.limit < 1:
+            raise ValueError(f"a generation request asks for {request.limit} steps: its limit must be at least 1")
+        if self.version < 0:
+            raise EngineLost("the engine has no complete weights", evidence="its last load failed", fix="load again")
+        if request.sampling.temperature not in (0.0, 1.0):
+            raise Usage(
+                f"a flow policy samples at temperature 1, or 0 without noise; this is {request.sampling.temperature}",
+                fix="set sampling.temperature = 1.0, and the amount of noise by method.denoise.noise.level",
+            )
+        shape, words = self._policy.shape, request.context[: len(request.context) - request.at]
+        if len(words) != shape.places or min(words) <= shape.vocabulary - shape.words - 1:
+            raise Usage(
+                f"a prompt of this flow model has {shape.places} words of its vocabulary, and no other tokens",
+                evidence=f"the prompt has the tokens {', '.join(map(str, words))}",
+                fix="use prompts of the task that the model was made for",
+            )
+        if request.at and not request.path:
+            raise Usage("steps of a flow policy continue from a path", fix="send Sample.path in the request")

@@ -1,0 +1,64 @@
+"""Checks that a recipe's method and settings fit its model: a flow model, or a language model."""
+
+from groupwise.config.devices import resolved
+from groupwise.config.recipe import Recipe
+from groupwise.data import Usage
+from groupwise.methods.families import method_files
+from groupwise.models import FlowShape
+from groupwise.models.decoder import Sizes
+from groupwise.rollout import Native, Retraced
+
+
+def flow_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
+    """Errors if the method does not fit the kind of the model, or settings are not available for flow models."""
+    denoise = recipe.method.denoise
+    if not isinstance(shape, FlowShape):
+        return (
+            []
+            if denoise is None
+            else [
+                Usage(
+                    f"the method denoises, and {recipe.model} is a language model: its tokens are words",
+                    evidence=f"method.denoise is {denoise}",
+                    fix="use a flow model: --model rings or quilts, or a method of another family: --method grpo",
+                )
+            ]
+        )
+    errors = [
+        Usage(f"{name} does not fit the flow model {recipe.model}", fix=fix)
+        for name, (unfit, fix) in unfit_settings(recipe).items()
+        if unfit
+    ]
+    if denoise is None:
+        names = [name for name, module in method_files().items() if ".methods.flow." in module]
+        what = f"{recipe.model} is a flow model, and the method trains words: it does not set method.denoise"
+        errors.append(Usage(what, fix=f"use a method of the family flow: --method {' or '.join(sorted(names))}"))
+    elif denoise.noise.level == 0 and not isinstance(recipe.method.strategy, Retraced):
+        what = "no step would be trained: without noise, a denoising step is not an action"
+        fix = "set method.denoise.noise.level above 0, or method.strategy to Retraced"
+        errors.append(Usage(what, evidence="method.denoise.noise.level is 0", fix=fix))
+    return errors
+
+
+def unfit_settings(recipe: Recipe) -> dict[str, tuple[bool, str]]:
+    """Settings that flow models do not have, by name: whether the recipe uses them, and what to do instead."""
+    machine, denoise = resolved(recipe).machine, recipe.method.denoise
+    steps = 0 if denoise is None else denoise.steps
+    low = f"a clip range of 1e-4 needs log-probs of float32: use --machine.dtype float32, not {machine.dtype}"
+    return {
+        "machine.dtype": (machine.dtype == "bfloat16", low),
+        "machine.compile": (machine.compile, "leave it out: the network has few kernels"),
+        "machine.recompute": (machine.recompute, "leave it out: the network has few activations"),
+        "lora": (recipe.lora is not None, "leave it out: the network has no layers that take an adapter"),
+        "warm_start": (recipe.warm_start is not None, "leave it out: demonstrations are texts"),
+        "environment": (bool(recipe.environment), "leave it out: an environment replies to texts"),
+        "engine": (type(recipe.engine) is not Native, "use the engine Native, which denoises"),
+        "sampling.temperature": (
+            recipe.sampling.temperature != 1,
+            "use 1.0; the amount of noise is method.denoise.noise.level",
+        ),
+        "sampling.max_tokens": (
+            recipe.sampling.max_tokens < steps,
+            f"use at least {steps}, the number of steps in method.denoise.steps",
+        ),
+    }

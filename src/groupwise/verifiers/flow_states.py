@@ -1,0 +1,62 @@
+"""Verifiers of the states that a flow policy ends in: points of the task `rings`, pictures of `quilts`."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
+from groupwise.models.flow.actions import final_state
+from groupwise.tasks.quilts import QUILT_COLOURS, QUILT_SHAPE
+from groupwise.tasks.rings import DIRECTIONS, ring_centre
+
+__all__ = ["quilt_patches", "ring_direction"]
+
+RING_NEAR = 0.5
+"""The largest distance from the point of a direction."""
+
+
+async def ring_direction(prompt: Prompt, sample: Sample) -> Verdict:
+    """Right if the last point is near the direction's point of the circle; near none of the eight is malformed."""
+    point = state_of(sample, (2,))
+    if isinstance(point, Verdict):
+        return point
+    distances = {d: math.dist(point.tolist(), ring_centre(d)) for d in DIRECTIONS}
+    nearest = min(DIRECTIONS, key=lambda d: distances[d])
+    if distances[nearest] > RING_NEAR:
+        return Verdict(Outcome.malformed)
+    return Verdict(Outcome(int(nearest == prompt.row["answer"])), answer=nearest)
+
+
+async def quilt_patches(prompt: Prompt, sample: Sample) -> Verdict:
+    """Right if each patch has its colour. A patch that is light in two channels has no colour: malformed.
+
+    The part `patches` is the share of patches with their colour.
+    """
+    picture = state_of(sample, QUILT_SHAPE)
+    if isinstance(picture, Verdict):
+        return picture
+    colours = patch_colours(picture)
+    right = sum(colour == wanted for colour, wanted in zip(colours, prompt.row["answer"], strict=True))
+    outcome = Outcome.malformed if None in colours else Outcome(int(right == len(colours)))
+    return Verdict(outcome, parts={"patches": right / len(colours)}, answer=" ".join(c or "none" for c in colours))
+
+
+def patch_colours(picture: NDArray[np.float32]) -> list[str | None]:
+    """The colour of each patch of a picture: its channel with a mean above 0, dark without one, None for several."""
+    channels, rows, columns = picture.shape
+    means = picture.reshape(channels, 2, rows // 2, 2, columns // 2).mean((2, 4)).reshape(channels, 4)
+    light = (means > 0).T
+    return [None if row.sum() > 1 else QUILT_COLOURS[int(row.argmax()) + 1 if row.any() else 0] for row in light]
+
+
+def state_of(sample: Sample, shape: tuple[int, ...]) -> NDArray[np.float32] | Verdict:
+    """The sample's final state, or the verdict on a sample without one: not denoised, another shape, not finite."""
+    state = final_state(sample.path)
+    if state is None or sample.finish is not Finish.stop:
+        return Verdict(Outcome.malformed)
+    if state.shape != shape or not np.isfinite(state).all():
+        return Verdict(
+            Outcome.unverifiable, cause=f"a state of shape {state.shape}, or with a number that is not finite"
+        )
+    return state

@@ -1,0 +1,151 @@
+"""Whole runs of flow policies: they learn, resume to the bit, and end as solved; check refuses unfit recipes."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from groupwise.config.text import read_recipe
+from groupwise.config.user_code import Use
+from groupwise.data import BadData, Finish, Outcome, Prompt, Sample
+from groupwise.models import encode_action, find_model, picture_of, png, read_model, read_tokenizer, write_model
+from groupwise.models.flow.pictures import read_png
+from groupwise.report.rollouts import _picture as picture_in_report
+from groupwise.tasks import Quilts, Rings, find_task
+from groupwise.training.build import build
+from groupwise.training.check import check
+from groupwise.training.run import begin, run_from
+from groupwise.verifiers import find_verifier
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+SMALL: dict[str, Any] = {"method.group_size": 4, "evaluate.problems": 4, "evaluate.every": 0, "save.every": 1}
+
+
+def rings_run(directory: Path, iterations: int, stop_at: int = 0, **changes: Any) -> Path:
+    """A small run of the recipe `rings`; with `stop_at` it is stopped after that iteration and resumed."""
+    fields = [(name, str(value)) for name, value in {**SMALL, "iterations": iterations, **changes}.items()]
+    recipe = read_recipe(RECIPES / "rings.toml", fields)
+    use = Use()
+    directory.mkdir()
+    first = replace(recipe, iterations=stop_at) if stop_at else recipe
+    begin(directory, build(first, use), use, "flow_grpo", "train")
+    run_from(directory, build(first, use))
+    if stop_at:
+        text = (directory / "recipe.toml").read_text().replace(f"iterations = {stop_at}", f"iterations = {iterations}")
+        (directory / "recipe.toml").write_text(text)
+        run_from(directory, build(recipe, use), changed=True)
+    return directory
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("method", ["flow_grpo", "grpo_guard", "diffusion_nft"])
+def test_a_run_resumes_to_the_bit_with_its_pictures(tmp_path: Path, method: str) -> None:
+    fields = {"method": f'{{ base = "{method}", group_size = 4 }}'} if method != "flow_grpo" else {}
+    changes = {k: v for k, v in {"method.group_size": 4, **fields}.items() if not fields or k == "method"}
+    whole = rings_run(tmp_path / "whole", 3, **changes)
+    cut = rings_run(tmp_path / "cut", 3, stop_at=2, **changes)
+    assert lines(whole)[-1]["iteration"] == 3 and lines(whole)[1]["grad_norm"] > 0
+    names = [f"samples/00000{i}{suffix}" for i in (1, 2, 3) for suffix in (".jsonl", ".safetensors", ".png")]
+    for name in [*names, "model/model.safetensors"]:
+        assert (whole / name).read_bytes() == (cut / name).read_bytes(), name
+    if method == "grpo_guard":
+        assert lines(whole)[1]["ratio/mean"] == pytest.approx(1, abs=1e-3)
+    assert lines(whole)[1]["sampling/sampling_logp_difference/max"] < 1e-4 if method != "diffusion_nft" else True
+
+
+def test_pictures_are_in_the_samples_and_in_the_report(tmp_path: Path) -> None:
+    run = rings_run(tmp_path / "run", 1)
+    sheet = read_png((run / "samples" / "000001.png").read_bytes())
+    rows = [json.loads(line) for line in (run / "samples" / "000001.jsonl").read_text().splitlines()]
+    assert len(rows) == 32
+    assert all(picture_in_report(row, sheet)["picture"].startswith("data:image/png") for row in rows)
+    assert picture_in_report(rows[0] | {"picture": {"box": [0, 0, "x"], "scale": 0}}, sheet) == {}
+    page = (run / "report.html").read_text()
+    assert "img-src data:;" in page and "data:image/png;base64," in page
+    state = torch.linspace(-1, 1, 12).view(3, 2, 2).numpy()
+    pixels = picture_of([encode_action(state, state, state)])
+    assert pixels is not None and np.array_equal(read_png(png(pixels)), pixels)
+    assert pixels[0, 0].tolist() == [0, 93, 185] and pixels[1, 1].tolist() == [70, 162, 255]
+    with pytest.raises(ValueError, match="not a PNG file that groupwise wrote"):
+        read_png(b"\x89PNG\r\n\x1a\n" + b"0" * 40)
+
+
+@pytest.mark.parametrize(
+    ("source", "fields", "message"),
+    [
+        ("rings.toml", [("method", "grpo")], "does not set method.denoise"),
+        (None, [("method", "flow_grpo")], "calculator is a language model"),
+        ("rings.toml", [("method.denoise.noise.level", "0")], "no step would be trained"),
+        ("rings.toml", [("method.denoise.steps", "12")], "sampling.max_tokens does not fit"),
+        ("rings.toml", [("sampling.temperature", "0.7")], "sampling.temperature does not fit"),
+        ("rings.toml", [("machine.dtype", "bfloat16")], "machine.dtype does not fit"),
+        ("rings.toml", [("method.denoise.last", "10")], "noise from step 0 to before step 10, of 10 steps"),
+        ("rings.toml", [("method.denoise.noise.level", "-1")], "level is -1"),
+    ],
+)
+def test_check_refuses_recipes_that_do_not_fit_a_flow_model(source: str | None, fields: Any, message: str) -> None:
+    errors = check(None if source is None else RECIPES / source, fields)
+    assert any(message in str(error) for error in errors), errors
+    assert all(error.fix for error in errors)
+
+
+def test_packaged_recipes_pass_the_check() -> None:
+    assert all(check(RECIPES / f"{name}.toml") == [] for name in ("rings", "quilts"))
+
+
+def test_directories_of_flow_models(tmp_path: Path) -> None:
+    model, tokenizer = read_model(find_model("rings")), read_tokenizer(find_model("rings"))
+    write_model(model, tmp_path, tokenizer=tokenizer)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        assert (tmp_path / name).read_bytes() == (find_model("rings") / name).read_bytes(), name
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"state": [2, -1]}))
+    with pytest.raises(BadData, match="does not describe"):
+        read_model(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"velocity.enter.weight": torch.zeros(2, 2)}, tmp_path / "model.safetensors")
+    with pytest.raises(BadData, match="not those that its config"):
+        read_model(tmp_path)
+
+
+def sample_with(state: Any, finish: Finish = Finish.stop) -> Sample:
+    array = np.asarray(state, np.float32)
+    return Sample(context=(65,), stream=(0,), finish=finish, tokens=(9,), origin=(0,), logp=(0.0,), path=(
+        encode_action(array, array, array),
+    ))  # fmt: skip
+
+
+async def verdict(task: Rings | Quilts, prompt: Prompt, state: Any, finish: Finish = Finish.stop) -> Outcome:
+    name = "ring_direction" if isinstance(task, Rings) else "quilt_patches"
+    return (await find_verifier(name, task)(prompt, sample_with(state, finish))).outcome
+
+
+def test_verdicts_on_points_and_pictures() -> None:
+    import asyncio
+
+    def of(*args: Any) -> Outcome:
+        return asyncio.run(verdict(*args))
+
+    rings, quilts = (find_task(name, lambda text: (65,)) for name in ("rings", "quilts"))
+    assert isinstance(rings, Rings) and isinstance(quilts, Quilts)
+    north = rings[2]
+    assert of(rings, north, [0.1, 2.2]) is Outcome.correct and of(rings, north, [2.0, 0.0]) is Outcome.wrong
+    assert of(rings, north, [0.0, 0.0]) is Outcome.malformed
+    assert of(rings, north, [0.1, 2], Finish.length) is Outcome.malformed
+    assert of(rings, north, [float("nan"), 2]) is Outcome.unverifiable
+    assert of(rings, north, [1.0]) is Outcome.unverifiable
+    prompt = Prompt("p", (65,), "", {"answer": ["red", "dark", "green", "blue"]})
+    picture = -np.ones((3, 8, 8))
+    picture[0, :4, :4] = picture[1, 4:, :4] = picture[2, 4:, 4:] = 1
+    assert of(quilts, prompt, picture) is Outcome.correct
+    assert of(quilts, prompt, picture[:, ::-1]) is Outcome.wrong
+    picture[1, :4, :4] = 1
+    assert of(quilts, prompt, picture) is Outcome.malformed

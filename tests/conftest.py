@@ -20,7 +20,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import Phase, settings  # noqa: E402
 
-settings.register_profile("quiet", deadline=None, derandomize=True, database=None)
+settings.register_profile("quiet", deadline=None, derandomize=True, database=None, max_examples=50)
 settings.load_profile("quiet")
 settings.register_profile("unshrunk", settings.get_profile("quiet"), phases=[Phase.explicit, Phase.generate])
 """For `tools.breaks`: a test that fails does not search for its smallest example, which takes minutes."""

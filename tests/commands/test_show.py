@@ -124,7 +124,7 @@ def test_methods_like_another_share_a_changed_part():
 def test_an_unknown_family_or_method_raises_with_the_names():
     with pytest.raises(Usage, match="no family is called 'ration'") as raised:
         list_methods(family="ration")
-    assert raised.value.fix == "the families are start, ratio, reward, rollout, contrast, agents"
+    assert raised.value.fix == "the families are start, ratio, reward, rollout, contrast, agents, flow"
     with pytest.raises(Usage, match="no method is called 'gsop'") as raised:
         list_methods(like="gsop")
     assert raised.value.fix == "did you mean gspo?"

@@ -178,9 +178,8 @@ def test_public_names_are_unique_across_rooms():
 def test_every_part_is_found_by_its_name_and_fits_one_socket():
     homes: dict[str, str] = {}
     for socket in sockets():
-        protocol = next(
-            getattr(room, socket) for room in (data, rollout, objective, learner, methods) if hasattr(room, socket)
-        )
+        rooms = (data, models, rollout, objective, learner, methods)
+        protocol = next(getattr(room, socket) for room in rooms if hasattr(room, socket))
         names = fitting_names(protocol)
         assert names, socket
         for name in names:

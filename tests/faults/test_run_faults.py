@@ -186,7 +186,8 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+    ("number", "code", "word"),
+    [pytest.param(signal.SIGINT, 130, "interrupted", marks=pytest.mark.slow), (signal.SIGTERM, 143, "terminated")],
 )
 def test_a_signal_saves_and_prints_how_to_resume(
     number: signal.Signals, code: int, word: str, longer: Path, tmp_path: Path

@@ -48,7 +48,7 @@ def test_the_engine_gives_the_same_tokens(halves) -> None:
 
 @pytest.mark.t(5)
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("adapter", [False, True])
+@pytest.mark.parametrize("adapter", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_learner_has_the_same_gradient(halves, recompute: bool, adapter: bool) -> None:
     batch, objective = credited(), OBJECTIVES["tokens"]
 

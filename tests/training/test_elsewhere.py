@@ -54,7 +54,12 @@ def test_a_resumed_run_on_another_device_equals_one_without_a_stop(tmp_path: Pat
         assert left(ran(again, SHORT)) == left(whole)
 
 
-@pytest.mark.parametrize("method", published)
+WORDS = [method for method in published if method().denoise is None]
+METHODS = [method if i % 5 == 0 else pytest.param(method, marks=pytest.mark.slow) for i, method in enumerate(WORDS)]
+"""Methods of language models: every fifth in the suite, the others in `make test-slow`."""
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_takes_the_same_steps_on_another_device(method) -> None:
     recipe = Recipe(method=replace(method(), minibatches=2, epochs=1), prompts=2)
 

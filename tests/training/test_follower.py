@@ -43,6 +43,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return gw.train(out=tmp_path_factory.mktemp("one"), **SMALL).directory
 
 
+@pytest.mark.kill
 @pytest.mark.t(49)
 def test_a_run_on_two_ranks_whose_rank_is_killed_ends_on_four_with_the_bits_of_one(
     one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

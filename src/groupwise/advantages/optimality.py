@@ -16,7 +16,9 @@ class Optimality:
     """`clip(x / (2 limit) + 1/2, 0, 1)`: an advantage as the chance that the sample is good. arXiv:2509.16117.
 
     >>> import torch
-    >>> Optimality(5.0)(torch.tensor([2.0, 0.0, -9.0]), None).tolist()
+    >>> from groupwise.data import pack, rollout_of
+    >>> batch = pack([rollout_of([1.0, 0.5, 0.0])])
+    >>> Optimality(5.0)(torch.tensor([2.0, 0.0, -9.0]), batch).tolist()
     [0.699999988079071, 0.5, 0.0]
     """
 

@@ -14,8 +14,9 @@ fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` expl
   warm_start.columns prompt answer
   warm_start.optimizer lr betas eps weight_decay clip warmup decay
   columns           prompt answer
-  method            base group_size curriculum strategy trains filter refill unverifiable shaping advantage credit
-                    mask objective auxiliary minibatches shuffle epochs proximal routing models memory schedules
+  method            base group_size curriculum strategy denoise trains filter refill unverifiable shaping advantage
+                    credit mask objective auxiliary minibatches shuffle epochs proximal routing models memory schedules
+  method.denoise    noise steps shift first last
   method.objective  surrogate weights penalties aggregate
   method.routing    replay
   sampling          temperature max_tokens top_p top_k min_p stop

@@ -34,7 +34,7 @@ class Quilts:
 
     >>> task = Quilts(encode=lambda text: tuple(map(len, text.split())))
     >>> len(task), len(task.held_out), task[0].row["answer"]
-    (192, 64, ['dark', 'dark', 'blue', 'blue'])
+    (192, 64, ['dark', 'green', 'blue', 'red'])
     """
 
     encode: Callable[[str], Ids]

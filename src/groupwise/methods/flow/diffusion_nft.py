@@ -18,7 +18,7 @@ def diffusion_nft(*, group_size: int = 24, steps: int = 10, beta: float = 1.0, d
         denoise=Denoise(noise=FlowNoise(0.0), steps=steps),
         strategy=Retraced(),
         advantage=(Standardised(ddof=0, eps=1e-4), Bounded(5.0), Optimality(5.0)),
-        models=(("old", EMA(keep=0.0, every=2)), ("reference", InitialPolicy())),
+        models=(("reference", InitialPolicy()), ("old", EMA(keep=0.0, every=2))),
         objective=Objective(
             surrogate=ImplicitPair(beta, scale=5.0), penalties=(VelocityPenalty(distance),), aggregate=token_mean
         ),

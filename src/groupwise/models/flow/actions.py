@@ -19,7 +19,7 @@ Arrays = NDArray[np.float32]
 def encode_action(*arrays: Arrays) -> bytes:
     """The arrays of one action, all of one shape, in float32.
 
-    >>> decode_action(encode_action(np.zeros(2), np.ones(2))).tolist()
+    >>> decode_action(encode_action(np.zeros(2, "f4"), np.ones(2, "f4"))).tolist()
     [[0.0, 0.0], [1.0, 1.0]]
     """
     shape = arrays[0].shape

@@ -11,7 +11,7 @@ train: $(VENV)/base
 	$(BIN)/groupwise train
 
 test: $(VENV)/dev
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not kill and not vllm and not ray"
+	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not kill and not vllm and not ray"
 
 test-slow: $(VENV)/dev
 	$(BIN)/pytest -q -m slow

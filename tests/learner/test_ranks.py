@@ -35,7 +35,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     try:
         torch.save(computed(Alone(lanes=LANES), path), path / "1-0.pt")
         for rank, code in ((0, 0), (1, -signal.SIGKILL), (3, 0)):  # number 2 is stopped
-            errors = processes[rank].communicate(timeout=DEADLINE)[1]
+            errors = processes[rank].communicate(timeout=4 * DEADLINE)[1]
             assert processes[rank].returncode == code, errors[-3000:]
         yield path
     finally:

@@ -13,17 +13,11 @@ def flow_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
     """Errors if the method does not fit the kind of the model, or settings are not available for flow models."""
     denoise = recipe.method.denoise
     if not isinstance(shape, FlowShape):
-        return (
-            []
-            if denoise is None
-            else [
-                Usage(
-                    f"the method denoises, and {recipe.model} is a language model: its tokens are words",
-                    evidence=f"method.denoise is {denoise}",
-                    fix="use a flow model: --model rings or quilts, or a method of another family: --method grpo",
-                )
-            ]
-        )
+        if denoise is None:
+            return []
+        what = f"the method denoises, and {recipe.model} is a language model: its tokens are words"
+        fix = "use a flow model: --model rings or quilts, or a method of another family: --method grpo"
+        return [Usage(what, evidence=f"method.denoise is {denoise}", fix=fix)]
     errors = [
         Usage(f"{name} does not fit the flow model {recipe.model}", fix=fix)
         for name, (unfit, fix) in unfit_settings(recipe).items()

@@ -96,8 +96,8 @@ def resume(
     judges: Sequence[str] = (),
 ) -> Run:
     """Continue a run from its newest checkpoint, and return it. `iterations` is the new total number of iterations.
-    `ranks` is the number of the learner's processes this time; it divides the run's lanes. `shard` and
-    `launch` are those of `cluster`.
+    `ranks` is the number of the learner's processes this time; it divides the run's lanes. `shard` and `launch` are
+    those of `cluster`.
 
     `reward` is the reward that the run was started with, if it was a function. `changed` accepts a changed reward,
     recipe, tokenizer or template. The other arguments are those of `train`. A run of phases continues with its first

@@ -5,6 +5,7 @@ from types import TracebackType
 
 from groupwise.cluster.held_process import HeldProcess
 from groupwise.cluster.processes import Death, Processes
+from groupwise.sandbox.processes import last_lines
 
 
 class LocalProcesses(Processes):
@@ -39,5 +40,5 @@ class LocalProcesses(Processes):
 
     def deaths(self) -> Mapping[str, Death]:
         """The processes that have ended, by name."""
-        found = {name: child.status() for name, child in self._started.items()}
-        return {name: Death(code, lines) for name, (code, lines) in found.items() if code is not None}
+        ended = {name: child for name, child in self._started.items() if child.process.poll() is not None}
+        return {name: Death(child.process.returncode, last_lines(child.log)) for name, child in ended.items()}

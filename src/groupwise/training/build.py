@@ -154,16 +154,20 @@ class Runtime:
 
 def read_policy(recipe: Recipe, use: Use, device: torch.device) -> Model:
     """The model of a resolved recipe, with its adapter. `Usage` if the method needs experts that it lacks."""
-    dtype, trusted = DTYPES[recipe.machine.dtype], use.trust_remote_code
-    model = read_model(
-        find_model(recipe.model), dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted
-    )
+    model = read_stored(find_model(recipe.model), recipe, use, device)
     if recipe.lora is not None:
         attach(model, recipe.lora, seed=recipe.seed)
     check_routing(recipe.method.routing, recipe.method.auxiliary, mixture(model))
+    model.recompute, model.compiled = recipe.machine.recompute, recipe.machine.compile
+    return model
+
+
+def read_stored(directory: Path, recipe: Recipe, use: Use, device: torch.device) -> Model:
+    """The model in a directory, as a resolved recipe reads it. A flow model denoises as the recipe's method says."""
+    dtype, trusted = DTYPES[recipe.machine.dtype], use.trust_remote_code
+    model = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
     if isinstance(model, FlowPolicy) and recipe.method.denoise is not None:
         model.denoise = recipe.method.denoise
-    model.recompute, model.compiled = recipe.machine.recompute, recipe.machine.compile
     return model
 
 

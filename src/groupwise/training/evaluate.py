@@ -16,13 +16,13 @@ from groupwise.config.user_code import Use
 from groupwise.data import Outcome, Prompt, Rollout, Sample, Sampling, Strategy, Usage, Verdict, raise_all
 from groupwise.evaluation.presets import find_published
 from groupwise.evaluation.result import file_name, mean_of, number
-from groupwise.models import FlowPolicy, Messages, Purpose, Template, find_model, read_model, read_tokenizer
+from groupwise.models import Messages, Purpose, Template, find_model, read_tokenizer
 from groupwise.planning.evaluation import evaluation_plan
 from groupwise.planning.memory import host_memory
 from groupwise.rollout import Independent, Native, RolloutSetting, answers
 from groupwise.runs.layout import RunLayout
 from groupwise.tasks import Problems
-from groupwise.training.build import DTYPES, Inputs, build, prepare
+from groupwise.training.build import Inputs, build, prepare, read_stored
 from groupwise.training.check import check_inputs
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
 from groupwise.training.models import BEST, At, RunModel, find_run_model, model_directory
@@ -228,11 +228,8 @@ async def open_model(model_or_run: str, overrides: Sequence[tuple[str, Any]], us
     device = prepare(recipe.machine)
     directory = find_model(recipe.model)
     tokenizer = read_tokenizer(directory)
-    trusted, dtype = use.trust_remote_code, DTYPES[recipe.machine.dtype]
-    decoder = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
-    if isinstance(decoder, FlowPolicy) and recipe.method.denoise is not None:
-        decoder.denoise = recipe.method.denoise
-    engine = Native().build(decoder, tokenizer, seed=recipe.seed, experts=None)
+    model = read_stored(directory, recipe, use, device)
+    engine = Native().build(model, tokenizer, seed=recipe.seed, experts=None)
     by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
     setting = RolloutSetting(
         engine=engine,
@@ -245,7 +242,7 @@ async def open_model(model_or_run: str, overrides: Sequence[tuple[str, Any]], us
         frame=frame_of(recipe, by_name),
         template=prompt_template(by_name),
     )
-    await engine.load(0, dict(decoder.state_dict()))
+    await engine.load(0, dict(model.state_dict()))
     return OpenModel(recipe, next(iter(by_name.values())), setting)
 
 

@@ -1,8 +1,7 @@
 """Write a tiny pipeline of diffusers with random weights: 16x16 pictures by a Stable Diffusion 3 of 100,000 weights.
 
 `python -m tools.tiny_pipeline DIRECTORY` needs diffusers. Its CLIP tokenizers know the letters a to z and the digits;
-it has no T5. Nothing is fetched. The decoder passes the first three latents on as colours, so that a reward on pixels
-has a clear slope.
+it has no T5. Nothing is fetched.
 """
 
 import json
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-LENGTH = 16
+LENGTH = 32
 """The most tokens of a prompt that CLIP reads."""
 
 

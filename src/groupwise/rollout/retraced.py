@@ -8,7 +8,7 @@ import numpy as np
 
 from groupwise.data import WRITTEN, Draw, Finish, Rollout, Sample, Sampler, Strategy
 from groupwise.models import Purpose, lineage
-from groupwise.models.flow.actions import encode_action, final_state
+from groupwise.models.flow.actions import decoded_picture, encode_action, final_state
 from groupwise.models.flow.normals import normals
 from groupwise.rollout.strategy import Independent
 
@@ -40,6 +40,7 @@ def retraced(sample: Sample, draw: Draw, sampler: Sampler) -> Sample:
     n = len(steps)
     key = (sampler.random(*sample.stream).getrandbits(32), Purpose.STRATEGY)
     noise = normals(key, [draw.id] * n, [lineage(sample.stream)] * n, steps, prod(data.shape)).numpy()
-    path = tuple(encode_action(row.reshape(data.shape), data) for row in noise)
+    pictures = [*[None] * (n - 1), decoded_picture(sample.path)]  # of latents: a picture ends the path
+    path = tuple(encode_action(row.reshape(data.shape), data, picture=p) for row, p in zip(noise, pictures))
     written = {"tokens": steps, "origin": (WRITTEN,) * n, "logp": (math.nan,) * n, "path": path}
     return replace(sample, **written).with_text(sample.text[: sample.ends[n - 1]], sample.ends[:n])

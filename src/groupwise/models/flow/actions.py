@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["decode_action", "decoded_picture", "encode_action", "final_state"]
+__all__ = ["decode_action", "decoded_picture", "encode_action", "final_state", "graded_state"]
 
 HEADER = b"flow"
 Arrays = NDArray[np.float32]
@@ -65,3 +65,14 @@ def final_state(path: Sequence[bytes]) -> Arrays | None:
     if not path or not path[-1].startswith(HEADER):
         return None
     return decode_action(path[-1])[1]
+
+
+def graded_state(path: Sequence[bytes]) -> Arrays | None:
+    """The final state as verifiers see it: of latents the decoded picture [3, rows, columns], from -1 to 1.
+
+    >>> red = np.full((1, 2, 3), (255, 0, 0), np.uint8)
+    >>> graded_state([encode_action(np.zeros(4, "f4"), np.zeros(4, "f4"), picture=red)])[:, 0, 1].tolist()
+    [1.0, -1.0, -1.0]
+    """
+    picture = decoded_picture(path)
+    return final_state(path) if picture is None else (picture / np.float32(127.5) - 1).transpose(2, 0, 1)

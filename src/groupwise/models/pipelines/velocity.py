@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from groupwise.models.flow.actions import Pixels
 from groupwise.models.pipelines.prompts import prompt_text
+from groupwise.models.transformers_files import quiet
 
 __all__ = ["Frozen", "PipelineVelocity"]
 
@@ -37,7 +38,8 @@ class Frozen:
     @torch.no_grad()
     def _conditions(self, text: str) -> Conditions:
         """The embeddings of a prompt."""
-        tokens, _, pooled, _ = self.pipe.encode_prompt(text, None, None, do_classifier_free_guidance=False)
+        with quiet(), quiet("diffusers"):  # CLIP reads the first 77 tokens only
+            tokens, _, pooled, _ = self.pipe.encode_prompt(text, None, None, do_classifier_free_guidance=False)
         return tokens, pooled
 
     def _times(self, steps: int) -> tuple[float, ...]:

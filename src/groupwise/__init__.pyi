@@ -366,6 +366,7 @@ from groupwise.models.files import commit_of as commit_of
 from groupwise.models.files import find_model as find_model
 from groupwise.models.files import of_hub as of_hub
 from groupwise.models.files import remote_code as remote_code
+from groupwise.models.flow.actions import all_states as all_states
 from groupwise.models.flow.actions import decode_action as decode_action
 from groupwise.models.flow.actions import encode_action as encode_action
 from groupwise.models.flow.actions import final_state as final_state

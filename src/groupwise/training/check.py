@@ -71,7 +71,7 @@ from groupwise.runs.phases import KEY
 from groupwise.runs.trackers import OPENERS
 from groupwise.tasks import Each, Mixture
 from groupwise.training.build import Inputs, check_vocabulary, find_device
-from groupwise.training.check_flow import flow_errors
+from groupwise.training.check_flow import flow_errors, unfit_prompts
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
 from groupwise.training.loop import OLD_LOGP, compute_advantages
 from groupwise.training.sampling_policy import outdated_sampling_policy
@@ -464,6 +464,7 @@ def check_inputs(
         if not any(isinstance(error, BadData) for error in errors):
             shape = read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
             check_sharding(recipe, shape)
+            errors += unfit_prompts(shape, all_problems(task))
             if train:
                 errors += flow_errors(recipe, shape)
             if train and isinstance(shape, Shape) and not any("lora" in error.what for error in errors):

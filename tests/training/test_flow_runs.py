@@ -101,6 +101,26 @@ def test_packaged_recipes_pass_the_check() -> None:
     assert all(check(RECIPES / f"{name}.toml") == [] for name in ("rings", "quilts"))
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, ""),
+        ({"minibatches": 4}, "a copy after every 2 steps, and an iteration has 4; set method.models.old.every to 4"),
+        ({"epochs": 2}, "every 2 steps, and an iteration has 4"),
+        ({"minibatches": 4, "models.old.every": 4}, ""),
+        ({"models.old.keep": 0.5}, "averages it; set method.models.old.keep to 0"),
+        ({"models.old": "InitialPolicy"}, "InitialPolicy() does not follow it; replace it by EMA(keep=0, every=2)"),
+        ({"filter": "mixed_scores"}, "fewer steps if the filter drops prompts"),
+    ],
+)
+def test_a_side_model_that_is_not_the_policy_that_sampled_is_named(fields: dict[str, Any], message: str) -> None:
+    notes: list[str] = []
+    overrides = [("method", '{ base = "diffusion_nft" }'), *((f"method.{k}", str(v)) for k, v in fields.items())]
+    assert check(RECIPES / "rings.toml", overrides, warn=notes.append) == []
+    notes = [note for note in notes if "the policy that sampled" in note]
+    assert [message in note for note in notes] == [True] * bool(message), notes
+
+
 def test_directories_of_flow_models(tmp_path: Path) -> None:
     model, tokenizer = read_model(find_model("rings")), read_tokenizer(find_model("rings"))
     write_model(model, tmp_path, tokenizer=tokenizer)

@@ -17,10 +17,12 @@ from groupwise.models.files import commit_of as commit_of
 from groupwise.models.files import find_model as find_model
 from groupwise.models.files import of_hub as of_hub
 from groupwise.models.files import remote_code as remote_code
+from groupwise.models.flow.actions import all_states as all_states
 from groupwise.models.flow.actions import decode_action as decode_action
 from groupwise.models.flow.actions import decoded_picture as decoded_picture
 from groupwise.models.flow.actions import encode_action as encode_action
 from groupwise.models.flow.actions import final_state as final_state
+from groupwise.models.flow.actions import graded_state as graded_state
 from groupwise.models.flow.denoise import MOST_STEPS as MOST_STEPS
 from groupwise.models.flow.denoise import Denoise as Denoise
 from groupwise.models.flow.files import flow_config as flow_config

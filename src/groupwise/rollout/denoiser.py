@@ -206,10 +206,9 @@ class DenoisingEngine:
                 fix="set sampling.temperature = 1.0, and the amount of noise by method.denoise.noise.level",
             )
         words = request.context[: len(request.context) - request.at]
-        if not self._policy.takes(words):
+        if not self._policy.shape.takes(words):
             raise Usage(
-                f"a prompt of this flow model has {self._policy.shape.places} words of its vocabulary at most, "
-                "and no other tokens",
+                f"a prompt of this flow model has {self._policy.shape.prompt}",
                 evidence=f"the prompt has the tokens {', '.join(map(str, words))}",
                 fix="use prompts of the task that the model was made for",
             )

@@ -1,8 +1,10 @@
 """Checks that a recipe's method and settings fit its model: a flow model, or a language model."""
 
+from collections.abc import Iterable
+
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
-from groupwise.data import Usage
+from groupwise.data import Prompt, Usage
 from groupwise.methods.families import method_files
 from groupwise.models import FlowShape, Pipeline, PipelineShape, base_directory, find_model, sized
 from groupwise.models.decoder import Sizes
@@ -38,6 +40,18 @@ def flow_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
         fix = "set method.denoise.noise.level above 0, or method.strategy to Retraced"
         errors.append(Usage(what, evidence="method.denoise.noise.level is 0", fix=fix))
     return errors
+
+
+def unfit_prompts(shape: Sizes, prompts: Iterable[Prompt]) -> list[Usage]:
+    """An error if a prompt of a flow model has more or fewer words than the model takes, or tokens of steps."""
+    if not isinstance(shape, FlowShape):
+        return []
+    for prompt in prompts:
+        if not shape.takes(prompt.context):
+            what = f"a prompt of this flow model has {shape.prompt}"
+            fix = "correct the prompt, or use a task that the model was made for"
+            return [Usage(what, evidence=f"problem {prompt.id}: {prompt.text[:80]!r}", fix=fix)]
+    return []
 
 
 def unfit_settings(recipe: Recipe) -> dict[str, tuple[bool, str]]:

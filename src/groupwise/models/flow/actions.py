@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["decode_action", "decoded_picture", "encode_action", "final_state", "graded_state"]
+__all__ = ["all_states", "decode_action", "decoded_picture", "encode_action", "final_state", "graded_state"]
 
 HEADER = b"flow"
 Arrays = NDArray[np.float32]
@@ -76,3 +76,16 @@ def graded_state(path: Sequence[bytes]) -> Arrays | None:
     """
     picture = decoded_picture(path)
     return final_state(path) if picture is None else (picture / np.float32(127.5) - 1).transpose(2, 0, 1)
+
+
+def all_states(path: Sequence[bytes]) -> Arrays | None:
+    """The states of a path, [steps + 1, *state]: the first noise, and the state after each step. None as above.
+
+    >>> noise, middle, data = (np.full(2, x, "f4") for x in (2, 1, 0))
+    >>> all_states([encode_action(noise, middle, middle), encode_action(middle, data, data)]).tolist()
+    [[2.0, 2.0], [1.0, 1.0], [0.0, 0.0]]
+    """
+    if final_state(path) is None:
+        return None
+    actions = [decode_action(action) for action in path]
+    return np.stack([actions[0][0], *(action[1] for action in actions)])

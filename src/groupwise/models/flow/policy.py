@@ -72,11 +72,6 @@ class FlowPolicy(nn.Module):
         """The decoded picture of a final state; None for a model whose states are not latents."""
         return None if self.surroundings is None else self.surroundings.picture(state)
 
-    def takes(self, words: Ids) -> bool:
-        """Whether a prompt has words only, and as many as the model has places; a pipeline takes fewer, too."""
-        fits = len(words) == self.shape.places if self.surroundings is None else len(words) <= self.shape.places
-        return fits and min(words, default=END) > END
-
     def words(self, prompts: Sequence[Ids]) -> Int[Tensor, "n places"]:
         """The words of prompts as rows of equal length."""
         places = max(map(len, prompts), default=0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, Usage
+from groupwise.data import BadData, Ids, Usage
 from groupwise.models.fields import whole
 from groupwise.models.files import read_json
 from groupwise.models.flow.velocity import END, FlowShape
@@ -36,6 +36,17 @@ class PipelineShape(FlowShape):
     def size(self) -> int:
         """The side of a picture, in pixels."""
         return self.state[1] * self.scale
+
+    @property
+    def graded(self) -> tuple[int, ...]:
+        return 3, self.size, self.size
+
+    @property
+    def prompt(self) -> str:
+        return f"1 to {self.places} bytes of text"
+
+    def takes(self, words: Ids) -> bool:
+        return 0 < len(words) <= self.places and min(words) > END
 
 
 def pipeline_shape(path: Path) -> PipelineShape:

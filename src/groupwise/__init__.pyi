@@ -429,6 +429,7 @@ from groupwise.models.pipelines.settings import Pipeline as Pipeline
 from groupwise.models.pipelines.shape import PipelineShape as PipelineShape
 from groupwise.models.pipelines.shape import pipeline_shape as pipeline_shape
 from groupwise.models.pipelines.shape import sized as sized
+from groupwise.models.pipelines.tiny import write_tiny_pipeline as write_tiny_pipeline
 from groupwise.models.pipelines.velocity import Frozen as Frozen
 from groupwise.models.pipelines.velocity import PipelineVelocity as PipelineVelocity
 from groupwise.models.routing import Experts as Experts

@@ -1,4 +1,4 @@
-"""Pipelines of diffusers: equal pictures and steps, adapters that diffusers reads, refusals, runs that resume to the bit.
+"""Pipelines of diffusers: equal pictures and steps, adapters that diffusers reads, refusals.
 
 diffusers itself is the reference: no number here is from our code alone.
 """
@@ -42,6 +42,7 @@ from groupwise.models.flow.actions import decode_action
 from groupwise.models.flow.noise import euler
 from groupwise.models.pipelines import index
 from groupwise.models.pipelines.prompts import byte_characters, prompt_text
+from groupwise.models.pipelines.tiny import write_tiny_pipeline
 from groupwise.rollout.denoiser import DenoisingEngine
 from groupwise.training.check import check
 
@@ -53,12 +54,8 @@ LORA = Lora(rank=3, alpha=12.0, targets=LORA_TARGETS)
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from groupwise.models.transformers_files import quiet
-    from tools.tiny_pipeline import write_tiny_pipeline
-
     directory = tmp_path_factory.mktemp("pipelines") / "tiny"
-    with quiet(), quiet("diffusers"):
-        write_tiny_pipeline(directory)
+    write_tiny_pipeline(directory)
     return directory
 
 
@@ -80,9 +77,9 @@ def theirs(directory: Path) -> Any:
 
 def picture_of(pipe: Any, noise: np.ndarray, steps: int, guidance: float) -> np.ndarray:
     latents = torch.from_numpy(noise.copy())[None]
-    shares = pipe(
-        PROMPT, latents=latents, num_inference_steps=steps, guidance_scale=guidance, output_type="np"
-    ).images[0]
+    shares = pipe(PROMPT, latents=latents, num_inference_steps=steps, guidance_scale=guidance, output_type="np").images[
+        0
+    ]
     return (shares * 255).round().astype(np.uint8)
 
 
@@ -108,7 +105,9 @@ def test_without_noise_a_sample_is_the_picture_of_diffusers(tiny: Path, steps: i
     picture, graded = decoded_picture(sample.path), graded_state(sample.path)
     assert picture is not None and graded is not None and picture.shape == (16, 16, 3)
     assert np.abs(picture.astype(int) - expected).max() <= 1 and picture.std() > 10
-    assert graded.shape == read_shape(tiny).graded and np.allclose(graded.transpose(1, 2, 0), picture / 127.5 - 1, atol=1e-5)
+    assert graded.shape == read_shape(tiny).graded and np.allclose(
+        graded.transpose(1, 2, 0), picture / 127.5 - 1, atol=1e-5
+    )
     assert final_state(sample.path).shape == (4, 8, 8)  # type: ignore[union-attr]
 
 
@@ -300,4 +299,4 @@ def test_check_refuses_recipes_that_do_not_fit_a_pipeline(tiny: Path, changes: d
     if fields["method"] == "grpo":
         del fields["method.denoise.steps"]
     errors = check(None, [*fields.items()], Use())
-    assert (any(message in str(error) for error in errors) if message else errors == []), errors
+    assert any(message in str(error) for error in errors) if message else errors == [], errors

@@ -10,7 +10,10 @@ import torch
 from safetensors import safe_open
 
 from groupwise.__main__ import main
+from groupwise.models import LORA_TARGETS, FlowPolicy, Lora, PipelineShape, attach, outline, read_model
 from groupwise.models.flow.pictures import read_png
+from groupwise.models.pipelines.tiny import write_tiny_pipeline
+from groupwise.planning.pipelines import prompt_sizes, stored_bytes
 
 pytest.importorskip("diffusers", reason="pipelines need diffusers: pip install 'groupwise[diffusion]'")
 pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
@@ -25,12 +28,8 @@ ROWS = [{"prompt": f"a {colour} ball", "channel": channel} for channel, colour i
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from groupwise.models.transformers_files import quiet
-    from tools.tiny_pipeline import write_tiny_pipeline
-
     directory = tmp_path_factory.mktemp("pipeline_runs")
-    with quiet(), quiet("diffusers"):
-        write_tiny_pipeline(directory / "tiny")
+    write_tiny_pipeline(directory / "tiny")
     (directory / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS * 2))
     (directory / "rewards.py").write_text(GRADER)
     return directory
@@ -60,7 +59,7 @@ def test_a_run_resumes_to_the_bit_and_its_model_is_sampled(
     whole = train(home, "whole", "--iterations", "2")
     metrics = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     assert metrics[1]["grad_norm"] > 0 and metrics[1]["sampling/sampling_logp_difference/max"] < 1e-4
-    assert "about" in capsys.readouterr().out, "check tells the memory"
+    assert "4 samples of 3 steps per iteration, about 0." in "".join(capsys.readouterr())
     cut = train(home, "cut", "--iterations", "1")
     recipe = cut / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("iterations = 1", "iterations = 2"))
@@ -92,3 +91,39 @@ def test_other_methods_and_bfloat16(home: Path, monkeypatch: pytest.MonkeyPatch,
     with safe_open(run / "model" / "pytorch_lora_weights.safetensors", "pt") as tensors:
         dtypes = {tensors.get_tensor(name).dtype for name in tensors.keys()}  # noqa: SIM118
     assert dtypes == {torch.bfloat16 if low else torch.float32}
+
+
+def test_the_plan_counts_what_a_forward_stores(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The count on the meta device is near that of a forward on the CPU; a run too large for a device is refused."""
+    policy = read_model(home / "tiny")
+    assert isinstance(policy, FlowPolicy) and isinstance(policy.shape, PipelineShape)
+    attach(policy, Lora(rank=4, targets=LORA_TARGETS), seed=0)
+    transformer = outline(home / "tiny")
+    attach(transformer, Lora(rank=4, targets=LORA_TARGETS), seed=0)
+    text, width = prompt_sizes(home / "tiny")
+    assert (text, width) == tuple(policy.velocity.frozen.conditions("a ball")[0].shape[1:])
+    counted = stored_bytes(transformer, policy.shape, text, width, recompute=False)
+    weights = {id(weight.untyped_storage()) for weight in policy.parameters()}
+    stored: dict[int, torch.UntypedStorage] = {}
+
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        storage = x.untyped_storage()
+        stored.setdefault(id(storage), storage)
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        policy.velocity(torch.zeros(1, 4, 8, 8), torch.tensor([0.5]), policy.words([(65 + 97,)]))
+    real = sum(storage.nbytes() for key, storage in stored.items() if key not in weights)
+    assert counted == pytest.approx(real, rel=0.15)
+    assert stored_bytes(transformer, policy.shape, text, width, recompute=True) < 0.7 * counted
+    monkeypatch.chdir(home)
+    machines = 'name = "M"\ncount = 1\nmemory_gib = {}\ntflops = 1.0\nmemory_gb_s = 1.0\nrates = "none"\n'
+    plan = ["plan", "--model", "tiny", "--task", "quilts", "--method", "flow_grpo", "--lora.rank", "2", "--machines"]
+    for gib, code, words in ((16, 0, "it fits"), (0.5, 2, "it does not fit")):
+        (home / "m.toml").write_text(machines.format(gib))
+        assert main([*plan, "m.toml"]) == code
+        assert words in capsys.readouterr().out
+    assert main([*plan, "m.toml", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["memory"]["learning"]["activations"] > 1 << 30

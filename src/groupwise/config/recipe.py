@@ -219,7 +219,7 @@ class Recipe:
 
     model: str = "calculator"
     lora: Lora | None = None
-    pipeline: Pipeline = Pipeline()
+    pipeline: Pipeline = Pipeline()  # noqa: RUF009
     warm_start: WarmStart | None = None
     task: str = "calculator"
     columns: Columns = Columns()

@@ -36,7 +36,7 @@ def ramps(shape: tuple[int, ...]) -> list[Arrays]:
 
 def made_up_state(final: Arrays, steps: int, picture: Pixels | None = None) -> Sample:
     """A finished answer whose states go evenly from 1 to `final`, with its decoded picture."""
-    states = [final + (1 - final) * np.float32(1 - i / steps) for i in range(steps + 1)]
+    states = [(final + (1 - final) * (1 - i / steps)).astype(np.float32) for i in range(steps + 1)]
     actions = [encode_action(before, after, after) for before, after in pairwise(states)]
     path = (*actions[:-1], encode_action(states[-2], states[-1], states[-1], picture=picture))
     tokens = tuple(range(steps))

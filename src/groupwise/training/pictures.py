@@ -14,7 +14,8 @@ LARGE = 128
 def sample_pictures(rollouts: Sequence[Rollout]) -> tuple[bytes, list[dict[str, Any]]]:
     """A PNG sheet of all pictures, and for each sample the fields of its line that locate its picture.
 
-    Pictures of more than `LARGE` rows are reduced. Samples are in the order of `sample_lines`. Without a picture, the sheet is empty, and so are the fields.
+    Pictures of more than `LARGE` rows are reduced. Samples are in the order of `sample_lines`. Without a picture, the
+    sheet is empty, and so are the fields.
     """
     sheet = Sheet.of([[reduced(picture_of(sample.path)) for sample in rollout.samples] for rollout in rollouts])
     if sheet is None:

@@ -75,7 +75,9 @@ def graded_state(path: Sequence[bytes]) -> Arrays | None:
     [1.0, -1.0, -1.0]
     """
     picture = decoded_picture(path)
-    return final_state(path) if picture is None else (picture / np.float32(127.5) - 1).transpose(2, 0, 1)
+    if picture is None:
+        return final_state(path)
+    return (picture.astype(np.float32) / np.float32(127.5) - np.float32(1)).transpose(2, 0, 1)
 
 
 def all_states(path: Sequence[bytes]) -> Arrays | None:

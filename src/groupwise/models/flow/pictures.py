@@ -23,8 +23,8 @@ GREY, BACKGROUND = 96, 24
 def picture_of(path: Sequence[bytes]) -> Pixels | None:
     """The final state as pixels [rows, columns, 3]; a point in the plane with its trajectory. None for other states.
 
-    Latents have their decoded picture. Another state has the shape [3, rows, columns] or [1, rows, columns], with numbers from -1 to 1, or [2]. A number that is
-    not finite is dark.
+    Latents have their decoded picture. Another state has the shape [3, rows, columns] or [1, rows, columns], with
+    numbers from -1 to 1, or [2]. A number that is not finite is dark.
     """
     if (decoded := decoded_picture(path)) is not None:
         return decoded

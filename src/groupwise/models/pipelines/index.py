@@ -46,20 +46,28 @@ def pipeline_index(path: Path) -> dict[str, str]:
     parts = {name: str(entry[1]).removesuffix("Fast") for name, entry in entries.items()}
     names = " ".join(map(str, (kind, *parts.values()))).lower()
     if any(word in names for word in VIDEO):
-        what = f"the pipeline in {path} makes videos: its states have frames, which no verifier and no report reads here"
+        what = (
+            f"the pipeline in {path} makes videos: its states have frames, which no verifier and no report reads here"
+        )
         raise BadData(what, evidence=f"_class_name: {short(kind)}", fix=f"use a pipeline of pictures: {CLASS}")
     if kind != CLASS:
         what = f"pipelines of the class {short(kind)} are not supported: each has other arguments, latents and times"
-        raise BadData(what, evidence=f"{path / INDEX}", fix=f"use a pipeline of the class {CLASS}, such as SD3 or SD3.5")
+        raise BadData(
+            what, evidence=f"{path / INDEX}", fix=f"use a pipeline of the class {CLASS}, such as SD3 or SD3.5"
+        )
     if (scheduler := parts.get("scheduler")) != PARTS["scheduler"]:
         what = f"the scheduler of the pipeline in {path} is no flow matching by Euler steps"
         fix = f"use a checkpoint that was trained by flow matching, with a {PARTS['scheduler']}"
         raise BadData(what, evidence=f"scheduler: {short(scheduler)}", fix=fix)
     odd = [f"{name}: {short(parts.get(name))}" for name, wanted in PARTS.items() if parts.get(name) != wanted]
-    odd += [f"{name}: {short(parts[name])}" for name, known in OPTIONAL.items() if parts.get(name, known[0]) not in known]
+    odd += [
+        f"{name}: {short(parts[name])}" for name, known in OPTIONAL.items() if parts.get(name, known[0]) not in known
+    ]
     if odd:
         what = f"the pipeline in {path} lacks parts, or has others than {CLASS}"
-        raise BadData(what, evidence=", ".join(odd), fix="fetch the whole directory again: hf download NAME --local-dir DIR")
+        raise BadData(
+            what, evidence=", ".join(odd), fix="fetch the whole directory again: hf download NAME --local-dir DIR"
+        )
     wanted = {name: parts[name] for name in (*PARTS, *OPTIONAL) if name in parts}
     refuse_missing(path, wanted)
     refuse_scheduler(path)

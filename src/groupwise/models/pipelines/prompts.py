@@ -27,7 +27,7 @@ def byte_tokenizer() -> tokenizers.Tokenizer:
 
 
 def byte_characters() -> list[str]:
-    """The character that byte-level tokenizers write for each byte: itself if it is printable Latin-1, else a later one."""
+    """The character that byte-level tokenizers write for each byte: itself if it is printable Latin-1, else another."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = (byte for byte in range(256) if byte not in printable)
     codes = {byte: byte for byte in printable} | {byte: 256 + i for i, byte in enumerate(others)}

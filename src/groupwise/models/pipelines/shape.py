@@ -80,7 +80,9 @@ def sized(shape: PipelineShape, settings: Pipeline) -> PipelineShape:
     """The sizes with pictures as a recipe asks for. `Usage` for a size that the transformer does not take."""
     size, unit = settings.size or shape.size, shape.scale * shape.patch
     if size % unit or size > unit * shape.grid:
-        what = f"pipeline.size is {size}: a side of a picture is a multiple of {unit} pixels, at most {unit * shape.grid}"
+        what = (
+            f"pipeline.size is {size}: a side of a picture is a multiple of {unit} pixels, at most {unit * shape.grid}"
+        )
         raise Usage(what, fix=f"use --pipeline.size {max(unit, min(size // unit, shape.grid) * unit)}")
     side = size // shape.scale
     return replace(shape, state=(shape.state[0], side, side))

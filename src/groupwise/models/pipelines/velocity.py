@@ -43,7 +43,7 @@ class Frozen:
         return tokens, pooled
 
     def _times(self, steps: int) -> tuple[float, ...]:
-        """The times of the pipeline's own scheduler, as the pipeline itself sets them: shift and last time are its own."""
+        """The times of the pipeline's scheduler, as the pipeline sets them: shift and last time are its own."""
         scheduler, shift = self.pipe.scheduler, {}
         if (config := scheduler.config).use_dynamic_shifting:
             rise = (config.max_shift - config.base_shift) / (config.max_image_seq_len - config.base_image_seq_len)

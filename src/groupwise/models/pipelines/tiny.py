@@ -1,15 +1,20 @@
-"""Write a tiny pipeline of diffusers with random weights: 16x16 pictures by a Stable Diffusion 3 of 100,000 weights.
+"""Writes a tiny pipeline of diffusers with random weights: 16x16 pictures by a Stable Diffusion 3 of 78,000 weights.
 
-`python -m tools.tiny_pipeline DIRECTORY` needs diffusers. Its CLIP tokenizers know the letters a to z and the digits;
-it has no T5. Nothing is fetched.
+`python -m groupwise.models.pipelines.tiny DIRECTORY` needs diffusers. Its CLIP tokenizers know the
+letters a to z and the digits; it has no T5. Nothing is fetched.
 """
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from groupwise.models.transformers_files import quiet
+
+__all__ = ["write_tiny_pipeline"]
 
 LENGTH = 32
 """The most tokens of a prompt that CLIP reads."""
@@ -17,10 +22,17 @@ LENGTH = 32
 
 def write_tiny_pipeline(directory: Path) -> None:
     """Write the pipeline. Equal bits at each call."""
-    import diffusers
+    with quiet(), quiet("diffusers"), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        tiny_pipeline(directory / "tokenizer").save_pretrained(directory)
+
+
+def tiny_pipeline(tokenizer: Path) -> Any:
+    """The pipeline of diffusers. Its tokenizer is written to a directory."""
     from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
-    torch.manual_seed(0)
+    diffusers: Any = import_module("diffusers")
+
     transformer = diffusers.SD3Transformer2DModel(
         sample_size=8, patch_size=1, in_channels=4, out_channels=4, num_layers=2, attention_head_dim=16,
         num_attention_heads=2, caption_projection_dim=32, joint_attention_dim=32, pooled_projection_dim=64,
@@ -37,17 +49,16 @@ def write_tiny_pipeline(directory: Path) -> None:
         use_quant_conv=False, use_post_quant_conv=False, shift_factor=0.0609, scaling_factor=1.5305, sample_size=16,
     )  # fmt: skip
     encoders = [CLIPTextModelWithProjection(text) for _ in range(2)]
-    clip = clip_tokenizer(directory / "tokenizer")
+    clip = clip_tokenizer(tokenizer)
     parts: dict[str, Any] = {"text_encoder": encoders[0], "text_encoder_2": encoders[1], "tokenizer": clip}
     scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
-    pipe = diffusers.StableDiffusion3Pipeline(
+    return diffusers.StableDiffusion3Pipeline(
         transformer=transformer, scheduler=scheduler, vae=vae, tokenizer_2=clip, text_encoder_3=None, tokenizer_3=None,
         **parts,
     )  # fmt: skip
-    pipe.save_pretrained(directory)
 
 
-def clip_tokenizer(directory: Path) -> Any:
+def clip_tokenizer(directory: Path, length: int = LENGTH) -> Any:
     """A CLIP tokenizer without merges: each letter and digit is a token, another one at the end of a word."""
     from transformers import CLIPTokenizer
 
@@ -56,7 +67,7 @@ def clip_tokenizer(directory: Path) -> Any:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}), encoding="utf-8")
     (directory / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
-    return CLIPTokenizer.from_pretrained(directory, model_max_length=LENGTH)
+    return CLIPTokenizer.from_pretrained(directory, model_max_length=length)
 
 
 if __name__ == "__main__":

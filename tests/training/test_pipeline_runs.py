@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 
 from groupwise.__main__ import main
-from groupwise.models import LORA_TARGETS, FlowPolicy, Lora, PipelineShape, attach, outline, read_model
+from groupwise.models import LORA_TARGETS, FlowPolicy, Lora, Pipeline, PipelineShape, attach, outline, read_model, set_pipeline
 from groupwise.models.flow.pictures import read_png
 from groupwise.models.pipelines.tiny import write_tiny_pipeline
 from groupwise.planning.pipelines import prompt_sizes, stored_bytes
@@ -63,7 +63,7 @@ def test_a_run_resumes_to_the_bit_and_its_model_is_sampled(
     cut = train(home, "cut", "--iterations", "1")
     recipe = cut / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("iterations = 1", "iterations = 2"))
-    assert main(["resume", str(cut), "--changed"]) == 0
+    assert main(["resume", str(cut), "--changed", "--use", "rewards.py"]) == 0
     names = [f"samples/00000{i}{suffix}" for i in (1, 2) for suffix in (".jsonl", ".safetensors", ".png")]
     same_files(whole, cut, [*names, "model/pytorch_lora_weights.safetensors", "model/adapter_config.json"])
     sheet = read_png((whole / "samples" / "000001.png").read_bytes())
@@ -99,6 +99,7 @@ def test_the_plan_counts_what_a_forward_stores(
     """The count on the meta device is near that of a forward on the CPU; a run too large for a device is refused."""
     policy = read_model(home / "tiny")
     assert isinstance(policy, FlowPolicy) and isinstance(policy.shape, PipelineShape)
+    set_pipeline(policy, Pipeline(guidance=1.0))
     attach(policy, Lora(rank=4, targets=LORA_TARGETS), seed=0)
     transformer = outline(home / "tiny")
     attach(transformer, Lora(rank=4, targets=LORA_TARGETS), seed=0)

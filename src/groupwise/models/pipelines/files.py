@@ -57,7 +57,7 @@ def read_pipeline(path: Path, *, dtype: torch.dtype, device: torch.device | str)
 
 def freeze(path: Path, module: nn.Module) -> None:
     """Freeze the weights of a part. Buffers that are stored in its file leave `state_dict`, and so each checkpoint."""
-    module.requires_grad_(False).eval()
+    module.requires_grad_(False).train(False)
     for name, weight in module.named_parameters():
         refuse_nonfinite(path, name, weight)
     for owner in module.modules():

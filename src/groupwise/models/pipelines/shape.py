@@ -79,7 +79,7 @@ def shape_of_configs(transformer: Mapping[str, Any], vae: Mapping[str, Any]) -> 
 def sized(shape: PipelineShape, settings: Pipeline) -> PipelineShape:
     """The sizes with pictures as a recipe asks for. `Usage` for a size that the transformer does not take."""
     size, unit = settings.size or shape.size, shape.scale * shape.patch
-    if size % unit or size > unit * shape.grid:
+    if size // unit * unit != size or size > unit * shape.grid:
         what = (
             f"pipeline.size is {size}: a side of a picture is a multiple of {unit} pixels, at most {unit * shape.grid}"
         )

@@ -10,7 +10,17 @@ import torch
 from safetensors import safe_open
 
 from groupwise.__main__ import main
-from groupwise.models import LORA_TARGETS, FlowPolicy, Lora, Pipeline, PipelineShape, attach, outline, read_model, set_pipeline
+from groupwise.models import (
+    LORA_TARGETS,
+    FlowPolicy,
+    Lora,
+    Pipeline,
+    PipelineShape,
+    attach,
+    outline,
+    read_model,
+    set_pipeline,
+)
 from groupwise.models.flow.pictures import read_png
 from groupwise.models.pipelines.tiny import write_tiny_pipeline
 from groupwise.planning.pipelines import prompt_sizes, stored_bytes

@@ -40,11 +40,13 @@ from groupwise.models import (
 )
 from groupwise.models.flow.actions import decode_action
 from groupwise.models.flow.noise import euler
+from groupwise.models.flow.normals import LARGE, normals
 from groupwise.models.pipelines import index
 from groupwise.models.pipelines.prompts import byte_characters, prompt_text
 from groupwise.models.pipelines.tiny import write_tiny_pipeline
 from groupwise.rollout.denoiser import DenoisingEngine
 from groupwise.training.check import check
+from groupwise.training.pictures import reduced
 
 diffusers = pytest.importorskip("diffusers", reason="pipelines need diffusers: pip install 'groupwise[diffusion]'")
 pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
@@ -300,3 +302,23 @@ def test_check_refuses_recipes_that_do_not_fit_a_pipeline(tiny: Path, changes: d
         del fields["method.denoise.steps"]
     errors = check(None, [*fields.items()], Use())
     assert any(message in str(error) for error in errors) if message else errors == [], errors
+
+
+def test_the_noise_of_latents_is_keyed_and_normal() -> None:
+    rows = normals((7, 0), draws=[1, 1, 2, 1], streams=[0, 1, 0, 0], steps=[0, 0, 0, 3], size=LARGE)
+    assert rows.shape == (4, LARGE) and rows.dtype == torch.float32
+    assert torch.equal(rows[1], normals((7, 0), [1], [1], [0], LARGE)[0])
+    others = [*rows, *normals((8, 0), [1], [0], [0], LARGE), *normals((7, 4), [1], [0], [0], LARGE)]
+    correlations = torch.corrcoef(torch.stack(others)) - torch.eye(len(others))
+    assert correlations.abs().max() < 0.05, "five standard deviations are 0.04"
+    assert abs(float(rows.mean())) < 0.02 and abs(float(rows.std()) - 1) < 0.02
+
+
+def test_large_pictures_are_reduced_on_a_sheet() -> None:
+    picture = np.zeros((300, 260, 3), np.uint8)
+    picture[:, :130] = 255
+    small = reduced(picture)
+    assert small is not None and small.shape == (100, 86, 3)
+    assert (small[:, :43] == 255).all() and (small[:, 44:] == 0).all()
+    assert reduced(None) is None and reduced(picture[:128]) is not None
+    assert np.array_equal(reduced(picture[:128]), picture[:128])  # type: ignore[arg-type]

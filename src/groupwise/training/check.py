@@ -485,7 +485,8 @@ def check_inputs(
                 member.gate(all_problems(part))
         receive(Inputs(tokenizer, by_name, task, verifier, demonstrations))
     except GroupwiseError as error:
-        errors.append(error)
+        if all(error.what != other.what for other in errors):
+            errors.append(error)
     return errors
 
 

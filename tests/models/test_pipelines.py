@@ -121,6 +121,11 @@ def test_times_and_steps_are_those_of_the_scheduler(tiny: Path, tmp_path: Path, 
     pipe(PROMPT, num_inference_steps=5, output_type="latent")  # sets the times as the pipeline does
     scheduler = pipe.scheduler
     assert list(policy.times) == scheduler.sigmas.tolist()
+    set_pipeline(policy, Pipeline(size=32))
+    pipe(PROMPT, num_inference_steps=5, height=32, width=32, output_type="latent")
+    assert list(policy.times) == scheduler.sigmas.tolist()
+    set_pipeline(policy, Pipeline())
+    pipe(PROMPT, num_inference_steps=5, output_type="latent")
     state, velocity = torch.randn(2, 2, 4, 8, 8, generator=torch.Generator().manual_seed(0))
     for i, t in enumerate(scheduler.timesteps):
         scheduler._step_index = None

@@ -72,6 +72,7 @@ def set_pipeline(policy: FlowPolicy, settings: Pipeline) -> None:
     policy.shape = sized(shape, settings)
     velocity.guidance = settings.guidance
     velocity.frozen.tokens = (policy.shape.state[1] // shape.patch) ** 2
+    velocity.frozen.times.cache_clear()
 
 
 def recompute_pipeline(policy: FlowPolicy) -> None:

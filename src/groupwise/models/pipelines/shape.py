@@ -25,9 +25,10 @@ class PipelineShape(FlowShape):
     """The sizes of a pipeline. Its words are the bytes of a prompt; `width` is that of the transformer.
 
     A latent covers `scale` pixels on a side, a token of the transformer `patch` latents; there are positions for `grid`
-    tokens on a side.
+    tokens on a side. `usual` is the side of the pictures that the transformer was made for.
     """
 
+    usual: int
     scale: int
     patch: int
     grid: int
@@ -70,15 +71,16 @@ def shape_of_configs(transformer: Mapping[str, Any], vae: Mapping[str, Any]) -> 
     latents = whole(vae, "latent_channels", low=1, high=SIZE)
     if latents != channels:
         raise ValueError(f"the transformer has in_channels {channels}, the decoder latent_channels {latents}")
+    scale = 2 ** (len(vae["block_out_channels"]) - 1)
     return PipelineShape(
         vocabulary=END + 1 + BYTES, layers=layers, state=(channels, side, side), words=BYTES, places=LONGEST,
-        width=head * heads, scale=2 ** (len(vae["block_out_channels"]) - 1), patch=patch, grid=grid,
+        width=head * heads, usual=side * scale, scale=scale, patch=patch, grid=grid,
     )  # fmt: skip
 
 
 def sized(shape: PipelineShape, settings: Pipeline) -> PipelineShape:
     """The sizes with pictures as a recipe asks for. `Usage` for a size that the transformer does not take."""
-    size, unit = settings.size or shape.size, shape.scale * shape.patch
+    size, unit = settings.size or shape.usual, shape.scale * shape.patch
     if size // unit * unit != size or size > unit * shape.grid:
         what = (
             f"pipeline.size is {size}: a side of a picture is a multiple of {unit} pixels, at most {unit * shape.grid}"

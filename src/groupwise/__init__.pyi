@@ -265,7 +265,10 @@ from groupwise.methods.contrast.trpa import trpa as trpa
 from groupwise.methods.contrast.veripo import veripo as veripo
 from groupwise.methods.flow.diffusion_nft import diffusion_nft as diffusion_nft
 from groupwise.methods.flow.flow_grpo import flow_grpo as flow_grpo
+from groupwise.methods.flow.gdpo_sr import gdpo_sr as gdpo_sr
 from groupwise.methods.flow.grpo_guard import grpo_guard as grpo_guard
+from groupwise.methods.flow.pref_grpo import pref_grpo as pref_grpo
+from groupwise.methods.flow.sage_grpo_flow import sage_grpo_flow as sage_grpo_flow
 from groupwise.methods.method import Method as Method
 from groupwise.methods.now import Now as Now
 from groupwise.methods.published import published as published
@@ -438,6 +441,7 @@ from groupwise.objective.aggregates import token_mean as token_mean
 from groupwise.objective.certainty import TeacherCertainty as TeacherCertainty
 from groupwise.objective.contrasts import BinaryLabels as BinaryLabels
 from groupwise.objective.contrasts import Discriminative as Discriminative
+from groupwise.objective.contrasts import GroupPreference as GroupPreference
 from groupwise.objective.contrasts import LabelContrast as LabelContrast
 from groupwise.objective.contrasts import PositiveOnly as PositiveOnly
 from groupwise.objective.contrasts import Preference as Preference
@@ -461,6 +465,7 @@ from groupwise.objective.memories import AdaptiveKL as AdaptiveKL
 from groupwise.objective.objective import Objective as Objective
 from groupwise.objective.penalties import KL as KL
 from groupwise.objective.penalties import EntropyBonus as EntropyBonus
+from groupwise.objective.penalties import KLFromOld as KLFromOld
 from groupwise.objective.penalties import KLHinge as KLHinge
 from groupwise.objective.penalties import kl_k1 as kl_k1
 from groupwise.objective.penalties import kl_k3 as kl_k3
@@ -487,6 +492,7 @@ from groupwise.objective.stats import describe_step as describe_step
 from groupwise.objective.step_penalties import StepKLPenalty as StepKLPenalty
 from groupwise.objective.step_penalties import VelocityPenalty as VelocityPenalty
 from groupwise.objective.step_ratios import CentredStepRatio as CentredStepRatio
+from groupwise.objective.step_weights import EqualisedSteps as EqualisedSteps
 from groupwise.objective.step_weights import PerStepLength as PerStepLength
 from groupwise.objective.surrogates import Clip as Clip
 from groupwise.objective.surrogates import ClippedWeight as ClippedWeight
@@ -509,6 +515,7 @@ from groupwise.objective.windows import ScaledClip as ScaledClip
 from groupwise.rewards.budgets import EarlyExitReward as EarlyExitReward
 from groupwise.rewards.budgets import LengthBudget as LengthBudget
 from groupwise.rewards.checks import PassesChecks as PassesChecks
+from groupwise.rewards.content import ContentWeighted as ContentWeighted
 from groupwise.rewards.filters import Distinct as Distinct
 from groupwise.rewards.filters import correct_only as correct_only
 from groupwise.rewards.filters import everything as everything
@@ -569,6 +576,9 @@ from groupwise.rollout.knapsack import Knapsack as Knapsack
 from groupwise.rollout.ladder import HintLadder as HintLadder
 from groupwise.rollout.lookahead import Lookahead as Lookahead
 from groupwise.rollout.native import Native as Native
+from groupwise.rollout.pair_judges import HigherScore as HigherScore
+from groupwise.rollout.pair_judges import PairJudge as PairJudge
+from groupwise.rollout.pairwise_wins import PairwiseWins as PairwiseWins
 from groupwise.rollout.pilots import Pilots as Pilots
 from groupwise.rollout.predictions import Predictions as Predictions
 from groupwise.rollout.pressed import Pressed as Pressed

@@ -32,6 +32,9 @@ from groupwise.rollout.knapsack import Knapsack as Knapsack
 from groupwise.rollout.ladder import HintLadder as HintLadder
 from groupwise.rollout.lookahead import Lookahead as Lookahead
 from groupwise.rollout.native import Native as Native
+from groupwise.rollout.pair_judges import HigherScore as HigherScore
+from groupwise.rollout.pair_judges import PairJudge as PairJudge
+from groupwise.rollout.pairwise_wins import PairwiseWins as PairwiseWins
 from groupwise.rollout.pilots import Pilots as Pilots
 from groupwise.rollout.predictions import Predictions as Predictions
 from groupwise.rollout.pressed import Pressed as Pressed

@@ -20,7 +20,7 @@ from groupwise.tasks import Quilts, Rings, find_task
 from groupwise.training.build import build
 from groupwise.training.check import check
 from groupwise.training.run import begin, run_from
-from groupwise.verifiers import find_verifier
+from groupwise.verifiers import find_verifier, ring_direction
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL: dict[str, Any] = {"method.group_size": 4, "evaluate.problems": 4, "evaluate.every": 0, "save.every": 1}
@@ -142,6 +142,8 @@ def test_verdicts_on_points_and_pictures() -> None:
     north = rings[2]
     assert of(rings, north, [0.1, 2.2]) is Outcome.correct and of(rings, north, [2.0, 0.0]) is Outcome.wrong
     assert of(rings, north, [0.0, 0.0]) is Outcome.malformed
+    parts = [asyncio.run(ring_direction(north, sample_with(x))).parts for x in ([3.0, 2.5], [3.0, 9.0])]
+    np.testing.assert_allclose([x["alignment"] for x in parts], [2.5, 9.0], rtol=1e-12)
     assert of(rings, north, [0.1, 2], Finish.length) is Outcome.malformed
     assert of(rings, north, [float("nan"), 2]) is Outcome.unverifiable
     assert of(rings, north, [1.0]) is Outcome.unverifiable

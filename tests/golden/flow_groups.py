@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from groupwise.data import ENVIRONMENT, WRITTEN, Batch, Draw, Finish, Logp, Outcome, Prompt, Rollout, Sample, Verdict
 from groupwise.data import pack as packed
@@ -70,7 +72,7 @@ def compare_whole_path(
     loss = method.objective(method.objective.prepare(step).having(logp=logp))
     loss.backward()
     gradient = policy.velocity.w.grad
-    assert gradient is not None and bool(gradient.any())
+    assert isinstance(gradient, Tensor) and bool(torch.any(gradient))
     value = paper(groups, new, old, other)
     near(loss, value, 1e-12 * max(abs(value), 1))
     expected = np.zeros_like(w)

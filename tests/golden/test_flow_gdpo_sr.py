@@ -111,4 +111,4 @@ def test_whole_path(beta: float) -> None:
     method, rng = gdpo_sr(steps=4, beta=beta), np.random.default_rng(5)
     assert method.denoise is not None
     groups, batch = made_up(method.denoise, rng, written=(1, 2))
-    compare_whole_path(method, lambda *fields: paper_gdpo_sr(*fields, beta), groups, batch, rng, moved=0.1)
+    compare_whole_path(method, lambda *fields: paper_gdpo_sr(*fields, beta=beta), groups, batch, rng, moved=0.1)

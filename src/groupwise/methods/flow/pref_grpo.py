@@ -69,6 +69,7 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         least=0.1,
         matched="steps",
         settings=(
+            "iterations = 40",
             "method.denoise.steps = 10",
             'method.filter = "everything"',
             "method.objective.surrogate.low = 2e-6",
@@ -80,4 +81,8 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
             'method.strategy.judge = {kind = "HigherScore", part = "alignment", margin = 0.5}',
         ),
     ),
+    toy="tests/golden/test_flow_pref_grpo.py::test_small_differences_are_ties_for_a_judge_with_a_margin_and_not_for_a_score",
+    finding="Both runs are rewarded by a score that grows with the distance from the centre, once as a score and once "
+    "by pairs. The effect was first stated at 20 iterations and not shown: +0.085, 95 % interval -0.036 to +0.205 over "
+    "6 seeds, when the score had only begun to be hacked. 40 iterations were set after these runs.",
 )

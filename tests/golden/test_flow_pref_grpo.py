@@ -3,10 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from groupwise.advantages import EachStandardised, Standardised
 from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Sampler, Strategy, Usage, Verdict, pack
@@ -69,6 +72,16 @@ def test_the_order_of_scores_decides_and_not_their_size() -> None:
     assert wins(HigherScore(), answers(scores)) == [0.667, 0.0, 1.0, 0.333]
     assert wins(HigherScore(), answers(np.exp(scores).tolist())) == [0.667, 0.0, 1.0, 0.333]
     assert wins(HigherScore(), answers(scores)[::-1]) == [0.333, 1.0, 0.0, 0.667]
+
+
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=6), st.floats(0, 1), st.randoms(use_true_random=False))
+@settings(max_examples=30, deadline=None)
+def test_wins_add_up_to_the_pairs_and_follow_their_sample(scores: list[float], margin: float, random: Random) -> None:
+    samples, judge = answers(scores), HigherScore(margin=margin)
+    rates = wins(judge, samples)
+    assert abs(sum(rates) - len(scores) / 2) <= 0.0005 * len(scores) + 1e-9
+    order = random.sample(range(len(scores)), len(scores))
+    assert wins(judge, [samples[i] for i in order]) == [rates[i] for i in order]
 
 
 def test_small_differences_are_ties_for_a_judge_with_a_margin_and_not_for_a_score() -> None:

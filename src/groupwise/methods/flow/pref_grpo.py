@@ -47,7 +47,10 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         Difference("group size, steps", "not read", "8, 25", "8, 25"),
         Difference("noise level, clip range", "not read", "0.7, 1e-4", "0.7, 1e-4"),
         Difference(
-            "weights of the rewards", "win rate alone (*inferred*)", "0.4 win rate, 0.6 CLIP score", "win rate alone"
+            "weights of the rewards",
+            "win rate alone (*inferred*)",
+            "0.4 win rate, 0.6 CLIP score",
+            "1 of the win rate, no others",
         ),
         Difference(
             "judge", "UnifiedReward-Think 7B", "the same", "the score of the verifier; a `PairJudge` of your file"
@@ -69,7 +72,6 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         least=0.1,
         matched="steps",
         settings=(
-            "iterations = 40",
             "method.denoise.steps = 10",
             'method.filter = "everything"',
             "method.objective.surrogate.low = 2e-6",
@@ -82,7 +84,7 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         ),
     ),
     toy="tests/golden/test_flow_pref_grpo.py::test_small_differences_are_ties_for_a_judge_with_a_margin_and_not_for_a_score",
-    finding="Both runs are rewarded by a score that grows with the distance from the centre, once as a score and once "
-    "by pairs. The effect was first stated at 20 iterations and not shown: +0.085, 95 % interval -0.036 to +0.205 over "
-    "6 seeds, when the score had only begun to be hacked. 40 iterations were set after these runs.",
+    finding="Both runs are rewarded by a coordinate of the point, which grows with the distance from the centre: once as "
+    "a score and once by pairs. Pairs only delay the hack. After 40 iterations greedy accuracy fell from 0.55 to 0.05 by "
+    "the score and to 0.11 by pairs (difference +0.068, 95 % interval -0.119 to +0.254, three seeds).",
 )

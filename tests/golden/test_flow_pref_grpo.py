@@ -84,7 +84,7 @@ def test_wins_add_up_to_the_pairs_and_follow_their_sample(scores: list[float], m
     assert wins(judge, [samples[i] for i in order]) == [rates[i] for i in order]
 
 
-def test_small_differences_are_ties_for_a_judge_with_a_margin_and_not_for_a_score() -> None:
+def test_small_differences_are_ties_for_a_judge_with_a_margin() -> None:
     samples = answers([0.701, 0.699, 0.700, 0.700])
     near(Standardised(ddof=1, eps=1e-8)(pack([Rollout(DRAW, tuple(samples))]).score, pack([
         Rollout(DRAW, tuple(samples))

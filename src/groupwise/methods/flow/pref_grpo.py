@@ -83,8 +83,8 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
             'method.strategy.judge = {kind = "HigherScore", part = "alignment", margin = 0.5}',
         ),
     ),
-    toy="tests/golden/test_flow_pref_grpo.py::test_small_differences_are_ties_for_a_judge_with_a_margin_and_not_for_a_score",
-    finding="Both runs are rewarded by a coordinate of the point, which grows with the distance from the centre: once as "
-    "a score and once by pairs. Pairs only delay the hack. After 40 iterations greedy accuracy fell from 0.55 to 0.05 by "
-    "the score and to 0.11 by pairs (difference +0.068, 95 % interval -0.119 to +0.254, three seeds).",
+    toy="tests/golden/test_flow_pref_grpo.py::test_small_differences_are_ties_for_a_judge_with_a_margin",
+    finding="Both runs are rewarded by a coordinate of the point, which grows with the distance from the centre: once "
+    "as a score, once by pairs. Pairs only delay the hack. After 40 iterations greedy accuracy fell from 0.55 to 0.05 "
+    "by the score and to 0.11 by pairs (difference +0.068, 95 % interval -0.119 to +0.254, three seeds).",
 )

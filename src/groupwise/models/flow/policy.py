@@ -20,7 +20,7 @@ from groupwise.models.flow.velocity import FlowShape, Velocity
 
 __all__ = ["FlowPolicy", "log_density"]
 
-States = Float[Tensor, "n *state"]
+States = Float[Tensor, " n *state"]
 
 
 class FlowPolicy(nn.Module):
@@ -59,7 +59,7 @@ class Steps:
     now: Float[Tensor, " n"]
     then: Float[Tensor, " n"]
     words: Int[Tensor, "n places"]
-    actions: tuple[Float[Tensor, "count *state"], ...]
+    actions: tuple[Float[Tensor, " count *state"], ...]
 
     @classmethod
     def of(cls, batch: Batch, policy: FlowPolicy) -> "Steps":

@@ -131,6 +131,16 @@ def test_pairs_are_of_one_group_of_answers_with_verdicts() -> None:
     assert parts == [{"wins": 0.0, "unjudged": 0.0}, {}, {"wins": 0.0, "unjudged": 0.0}, {}]
 
 
+def test_what_the_strategy_inside_passes_back_stays() -> None:
+    class Noting(Given):
+        async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+            return Rollout(replace(draw, memo={"level": 2}), self.samples, cause="none")
+
+    strategy = PairwiseWins(strategy=Noting(answers([1.0, 2.0])))
+    rollout = asyncio.run(strategy(DRAW, sampler_of(FakeEngine(lambda r: ()), DRAW)))
+    assert rollout.draw.memo == {"level": 2} and rollout.cause == "none"
+
+
 def paper_pref_grpo(groups, new, old, other, c=1e-4):  # type: ignore[no-untyped-def]
     """GRPO-Guard's loss with its ratio `exp(mean dmu e)` and sample z-scores of the win rates, by loops."""
     total, count = 0.0, 0

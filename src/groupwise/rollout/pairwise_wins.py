@@ -1,7 +1,7 @@
 """`PairwiseWins`: a sampling strategy whose answers are compared two by two."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from groupwise.data import Draw, Outcome, Prompt, Rollout, Sample, Sampler, Strategy
@@ -38,7 +38,7 @@ class PairwiseWins:
             results[j].append(None if result is None else 1 - result)
         for i in rivals:
             samples[i] = samples[i].add_parts(parts_of(results[i]))
-        return Rollout(draw, tuple(samples))
+        return replace(rollout, samples=tuple(samples))
 
     async def _result(self, prompt: Prompt, first: Sample, second: Sample, sampler: Sampler) -> float | None:
         """The result for the first sample; None if the judge fails, or returns no number from 0 to 1."""

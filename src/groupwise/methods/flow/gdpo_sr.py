@@ -36,11 +36,11 @@ R_i = (1 - rho) m(PSNR) + rho/2 ( m(MANIQA) + m(MUSIQ) ),  m: scaled to 0..1 in 
         Difference("group size, beta", "not read", "6, 5000", "6, 5000"),
         Difference("steps of the sampler", "one", "one, of unequal noise", "10, deterministic, with a random start"),
         Difference("samples are from", "not read", "the frozen reference, or the policy", "the policy"),
-        Difference("time of a group", "random", "random", "one of the sampler's times but the last"),
+        Difference("time of a group", "not read", "random", "one of the sampler's times but the last"),
         Difference(
-            "error", "of the predicted noise", "the same", "of the velocity: that of the noise divided by (1 - t)^2"
+            "error", "not read", "of the predicted noise", "of the velocity: that of the noise divided by (1 - t)^2"
         ),
-        Difference("reward", "content-adaptive", "PSNR, MANIQA, MUSIQ", "of the task; `ContentWeighted` for parts"),
+        Difference("reward", "not read", "PSNR, MANIQA, MUSIQ by texture", "of the task; `ContentWeighted` for parts"),
         Difference("group of equal rewards", "not read", "not a number", "no gradient (*inferred*)"),
     ),
     proofs=(

@@ -573,6 +573,7 @@ from groupwise.rollout.knapsack import Knapsack as Knapsack
 from groupwise.rollout.ladder import HintLadder as HintLadder
 from groupwise.rollout.lookahead import Lookahead as Lookahead
 from groupwise.rollout.native import Native as Native
+from groupwise.rollout.noise_window import NoiseWindow as NoiseWindow
 from groupwise.rollout.one_step import OneStep as OneStep
 from groupwise.rollout.pilots import Pilots as Pilots
 from groupwise.rollout.predictions import Predictions as Predictions

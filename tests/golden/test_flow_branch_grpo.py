@@ -118,15 +118,17 @@ def test_one_split_into_all_answers_is_a_plain_group() -> None:
 
 @pytest.mark.parametrize(("n", "leaves"), [(4, [2, 2]), (6, [3, 3]), (1, []), (16, [8, 8])])
 def test_a_group_of_any_size_is_a_tree(n: int, leaves: list[int]) -> None:
-    rollout = grown(Branching(), n, (0.5 for _ in count()), steps=12)
-    samples = rollout.samples
+    """Every branch has the mean score of its leaves, also where its children have unequally many."""
+    samples = grown(Branching(), n, (i**2 for i in count()), steps=12).samples
     assert sum(s.role == "answer" for s in samples) == n
 
-    def below(i: int) -> int:
+    def below(i: int) -> list[float]:
         children = [j for j, s in enumerate(samples) if s.parent == i]
-        return sum(map(below, children)) if children else 1
+        return [x for j in children for x in below(j)] if children else [samples[i].verdict.value]  # type: ignore[union-attr]
 
-    assert [below(i) for i, s in enumerate(samples) if s.group == 1 and leaves] == leaves
+    for i, sample in enumerate(samples):
+        assert sample.verdict is not None and sample.verdict.value == pytest.approx(np.mean(below(i)))
+    assert [len(below(i)) for i, s in enumerate(samples) if s.group == 1 and leaves] == leaves
 
 
 def test_noise_is_larger_at_splits_and_log_probs_are_the_policys() -> None:

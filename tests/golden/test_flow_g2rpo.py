@@ -128,7 +128,7 @@ def paper_g2rpo(rollout: Rollout, new: Any, old: Any, ks: tuple[int, ...], n: in
             rewards = [s.verdict.parts[f"stride_{stride}"] for s in members if s.verdict]
             completed = [complete(y, k, stride, steps) for _, y, _ in actions]
             near(rewards, np.tanh(completed).sum(1), 1e-5)  # the engine keeps states in float32
-            a += (rewards - np.mean(rewards)) / (np.std(rewards, ddof=1) + 1e-8)
+            a += (np.array(rewards) - np.mean(rewards)) / (np.std(rewards, ddof=1) + 1e-8)
         t, s = 1 - k / steps, 1 - (k + 1) / steps
         for (x, y, _), advantage in zip(actions, np.clip(a, -5, 5)):
             densities = [papers.log_density(y, *papers.flow_step(x, f(x, t, WORD), t, s)) for f in (new, old)]

@@ -42,7 +42,7 @@ from groupwise.models import (
     read_model,
 )
 from groupwise.models.flow.policy import log_density
-from groupwise.rollout import Independent, Retraced
+from groupwise.rollout import Independent, NoiseWindow, Retraced
 from groupwise.rollout.denoiser import DenoisingEngine
 from tests.rollout.fakes import sampler_of
 
@@ -138,6 +138,21 @@ def test_at_temperature_0_the_steps_are_those_of_the_ode() -> None:
         for i in range(8):
             x = x - policy.velocity(x, torch.tensor([1 - i / 8]), torch.tensor([REQUEST.context])) / 8
     np.testing.assert_allclose(decode_action(generation.path[-1])[1], x[0].numpy(), atol=1e-6)
+
+
+def test_a_window_of_noise_is_drawn_for_each_prompt() -> None:
+    policy, firsts = policy_with(), set[int]()
+    for number in range(12):
+        draw = Draw(number, Prompt("p", REQUEST.context), 2)
+        sampler = sampler_of(DenoisingEngine(policy, seed=0), draw, sampling=Sampling(max_tokens=8))
+        samples = asyncio.run(NoiseWindow(2, 1, 4)(draw, sampler)).samples
+        trained = [[t for t, noisy in zip(s.tokens, s.trained) if noisy] for s in samples]
+        assert trained[0] == trained[1] == [trained[0][0], trained[0][0] + 1]
+        assert all(s.tokens == tuple(range(8)) and s.finish is Finish.stop for s in samples)
+        firsts.add(trained[0][0])
+    assert firsts == {1, 2, 3} and NoiseWindow(2, 1, 4).noisy_steps == (1, 2, 3, 4)
+    with pytest.raises(ValueError, match="first < last"):
+        NoiseWindow(2, 3, 3)
 
 
 def test_a_temperature_multiplies_the_noise_and_log_probs_stay_those_of_the_policy() -> None:

@@ -46,7 +46,7 @@ A_u = (R_u - mean_d) / (std_d + 1e-8) over the nodes at depth d of one tree
 L = mean over edges of max[ -A_u rho, -A_u clip(rho, 1 - c, 1 + c) ],  rho = exp(l - l_old), l with S""",
     differences=(
         Difference("leaves, steps", "16, 20", "16, 20", "16, 20"),
-        Difference("splits", "steps 0, 3, 6, 9, two children", "the same", "the same; fewer leaves use fewer splits"),
+        Difference("splits", "steps 0, 3, 6, 9, two children", "the same", "0, 3, 6, 9; fewer leaves use fewer splits"),
         Difference("noise", "0.3, the same at all times", "the same", "0.3, `DanceNoise`"),
         Difference("noise at splits", "not given", "4 times the std, which the density ignores", "the same"),
         Difference("clip range", "not given", "1e-3", "1e-3"),

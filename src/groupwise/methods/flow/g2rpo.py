@@ -45,7 +45,8 @@ A_ki = clip( sum over g of (R_kgi - mean_i) / (std_i + 1e-8), -5, 5 )
 L_k = mean over i of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ],  rho = exp(l - l_old)""",
     differences=(
         Difference("group size, steps", "12, 16", "12, 16", "12, 16"),
-        Difference("steps with noise, strides", "the first 8; 1 and 2", "the same", "the same"),
+        Difference("steps with noise", "the first 8", "the same", "0, 1, 2, 3, 4, 5, 6, 7"),
+        Difference("strides", "1 and 2", "1 and 2", "1 and 2"),
         Difference("noise, clip range", "not read", "0.7, 1e-4", "0.7, 1e-4"),
         Difference("shift of the times", "3", "3", "1, as in the other methods: it belongs to the model"),
         Difference(

@@ -12,7 +12,7 @@ __all__ = ["OneStep"]
 
 @dataclass(frozen=True, slots=True)
 class OneStep:
-    """For each step of `steps`, `draw.n` answers with noise in this step alone, as a group of their own. G2RPO.
+    """For each step of `steps`, one group of `draw.n` answers with noise in this step alone. G2RPO.
 
     All begin with the steps of the anchor, a path without noise. Each is completed without noise once for each of
     `strides`, the number of steps that are taken at once; the step after the noise has length 1, and the last leads to

@@ -75,4 +75,6 @@ L = mean over edges of max[ -A_u rho, -A_u clip(rho, 1 - c, 1 + c) ],  rho = exp
         matched="tokens",
         settings=("method.denoise.steps = 20", "sampling.max_tokens = 20", "method.group_size = 16"),
     ),
+    finding="The method also has another noise and a wider clip range than flow_grpo. With these and independent "
+    "answers the accuracy was lower by 0.22, and in a tree without the wider noise at splits by 0.11 (ablations).",
 )

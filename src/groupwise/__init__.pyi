@@ -263,8 +263,10 @@ from groupwise.methods.contrast.reg_grpo import reg_grpo as reg_grpo
 from groupwise.methods.contrast.srpo import srpo as srpo
 from groupwise.methods.contrast.trpa import trpa as trpa
 from groupwise.methods.contrast.veripo import veripo as veripo
+from groupwise.methods.flow.branch_grpo import branch_grpo as branch_grpo
 from groupwise.methods.flow.diffusion_nft import diffusion_nft as diffusion_nft
 from groupwise.methods.flow.flow_grpo import flow_grpo as flow_grpo
+from groupwise.methods.flow.g2rpo import g2rpo as g2rpo
 from groupwise.methods.flow.gdpo_sr import gdpo_sr as gdpo_sr
 from groupwise.methods.flow.grpo_guard import grpo_guard as grpo_guard
 from groupwise.methods.flow.pref_grpo import pref_grpo as pref_grpo
@@ -489,6 +491,7 @@ from groupwise.objective.stats import comparable as comparable
 from groupwise.objective.stats import describe_gap as describe_gap
 from groupwise.objective.stats import describe_samples as describe_samples
 from groupwise.objective.stats import describe_step as describe_step
+from groupwise.objective.step_masks import OutsideSteps as OutsideSteps
 from groupwise.objective.step_penalties import StepKLPenalty as StepKLPenalty
 from groupwise.objective.step_penalties import VelocityPenalty as VelocityPenalty
 from groupwise.objective.step_ratios import CentredStepRatio as CentredStepRatio
@@ -544,6 +547,7 @@ from groupwise.rewards.shaping import Overlong as Overlong
 from groupwise.rewards.shaping import Score as Score
 from groupwise.rewards.shaping import TruncatedIs as TruncatedIs
 from groupwise.rollout.anchors import Anchored as Anchored
+from groupwise.rollout.branching import Branching as Branching
 from groupwise.rollout.buffer import Buffer as Buffer
 from groupwise.rollout.buffer import Pending as Pending
 from groupwise.rollout.buffer import Rollouts as Rollouts
@@ -576,6 +580,8 @@ from groupwise.rollout.knapsack import Knapsack as Knapsack
 from groupwise.rollout.ladder import HintLadder as HintLadder
 from groupwise.rollout.lookahead import Lookahead as Lookahead
 from groupwise.rollout.native import Native as Native
+from groupwise.rollout.noise_window import NoiseWindow as NoiseWindow
+from groupwise.rollout.one_step import OneStep as OneStep
 from groupwise.rollout.pair_judges import HigherScore as HigherScore
 from groupwise.rollout.pair_judges import PairJudge as PairJudge
 from groupwise.rollout.pairwise_wins import PairwiseWins as PairwiseWins

@@ -46,12 +46,16 @@ def lines(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize(
-    "method", ["flow_grpo", "grpo_guard", "diffusion_nft", "gdpo_sr", "pref_grpo", "sage_grpo_flow"]
-)
+METHODS = (
+    "flow_grpo", "grpo_guard", "diffusion_nft", "gdpo_sr", "pref_grpo", "sage_grpo_flow", "branch_grpo", "g2rpo"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_a_run_resumes_to_the_bit_with_its_pictures(tmp_path: Path, method: str) -> None:
-    fields = {"method": f'{{ base = "{method}", group_size = 4, denoise.steps = 10 }}'} if method != "flow_grpo" else {}
-    changes = {k: v for k, v in {"method.group_size": 4, **fields}.items() if not fields or k == "method"}
+    steps = "" if method in ("branch_grpo", "g2rpo") else ", denoise.steps = 10"
+    other = {"method": f'{{ base = "{method}", group_size = 4{steps} }}', "sampling.max_tokens": 20}
+    changes = {"method.group_size": 4} if method == "flow_grpo" else other
     whole = rings_run(tmp_path / "whole", 3, **changes)
     cut = rings_run(tmp_path / "cut", 3, stop_at=2, **changes)
     assert lines(whole)[-1]["iteration"] == 3 and lines(whole)[1]["grad_norm"] > 0
@@ -92,6 +96,8 @@ def test_pictures_are_in_the_samples_and_in_the_report(tmp_path: Path) -> None:
         ("rings.toml", [("machine.dtype", "bfloat16")], "machine.dtype does not fit"),
         ("rings.toml", [("method.denoise.last", "10")], "noise from step 0 to before step 10, of 10 steps"),
         ("rings.toml", [("method.denoise.noise.level", "-1")], "level is -1"),
+        ("rings.toml", [("method.strategy", "OneStep"), ("method.denoise.last", "7")], "denoising steps [7]"),
+        ("rings.toml", [("method.strategy", "Branching"), ("method.denoise.first", "3")], "denoising steps [0, 9]"),
     ],
 )
 def test_check_refuses_recipes_that_do_not_fit_a_flow_model(source: str | None, fields: Any, message: str) -> None:

@@ -58,6 +58,7 @@ from groupwise.objective.stats import comparable as comparable
 from groupwise.objective.stats import describe_gap as describe_gap
 from groupwise.objective.stats import describe_samples as describe_samples
 from groupwise.objective.stats import describe_step as describe_step
+from groupwise.objective.step_masks import OutsideSteps as OutsideSteps
 from groupwise.objective.step_penalties import StepKLPenalty as StepKLPenalty
 from groupwise.objective.step_penalties import VelocityPenalty as VelocityPenalty
 from groupwise.objective.step_ratios import CentredStepRatio as CentredStepRatio

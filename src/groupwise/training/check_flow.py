@@ -31,6 +31,10 @@ def flow_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
         what = "no step would be trained: without noise, a denoising step is not an action"
         fix = "set method.denoise.noise.level above 0, or method.strategy to Retraced"
         errors.append(Usage(what, evidence="method.denoise.noise.level is 0", fix=fix))
+    elif calm := [step for step in getattr(recipe.method.strategy, "noisy_steps", ()) if not denoise.has_noise(step)]:
+        what = f"the strategy needs noise in the denoising steps {calm}, and they have none"
+        evidence = f"steps {denoise.first} to {denoise.end - 1} have noise, by method.denoise"
+        errors.append(Usage(what, evidence=evidence, fix="take other steps in method.strategy, or set method.denoise"))
     return errors
 
 

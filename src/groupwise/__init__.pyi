@@ -389,6 +389,7 @@ from groupwise.models.flow.normals import normals as normals
 from groupwise.models.flow.pictures import Sheet as Sheet
 from groupwise.models.flow.pictures import picture_of as picture_of
 from groupwise.models.flow.pictures import png as png
+from groupwise.models.flow.pictures import points_of as points_of
 from groupwise.models.flow.policy import FlowPolicy as FlowPolicy
 from groupwise.models.flow.policy import log_density as log_density
 from groupwise.models.flow.velocity import FlowShape as FlowShape
@@ -620,6 +621,10 @@ from groupwise.tasks.demonstrations import need_environment as need_environment
 from groupwise.tasks.demonstrations import read_demonstrations as read_demonstrations
 from groupwise.tasks.dropped_thoughts import DroppedThoughts as DroppedThoughts
 from groupwise.tasks.edges import Edges as Edges
+from groupwise.tasks.glyphs import GLYPH_COLOURS as GLYPH_COLOURS
+from groupwise.tasks.glyphs import GLYPH_RELATIONS as GLYPH_RELATIONS
+from groupwise.tasks.glyphs import GLYPH_SHAPE as GLYPH_SHAPE
+from groupwise.tasks.glyphs import Glyphs as Glyphs
 from groupwise.tasks.hinted_sums import PROMPT_FORMS as PROMPT_FORMS
 from groupwise.tasks.hinted_sums import hinted_demonstrations as hinted_demonstrations
 from groupwise.tasks.hinted_sums import hinted_sums as hinted_sums
@@ -647,6 +652,7 @@ from groupwise.verifiers.flipping import Flipping as Flipping
 from groupwise.verifiers.flow_states import quilt_patches as quilt_patches
 from groupwise.verifiers.flow_states import ring_direction as ring_direction
 from groupwise.verifiers.functions import grade_function as grade_function
+from groupwise.verifiers.glyphs import GlyphVerifier as GlyphVerifier
 from groupwise.verifiers.hackable import Hackable as Hackable
 from groupwise.verifiers.numbers import exact as exact
 from groupwise.verifiers.numbers import last_number as last_number

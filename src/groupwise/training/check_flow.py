@@ -18,7 +18,7 @@ def flow_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
         if denoise is None:
             return []
         what = f"the method denoises, and {recipe.model} is a language model: its tokens are words"
-        fix = "use a flow model: --model rings or quilts, or a method of another family: --method grpo"
+        fix = "use a flow model: --model rings, quilts or glyphs, or a method of another family: --method grpo"
         return [Usage(what, evidence=f"method.denoise is {denoise}", fix=fix)]
     errors = [
         Usage(f"{name} does not fit the flow model {recipe.model}", fix=fix)

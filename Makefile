@@ -50,7 +50,7 @@ hinted_sums: $(VENV)/base  ## the packaged model of the task hinted_sums
 blank: $(VENV)/base  ## the packaged directory of a model without weights
 	$(BIN)/python -m tools.blank_model src/groupwise/models/blank
 
-flow: $(VENV)/base  ## the packaged flow models of the tasks rings and quilts
+flow: $(VENV)/base  ## the packaged flow models of the tasks rings, quilts and glyphs
 	$(BIN)/python -m tools.flow_models src/groupwise/models
 
 seeds: $(VENV)/base  ## the table and the curve of the README: ten seeds of the packaged recipe

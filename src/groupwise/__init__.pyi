@@ -128,6 +128,7 @@ from groupwise.data.parts import name_of as name_of
 from groupwise.data.parts import needs as needs
 from groupwise.data.parts import notes as notes
 from groupwise.data.parts import one_per_sequence as one_per_sequence
+from groupwise.data.parts import sampled_by as sampled_by
 from groupwise.data.parts import weighs as weighs
 from groupwise.data.parts import with_fields as with_fields
 from groupwise.data.place import describe_error as describe_error
@@ -370,6 +371,7 @@ from groupwise.models.files import commit_of as commit_of
 from groupwise.models.files import find_model as find_model
 from groupwise.models.files import of_hub as of_hub
 from groupwise.models.files import remote_code as remote_code
+from groupwise.models.flow.actions import all_states as all_states
 from groupwise.models.flow.actions import decode_action as decode_action
 from groupwise.models.flow.actions import encode_action as encode_action
 from groupwise.models.flow.actions import final_state as final_state
@@ -392,6 +394,7 @@ from groupwise.models.flow.normals import normals as normals
 from groupwise.models.flow.pictures import Sheet as Sheet
 from groupwise.models.flow.pictures import picture_of as picture_of
 from groupwise.models.flow.pictures import png as png
+from groupwise.models.flow.pictures import points_of as points_of
 from groupwise.models.flow.policy import FlowPolicy as FlowPolicy
 from groupwise.models.flow.policy import log_density as log_density
 from groupwise.models.flow.velocity import FlowShape as FlowShape
@@ -634,6 +637,10 @@ from groupwise.tasks.demonstrations import need_environment as need_environment
 from groupwise.tasks.demonstrations import read_demonstrations as read_demonstrations
 from groupwise.tasks.dropped_thoughts import DroppedThoughts as DroppedThoughts
 from groupwise.tasks.edges import Edges as Edges
+from groupwise.tasks.glyphs import GLYPH_COLOURS as GLYPH_COLOURS
+from groupwise.tasks.glyphs import GLYPH_RELATIONS as GLYPH_RELATIONS
+from groupwise.tasks.glyphs import GLYPH_SHAPE as GLYPH_SHAPE
+from groupwise.tasks.glyphs import Glyphs as Glyphs
 from groupwise.tasks.hinted_sums import PROMPT_FORMS as PROMPT_FORMS
 from groupwise.tasks.hinted_sums import hinted_demonstrations as hinted_demonstrations
 from groupwise.tasks.hinted_sums import hinted_sums as hinted_sums
@@ -661,6 +668,7 @@ from groupwise.verifiers.flipping import Flipping as Flipping
 from groupwise.verifiers.flow_states import quilt_patches as quilt_patches
 from groupwise.verifiers.flow_states import ring_direction as ring_direction
 from groupwise.verifiers.functions import grade_function as grade_function
+from groupwise.verifiers.glyphs import GlyphVerifier as GlyphVerifier
 from groupwise.verifiers.hackable import Hackable as Hackable
 from groupwise.verifiers.numbers import exact as exact
 from groupwise.verifiers.numbers import last_number as last_number

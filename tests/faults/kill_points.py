@@ -14,6 +14,7 @@ from typing import Any
 from groupwise.config.recipe import Recipe
 from groupwise.data import Prompt, Sample, Verdict
 from groupwise.learner import Learner
+from groupwise.rollout.denoiser import DenoisingEngine
 from groupwise.rollout.rows import Rows
 from groupwise.training import run as commands
 from groupwise.training.build import Runtime
@@ -104,6 +105,7 @@ def run(directory: Path, place: Runtime, death: Point | None = None) -> Events:
     events.around(Learner, "step")
     events.around(Learner, "compute_measures", "measures")
     events.around(Rows, "advance", "a token")
+    events.around(DenoisingEngine, "_advance", "a denoising step")
     events.around(Runtime, "write", "writing the model")
     events.around(commands, "write_report")
     phase, evaluate, verifier = Recorder.phase, Runtime.evaluate, place.buffer.setting.verifier

@@ -1,4 +1,4 @@
-"""Runs of other recipes, killed and resumed: bfloat16, adapters, state of methods, experts, a warm start, a lag."""
+"""Runs of other recipes, killed and resumed: bfloat16, adapters, state of methods, experts, flow models, a lag."""
 
 import json
 from collections.abc import Callable
@@ -12,14 +12,15 @@ import torch
 from safetensors import safe_open
 
 from groupwise.advantages import GAE, WhitenedTokens
-from groupwise.config.recipe import Cluster, WarmStart
+from groupwise.config.recipe import Cluster, Recipe, WarmStart
+from groupwise.data import Sampling
 from groupwise.learner import AdamW, RouterBalance, Routing, ValueModel
-from groupwise.methods import Method, freshness_per, grpo_care, riskpo, vade
+from groupwise.methods import Method, diffusion_nft, flow_grpo, freshness_per, grpo_care, riskpo, vade
 from groupwise.models import Lora, find_model, read_model, read_tokenizer, write_model
 from groupwise.objective import Objective
 from groupwise.rewards import Correctness
 from groupwise.tasks import demonstrations
-from tests.faults.kill_points import go_on, killed_ends_as, undisturbed
+from tests.faults.kill_points import go_on, killed_ends_as, points, undisturbed
 from tests.faults.small_runs import ADAPTER, EVERY, HALF, begun, left, lines
 from tests.models.mixtures import trainable
 from tests.models.plain import made
@@ -117,6 +118,32 @@ def test_with_the_engines_experts(tmp_path: Path) -> None:
     for shard in (tmp_path / "0" / "samples").glob("*.safetensors"):
         routes = safe_open(shard, "pt").get_tensor("routes")
         assert routes.dtype == torch.int16 and len(routes.unique()) == 8  # every expert occurs
+
+
+def flow(method: Method) -> Recipe:
+    """A recipe of points in the plane, with a checkpoint after each of two iterations."""
+    return replace(EVERY, model="rings", task="rings", method=method, iterations=2, sampling=Sampling(max_tokens=10))
+
+
+def test_with_a_flow_model(tmp_path: Path) -> None:
+    """Killed between the denoising steps of an iteration, and in a save. The checkpoint has the policy that sampled."""
+    straight = undisturbed(flow(diffusion_nft(group_size=4)), tmp_path)
+    assert b"models.old." in straight.files["checkpoints/000002/tensors.safetensors"]
+    second = [i for i, name in enumerate(straight.events) if name == "before sample"][1]
+    before = straight.events[:second].count("after a denoising step")
+    for number, death in enumerate((("after a denoising step", before + 5), ("half of tensors.safetensors", 2))):
+        killed_ends_as(straight, tmp_path / str(number), death)
+
+
+@pytest.mark.kill
+def test_with_a_flow_model_at_every_change_of_its_disk(tmp_path: Path) -> None:
+    """One kill after each kind of change, of pictures too, and one between the steps that train."""
+    straight = undisturbed(flow(flow_grpo(group_size=4)), tmp_path)
+    assert {"samples/000001.png", "samples/000002.png"} <= straight.files.keys()
+    tried = [point for point in points(straight.events, 0.6) if point[0] in straight.disk]
+    assert {"half of a sample's .png", "all of tensors.safetensors"} <= {name for name, _ in tried}
+    for number, death in enumerate([*tried, ("after step", 3), ("before a denoising step", 1)]):
+        killed_ends_as(straight, tmp_path / str(number), death)
 
 
 def test_while_the_next_iteration_is_sampled(tmp_path: Path) -> None:

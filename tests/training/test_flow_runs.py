@@ -15,7 +15,7 @@ from groupwise.config.user_code import Use
 from groupwise.data import BadData, Finish, Outcome, Prompt, Sample
 from groupwise.models import encode_action, find_model, picture_of, png, read_model, read_tokenizer, write_model
 from groupwise.models.flow.pictures import read_png
-from groupwise.report.rollouts import _picture as picture_in_report
+from groupwise.report.pictures import picture as picture_in_report
 from groupwise.tasks import Quilts, Rings, find_task
 from groupwise.training.build import build
 from groupwise.training.check import check
@@ -74,7 +74,8 @@ def test_pictures_are_in_the_samples_and_in_the_report(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (run / "samples" / "000001.jsonl").read_text().splitlines()]
     assert len(rows) == 32
     assert all(picture_in_report(row, sheet)["picture"].startswith("data:image/png") for row in rows)
-    assert picture_in_report(rows[0] | {"picture": {"box": [0, 0, "x"], "scale": 0}}, sheet) == {}
+    assert picture_in_report(rows[0] | {"picture": {"box": [0, 0, "x"], "scale": 0}, "points": 7}, sheet) == {}
+    assert [np.shape(row["points"]) for row in rows] == [(11, 2)] * 32
     page = (run / "report.html").read_text()
     assert "img-src data:;" in page and "data:image/png;base64," in page
     state = torch.linspace(-1, 1, 12).view(3, 2, 2).numpy()
@@ -107,7 +108,27 @@ def test_check_refuses_recipes_that_do_not_fit_a_flow_model(source: str | None, 
 
 
 def test_packaged_recipes_pass_the_check() -> None:
-    assert all(check(RECIPES / f"{name}.toml") == [] for name in ("rings", "quilts"))
+    assert all(check(RECIPES / f"{name}.toml") == [] for name in ("rings", "quilts", "glyphs"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, ""),
+        ({"minibatches": 4}, "a copy after every 2 steps, and an iteration has 4; set method.models.old.every to 4"),
+        ({"epochs": 2}, "every 2 steps, and an iteration has 4"),
+        ({"minibatches": 4, "models.old.every": 4}, ""),
+        ({"models.old.keep": 0.5}, "averages it; set method.models.old.keep to 0"),
+        ({"models.old": "InitialPolicy"}, "InitialPolicy() does not follow it; replace it by EMA(keep=0, every=2)"),
+        ({"filter": "mixed_scores"}, "fewer steps if the filter drops prompts"),
+    ],
+)
+def test_a_side_model_that_is_not_the_policy_that_sampled_is_named(fields: dict[str, Any], message: str) -> None:
+    notes: list[str] = []
+    overrides = [("method", '{ base = "diffusion_nft" }'), *((f"method.{k}", str(v)) for k, v in fields.items())]
+    assert check(RECIPES / "rings.toml", overrides, warn=notes.append) == []
+    notes = [note for note in notes if "the policy that sampled" in note]
+    assert [message in note for note in notes] == [True] * bool(message), notes
 
 
 def test_directories_of_flow_models(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ from groupwise.data.parts import name_of as name_of
 from groupwise.data.parts import needs as needs
 from groupwise.data.parts import notes as notes
 from groupwise.data.parts import one_per_sequence as one_per_sequence
+from groupwise.data.parts import sampled_by as sampled_by
 from groupwise.data.parts import weighs as weighs
 from groupwise.data.parts import with_fields as with_fields
 from groupwise.data.place import describe_error as describe_error

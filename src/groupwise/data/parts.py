@@ -7,7 +7,7 @@ from groupwise.data.batch import Batch
 from groupwise.data.measures import Measure
 from groupwise.data.sockets import Couples, Weighs
 
-__all__ = ["couples", "name_of", "needs", "notes", "one_per_sequence", "weighs", "with_fields"]
+__all__ = ["couples", "name_of", "needs", "notes", "one_per_sequence", "sampled_by", "weighs", "with_fields"]
 
 _COUPLES: tuple[Couples, ...] = ("token", "sequence", "group", "step")
 
@@ -31,6 +31,11 @@ def weighs(aggregate: Any) -> Weighs:
 def needs(part: Any) -> frozenset[Measure]:
     """The measures (such as reference log-probs) that a component and the components in its fields need."""
     return frozenset().union(*(getattr(p, "needs", frozenset()) for p in with_fields(part)))
+
+
+def sampled_by(part: Any) -> frozenset[str]:
+    """The side models that a component, or one in its fields, takes for the policy that generated the samples."""
+    return frozenset(filter(None, (getattr(p, "sampled_by", "") for p in with_fields(part))))
 
 
 def notes(part: Any, batch: Batch) -> dict[str, float]:

@@ -17,6 +17,7 @@ from groupwise.models.files import commit_of as commit_of
 from groupwise.models.files import find_model as find_model
 from groupwise.models.files import of_hub as of_hub
 from groupwise.models.files import remote_code as remote_code
+from groupwise.models.flow.actions import all_states as all_states
 from groupwise.models.flow.actions import decode_action as decode_action
 from groupwise.models.flow.actions import encode_action as encode_action
 from groupwise.models.flow.actions import final_state as final_state
@@ -39,6 +40,7 @@ from groupwise.models.flow.normals import normals as normals
 from groupwise.models.flow.pictures import Sheet as Sheet
 from groupwise.models.flow.pictures import picture_of as picture_of
 from groupwise.models.flow.pictures import png as png
+from groupwise.models.flow.pictures import points_of as points_of
 from groupwise.models.flow.policy import FlowPolicy as FlowPolicy
 from groupwise.models.flow.policy import log_density as log_density
 from groupwise.models.flow.velocity import FlowShape as FlowShape

@@ -33,6 +33,11 @@ class ImplicitPair:
     def needs(self) -> frozenset[Measure]:
         return frozenset({ImplicitError(self.beta, self.model), ImplicitError(-self.beta, self.model)})
 
+    @property
+    def sampled_by(self) -> str:
+        """The old velocity is that of the policy which generated the samples."""
+        return self.model
+
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         towards, away = (b[ImplicitError(beta, self.model)] for beta in (self.beta, -self.beta))
         return -self.scale / self.beta * (b.advantage * towards + (1 - b.advantage) * away)

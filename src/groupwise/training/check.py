@@ -71,9 +71,10 @@ from groupwise.runs.phases import KEY
 from groupwise.runs.trackers import OPENERS
 from groupwise.tasks import Each, Mixture
 from groupwise.training.build import Inputs, check_vocabulary, find_device
-from groupwise.training.check_flow import flow_errors
+from groupwise.training.check_flow import flow_errors, unfit_prompts
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
 from groupwise.training.loop import OLD_LOGP, compute_advantages
+from groupwise.training.sampling_policy import outdated_sampling_policy
 from groupwise.training.sources import (
     Templates,
     demonstrations_of,
@@ -283,6 +284,11 @@ def unreachable_bound(method: Method) -> list[str]:
     return [f"  note: Clip has no lower bound: low is {clip.low:g}, and a ratio is never below {1 - clip.low:g}"]
 
 
+def method_notes(recipe: Recipe) -> list[str]:
+    """Notes about a method whose settings are valid and probably not meant, for `check` and for the start of a run."""
+    return [*unreachable_bound(recipe.method), *outdated_sampling_policy(recipe.method), *untrained(recipe)]
+
+
 def untrained(recipe: Recipe) -> list[str]:
     """A note if `iterations` is 0: the run then does no reinforcement learning. Else no note."""
     if recipe.iterations:
@@ -414,7 +420,7 @@ def check_inputs(
     recipe = resolved(recipe)
     weights = fetch or not of_hub(recipe.model)
     errors = [*check_machine(recipe, use, warn, train=train), *(check_place(recipe) if train else ())]
-    for line in (*unreachable_bound(recipe.method), *untrained(recipe)) if train else ():
+    for line in method_notes(recipe) if train else ():
         warn(line)
     try:
         environment_of(recipe, use)
@@ -458,6 +464,7 @@ def check_inputs(
         if not any(isinstance(error, BadData) for error in errors):
             shape = read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
             check_sharding(recipe, shape)
+            errors += unfit_prompts(shape, all_problems(task))
             if train:
                 errors += flow_errors(recipe, shape)
             if train and isinstance(shape, Shape) and not any("lora" in error.what for error in errors):

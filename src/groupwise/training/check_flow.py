@@ -1,8 +1,10 @@
 """Checks that a recipe's method and settings fit its model: a flow model, or a language model."""
 
+from collections.abc import Iterable
+
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
-from groupwise.data import Usage
+from groupwise.data import Prompt, Usage
 from groupwise.methods.families import method_files
 from groupwise.models import FlowShape
 from groupwise.models.decoder import Sizes
@@ -16,7 +18,7 @@ def flow_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
         if denoise is None:
             return []
         what = f"the method denoises, and {recipe.model} is a language model: its tokens are words"
-        fix = "use a flow model: --model rings or quilts, or a method of another family: --method grpo"
+        fix = "use a flow model: --model rings, quilts or glyphs, or a method of another family: --method grpo"
         return [Usage(what, evidence=f"method.denoise is {denoise}", fix=fix)]
     errors = [
         Usage(f"{name} does not fit the flow model {recipe.model}", fix=fix)
@@ -36,6 +38,20 @@ def flow_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
         evidence = f"steps {denoise.first} to {denoise.end - 1} have noise, by method.denoise"
         errors.append(Usage(what, evidence=evidence, fix="take other steps in method.strategy, or set method.denoise"))
     return errors
+
+
+def unfit_prompts(shape: Sizes, prompts: Iterable[Prompt]) -> list[Usage]:
+    """An error if a prompt of a flow model has more or fewer words than the model takes, or tokens of steps."""
+    if not isinstance(shape, FlowShape):
+        return []
+    first = shape.vocabulary - shape.words
+    for prompt in prompts:
+        if len(prompt.context) != shape.places or min(prompt.context) < first:
+            words = f"{shape.places} word{'s' if shape.places > 1 else ''}"
+            what = f"a prompt of this flow model has {words} of its vocabulary, and no other tokens"
+            fix = "correct the prompt, or use a task that the model was made for"
+            return [Usage(what, evidence=f"problem {prompt.id}: {prompt.text[:80]!r}", fix=fix)]
+    return []
 
 
 def unfit_settings(recipe: Recipe) -> dict[str, tuple[bool, str]]:

@@ -30,6 +30,7 @@ from groupwise.tasks import (
     usual_template,
     usual_verifier,
 )
+from groupwise.training.made_up import made_up_states
 from groupwise.verifiers import find_verifier, grade_function
 
 Templates = Mapping[str, Template]
@@ -143,12 +144,13 @@ def _verifier(source: Source, task: Task, use: Use, recipe: Recipe) -> Verifier:
             f"{source.task} has no verifier",
             fix="add --verifier last_number, --verifier math, or --verifier my_file:grade with --use my_file.py",
         )
+    load = partial(grade_function, deadline=wall, made_up=partial(made_up_states, recipe))
     sandbox = partial(Sandbox, limits=Limits(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
     return find_verifier(
         name,
         task,
         sandbox,
-        load=lambda name: grade_function(use.find(name), deadline=wall, in_process=name.startswith(f"{MEMORY}:")),
+        load=lambda name: load(use.find(name), in_process=name.startswith(f"{MEMORY}:")),
         judges=use.judges,
         deadline=wall,
     )

@@ -5,18 +5,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from groupwise.data import Prompt, Sample, Usage
+from groupwise.models.flow.actions import all_states, final_state
 from groupwise.verifiers.other_signatures import refuse_others
 
 Kind = Literal["answer", "group", "bulk"]
 Item = tuple[Prompt, Sample]
 
-ANSWER = ("prompt", "answer", "gold", "row", "messages", "finish", "tokens")
+STATES = ("final_state", "trajectory")
+"""Names of parameters that are arrays: states of a flow model. For other models they are columns of the row."""
+ANSWER = ("prompt", "answer", "gold", "row", "messages", "finish", "tokens", *STATES)
 """Parameter names with a fixed meaning for one answer. Names in neither this nor `PLURAL` are columns of the row."""
-PLURAL = {"prompts": "prompt", "answers": "answer", "golds": "gold", "rows": "row", "finishes": "finish"}
+PLURAL = {
+    "prompts": "prompt", "answers": "answer", "golds": "gold", "rows": "row", "finishes": "finish",
+    "final_states": "final_state",
+}  # fmt: skip
 """Names of parameters that are lists with one value per answer, each with the name for a single value."""
+EACH = ("messages", "tokens", "trajectory")
+"""Names of parameters that are lists with one value per answer in functions that grade several answers."""
+SEVERAL = ("answers", "final_states")
+"""Names of list parameters that mark a function which grades several answers."""
 BULK = ("prompts", "golds", "rows")
-"""Names of list parameters that, together with `answers`, mark a function that grades answers of different problems."""
+"""Names of list parameters that, together with `SEVERAL`, mark a function that grades answers of different problems."""
 
 
 class MissingColumn(Exception):
@@ -27,7 +40,7 @@ class MissingColumn(Exception):
 class Parameters:
     """A grade function's parameters, which determine its kind: it grades one answer, a group, or many answers (bulk).
 
-    With `answers` a function grades a group; with `answers` and `prompts`, `golds` or `rows` it grades in bulk.
+    With `answers` or `final_states` a function grades a group; with `prompts`, `golds` or `rows` too, in bulk.
     `positional` are passed by position, `named` by name. `optional` have a default. `columns`: it takes `**columns`.
     """
 
@@ -58,9 +71,11 @@ class Parameters:
         columns = any(p.kind is p.VAR_KEYWORD for p in parameters)
         if not {*ANSWER, *PLURAL}.intersection(names):
             return cls._by_position(function, parameters)
-        kind: Kind = "answer" if "answers" not in names else "bulk" if set(BULK).intersection(names) else "group"
-        if mixed := set(names).intersection(("answer", "finish") if kind != "answer" else PLURAL):
-            _refuse(function, f"it takes {', '.join(sorted(mixed))}" + (" beside answers" if kind != "answer" else ""))
+        several_answers = [name for name in SEVERAL if name in names]
+        kind: Kind = "answer" if not several_answers else "bulk" if set(BULK).intersection(names) else "group"
+        if mixed := set(names).intersection(("answer", "finish", "final_state") if several_answers else PLURAL):
+            beside = f" beside {several_answers[0]}" if several_answers else ""
+            _refuse(function, f"it takes {', '.join(sorted(mixed))}{beside}")
         return cls(
             kind,
             tuple(p.name for p in several if p.kind is p.POSITIONAL_ONLY),
@@ -81,6 +96,11 @@ class Parameters:
         return cls()
 
     @property
+    def reads_states(self) -> bool:
+        """Whether the function may ask for states of a flow model."""
+        return not {*STATES, "final_states"}.isdisjoint((*self.positional, *self.named))
+
+    @property
     def many(self) -> bool:
         """Whether the function returns a list, with one grade per answer."""
         return self.kind != "answer"
@@ -96,12 +116,13 @@ class Parameters:
 
     def _has(self, name: str, items: Sequence[Item]) -> bool:
         """Whether to pass this parameter: always, unless it has a default and a data row lacks its column."""
-        known = name in ANSWER or name in PLURAL or all(name in prompt.row for prompt, _ in items)
-        return known or name not in self.optional
+        known = name not in STATES and (name in ANSWER or name in PLURAL)
+        given = known or all(name in prompt.row or _state(name, sample) is not None for prompt, sample in items)
+        return given or name not in self.optional
 
     def _value(self, name: str, items: Sequence[Item]) -> Any:
         values = [_value_of(PLURAL.get(name, name), *item) for item in items]
-        if self.kind == "bulk" or (self.many and (name in PLURAL or name in ("messages", "tokens"))):
+        if self.kind == "bulk" or (self.many and (name in PLURAL or name in EACH)):
             return values
         return values[0]
 
@@ -137,6 +158,18 @@ def _value_of(name: str, prompt: Prompt, sample: Sample) -> Any:
             return None if sample.finish is None else sample.finish.name
         case "tokens":
             return list(sample.tokens)
+    if (state := _state(name, sample)) is not None:
+        return state
     if name not in prompt.row:
-        raise MissingColumn(f"the grader's parameter {name} is no column of the row, which has {', '.join(prompt.row)}")
+        only = "; only flow models have states" if name in STATES else ""
+        columns = f"the row, which has {', '.join(prompt.row)}{only}"
+        raise MissingColumn(f"the grader's parameter {name} is no column of {columns}")
     return prompt.row[name]
+
+
+def _state(name: str, sample: Sample) -> NDArray[np.float32] | None:
+    """A copy of the states that a parameter asks for; None for other parameters, and for samples without states."""
+    if name not in STATES:
+        return None
+    array = final_state(sample.path) if name == "final_state" else all_states(sample.path)
+    return None if array is None else array.copy()

@@ -27,24 +27,35 @@ CLOSE = 1e-6
 """The allowed difference between an answer's scores in bulk and alone; relative if the score alone is above 1."""
 
 
+def made_up_texts() -> list[Sample]:
+    """Made-up answers of a language model."""
+    return [Sample(context=(), stream=(0,), text=text, finish=Finish.stop) for text in MADE_UP]
+
+
 def grade_function(
-    function: Callable[..., Any], *, deadline: float = 10.0, workers: int = 2, in_process: bool = False
+    function: Callable[..., Any],
+    *,
+    deadline: float = 10.0,
+    workers: int = 2,
+    in_process: bool = False,
+    made_up: Callable[[], Sequence[Sample]] = made_up_texts,
 ) -> Verifier:
     """Make a verifier from a user's function. Each grade that it returns is a bool, a number or a `Verdict`.
 
-    The function asks for its arguments by name: `prompt`, `answer`, `gold`, `row`, `messages`, `finish`, `tokens` and
-    columns of the data row. A function of `answers` grades a group, one of `prompts` and `answers` grades in bulk; both
-    return a list (docs/verifiers.md). A number is a score: the answer is neither correct nor wrong, unless the recipe
-    has a `threshold`. An exception, a number that is not finite, any other value, and a call that takes more than
-    `deadline` seconds are unverifiable, with a cause. A plain function runs in worker processes, which are killed at
-    the deadline and replaced, so define it at the top level of a file. An `async` function runs in the event loop and
-    must not block (docs/runs.md); only its trial call runs in a worker process. With `in_process` any callable will do;
-    a plain one runs in a thread, without deadline. `WorkerLost` if a file does not load in a minute, or if eight
-    deadlines in a row are missed.
+    The function asks for its arguments by name: `prompt`, `answer`, `gold`, `row`, `messages`, `finish`, `tokens`,
+    columns of the data row, and for a flow model `final_state` and `trajectory`, which are arrays. A function of
+    `answers` or `final_states` grades a group, one of `prompts` too grades in bulk; both return a list
+    (docs/verifiers.md). A number is a score: the answer is neither correct nor wrong, unless the recipe has a
+    `threshold`. An exception, a number that is not finite, any other value, and a call that takes more than `deadline`
+    seconds are unverifiable, with a cause. A plain function runs in worker processes, which are killed at the deadline
+    and replaced, so define it at the top level of a file. An `async` function runs in the event loop and must not block
+    (docs/runs.md); only its trial call runs in a worker process. With `in_process` any callable will do; a plain one
+    runs in a thread, without deadline. `made_up` gives answers to try the function on, which for a function of states
+    have states. `WorkerLost` if a file does not load in a minute, or if eight deadlines in a row are missed.
     """
     parameters, name = Parameters.of(function), getattr(function, "__qualname__", "<no name>")
     call = _call_in_process(function, deadline) if in_process else _call_of(function, name, deadline, workers)
-    verifier = FunctionVerifier(call, parameters, name)
+    verifier = FunctionVerifier(call, parameters, name, made_up if parameters.reads_states else made_up_texts)
     if parameters.kind != "bulk":
         return verifier
     limits = {limit: getattr(function, limit) for limit in ("most", "wait") if hasattr(function, limit)}
@@ -179,8 +190,11 @@ class FunctionVerifier:
 
     keeps_time = True
 
-    def __init__(self, call: Call, parameters: Parameters, name: str) -> None:
+    def __init__(
+        self, call: Call, parameters: Parameters, name: str, made_up: Callable[[], Sequence[Sample]] = made_up_texts
+    ) -> None:
         self.call, self.parameters, self.name, self.close = call, parameters, name, call.close
+        self._made_up = made_up
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         return (await self.grade([(prompt, sample)]))[0]
@@ -206,13 +220,13 @@ class FunctionVerifier:
 
         An `async` function of the calling program is not called.
         """
-        items = [(prompt, _made_up(text)) for prompt, text in zip(cycle(prompts), MADE_UP)]
+        items = list(zip(cycle(prompts), self._made_up()))
         if not items:
             return
         alone = self._trial(items if self.parameters.kind == "group" else items[:1])
         if self.parameters.kind == "bulk" and alone:
             alone += [verdict for item in items[1:] for verdict in self._trial([item])]
-            self._compare(alone, self._trial(items))
+            self._compare(items, alone, self._trial(items))
 
     def _trial(self, items: Sequence[Item]) -> list[Verdict]:
         try:
@@ -221,26 +235,26 @@ class FunctionVerifier:
         except (MissingColumn, NoGrade) as error:
             self.close()
             what = f"the grade function {self.name} gives no grade for a made-up answer"
-            evidence = f"{error}\nthe answer was {items[0][1].text!r}"
-            fix = "correct the function: an answer may be any text"
+            answer, fix = repr(items[0][1].text), "correct the function: an answer may be any text"
+            if items[0][1].path:
+                answer, fix = "a state of zeros", "correct the function: a state may be any array of its shape"
+            evidence = f"{error}\nthe answer was {answer}"
+            if isinstance(error, MissingColumn):
+                fix = "name a column of the row, or give the parameter a default value"
             if LATE in str(error):
                 fix = "import modules at the top of its file, or give it more time: --machine.verdict_deadline 60"
             raise Usage(what, evidence=evidence, fix=fix) from None
 
-    def _compare(self, alone: Sequence[Verdict], together: Sequence[Verdict]) -> None:
-        for text, a, b in zip(MADE_UP, alone, together, strict=True):
+    def _compare(self, items: Sequence[Item], alone: Sequence[Verdict], together: Sequence[Verdict]) -> None:
+        for item, a, b in zip(items, alone, together, strict=True):
             if a.outcome is not b.outcome or abs(a.value - b.value) > CLOSE * max(1.0, abs(a.value)):
                 self.close()
                 raise Usage(
                     f"the bulk grader {self.name} grades an answer differently when others are in the call",
-                    evidence=f"{text!r}: {_grade(a)} alone, {_grade(b)} with {len(alone) - 1} others",
+                    evidence=f"{item[1].text!r}: {_grade(a)} alone, {_grade(b)} with {len(alone) - 1} others",
                     fix="grade each answer without regard to the others; to compare the answers of a group, "
                     "write def grade(prompt, answers)",
                 )
-
-
-def _made_up(text: str) -> Sample:
-    return Sample(context=(), stream=(0,), text=text, finish=Finish.stop)
 
 
 def _grade(verdict: Verdict) -> str:

@@ -6,13 +6,17 @@ import signal
 import socket
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from threading import Lock
 from time import monotonic
 from typing import Any
+
+import numpy as np
 
 from groupwise.data import Outcome, Usage, Verdict, WorkerLost
 from groupwise.data.verdicts import as_verdict, unverifiable
@@ -56,10 +60,18 @@ class WorkerSpec:
         bare: bool = False,
     ) -> None:
         self.name, self.cpu, self.bare = f"{file}:{function}", cpu, bare
+        self.array_key = token_hex(8)  # no row of a data set can contain it
         source = Path(file).read_text(encoding="utf-8")
         path = str(Path(file).parent) if local_imports else ""
         self.message = {"file": file, "module": Path(file).stem, "function": function, "source": source, "path": path}
-        self.message |= {"cpu": cpu, "memory": memory}
+        self.message |= {"cpu": cpu, "memory": memory, "array": self.array_key}
+
+    def encode(self, value: Any) -> dict[str, Any]:
+        """An array as a JSON object, which `worker.py` decodes. TypeError for any other value."""
+        if not isinstance(value, np.ndarray):
+            raise TypeError(f"a {type(value).__name__} cannot be sent to a worker")
+        data = b64encode(np.ascontiguousarray(value, "<f4").tobytes()).decode()
+        return {self.array_key: data, "shape": value.shape}
 
     @property
     def environment(self) -> dict[str, str] | None:
@@ -175,7 +187,7 @@ class Worker(WorkerProcess):
     def request(self, message: Any, seconds: float) -> dict[str, Any]:
         """Sends one JSON line and returns the reply. Any exception, such as TimeoutError, ends the process."""
         assert self.socket is not None, "start() comes before request()"
-        line = json.dumps(message).encode() + b"\n"
+        line = json.dumps(message, default=self.spec.encode).encode() + b"\n"
         until = monotonic() + seconds
         try:
             self.socket.settimeout(seconds)

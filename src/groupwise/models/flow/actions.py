@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["decode_action", "encode_action", "final_state"]
+__all__ = ["all_states", "decode_action", "encode_action", "final_state"]
 
 HEADER = b"flow"
 Arrays = NDArray[np.float32]
@@ -43,3 +43,16 @@ def final_state(path: Sequence[bytes]) -> Arrays | None:
     if not path or not path[-1].startswith(HEADER):
         return None
     return decode_action(path[-1])[1]
+
+
+def all_states(path: Sequence[bytes]) -> Arrays | None:
+    """The states of a path, [steps + 1, *state]: the first noise, and the state after each step. None as above.
+
+    >>> noise, middle, data = (np.full(2, x, "f4") for x in (2, 1, 0))
+    >>> all_states([encode_action(noise, middle, middle), encode_action(middle, data, data)]).tolist()
+    [[2.0, 2.0], [1.0, 1.0], [0.0, 0.0]]
+    """
+    if final_state(path) is None:
+        return None
+    actions = [decode_action(action) for action in path]
+    return np.stack([actions[0][0], *(action[1] for action in actions)])

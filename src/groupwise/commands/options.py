@@ -10,6 +10,7 @@ fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` expl
   (top)             model task also held_out template system template_arguments verifier threshold environment method
                     prompts iterations seed max_unverifiable sinks
   lora              rank alpha targets
+  pipeline          guidance size
   warm_start        demonstrations columns steps per_step optimizer save_every drop_thoughts thought
   warm_start.columns prompt answer
   warm_start.optimizer lr betas eps weight_decay clip warmup decay

@@ -6,15 +6,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from groupwise.commands.plan_table import plan_lines
+from groupwise.commands.plan_table import pipeline_plan_lines, plan_lines
 from groupwise.config.defaults import starting_point
 from groupwise.config.packaged import given_recipe
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_recipe
 from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.data import Storage, Usage, all_problems, visible
-from groupwise.models import find_model
-from groupwise.planning.machines import read_machines
+from groupwise.models import base_directory, find_model, is_pipeline
+from groupwise.planning.machines import Machines, on_machines, read_machines
+from groupwise.planning.pipelines import pipeline_memory
 from groupwise.planning.plan import Plan, plan_run
 from groupwise.planning.shapes import planned_shape
 from groupwise.planning.timeline import timeline_svg
@@ -37,7 +38,10 @@ def plan(
     use, given = load_use(allowed), read_machines(machines)
     start = starting_point(given_recipe(file, recipe_name), overrides)
     recipe = read_recipe(start.source, start.fields, use)
-    shape = planned_shape(find_model(recipe.model, weights=False))
+    directory = find_model(recipe.model, weights=False)
+    if is_pipeline(base_directory(directory)):
+        return plan_of_pipeline(on_machines(recipe, given), directory, given, svg=svg, as_json=as_json)
+    shape = planned_shape(directory)
     planned = plan_run(recipe, shape, given, given.lengths.prompt or longest_prompt(recipe, use))
     if svg and planned.trials:
         write_svg(planned, Path(svg))
@@ -46,6 +50,20 @@ def plan(
     else:
         print(visible("\n".join(plan_lines(planned)), lines=True))
     return 0 if planned.trials else Usage.code
+
+
+def plan_of_pipeline(recipe: Recipe, directory: Path, machines: Machines, *, svg: str, as_json: bool) -> int:
+    """Print the memory of a run with a pipeline, which one device does alone. Its seconds are not modelled."""
+    if svg:
+        raise Usage("the seconds of a pipeline's run are not modelled: there is no timeline", fix="leave out --svg")
+    memory = pipeline_memory(recipe, directory)
+    fits = memory.peak <= machines.memory
+    if as_json:
+        parts = {phase: dict(memory.during(phase).parts) for phase in memory.phases}
+        print(json.dumps({"weights": memory.total, "peak": memory.peak, "memory": parts, "fits": fits}, indent=1))
+    else:
+        print(visible("\n".join(pipeline_plan_lines(recipe, memory, machines)), lines=True))
+    return 0 if fits else Usage.code
 
 
 def longest_prompt(recipe: Recipe, use: Use) -> int:

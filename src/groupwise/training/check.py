@@ -48,6 +48,7 @@ from groupwise.learner.auxiliary import Forwarded, Forwards
 from groupwise.learner.forward import States
 from groupwise.methods import Method, Now
 from groupwise.models import (
+    PipelineShape,
     Shape,
     Tokenizer,
     base_directory,
@@ -65,6 +66,7 @@ from groupwise.models import (
 from groupwise.models.decoder import Sizes
 from groupwise.objective import Clip, Clips, Unclipped
 from groupwise.planning.memory import GIB, host_memory, plan_line, rank_memories, refuse_beyond
+from groupwise.planning.pipelines import pipeline_memory, pipeline_plan_line
 from groupwise.rollout import Native, check_columns
 from groupwise.runs.checkpoints import plain_json
 from groupwise.runs.phases import KEY
@@ -469,6 +471,8 @@ def check_inputs(
                 errors += flow_errors(recipe, shape)
             if train and isinstance(shape, Shape) and not any("lora" in error.what for error in errors):
                 warn(check_memory(recipe, shape, max(len(prompt.context) for prompt in all_problems(task))))
+            if train and isinstance(shape, PipelineShape) and not errors:
+                warn(check_pipeline_memory(recipe, directory))
         if isinstance(recipe.engine, Native) and longest > recipe.engine.cache_tokens:
             what = f"engine.cache_tokens is {recipe.engine.cache_tokens}: the longest request does not fit"
             raise Usage(what, fix=f"use --engine.cache_tokens {longest} or more")
@@ -543,6 +547,13 @@ def check_memory(recipe: Recipe, shape: Shape, context: int) -> str:
         return f"{plan_line(recipe, first)} in rank 0, {others[0].peak / GIB:.1f} GiB in each other rank"
     refuse_beyond(first, available // ranks, f"each of {ranks} ranks")
     return f"{plan_line(recipe, first)} in each of {ranks} processes"
+
+
+def check_pipeline_memory(recipe: Recipe, directory: Path) -> str:
+    """The memory that a run of a pipeline needs, as one line for the user. `Usage` if it is more than there is."""
+    memory = pipeline_memory(recipe, directory)
+    refuse_beyond(memory, *available_memory(recipe.machine))
+    return pipeline_plan_line(recipe, memory)
 
 
 def available_memory(machine: Machine) -> tuple[int, str]:

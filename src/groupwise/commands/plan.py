@@ -14,10 +14,13 @@ from groupwise.config.text import read_recipe
 from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.data import Storage, Usage, all_problems, visible
 from groupwise.models import find_model
-from groupwise.planning.machines import read_machines
+from groupwise.planning.machines import Machines, read_machines
+from groupwise.planning.measured import calibrated
 from groupwise.planning.plan import Plan, plan_run
 from groupwise.planning.shapes import planned_shape
 from groupwise.planning.timeline import timeline_svg
+from groupwise.report.report import existing_run
+from groupwise.runs.layout import RunLayout
 from groupwise.training.build import read_inputs
 
 
@@ -28,13 +31,19 @@ def plan(
     *,
     recipe_name: str | None,
     machines: str,
+    rates: str,
     svg: str,
     as_json: bool,
 ) -> int:
-    """Print the plan of a recipe on the machines of a file. Returns 2 if it does not fit in their memory, else 0."""
+    """Print the plan of a recipe on the machines of a file. Returns 2 if it does not fit in their memory, else 0.
+
+    `rates` is a finished run by whose seconds the plan's are calibrated.
+    """
     if not machines:
         raise Usage("plan needs a machine file", fix="add --machines FILE.toml; groupwise plan --help shows one")
     use, given = load_use(allowed), read_machines(machines)
+    if rates:
+        given = with_rates_of(rates, given, use)
     start = starting_point(given_recipe(file, recipe_name), overrides)
     recipe = read_recipe(start.source, start.fields, use)
     shape = planned_shape(find_model(recipe.model, weights=False))
@@ -46,6 +55,14 @@ def plan(
     else:
         print(visible("\n".join(plan_lines(planned)), lines=True))
     return 0 if planned.trials else Usage.code
+
+
+def with_rates_of(run: str, machines: Machines, use: Use) -> Machines:
+    """The machines, calibrated by the seconds of a finished run."""
+    directory = existing_run(run)
+    recipe = read_recipe(RunLayout(directory).recipe, (), use)
+    shape = planned_shape(find_model(recipe.model, weights=False))
+    return calibrated(machines, directory, recipe, shape, longest_prompt(recipe, use))
 
 
 def longest_prompt(recipe: Recipe, use: Use) -> int:

@@ -89,7 +89,7 @@ def test_an_engine_uses_new_weights_at_once_and_holds_no_blocks_when_idle() -> N
 
 
 def test_an_engine_frees_its_blocks_before_it_loads_new_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weights of a file come on top of its own: together with blocks they would be the engine's peak."""
+    """The old weights, those of the file and the blocks would be the engine's peak."""
     model = large(True)
     e = engine(model, rows=2)
     held: list[int] = []

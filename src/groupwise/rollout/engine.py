@@ -81,7 +81,7 @@ class NativeEngine:
         drop_blocks(self._model)
         self._prefixes.clear()
         self._rows.sequences.cache.clear()
-        return_freed_memory()  # the weights of a file come on top of it
+        return_freed_memory()  # before the weights of a file are read
         load_weights(self._decoder, weights)
         self.version = version
 

@@ -20,7 +20,7 @@ from studies.pages import RESULTS, read_exact, store_exact, written
 from studies.study import SEEDS, Study
 
 HOME = Path(__file__).parents[1]
-NAMES = ("length_bias", "clip_fraction", "r1_zero", "dynamic_sampling", "divisors")
+NAMES = ("length_bias", "clip_fraction", "r1_zero", "dynamic_sampling", "divisors", "pass_at_k", "ladder")
 """The studies, in the order in which `make studies` runs them."""
 
 

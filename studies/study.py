@@ -64,8 +64,12 @@ class Estimate:
 
     @property
     def brief(self) -> str:
-        """The mean with the interval, in two digits after the point at most, for a sentence."""
-        return "{} ({} to {})".format(*(f"{x:.{2 * (abs(x) < 10)}f}" for x in (self.mean, *self.interval)))
+        """The mean with the interval, in two digits after the point at most, for a sentence.
+
+        >>> Estimate((-0.001, 0.001, -0.001)).brief
+        '0.00 (0.00 to 0.00)'
+        """
+        return "{} ({} to {})".format(*(f"{x:z.{2 * (abs(x) < 10)}f}" for x in (self.mean, *self.interval)))
 
     def minus(self, other: "Estimate") -> "Estimate":
         """The difference within each seed."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.certificates.studies import Trial, TrialResult, is_stale
+from groupwise.config.recipe import Recipe
 from groupwise.evaluation.interval import mean_interval
 
 SEEDS = range(5)
@@ -119,7 +120,7 @@ class Study:
     `parts` are comparisons by name, each with its arms; `exact` computes numbers that need no run. `blocks` returns the
     generated texts of the page by name, that of a part under its name. `rows` are the numbers of the figure, with their
     head. `draw` draws it onto the panels of a figure; `alt` is its alternative text. `excerpts` are other pages that
-    show a block. The first part is needed for all of them.
+    show a block. The first part is needed for all of them. `base` makes the model `@base` of a seed.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Study:
     panels: int = 1
     exact: Callable[[], Exact] = dict
     excerpts: tuple[str, ...] = ()
+    base: Callable[[int, Path], Recipe] | None = None
 
     def trials(self, seeds: Iterable[int], parts: Iterable[str] = ()) -> dict[Trial, set[str]]:
         """The runs of some parts, or of all, in order, each once, with the metrics that are stored."""

@@ -16,12 +16,13 @@ from benchmarks.atlas.running import run_all
 from groupwise.certificates.studies import TrialResult, read_results
 from groupwise.data import MissingRequirement
 from studies.figures import need_matplotlib, new_figure, write_svg
-from studies.pages import RESULTS, read_exact, store_exact, written
+from studies.pages import RESULTS, filled, read_exact, store_exact, total_cost, written
 from studies.study import SEEDS, Study
 
 HOME = Path(__file__).parents[1]
 NAMES = ("length_bias", "clip_fraction", "r1_zero", "dynamic_sampling", "divisors", "pass_at_k", "ladder", "moe")
 """The studies, in the order in which `make studies` runs them."""
+COST_PAGE = "README.md"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             store_exact(study.name, study.exact(), HOME)
             complete &= run(study, a.seeds, a.part, until)
         write(study, HOME)
+    write_cost(HOME)
     return int(not complete)
 
 
@@ -85,6 +87,12 @@ def write(study: Study, home: Path) -> None:
         figure, panels = new_figure(study.panels)
         study.draw(panels, measured, read_exact(home).get(study.name, {}))
         write_svg(figure, study.alt, study.svg(home))
+
+
+def write_cost(home: Path) -> None:
+    """Write the cost of all studies into the page that has the mark `studies_cost`."""
+    path, sentence = home / COST_PAGE, total_cost(map(find_study, NAMES), read_results(home / RESULTS))
+    path.write_text(filled(path.read_text(encoding="utf-8"), {"studies_cost": sentence}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ from studies.mixtures import mixture
 from studies.study import NO_KL, Arm, Estimate, Exact, Measured, Study, cost, table
 
 RIGHT, CHANGED, CLIPPED = "outcome/correct", "routing/changed", "clip_ratio/region_mean"
-LAST = 40
+LAST = 20
 RATES = ("5e-5", "1e-4", "2e-4")
 BASE = ("model = @base", f"iterations = {LAST}", "prompts = 16", "method.group_size = 16", "method.minibatches = 16",
-        "optimizer.decay = constant")  # fmt: skip
+        "optimizer.decay = constant", "evaluate.problems = 16")  # fmt: skip
 TOKEN = (NO_KL, "method.objective.surrogate.low = 0.2", "method.objective.surrogate.high = 0.27")
 METHODS = {
     "grpo": ("GRPO", TOKEN),

@@ -96,10 +96,11 @@ def test_equal_tokens_count_all_generated_tokens() -> None:
 
 
 def test_the_ladder_ends_with_dapo_and_each_rung_adds_its_technique() -> None:
-    methods = [trial.recipe().method for trial in ladder.STUDY.trials([0])]
-    assert methods[-1] == replace(dapo(minibatches=8), mask=(complete,))
-    plain = replace(dapo(minibatches=8).objective, surrogate=replace(methods[-1].objective.surrogate, high=0.2))
-    assert methods[0].objective == replace(plain, aggregate=sequence_mean) and not methods[0].mask
+    methods, whole = [trial.recipe().method for trial in ladder.STUDY.trials([0])], dapo(group_size=8, minibatches=4)
+    assert methods[-1] == replace(whole, mask=(complete,))
+    surrogate = replace(whole.objective.surrogate, high=0.2)
+    plain = replace(whole.objective, surrogate=surrogate, aggregate=sequence_mean)
+    assert methods[0].objective == plain and not methods[0].mask
     mixed = [method.filter.__name__ for method in methods]
     assert mixed == ["everything"] * 5 + ["mixed_outcomes"] and [len(method.shaping) for method in methods] == [
         1, 1, 1, 2, 2, 2,

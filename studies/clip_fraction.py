@@ -60,9 +60,9 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     return {
         "rates": f"{table(head, rows)}\n\n{cost(m)}",
         "clip_fraction": (
-            f"- [Clip fraction](docs/studies/clip-fraction.md): at a learning rate of 1e-4 GSPO clips "
-            f"{percent(clipped[1])} of the tokens, GRPO {percent(clipped[0])}; the share of right answers at the end "
-            f"differs by {right[1].minus(right[0]).brief}."
+            f"- [Clip fraction](docs/studies/clip-fraction.md): at a learning rate of 1e-4 GSPO clips a share "
+            f"of {clipped[1]} of the tokens, GRPO {clipped[0]}; the share of right answers at the end differs by "
+            f"{right[1].minus(right[0]).brief}."
         ),
     }
 

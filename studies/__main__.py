@@ -20,7 +20,17 @@ from studies.pages import RESULTS, filled, read_exact, store_exact, total_cost, 
 from studies.study import SEEDS, Study
 
 HOME = Path(__file__).parents[1]
-NAMES = ("length_bias", "clip_fraction", "r1_zero", "dynamic_sampling", "divisors", "pass_at_k", "ladder", "moe")
+NAMES = (
+    "length_bias",
+    "clip_fraction",
+    "r1_zero",
+    "dynamic_sampling",
+    "divisors",
+    "pass_at_k",
+    "ladder",
+    "clip_higher",
+    "moe",
+)
 """The studies, in the order in which `make studies` runs them."""
 COST_PAGE = "README.md"
 

@@ -87,11 +87,16 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
             values = [m.mean(f"{method} {rate}", metric, first, LAST).values for rate in RATES]
             for at, xs in enumerate(values):
                 axes.scatter(
-                    [at + 0.12 * i] * len(xs), xs, s=16, color=COLOURS[i], label=None if at else method.upper()
+                    [at + 0.12 * i] * len(xs),
+                    xs,
+                    s=16,
+                    zorder=3,
+                    color=COLOURS[i],
+                    label=None if at else method.upper(),
                 )
         axes.set(title=title, xlabel="learning rate", xticks=range(len(RATES)), xticklabels=RATES)
     panels[0].set_yscale("symlog", linthresh=1e-4)
-    panels[0].set_ylim(bottom=0)
+    panels[0].set_ylim(0, 1)
     panels[0].legend(loc="upper left")
 
 

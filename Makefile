@@ -69,7 +69,7 @@ bench: $(VENV)/bench  ## Groupwise and TRL on equal work, (a) to (e), in about 1
 	$(BIN)/python -m benchmarks.trl_comparison --write
 
 bench-full: $(VENV)/bench  ## all of benchmarks/RESULTS.md
-	$(BIN)/python -m benchmarks.trl_comparison sweep a b c d e g frugal two growth curves --write
+	$(BIN)/python -m benchmarks.trl_comparison sweep a b c d e g h frugal two growth curves --write
 
 $(VENV)/base: pyproject.toml constraints.txt
 	@echo "installing into $(VENV), once; torch is large"

@@ -48,6 +48,7 @@ ALLOWED = {
     ): "a file of the package, by the table of its room",
     ("tasks/hinted_sums.py", "PROMPT_FORMS[form].format(prompt=problem, **values)"): "literal templates of the package",
     ("runs/trackers.py", "importlib.import_module(module)"): "the package of a sink",
+    ("models/transformers_files.py", "import_module(f'{library}.utils.logging')"): "of transformers or diffusers",
     ("report/warnings.py", "description.format(bound=bound)"): "a literal template of the package",
     ("verifiers/llm_judge.py", "PROMPT.format(fence=fence, **texts)"): "a literal template",
 }

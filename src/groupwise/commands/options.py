@@ -10,6 +10,7 @@ fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` expl
   (top)             model task also held_out template system template_arguments verifier threshold environment method
                     prompts iterations seed max_unverifiable sinks
   lora              rank alpha targets
+  pipeline          guidance size
   warm_start        demonstrations columns steps per_step optimizer save_every drop_thoughts thought
   warm_start.columns prompt answer
   warm_start.optimizer lr betas eps weight_decay clip warmup decay
@@ -387,6 +388,7 @@ COMMANDS = (
         (
             NAMED,
             option("--machines", default="", metavar="FILE.toml", help="number, memory and rates of the devices"),
+            option("--rates", default="", metavar="RUN", help="calibrate the seconds by a finished run on one device"),
             option("--svg", default="", metavar="FILE.svg", help="write the timeline of two iterations as an image"),
             JSON, USE, UNSAFE, TRUST,
         ),

@@ -3,8 +3,11 @@
 from collections.abc import Iterator, Mapping
 
 from groupwise.commands.table import aligned
+from groupwise.config.recipe import Recipe
 from groupwise.planning.fitting import cached_tokens_that_fit, largest_microbatch
-from groupwise.planning.memory import GIB, Memory
+from groupwise.planning.machines import Machines
+from groupwise.planning.memory import FIXES, GIB, Memory
+from groupwise.planning.pipelines import pipeline_plan_line
 from groupwise.planning.plan import Plan
 from groupwise.planning.splits import Placement, Trial
 from groupwise.planning.timeline import timeline_text
@@ -52,16 +55,40 @@ def heading(planned: Plan) -> list[str]:
 def peaks(planned: Plan, placement: Placement) -> Iterator[tuple[str, Memory]]:
     """The memory of a placement's processes while they sample, and in the largest phase of learning, with labels."""
     for memory in planned.memories(placement).values():
-        learning = {name: parts for name, parts in memory.phases.items() if name != "sampling"}
-        largest = max(learning, key=lambda name: sum(learning[name].values()), default="")
-        for phase in ("sampling", largest):
-            if phase in memory.phases:
-                yield f"{placement.label}: {phase}", memory.during(phase)
+        yield from peaks_of(placement.label, memory)
+
+
+def peaks_of(label: str, memory: Memory) -> Iterator[tuple[str, Memory]]:
+    """The memory of a process while it samples, and in the largest phase of learning, with labels."""
+    learning = {name: parts for name, parts in memory.phases.items() if name != "sampling"}
+    largest = max(learning, key=lambda name: sum(learning[name].values()), default="")
+    for phase in ("sampling", largest):
+        if phase in memory.phases:
+            yield f"{label}: {phase}", memory.during(phase)
 
 
 def memory_table(planned: Plan) -> list[str]:
     """The memory of each kind of process: a row for sampling, and one for the largest phase of learning."""
-    memories = dict(item for placement in planned.placements for item in peaks(planned, placement))
+    return uses_table(dict(item for placement in planned.placements for item in peaks(planned, placement)))
+
+
+def pipeline_plan_lines(recipe: Recipe, memory: Memory, machines: Machines) -> list[str]:
+    """The memory of a run with a pipeline of diffusers, as lines of text."""
+    fix = FIXES[max(memory.parts, key=lambda name: memory.parts[name])]
+    needed = f"{memory.peak / GIB:,.1f} GiB of {machines.memory_gib:g} GiB"
+    return [
+        f"{machines.name}, {machines.memory_gib:g} GiB; {recipe.machine.dtype}; one device samples and learns",
+        pipeline_plan_line(recipe, memory),
+        "predicted, not measured; seconds are not modelled for pipelines",
+        "",
+        *uses_table(dict(peaks_of("a device", memory))),
+        "",
+        f"it fits: {needed}" if memory.peak <= machines.memory else f"it does not fit: {needed}; {fix}",
+    ]
+
+
+def uses_table(memories: Mapping[str, Memory]) -> list[str]:
+    """A row for each memory, and a column for each use."""
     used = [c for c, uses in COLUMNS.items() if any(m.parts.get(use) for m in memories.values() for use in uses)]
     rows = [
         [label, *(gib(sum(memory.parts.get(use, 0) for use in COLUMNS[c])) for c in used), gib(memory.peak)]

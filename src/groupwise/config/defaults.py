@@ -12,7 +12,7 @@ from groupwise.config.phases import read_phases
 from groupwise.config.text import DEFAULT
 from groupwise.config.toml import CommandText, override_value, read_toml, set_path, set_paths
 from groupwise.data import GroupwiseError, Sampling
-from groupwise.models import base_directory, find_model, outline, read_shape
+from groupwise.models import LORA_TARGETS, base_directory, find_model, is_pipeline, outline, read_shape
 from groupwise.runs.phases import KEY, trained_model
 
 METHOD: str = read_toml(DEFAULT)["method"]["base"]
@@ -20,7 +20,7 @@ LEARNING_RATES = ((10_000_000, 2e-4), (1_000_000_000, 1e-5), (math.inf, 1e-6))
 """Default learning rates of full training, as (limit, rate): a rate is for models with fewer weights than the limit."""
 LORA_FACTOR = 10
 """The default learning rate of a LoRA adapter, as a multiple of the one of full training."""
-LR, BUDGET, DTYPE = "optimizer.lr", "sampling.max_tokens", "machine.dtype"
+LR, BUDGET, DTYPE, TARGETS = "optimizer.lr", "sampling.max_tokens", "machine.dtype", "lora.targets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +99,10 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 def model_defaults(data: Mapping[str, Any], *, trust_remote_code: bool, rate: bool) -> tuple[dict[str, Any], list[str]]:
     """The defaults for a recipe's model (answer length, learning rate), and a reason for each, as text.
 
-    They are the budget of an answer and, with `rate`, the learning rate. A field that the tables set has none.
+    They are the budget of an answer, the targets of an adapter of a pipeline and, with `rate`, the learning rate. A
+    field that the tables set has none.
     """
-    wanted = [name for name in (LR, BUDGET) if not is_set(data, name) and (rate or name != LR)]
+    wanted = [name for name in (LR, BUDGET, TARGETS) if not is_set(data, name) and (rate or name != LR)]
     defaults: dict[str, Any] = {}
     reasons: list[str] = []
     if not wanted:
@@ -117,6 +118,9 @@ def model_defaults(data: Mapping[str, Any], *, trust_remote_code: bool, rate: bo
         if BUDGET in wanted and positions // 2 < Sampling().max_tokens:
             defaults[BUDGET] = max(1, positions // 2)
             reasons.append(f"{BUDGET} {defaults[BUDGET]} (half of the model's {positions})")
+        if TARGETS in wanted and is_set(data, "lora") and is_pipeline(directory):
+            defaults[TARGETS] = list(LORA_TARGETS)
+            reasons.append(f"{TARGETS} (the pipeline's attention)")
     except GroupwiseError:
         pass
     return defaults, reasons

@@ -13,6 +13,7 @@ from groupwise.data.rooms import files_of
 SECTIONS: dict[str, tuple[str, str]] = {
     "": ("groupwise.config.recipe", "Recipe"),
     "lora": ("groupwise.models.lora", "Lora"),
+    "pipeline": ("groupwise.models.pipelines.settings", "Pipeline"),
     "warm_start": ("groupwise.config.recipe", "WarmStart"),
     "warm_start.columns": ("groupwise.config.recipe", "Columns"),
     "warm_start.optimizer": ("groupwise.learner.optimizer", "AdamW"),
@@ -50,6 +51,8 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "lora.rank": ("the rank of the adapter", "", "32"),
     "lora.alpha": ("the adapter's scale times its rank", "", "64"),
     "lora.targets": ("the adapted linear layers, by the end of their names", "", '["q_proj", "v_proj"]'),
+    "pipeline.guidance": ("for a pipeline of diffusers: the scale of classifier-free guidance; 1 is none", "", "7.0"),
+    "pipeline.size": ("for a pipeline of diffusers: the side of its pictures", "pixels", "512"),
     "warm_start.demonstrations": ("the source of the demonstrations", "", "solutions.jsonl"),
     "warm_start.steps": ("optimizer steps", "steps", "200"),
     "warm_start.per_step": ("demonstrations of one step", "rows", "16"),

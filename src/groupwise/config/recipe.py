@@ -6,7 +6,7 @@ from typing import Literal
 from groupwise.data import EngineKind, Sampling, Strategy, check_types
 from groupwise.learner import AdamW, check_lanes
 from groupwise.methods import Method
-from groupwise.models import Lora
+from groupwise.models import Lora, Pipeline
 from groupwise.rollout import Independent, Native, Turns
 
 __all__ = ["Cluster", "Columns", "Evaluate", "Machine", "Recipe", "Save"]
@@ -213,11 +213,13 @@ class Recipe:
     scores are neither correct nor wrong. `environment` is the other side of a conversation, such as
     `my_file:MyEnvironment`; it replaces the strategy `Independent` of method and evaluation by `Turns`. `prompts`
     is the number of prompts of an iteration. With `lora`, an adapter is trained and the model's weights are frozen.
+    `pipeline` matters if the model is a pipeline of diffusers.
     `warm_start` runs before the first iteration.
     """
 
     model: str = "calculator"
     lora: Lora | None = None
+    pipeline: Pipeline = Pipeline()  # noqa: RUF009
     warm_start: WarmStart | None = None
     task: str = "calculator"
     columns: Columns = Columns()

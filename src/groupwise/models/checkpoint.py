@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from groupwise.data import BadData, visible
+from groupwise.data import BadData, Usage, visible
 from groupwise.models.decoder import Decoder, Shape, Sizes
 from groupwise.models.families import config_of, shape_of, unsupported
 from groupwise.models.fields import short
@@ -20,6 +20,9 @@ from groupwise.models.flow.files import flow_config, flow_shape, is_flow, read_f
 from groupwise.models.flow.policy import FlowPolicy
 from groupwise.models.flow.velocity import FlowShape
 from groupwise.models.lora import read_adapter
+from groupwise.models.pipelines.files import pipeline_outline, read_pipeline
+from groupwise.models.pipelines.index import is_pipeline
+from groupwise.models.pipelines.shape import PipelineShape, pipeline_shape
 from groupwise.models.tokenizer import Tokenizer
 from groupwise.models.transformers_files import (
     read_transformers,
@@ -60,6 +63,8 @@ def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = 
     path = base_directory(Path(path))
     if not os.path.isdir(path):
         raise BadData(f"there is no model at {path}", evidence=listing(path), fix="give the path of a model directory")
+    if is_pipeline(path):
+        return pipeline_shape(path)
     config = read_json(path / "config.json")
     _refuse(path, config, trust_remote_code)
     try:
@@ -103,6 +108,8 @@ def read_model(
     shape = read_shape(path, context=context, trust_remote_code=trust_remote_code)
     if isinstance(shape, Shape):
         model: Model = _read_decoder(path, shape, dtype, device, seed)
+    elif isinstance(shape, PipelineShape):
+        model = read_pipeline(path, dtype=dtype, device=device)
     elif isinstance(shape, FlowShape):
         return read_flow(path, shape, dtype=dtype, device=device)
     else:
@@ -121,6 +128,8 @@ def outline(path: Path | str, *, trust_remote_code: bool = False) -> nn.Module:
     shape = read_shape(path, trust_remote_code=trust_remote_code)
     if isinstance(shape, Shape):
         return Decoder(shape)
+    if isinstance(shape, PipelineShape):
+        return pipeline_outline(base_directory(Path(path)))
     if isinstance(shape, FlowShape):
         return FlowPolicy(shape)
     return transformers_outline(base_directory(Path(path)), trust_remote_code=trust_remote_code)
@@ -169,6 +178,9 @@ def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer, source:
     """
     path, ends = Path(path), sorted(tokenizer.eos)
     config = config_of(model.shape) if isinstance(model, Decoder) else {}
+    if isinstance(model.shape, PipelineShape):
+        fix = "keep the adapter beside the pipeline; to merge them: load_lora_weights, fuse_lora, save_pretrained"
+        raise Usage("a pipeline is not written here: diffusers merges and writes it", fix=fix)
     if isinstance(model, FlowPolicy):
         config = flow_config(model.shape)
     stored = {} if source is None else _generation(base_directory(Path(source)), tokenizer.eos)
@@ -233,6 +245,8 @@ def _refuse(path: Path, config: Mapping[str, Any], trust_remote_code: bool) -> N
 
 def stored_dtype(path: Path | str) -> torch.dtype:
     """The dtype of the weights according to config.json; float32 if it names none or an unsupported one."""
+    if is_pipeline(base_directory(Path(path))):
+        return torch.float32
     config = read_json(base_directory(Path(path)) / "config.json")
     return DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")), torch.float32)
 

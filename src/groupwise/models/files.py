@@ -99,7 +99,8 @@ def of_hub(name: str | Path) -> bool:
 def remote_code(path: Path) -> dict[str, str]:
     """The Python files of a model that ships its own code, each with its SHA-256; empty for any other model."""
     path = base_directory(path)
-    if not read_json(path / "config.json").get("auto_map"):
+    config = path / "config.json"
+    if not config.is_file() or not read_json(config).get("auto_map"):
         return {}
     return {str(p.relative_to(path)): sha256(p.read_bytes()).hexdigest() for p in sorted(path.rglob("*.py"))}
 

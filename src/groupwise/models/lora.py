@@ -17,16 +17,17 @@ from safetensors.torch import save_file
 from torch import nn
 
 from groupwise.data import BadData, GroupwiseError, MissingRequirement, Usage, check_types, visible
-from groupwise.models.fields import mapping, real, short, whole
+from groupwise.models.fields import json_object, mapping, real, short, whole
 from groupwise.models.files import ADAPTER, listing, read_json
+from groupwise.models.flow.policy import FlowPolicy
 from groupwise.models.hub import is_hub_name
 from groupwise.models.transformers_model import TransformersModel
 from groupwise.models.weights import header, metadata, refuse_types, tensors
 
 __all__ = ["Lora", "attach", "check_targets", "has_adapter", "load_peft", "merge", "write_adapter"]
 
-WEIGHTS = "adapter_model.safetensors"
-PREFIX = "base_model.model."  # the prefix of parameter names in peft's files
+SETTINGS = "lora_adapter_metadata"
+"""The key of the metadata in which diffusers stores an adapter's settings."""
 HEADS = ("lm_head", "embed_tokens")
 PLAIN = re.compile(r"(\^|\.\*)?[\w.\\-]+\$?")
 """Accepted patterns: a layer's name, possibly after `.*`, without other repetition, so that matching is linear."""
@@ -70,7 +71,7 @@ def attach(model: nn.Module, lora: Lora, *, seed: int) -> None:
         r=lora.rank,
         lora_alpha=lora.alpha,
         target_modules=list(lora.targets),
-        task_type="CAUSAL_LM",
+        task_type=None if isinstance(model, FlowPolicy) else "CAUSAL_LM",
         fan_in_fan_out=any(_is_conv1d(module) for module in host.modules()),
     )
     with torch.random.fork_rng(devices=[]):
@@ -118,8 +119,27 @@ def has_adapter(model: nn.Module) -> bool:
 
 
 def _host(model: nn.Module) -> Any:
-    """The Hugging Face module inside the backbone, or the model itself: the module that peft adds LoRA layers to."""
+    """The module that peft adds LoRA layers to: of transformers, the transformer of a pipeline, or the model itself."""
+    if isinstance(model, FlowPolicy):
+        return getattr(model.velocity, "transformer", model)
     return model.causal if isinstance(model, TransformersModel) else model
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """An adapter's file: its name, the prefix of its tensors' names, and whether diffusers reads it."""
+
+    file: str
+    prefix: str
+    diffusers: bool = False
+
+
+PEFT = Layout("adapter_model.safetensors", "base_model.model.")
+DIFFUSERS = Layout("pytorch_lora_weights.safetensors", "transformer.", diffusers=True)
+
+
+def _layout(model: nn.Module) -> Layout:
+    return DIFFUSERS if isinstance(model, FlowPolicy) else PEFT
 
 
 def _is_conv1d(module: nn.Module) -> bool:
@@ -149,17 +169,22 @@ def _heads(host: Any) -> set[str]:
 def write_adapter(model: nn.Module, path: Path, *, base: str, base_sha256: str) -> None:
     """Write a directory that peft, transformers and `read_model` load; `base` is its `base_name`.
 
-    The base's hash is in the file's metadata, so that another base of the same shape is refused.
+    That of a pipeline's adapter is for diffusers and `read_model`. The base's hash is in the file's metadata, so that
+    another base of the same shape is refused.
     """
-    host = _host(model)
+    host, layout = _host(model), _layout(model)
     path.mkdir(parents=True, exist_ok=True)
-    tensors = {name: x.detach().cpu().contiguous() for name, x in _adapter_tensors(host).items()}
-    save_file(tensors, path / WEIGHTS, metadata={"base_sha256": base_sha256})  # one key: the order of several varies
+    tensors = {name: x.detach().cpu().contiguous() for name, x in _adapter_tensors(host, layout).items()}
     config = host.peft_config["default"].to_dict() | {"inference_mode": True}
+    found = {"base_sha256": base_sha256}
+    if layout.diffusers:  # it ignores names without the prefix
+        settings = {f"{layout.prefix}{name}": x for name, x in config.items()}
+        found = {SETTINGS: json.dumps(settings | found, sort_keys=True, default=sorted)}
+    save_file(tensors, path / layout.file, metadata=found)  # one key: the order of several varies
     config["base_model_name_or_path"], _, revision = base.partition("@") if is_hub_name(base) else (base, "", "")
     config["revision"] = revision or None
     (path / ADAPTER).write_text(json.dumps(config, indent=2, sort_keys=True, default=sorted) + "\n", encoding="utf-8")
-    shutil.copymode(path / ADAPTER, path / WEIGHTS)  # safetensors creates files for their owner alone
+    shutil.copymode(path / ADAPTER, path / layout.file)  # safetensors creates files for their owner alone
 
 
 def adapter_text(model: nn.Module) -> str:
@@ -176,7 +201,8 @@ def read_adapter(model: nn.Module, path: Path, *, base_sha256: str) -> None:
     """Attach the adapter of a directory to its base. BadData for another base, or if it is not a plain LoRA."""
     config = read_json(path / ADAPTER)
     _refuse(path, config)
-    weights, expected_base = _tensors(path)
+    layout = _layout(model)
+    weights, expected_base = _tensors(path, layout)
     try:
         _check_bounds(config, weights)
     except ValueError as error:
@@ -195,19 +221,19 @@ def read_adapter(model: nn.Module, path: Path, *, base_sha256: str) -> None:
     try:
         adapter = peft.LoraConfig.from_pretrained(str(path))
         adapter.inference_mode = False  # files have True, which would freeze the matrices
-        _name_layers(adapter, weights)
+        _name_layers(adapter, weights, layout)
         peft.inject_adapter_in_model(adapter, host)
         _refuse(path, adapter.to_dict())  # again: peft renames targets of experts while it injects
     except GroupwiseError:
         raise
     except Exception as error:  # peft raises nothing narrower
         raise _other_base(path, visible(str(error))) from error
-    expected = {name: x.shape for name, x in _adapter_tensors(host).items()}
+    expected = {name: x.shape for name, x in _adapter_tensors(host, layout).items()}
     if expected != (stored := {name: x.shape for name, x in weights.items()}):
         names = expected.keys() | stored.keys()
         odd = sorted(visible(name) for name in names if expected.get(name) != stored.get(name))
         raise _other_base(path, f"missing, superfluous or of another shape ({len(odd)}): {', '.join(odd[:3])}")
-    peft.set_peft_model_state_dict(host, {name.removeprefix(PREFIX): x for name, x in weights.items()})
+    peft.set_peft_model_state_dict(host, {name.removeprefix(layout.prefix): x for name, x in weights.items()})
 
 
 def _check_bounds(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> None:
@@ -225,10 +251,10 @@ def _check_bounds(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]
         raise ValueError(f"rank_pattern, alpha_pattern: {problem}; at most {MOST_PATTERNS} plain layer names are read")
 
 
-def _name_layers(adapter: Any, weights: Mapping[str, torch.Tensor]) -> None:
+def _name_layers(adapter: Any, weights: Mapping[str, torch.Tensor], layout: Layout) -> None:
     """Replace regular expressions of layers by the names of layers with matrices, so that no expression is matched."""
     if isinstance(adapter.target_modules, str) or isinstance(adapter.exclude_modules, str) or adapter.layers_pattern:
-        matrices = (name.removeprefix(PREFIX).rpartition(".lora_")[0] for name in weights)
+        matrices = (name.removeprefix(layout.prefix).rpartition(".lora_")[0] for name in weights)
         adapter.target_modules = {layer for layer in matrices if layer}
         adapter.exclude_modules = adapter.layers_pattern = adapter.layers_to_transform = None
 
@@ -247,10 +273,10 @@ def merge(model: nn.Module) -> None:
     model.requires_grad_(True)
 
 
-def _adapter_tensors(host: nn.Module) -> dict[str, torch.Tensor]:
+def _adapter_tensors(host: nn.Module, layout: Layout) -> dict[str, torch.Tensor]:
     """The tensors of a model's adapter, by their names in its file."""
     tensors = load_peft().get_peft_model_state_dict(host, save_embedding_layers=False)  # True may query the hub
-    return {f"{PREFIX}{name}": x for name, x in tensors.items()}
+    return {f"{layout.prefix}{name}": x for name, x in tensors.items()}
 
 
 def load_peft() -> Any:
@@ -280,14 +306,17 @@ def _refuse(path: Path, config: dict[str, Any]) -> None:
         raise BadData(f"the adapter in {path} is not a plain LoRA", evidence=", ".join(odd), fix=fix)
 
 
-def _tensors(path: Path) -> tuple[dict[str, torch.Tensor], str]:
+def _tensors(path: Path, layout: Layout) -> tuple[dict[str, torch.Tensor], str]:
     """Read an adapter file: its tensors, and the SHA-256 of its base model ("" if the file has none)."""
-    if not (path / WEIGHTS).is_file():
+    file = path / layout.file
+    if not file.is_file():
         fix = "pickles are never loaded: save the adapter again with save_pretrained, which writes safetensors"
-        raise BadData(f"{path} has no {WEIGHTS}", evidence=listing(path), fix=fix)
-    stored = header(path / WEIGHTS)
-    refuse_types(path / WEIGHTS, stored)
-    return tensors(path / WEIGHTS, stored), metadata(path / WEIGHTS).get("base_sha256", "")
+        raise BadData(f"{path} has no {layout.file}", evidence=listing(path), fix=fix)
+    stored, found = header(file), metadata(file)
+    refuse_types(file, stored)
+    if layout.diffusers:
+        found = json_object(found.get(SETTINGS, "{}").encode(), file)
+    return tensors(file, stored), str(found.get("base_sha256", ""))
 
 
 def _other_base(path: Path, evidence: str) -> BadData:

@@ -12,6 +12,9 @@ import tokenizers
 from groupwise.data import BadData
 from groupwise.models.fields import whole
 from groupwise.models.files import base_directory, listing, read_json
+from groupwise.models.flow.velocity import END
+from groupwise.models.pipelines.index import is_pipeline
+from groupwise.models.pipelines.prompts import byte_tokenizer
 
 __all__ = ["Tokenizer", "read_tokenizer"]
 
@@ -135,8 +138,13 @@ class Tokenizer:
 
 
 def read_tokenizer(path: Path | str) -> Tokenizer:
-    """The tokenizer of a model directory, with all end tokens. BadData if it is missing or does not fit the model."""
+    """The tokenizer of a model directory, with all end tokens. BadData if it is missing or does not fit the model.
+
+    That of a pipeline reads bytes.
+    """
     path = base_directory(Path(path))
+    if is_pipeline(path):
+        return Tokenizer.of(byte_tokenizer(), [END])
     if not (path / "tokenizer.json").is_file():
         raise BadData(
             f"{path} has no tokenizer.json",

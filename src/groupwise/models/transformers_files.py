@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -186,10 +187,9 @@ def _check_packing(model: TransformersModel) -> Sizes:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """A context without transformers' progress bars and warnings; serious problems are raised as errors."""
-    from transformers.utils import logging
-
+def quiet(library: str = "transformers") -> Iterator[None]:
+    """A context without a library's progress bars and warnings; serious problems are raised as errors."""
+    logging: Any = import_module(f"{library}.utils.logging")
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -19,6 +19,7 @@ from torch import Tensor
 from groupwise.data import BadData, visible
 from groupwise.models.fields import short
 from groupwise.models.files import base_directory, listing, read_json
+from groupwise.models.pipelines.index import is_pipeline, pipeline_files
 
 __all__ = ["fingerprint", "weight_files"]
 
@@ -31,8 +32,13 @@ FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 def weight_files(path: Path | str) -> list[Path]:
-    """model.safetensors, or the shards in model.safetensors.index.json; none for a fresh model. BadData if missing."""
+    """model.safetensors, or the shards in model.safetensors.index.json; none for a fresh model. BadData if missing.
+
+    Those of all parts of a pipeline.
+    """
     path = base_directory(Path(path))
+    if is_pipeline(path):
+        return pipeline_files(path, ".safetensors")
     index = path / "model.safetensors.index.json"
     if (path / "model.safetensors").is_file():
         names = ["model.safetensors"]

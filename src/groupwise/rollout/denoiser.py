@@ -30,7 +30,7 @@ from groupwise.rollout.loading import check_weights, load_weights
 __all__ = ["DenoisingEngine"]
 
 ROWS = 16
-"""Matrix products have a multiple of this many rows, so that a sample does not depend on the number of others."""
+"""Matrix products have a multiple of this many rows, or of the engine's, so that a sample does not depend on others."""
 
 
 @dataclass(eq=False)
@@ -146,17 +146,16 @@ class DenoisingEngine:
         if starting := [job for job in jobs if job.state is None]:
             for job, state in zip(starting, self._normals(starting, first=True)):
                 job.state = state
-        weight = next(policy.parameters())
-        times, steps = policy.denoise.times, policy.denoise.steps
+        place, times, steps = policy.place, policy.times, policy.denoise.steps
         spans = [(times[job.step], times[job.end(steps)]) for job in jobs]
-        fill = padded(len(jobs), ROWS) - len(jobs)
-        before = torch.stack([*(job.state for job in jobs), *[jobs[-1].state] * fill]).to(weight)  # type: ignore[list-item]
-        now, then = torch.tensor([*spans, *[spans[-1]] * fill]).to(weight).unbind(1)
-        words = torch.tensor([*(job.words for job in jobs), *[jobs[-1].words] * fill], device=weight.device)
+        fill = padded(len(jobs), min(ROWS, self._most)) - len(jobs)
+        before = torch.stack([*(job.state for job in jobs), *[jobs[-1].state] * fill]).to(**place)  # type: ignore[list-item]
+        now, then = torch.tensor([*spans, *[spans[-1]] * fill]).to(**place).unbind(1)
+        words = policy.words([*(job.words for job in jobs), *[jobs[-1].words] * fill])
         velocity = policy.velocity(before, now, words)
         mean, std = policy.denoise.noise(before, velocity, now, then)
         noisy = [job.request.sampling.temperature > 0 and policy.denoise.has_noise(job.step) for job in jobs]
-        mask = torch.tensor([*noisy, *[False] * fill], device=weight.device)
+        mask = torch.tensor([*noisy, *[False] * fill], device=place["device"])
         mean = torch.where(wide(mask, mean), mean, euler(before, velocity, now, then))
         after = mean.clone()
         if any(noisy):
@@ -171,7 +170,9 @@ class DenoisingEngine:
         """Write a step into the samples, and end those that it finishes."""
         arrays = [x.float().cpu().numpy() for x in (before, after, mean)]
         for i, (job, has_noise, density) in enumerate(zip(self._live, noisy, logp.tolist())):
-            job.path.append(encode_action(*(x[i] for x in arrays)))
+            last = job.step == self._policy.denoise.steps - 1
+            picture = self._policy.picture(after[i]) if last else None
+            job.path.append(encode_action(*(x[i] for x in arrays), picture=picture))
             job.logp.append(density)
             job.noisy.append(has_noise)
             job.state = after[i].float()
@@ -214,10 +215,10 @@ class DenoisingEngine:
                 f"a generation request has steps of length {request.stride} at temperature "
                 f"{request.sampling.temperature}: its stride must be at least 1, and above 1 only at temperature 0"
             )
-        shape, words = self._policy.shape, request.context[: len(request.context) - request.at]
-        if len(words) != shape.places or min(words) <= shape.vocabulary - shape.words - 1:
+        words = request.context[: len(request.context) - request.at]
+        if not self._policy.shape.takes(words):
             raise Usage(
-                f"a prompt of this flow model has {shape.places} words of its vocabulary, and no other tokens",
+                f"a prompt of this flow model has {self._policy.shape.prompt}",
                 evidence=f"the prompt has the tokens {', '.join(map(str, words))}",
                 fix="use prompts of the task that the model was made for",
             )

@@ -9,7 +9,7 @@ import numpy as np
 
 from groupwise.data import WRITTEN, Draw, Finish, Rollout, Sample, Sampler, Strategy
 from groupwise.models import Purpose, lineage
-from groupwise.models.flow.actions import encode_action, final_state
+from groupwise.models.flow.actions import decoded_picture, encode_action, final_state
 from groupwise.models.flow.normals import normals
 from groupwise.rollout.strategy import Independent
 
@@ -47,7 +47,8 @@ def retraced(sample: Sample, draw: Draw, sampler: Sampler, chosen: float | None 
     steps = sample.tokens[first:end]
     key = (sampler.random(*sample.stream).getrandbits(32), Purpose.STRATEGY)
     noise = normals(key, [draw.id] * len(steps), [lineage(sample.stream)] * len(steps), steps, prod(data.shape)).numpy()
-    path = tuple(encode_action(row.reshape(data.shape), data) for row in noise)
+    pictures = [*[None] * (len(steps) - 1), decoded_picture(sample.path)]  # of latents: a picture ends the path
+    path = tuple(encode_action(row.reshape(data.shape), data, picture=p) for row, p in zip(noise, pictures))
     written = {"tokens": steps, "origin": (WRITTEN,) * len(steps), "logp": (math.nan,) * len(steps), "path": path}
     begin = sample.ends[first - 1] if first else 0
     ends = tuple(e - begin for e in sample.ends[first:end])

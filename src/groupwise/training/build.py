@@ -20,6 +20,7 @@ from groupwise.models import (
     Decoder,
     FlowPolicy,
     Model,
+    PipelineShape,
     Tokenizer,
     attach,
     base_name,
@@ -29,6 +30,8 @@ from groupwise.models import (
     outline,
     read_model,
     read_tokenizer,
+    recompute_pipeline,
+    set_pipeline,
     write_adapter,
     write_model,
 )
@@ -159,6 +162,8 @@ def read_policy(recipe: Recipe, use: Use, device: torch.device) -> Model:
         attach(model, recipe.lora, seed=recipe.seed)
     check_routing(recipe.method.routing, recipe.method.auxiliary, mixture(model))
     model.recompute, model.compiled = recipe.machine.recompute, recipe.machine.compile
+    if model.recompute and isinstance(model, FlowPolicy):
+        recompute_pipeline(model)
     return model
 
 
@@ -168,6 +173,13 @@ def read_stored(directory: Path, recipe: Recipe, use: Use, device: torch.device)
     model = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
     if isinstance(model, FlowPolicy) and recipe.method.denoise is not None:
         model.denoise = recipe.method.denoise
+    return with_pipeline(model, recipe)
+
+
+def with_pipeline(model: Model, recipe: Recipe) -> Model:
+    """The model; if it is that of a pipeline, with the recipe's guidance and size of pictures."""
+    if isinstance(model, FlowPolicy) and isinstance(model.shape, PipelineShape):
+        set_pipeline(model, recipe.pipeline)
     return model
 
 
@@ -207,7 +219,8 @@ def given_models(model: Model, recipe: Recipe, tokenizer: Tokenizer | None) -> d
             directory = find_model(part.directory)
             if tokenizer is not None:
                 check_vocabulary(name, directory, tokenizer)
-            models[name] = read_model(directory, dtype=parameter.dtype, device=parameter.device).requires_grad_(False)
+            given = read_model(directory, dtype=parameter.dtype, device=parameter.device).requires_grad_(False)
+            models[name] = with_pipeline(given, recipe)
     return models
 
 

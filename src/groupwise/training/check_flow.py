@@ -6,7 +6,7 @@ from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.data import Prompt, Usage
 from groupwise.methods.families import method_files
-from groupwise.models import FlowShape
+from groupwise.models import FlowShape, Pipeline, PipelineShape, base_directory, find_model, sized
 from groupwise.models.decoder import Sizes
 from groupwise.rollout import Native, Retraced
 
@@ -20,11 +20,17 @@ def flow_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
         what = f"the method denoises, and {recipe.model} is a language model: its tokens are words"
         fix = "use a flow model: --model rings, quilts or glyphs, or a method of another family: --method grpo"
         return [Usage(what, evidence=f"method.denoise is {denoise}", fix=fix)]
+    settings = unfit_settings(recipe) | (of_pipelines if isinstance(shape, PipelineShape) else of_small_models)(recipe)
     errors = [
         Usage(f"{name} does not fit the flow model {recipe.model}", fix=fix)
-        for name, (unfit, fix) in unfit_settings(recipe).items()
+        for name, (unfit, fix) in settings.items()
         if unfit
     ]
+    if isinstance(shape, PipelineShape):
+        try:
+            sized(shape, recipe.pipeline)
+        except Usage as error:
+            errors.append(error)
     if denoise is None:
         names = [name for name, module in method_files().items() if ".methods.flow." in module]
         what = f"{recipe.model} is a flow model, and the method trains words: it does not set method.denoise"
@@ -44,11 +50,9 @@ def unfit_prompts(shape: Sizes, prompts: Iterable[Prompt]) -> list[Usage]:
     """An error if a prompt of a flow model has more or fewer words than the model takes, or tokens of steps."""
     if not isinstance(shape, FlowShape):
         return []
-    first = shape.vocabulary - shape.words
     for prompt in prompts:
-        if len(prompt.context) != shape.places or min(prompt.context) < first:
-            words = f"{shape.places} word{'s' if shape.places > 1 else ''}"
-            what = f"a prompt of this flow model has {words} of its vocabulary, and no other tokens"
+        if not shape.takes(prompt.context):
+            what = f"a prompt of this flow model has {shape.prompt}"
             fix = "correct the prompt, or use a task that the model was made for"
             return [Usage(what, evidence=f"problem {prompt.id}: {prompt.text[:80]!r}", fix=fix)]
     return []
@@ -56,14 +60,9 @@ def unfit_prompts(shape: Sizes, prompts: Iterable[Prompt]) -> list[Usage]:
 
 def unfit_settings(recipe: Recipe) -> dict[str, tuple[bool, str]]:
     """Settings that flow models do not have, by name: whether the recipe uses them, and what to do instead."""
-    machine, denoise = resolved(recipe).machine, recipe.method.denoise
+    denoise = recipe.method.denoise
     steps = 0 if denoise is None else denoise.steps
-    low = f"a clip range of 1e-4 needs log-probs of float32: use --machine.dtype float32, not {machine.dtype}"
     return {
-        "machine.dtype": (machine.dtype == "bfloat16", low),
-        "machine.compile": (machine.compile, "leave it out: the network has few kernels"),
-        "machine.recompute": (machine.recompute, "leave it out: the network has few activations"),
-        "lora": (recipe.lora is not None, "leave it out: the network has no layers that take an adapter"),
         "warm_start": (recipe.warm_start is not None, "leave it out: demonstrations are texts"),
         "environment": (bool(recipe.environment), "leave it out: an environment replies to texts"),
         "engine": (type(recipe.engine) is not Native, "use the engine Native, which denoises"),
@@ -74,5 +73,32 @@ def unfit_settings(recipe: Recipe) -> dict[str, tuple[bool, str]]:
         "sampling.max_tokens": (
             recipe.sampling.max_tokens < steps,
             f"use at least {steps}, the number of steps in method.denoise.steps",
+        ),
+    }
+
+
+def of_small_models(recipe: Recipe) -> dict[str, tuple[bool, str]]:
+    """Settings that only large networks have."""
+    machine = resolved(recipe).machine
+    low = f"a clip range of 1e-4 needs log-probs of float32: use --machine.dtype float32, not {machine.dtype}"
+    return {
+        "machine.dtype": (machine.dtype == "bfloat16", low),
+        "machine.compile": (machine.compile, "leave it out: the network has few kernels"),
+        "machine.recompute": (machine.recompute, "leave it out: the network has few activations"),
+        "lora": (recipe.lora is not None, "leave it out: the network has no layers that take an adapter"),
+        "pipeline": (recipe.pipeline != Pipeline(), "leave it out: the model is no pipeline of diffusers"),
+    }
+
+
+def of_pipelines(recipe: Recipe) -> dict[str, tuple[bool, str]]:
+    """Settings that pipelines do not have, or need."""
+    denoise, directory = recipe.method.denoise, find_model(recipe.model, weights=False)
+    whole = recipe.lora is None and base_directory(directory) == directory
+    return {
+        "lora = none": (whole, "train an adapter: --lora.rank 16; the weights of a pipeline are not written here"),
+        "machine.compile": (recipe.machine.compile, "leave it out: it compiles layers of this package's decoder"),
+        "method.denoise.shift": (
+            denoise is not None and denoise.shift != 1,
+            "leave it out: the times are those of the pipeline's scheduler, which shifts them already",
         ),
     }

@@ -16,7 +16,7 @@ from groupwise.data import (
     data_stats,
 )
 from groupwise.learner import Given
-from groupwise.models import base_directory, find_model, remote_code
+from groupwise.models import base_directory, find_model, is_pipeline, pipeline_files, remote_code
 from groupwise.runs.disk import DISK, Disk
 from groupwise.runs.hashes import abbreviated
 from groupwise.runs.info import RunInfo
@@ -37,6 +37,8 @@ MODEL_FILES = (
     "chat_template.jinja",
 )
 """Small files of a model directory whose hashes are part of a run's identity. Weights are not among them."""
+PIPELINE_FILES = (".json", ".txt", ".model")
+"""Endings of the small files of a pipeline's parts."""
 
 
 def identity(recipe: Recipe, templates: Templates, text: str) -> dict[str, Any]:
@@ -47,6 +49,8 @@ def identity(recipe: Recipe, templates: Templates, text: str) -> dict[str, Any]:
     directory = find_model(recipe.model)
     directories = dict.fromkeys((directory, base_directory(directory)))
     files = {name: path / name for path in directories for name in MODEL_FILES if (path / name).is_file()}
+    for path in filter(is_pipeline, directories):
+        files |= {str(file.relative_to(path)): file for file in pipeline_files(path, *PIPELINE_FILES)}
     return {
         "recipe": text,
         "files": {name: sha256(path.read_bytes()).hexdigest() for name, path in sorted(files.items())},

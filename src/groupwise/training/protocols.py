@@ -21,7 +21,7 @@ from groupwise.data import (
     packages_of,
 )
 from groupwise.evaluation.interval import LEVEL, RESAMPLES, RULE
-from groupwise.models import Purpose, find_model
+from groupwise.models import Purpose, find_model, is_pipeline, pipeline_files
 from groupwise.training.build import Runtime
 from groupwise.training.sources import Source, held_out_sources, sources
 from groupwise.verifiers import user_functions
@@ -107,7 +107,9 @@ def model_hash(directory: Path) -> str:
         for p in directory.iterdir()
         if p.suffix in (".json", ".safetensors", ".jinja", ".model", ".py") and p.is_file()
     ]
-    return digest([[path.name, file_hash(path)] for path in sorted(files)])
+    if is_pipeline(directory):
+        files = pipeline_files(directory, ".json", ".safetensors", ".model", ".txt")
+    return digest([[str(path.relative_to(directory)), file_hash(path)] for path in sorted(files)])
 
 
 def file_hash(path: Path) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groupwise.data import Prompt, Sample, Usage
-from groupwise.models.flow.actions import all_states, final_state
+from groupwise.models.flow.actions import all_states, graded_state
 from groupwise.verifiers.other_signatures import refuse_others
 
 Kind = Literal["answer", "group", "bulk"]
@@ -171,5 +171,5 @@ def _state(name: str, sample: Sample) -> NDArray[np.float32] | None:
     """A copy of the states that a parameter asks for; None for other parameters, and for samples without states."""
     if name not in STATES:
         return None
-    array = final_state(sample.path) if name == "final_state" else all_states(sample.path)
+    array = graded_state(sample.path) if name == "final_state" else all_states(sample.path)
     return None if array is None else array.copy()

@@ -9,11 +9,10 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.models.flow.actions import all_states, decode_action, final_state
+from groupwise.models.flow.actions import Pixels, all_states, decode_action, decoded_picture, final_state
 
 __all__ = ["Sheet", "picture_of", "png", "points_of"]
 
-Pixels = NDArray[np.uint8]
 SMALL, GAP = 32, 4
 """Pictures of fewer rows than `SMALL` are enlarged by whole factors; `GAP` pixels lie between pictures on a sheet."""
 PLANE, REACH = 48, 3.5
@@ -24,9 +23,11 @@ GREY, BACKGROUND = 96, 24
 def picture_of(path: Sequence[bytes]) -> Pixels | None:
     """The final state as pixels [rows, columns, 3]; a point in the plane with its trajectory. None for other states.
 
-    A state has the shape [3, rows, columns] or [1, rows, columns], with numbers from -1 to 1, or [2]. A number that is
-    not finite is dark.
+    Latents have their decoded picture. Another state has the shape [3, rows, columns] or [1, rows, columns], with
+    numbers from -1 to 1, or [2]. A number that is not finite is dark.
     """
+    if (decoded := decoded_picture(path)) is not None:
+        return decoded
     state = final_state(path)
     if state is None:
         return None

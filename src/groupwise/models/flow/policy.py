@@ -4,27 +4,38 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from groupwise.data import Batch, Entropy, Logp, Measure, Usage
-from groupwise.models.flow.actions import decode_action
+from groupwise.data import Batch, Entropy, Ids, Logp, Measure, Usage
+from groupwise.models.flow.actions import Pixels, decode_action
 from groupwise.models.flow.denoise import Denoise
 from groupwise.models.flow.measures import ImplicitError, StepConstant, StepKL, VelocityGap
 from groupwise.models.flow.noise import Noise, wide
-from groupwise.models.flow.velocity import FlowShape, Velocity
+from groupwise.models.flow.velocity import END, FlowShape, Velocity
+from groupwise.models.sampling import logprob_dtype
 
-__all__ = ["FlowPolicy", "log_density"]
+__all__ = ["FlowPolicy", "Surroundings", "log_density"]
 
 States = Float[Tensor, " n *state"]
 
 
+@runtime_checkable
+class Surroundings(Protocol):
+    """The frozen parts of a pipeline around its network: the scheduler's times, and the decoder of final states."""
+
+    def times(self, steps: int) -> tuple[float, ...]: ...
+
+    def picture(self, state: Float[Tensor, "*state"]) -> Pixels: ...
+
+
 class FlowPolicy(nn.Module):
-    """A velocity network and the way in which it denoises. It is a `Policy` of the learner.
+    """A velocity network, by default a small one, and the way in which it denoises. It is a `Policy` of the learner.
 
     A trained token is a step with noise: a Gaussian action, whose log-prob is the mean of the log-densities of its
     numbers. A written token is a step of the forward process: its log-prob is that of the true velocity under a unit
@@ -33,10 +44,39 @@ class FlowPolicy(nn.Module):
 
     recompute = compiled = False
 
-    def __init__(self, shape: FlowShape, denoise: Denoise = Denoise()) -> None:  # noqa: B008
+    velocity: nn.Module
+
+    def __init__(
+        self,
+        shape: FlowShape,
+        denoise: Denoise = Denoise(),  # noqa: B008
+        velocity: nn.Module | None = None,
+        surroundings: Surroundings | None = None,
+    ) -> None:
         super().__init__()
-        self.shape, self.denoise = shape, denoise
-        self.velocity = Velocity(shape)
+        self.shape, self.denoise, self.surroundings = shape, denoise, surroundings
+        self.velocity = velocity or Velocity(shape)
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The device and the dtype of states, means and log-probs: at least float32, also with bfloat16 weights."""
+        weight = next(self.parameters())
+        return {"device": weight.device, "dtype": logprob_dtype(weight.dtype)}
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """The time before each step, and 0 after the last one. Those of a pipeline are its scheduler's."""
+        return self.denoise.times if self.surroundings is None else self.surroundings.times(self.denoise.steps)
+
+    def picture(self, state: Float[Tensor, "*state"]) -> Pixels | None:
+        """The decoded picture of a final state; None for a model whose states are not latents."""
+        return None if self.surroundings is None else self.surroundings.picture(state)
+
+    def words(self, prompts: Sequence[Ids]) -> Int[Tensor, "n places"]:
+        """The words of prompts as rows of equal length."""
+        places = max(map(len, prompts), default=0)
+        rows = [(*words, *[END] * (places - len(words))) for words in prompts]
+        return torch.tensor(rows, dtype=torch.long, device=self.place["device"]).view(-1, places)
 
     def measure(
         self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any]
@@ -63,14 +103,13 @@ class Steps:
 
     @classmethod
     def of(cls, batch: Batch, policy: FlowPolicy) -> "Steps":
-        weight = next(policy.parameters())
         rows = list(zip(batch.sequences.index.tolist(), batch.place.tolist()))
-        samples = batch.samples
-        spans = [policy.denoise.span(samples[s].tokens[i]) for s, i in rows]
-        times = torch.tensor(spans, dtype=weight.dtype, device=weight.device).view(-1, 2)
-        words = torch.tensor([samples[s].context for s, _ in rows], dtype=torch.long, device=weight.device)
-        actions = tuple(torch.from_numpy(np.array(decode_action(samples[s].path[i]))).to(weight) for s, i in rows)
-        return cls(times[:, 0], times[:, 1], words.view(-1, policy.shape.places), actions)
+        samples, place = batch.samples, policy.place
+        spans = list(pairwise(policy.times))
+        times = torch.tensor([spans[samples[s].tokens[i]] for s, i in rows], **place).view(-1, 2)
+        words = policy.words([samples[s].context for s, _ in rows])
+        actions = tuple(torch.from_numpy(np.array(decode_action(samples[s].path[i]))).to(**place) for s, i in rows)
+        return cls(times[:, 0], times[:, 1], words, actions)
 
     @property
     def forward(self) -> Tensor:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from groupwise.data import Ids
 from groupwise.models.decoder import Sizes
 from groupwise.models.flow.denoise import MOST_STEPS
 
@@ -29,6 +30,20 @@ class FlowShape(Sizes):
     words: int
     places: int
     width: int
+
+    @property
+    def graded(self) -> tuple[int, ...]:
+        """The shape of the final state that verifiers see."""
+        return self.state
+
+    @property
+    def prompt(self) -> str:
+        """The prompts that the model takes, in words."""
+        return f"{self.places} word{'s' if self.places > 1 else ''} of its vocabulary, and no other tokens"
+
+    def takes(self, words: Ids) -> bool:
+        """Whether these are the words of a prompt."""
+        return len(words) == self.places and min(words) > END
 
 
 class Velocity(nn.Module):

@@ -1,0 +1,93 @@
+"""Reads pipelines of diffusers: as a policy with frozen parts around it, or as the transformer without weights."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from groupwise.data import BadData
+from groupwise.models.files import read_json
+from groupwise.models.flow.policy import FlowPolicy
+from groupwise.models.pipelines.index import OPTIONAL, pipeline_files, pipeline_index
+from groupwise.models.pipelines.settings import Pipeline
+from groupwise.models.pipelines.shape import PipelineShape, pipeline_shape, sized
+from groupwise.models.pipelines.velocity import Frozen, PipelineVelocity
+from groupwise.models.transformers_files import quiet
+from groupwise.models.weights import header, refuse_nonfinite, refuse_types
+
+__all__ = ["LORA_TARGETS", "pipeline_outline", "read_pipeline", "recompute_pipeline", "set_pipeline"]
+
+LORA_TARGETS = (
+    "attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0",
+    "attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out",
+)  # fmt: skip
+"""The usual targets of an adapter of a pipeline: the attention of pictures and of prompts. Flow-GRPO's code."""
+
+
+def read_pipeline(path: Path, *, dtype: torch.dtype, device: torch.device | str) -> FlowPolicy:
+    """The policy of a pipeline, with the default settings. BadData for files that do not fit each other.
+
+    Transformer and text encoders have the dtype; the decoder is float32.
+    """
+    parts, shape = pipeline_index(path), pipeline_shape(path)
+    for file in pipeline_files(path, ".safetensors"):
+        refuse_types(file, header(file))
+    absent = {name: None for name in (*OPTIONAL, "image_encoder", "feature_extractor") if name not in parts}
+    try:
+        with quiet(), quiet("diffusers"):
+            diffusers: Any = import_module("diffusers")
+            pipe = diffusers.StableDiffusion3Pipeline.from_pretrained(
+                path, local_files_only=True, use_safetensors=True, **absent,
+                dtype={"vae": torch.float32, "default": dtype},
+            )  # fmt: skip
+            pipe.to(device)
+    except (OSError, ValueError, RuntimeError, TypeError, AttributeError) as error:
+        what, fix = f"diffusers cannot read the pipeline in {path}", "fetch the directory again"
+        raise BadData(what, evidence=str(error).partition("\n")[0], fix=fix) from error
+    for module in (pipe.transformer, pipe.vae, pipe.text_encoder, pipe.text_encoder_2, pipe.text_encoder_3):
+        if module is not None:
+            freeze(path, module)
+    frozen = Frozen(pipe, tokens=0)
+    policy = FlowPolicy(shape, velocity=PipelineVelocity(frozen, 1.0), surroundings=frozen)
+    set_pipeline(policy, Pipeline())
+    return policy
+
+
+def freeze(path: Path, module: nn.Module) -> None:
+    """Freeze the weights of a part. Buffers that are stored in its file leave `state_dict`, and so each checkpoint."""
+    module.requires_grad_(False).train(False)
+    for name, weight in module.named_parameters():
+        refuse_nonfinite(path, name, weight)
+    for owner in module.modules():
+        for name, buffer in list(owner.named_buffers(recurse=False)):
+            owner.register_buffer(name, buffer, persistent=False)
+
+
+def set_pipeline(policy: FlowPolicy, settings: Pipeline) -> None:
+    """Use a pipeline as a recipe says. `Usage` for a size of picture that the transformer does not take."""
+    shape, velocity = policy.shape, policy.velocity
+    assert isinstance(shape, PipelineShape) and isinstance(velocity, PipelineVelocity), "the policy of a pipeline"
+    policy.shape = sized(shape, settings)
+    velocity.guidance = settings.guidance
+    velocity.frozen.tokens = (policy.shape.state[1] // shape.patch) ** 2
+
+
+def recompute_pipeline(policy: FlowPolicy) -> None:
+    """Forward each block of a pipeline's transformer again in the backward pass, instead of storing its activations."""
+    assert isinstance(policy.velocity, PipelineVelocity), "check refuses it for a small flow model"
+    policy.velocity.transformer.enable_gradient_checkpointing()
+
+
+def pipeline_outline(path: Path) -> nn.Module:
+    """The transformer of a pipeline without its weights, on the meta device."""
+    pipeline_index(path)
+    config = read_json(path / "transformer" / "config.json")
+    try:
+        with quiet(), quiet("diffusers"), torch.device("meta"):
+            diffusers: Any = import_module("diffusers")
+            return diffusers.SD3Transformer2DModel.from_config(config)
+    except (TypeError, ValueError, RuntimeError) as error:
+        what = f"{path / 'transformer' / 'config.json'} does not describe a transformer"
+        raise BadData(what, evidence=str(error), fix="fetch the directory again") from error

@@ -1,0 +1,106 @@
+"""Reads what a pipeline's directory says of itself, from JSON alone; refuses what cannot be trained here.
+
+Layout of diffusers: model_index.json names the class of each part, and each part has a folder with its own files.
+"""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from groupwise.data import BadData, MissingRequirement
+from groupwise.models.fields import short
+from groupwise.models.files import listing, read_json
+
+__all__ = ["INDEX", "is_pipeline", "pipeline_files", "pipeline_index"]
+
+INDEX = "model_index.json"
+CLASS = "StableDiffusion3Pipeline"
+PARTS = {
+    "transformer": "SD3Transformer2DModel", "scheduler": "FlowMatchEulerDiscreteScheduler", "vae": "AutoencoderKL",
+    "text_encoder": "CLIPTextModelWithProjection", "tokenizer": "CLIPTokenizer",
+    "text_encoder_2": "CLIPTextModelWithProjection", "tokenizer_2": "CLIPTokenizer",
+}  # fmt: skip
+"""The parts that every pipeline of this family has, with their classes."""
+OPTIONAL = {"text_encoder_3": ("T5EncoderModel",), "tokenizer_3": ("T5Tokenizer",)}
+WITH_WEIGHTS = ("transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3")
+VIDEO = ("video", "wan", "mochi", "ltx", "hunyuan", "cogvideo", "transformer3d", "allegro", "latte")
+"""Parts of the names of classes that make videos."""
+ODD_TIMES = ("stochastic_sampling", "invert_sigmas")
+"""Settings of the scheduler with which a step without noise is not the ODE's."""
+
+
+def is_pipeline(path: Path) -> bool:
+    """Whether a directory has the index of a pipeline."""
+    return os.path.isfile(path / INDEX)
+
+
+def pipeline_index(path: Path) -> dict[str, str]:
+    """The class of each part of a pipeline that is there. BadData for a pipeline that cannot be trained here.
+
+    `MissingRequirement` without diffusers.
+    """
+    index = read_json(path / INDEX)
+    kind = index.get("_class_name")
+    entries = {name: entry for name, entry in index.items() if isinstance(entry, list) and len(entry) == 2 and entry[1]}
+    parts = {name: str(entry[1]).removesuffix("Fast") for name, entry in entries.items()}
+    names = " ".join(map(str, (kind, *parts.values()))).lower()
+    if any(word in names for word in VIDEO):
+        what = (
+            f"the pipeline in {path} makes videos: its states have frames, which no verifier and no report reads here"
+        )
+        raise BadData(what, evidence=f"_class_name: {short(kind)}", fix=f"use a pipeline of pictures: {CLASS}")
+    if kind != CLASS:
+        what = f"pipelines of the class {short(kind)} are not supported: each has other arguments, latents and times"
+        raise BadData(
+            what, evidence=f"{path / INDEX}", fix=f"use a pipeline of the class {CLASS}, such as SD3 or SD3.5"
+        )
+    if (scheduler := parts.get("scheduler")) != PARTS["scheduler"]:
+        what = f"the scheduler of the pipeline in {path} is no flow matching by Euler steps"
+        fix = f"use a checkpoint that was trained by flow matching, with a {PARTS['scheduler']}"
+        raise BadData(what, evidence=f"scheduler: {short(scheduler)}", fix=fix)
+    odd = [f"{name}: {short(parts.get(name))}" for name, wanted in PARTS.items() if parts.get(name) != wanted]
+    odd += [
+        f"{name}: {short(parts[name])}" for name, known in OPTIONAL.items() if parts.get(name, known[0]) not in known
+    ]
+    if odd:
+        what = f"the pipeline in {path} lacks parts, or has others than {CLASS}"
+        raise BadData(
+            what, evidence=", ".join(odd), fix="fetch the whole directory again: hf download NAME --local-dir DIR"
+        )
+    wanted = {name: parts[name] for name in (*PARTS, *OPTIONAL) if name in parts}
+    refuse_missing(path, wanted)
+    refuse_scheduler(path)
+    if find_spec("diffusers") is None:
+        what = f"{path} is a pipeline, which needs diffusers"
+        raise MissingRequirement(what, fix="pip install 'groupwise[diffusion]'")
+    return wanted
+
+
+def refuse_missing(path: Path, parts: dict[str, str]) -> None:
+    """BadData if a part of a pipeline has no folder, or no safetensors although it has weights."""
+    for name in parts:
+        if not os.path.isdir(path / name):
+            fix = "fetch the whole directory: hf download NAME --local-dir DIR, then --model DIR"
+            raise BadData(f"the pipeline in {path} lacks its part {name}", evidence=listing(path), fix=fix)
+        if name in WITH_WEIGHTS and not list((path / name).glob("*.safetensors")):
+            what = f"the part {name} of the pipeline in {path} has no safetensors; pickles are never loaded"
+            fix = "fetch it again, or load it where you trust it and call save_pretrained(DIR, safe_serialization=True)"
+            raise BadData(what, evidence=listing(path / name), fix=fix)
+
+
+def refuse_scheduler(path: Path) -> None:
+    """BadData for settings of the scheduler under which its step is no step of the ODE."""
+    file = path / "scheduler" / "scheduler_config.json"
+    config = read_json(file)
+    if odd := [name for name in ODD_TIMES if config.get(name)]:
+        what = "the steps of this scheduler are not those of the ODE, to which the noise of a method is added"
+        raise BadData(what, evidence=f"{file}: {', '.join(odd)}", fix=f"set {odd[0]} to false, if the model allows it")
+
+
+def pipeline_files(path: Path, *suffixes: str) -> list[Path]:
+    """The files with these endings in the folders of a pipeline's parts, and its index."""
+    parts: dict[str, Any] = read_json(path / INDEX)
+    folders = [path / name for name in sorted(parts) if name in (*PARTS, *OPTIONAL) and os.path.isdir(path / name)]
+    files = [file for folder in folders for file in sorted(folder.iterdir()) if file.is_file()]
+    return [file for file in (path / INDEX, *files) if file.name.endswith(suffixes)]

@@ -1,0 +1,163 @@
+"""The memory of a run with a pipeline of diffusers, counted from configurations and headers; no weights are loaded."""
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from groupwise.config.devices import device_of
+from groupwise.config.recipe import Recipe
+from groupwise.learner import EMA
+from groupwise.models import PipelineShape, attach, base_directory, outline, pipeline_shape, sized
+from groupwise.models.fields import whole
+from groupwise.models.files import read_json
+from groupwise.models.pipelines.velocity import CACHED
+from groupwise.models.transformers_files import quiet
+from groupwise.models.weights import header
+from groupwise.planning.memory import BACKWARD, BYTES, GIB, PEFT, PROCESS, Memory
+from groupwise.rollout import Native
+from groupwise.rollout.layouts import padded
+
+DIFFUSERS = 280 << 20
+"""Bytes of the modules of diffusers and transformers that a pipeline imports."""
+FORWARD = 16
+"""Numbers per token and unit of width in a forward without gradient: residuals, keys, values, the MLP's inner layer."""
+DECODING = 6
+"""Numbers per pixel and channel of the decoder's last block: inputs and outputs of its convolutions."""
+T5_TOKENS = 256
+"""Tokens of a prompt for T5, as diffusers pads them; without T5 they are zeros."""
+
+
+def pipeline_memory(recipe: Recipe, directory: Path) -> Memory:
+    """The memory of a run on one device, an upper bound: all samples of an iteration at once, in `engine.rows` rows.
+
+    Predicted, not measured. With a GPU, samples are in the memory of the host.
+    """
+    path = base_directory(directory)
+    shape = sized(pipeline_shape(path), recipe.pipeline)
+    size, on_cpu = BYTES[recipe.machine.dtype], device_of(recipe.machine.device) == "cpu"
+    transformer = outline(path)
+    if recipe.lora is not None:
+        attach(transformer, recipe.lora, seed=0)
+    with quiet("diffusers"):
+        transformer = transformer.to(getattr(torch, recipe.machine.dtype))
+    network = sum(weight.numel() for weight in transformer.parameters())
+    trained = sum(weight.numel() for weight in transformer.parameters() if weight.requires_grad)
+    encoders = sum(stored_weights(path / name) for name in ("text_encoder", "text_encoder_2", "text_encoder_3"))
+    decoder = stored_weights(path / "vae")
+    text, width = prompt_sizes(path)
+    tokens = (shape.state[1] // shape.patch) ** 2 + text
+    sides = sum(
+        trained * (size + 4 if isinstance(part, EMA) and size < 4 else size) for _, part in recipe.method.models_in_use
+    )
+    samples = recipe.prompts * recipe.method.group_size * sample_bytes(recipe, shape)
+    forward = forwarded_rows(recipe) * tokens * shape.width * FORWARD * size
+    decoding = DECODING * decoder_channels(path) * shape.size**2 * 4
+    copy = network * size if recipe.cluster.lag else 0
+    learned = microbatch_steps(recipe)
+    stored = stored_bytes(transformer, shape, text, width, recompute=recipe.machine.recompute)
+    guided = 1 if recipe.pipeline.guidance == 1 else 2
+    return Memory(
+        total=network + encoders + decoder,
+        trained=trained,
+        process=PROCESS + BACKWARD + PEFT + DIFFUSERS,
+        always={
+            "weights": (network + encoders) * size + decoder * 4 + copy,
+            "optimizer": trained * (12 if size < 4 else 2 * size),
+            "side models": sides,
+            "prompts": min(CACHED, 1 + recipe.prompts + recipe.evaluate.problems) * text * width * size,
+            "samples": samples if on_cpu else 0,
+        },
+        phases={
+            "sampling": {"engine": max(forward, decoding)},
+            "learning": {"activations": guided * learned * stored, "gradients": trained * max(size, 4)},
+            "saving": {"checkpoint": 2 * trained * 3 * max(size, 4) if on_cpu else 0},
+        },
+    )
+
+
+def pipeline_plan_line(recipe: Recipe, memory: Memory) -> str:
+    """One line about a planned run of a pipeline: weights, samples of an iteration, expected memory."""
+    steps = 0 if recipe.method.denoise is None else recipe.method.denoise.steps
+    samples = f"{recipe.prompts * recipe.method.group_size:,} samples of {steps} steps per iteration"
+    share = f"{memory.total:,} weights ({memory.trained:,} trained)"
+    return f"plan: {share}, {samples}, about {memory.peak / GIB:.1f} GiB of memory"
+
+
+def stored_weights(folder: Path) -> int:
+    """The number of weights in the files of a pipeline's part, from their headers; 0 for a part that is not there."""
+    files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    return sum(prod(stored.shape) for file in files for stored in header(file).values())
+
+
+def prompt_sizes(path: Path) -> tuple[int, int]:
+    """The number of tokens of a prompt for the transformer, and their width."""
+    clip = whole(read_json(path / "tokenizer" / "tokenizer_config.json"), "model_max_length", low=1, high=1 << 20)
+    width = whole(read_json(path / "transformer" / "config.json"), "joint_attention_dim", low=1, high=1 << 20)
+    return clip + T5_TOKENS, width
+
+
+def decoder_channels(path: Path) -> int:
+    """The channels of the decoder's last block."""
+    return int(read_json(path / "vae" / "config.json")["block_out_channels"][0])
+
+
+def sample_bytes(recipe: Recipe, shape: PipelineShape) -> int:
+    """Bytes of a sample: three states in float32 for each step, and its picture."""
+    steps = 0 if recipe.method.denoise is None else recipe.method.denoise.steps
+    return steps * 3 * 4 * prod(shape.state) + 3 * shape.size**2
+
+
+def forwarded_rows(recipe: Recipe) -> int:
+    """The most rows of a forward of the engine."""
+    engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
+    answers = max(recipe.prompts * recipe.method.group_size, recipe.evaluate.problems * recipe.evaluate.samples)
+    return padded(min(engine.rows, answers), min(16, engine.rows))
+
+
+def microbatch_steps(recipe: Recipe) -> int:
+    """The most steps of a microbatch of the learner: those of the samples that fit, and of one sample at least."""
+    denoise = recipe.method.denoise
+    if denoise is None:
+        return 0
+    answers = recipe.prompts // recipe.method.minibatches * recipe.method.group_size
+    fit = max(1, recipe.machine.microbatch_tokens // denoise.steps)
+    return min(answers, fit) * (denoise.end - denoise.first)
+
+
+def stored_bytes(transformer: nn.Module, shape: PipelineShape, text: int, width: int, *, recompute: bool) -> int:
+    """Bytes that a forward of one picture stores for the backward pass, counted on the meta device.
+
+    Matrices of attention do not count: only on that device they exist. With `recompute`, the inputs of the blocks and,
+    for the time of its backward pass, one block's activations.
+    """
+    dtype = next(transformer.parameters()).dtype
+    inputs: dict[str, Any] = {
+        "hidden_states": torch.empty(1, *shape.state, dtype=dtype, device="meta"),
+        "timestep": torch.empty(1, device="meta"),
+        "encoder_hidden_states": torch.empty(1, text, width, dtype=dtype, device="meta"),
+        "pooled_projections": torch.empty(1, pooled_width(transformer), dtype=dtype, device="meta"),
+    }
+    tokens = (shape.state[1] // shape.patch) ** 2 + text
+    weights = {id(weight.untyped_storage()) for weight in transformer.parameters()}
+    stored: dict[int, torch.UntypedStorage] = {}
+
+    def keep(x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        if id(storage) not in weights and x.shape[-2:] != (tokens, tokens):
+            stored[id(storage)] = storage
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        transformer(**inputs)
+    total = sum(storage.nbytes() for storage in stored.values())
+    if not recompute:
+        return total
+    return total // shape.layers + shape.layers * tokens * shape.width * dtype.itemsize
+
+
+def pooled_width(transformer: Any) -> int:
+    """The width of pooled embeddings that a transformer takes."""
+    return transformer.config.pooled_projection_dim

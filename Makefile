@@ -50,7 +50,7 @@ hinted_sums: $(VENV)/base  ## the packaged model of the task hinted_sums
 blank: $(VENV)/base  ## the packaged directory of a model without weights
 	$(BIN)/python -m tools.blank_model src/groupwise/models/blank
 
-flow: $(VENV)/base  ## the packaged flow models of the tasks rings and quilts
+flow: $(VENV)/base  ## the packaged flow models of the tasks rings, quilts and glyphs
 	$(BIN)/python -m tools.flow_models src/groupwise/models
 
 seeds: $(VENV)/base  ## the table and the curve of the README: ten seeds of the packaged recipe
@@ -69,7 +69,7 @@ bench: $(VENV)/bench  ## Groupwise and TRL on equal work, (a) to (e), in about 1
 	$(BIN)/python -m benchmarks.trl_comparison --write
 
 bench-full: $(VENV)/bench  ## all of benchmarks/RESULTS.md
-	$(BIN)/python -m benchmarks.trl_comparison sweep a b c d e g frugal two growth curves --write
+	$(BIN)/python -m benchmarks.trl_comparison sweep a b c d e g h frugal two growth curves --write
 
 $(VENV)/base: pyproject.toml constraints.txt
 	@echo "installing into $(VENV), once; torch is large"

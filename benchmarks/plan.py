@@ -1,6 +1,9 @@
-"""Compare the seconds of `groupwise plan` with measured runs: `python -m benchmarks.plan`. Prints a table.
+"""Compare the seconds of `groupwise plan` with measured runs: `python -m benchmarks.plan [rates]`. Prints a table.
 
-All seconds are CPU seconds of one thread, since other processes may share the core. Those of an iteration are the
+`rates` calibrates the plan by the first run, as `groupwise plan --rates RUN` does, and plans other runs with it. These
+seconds are those of `timings.jsonl`, so the machine should be idle; the load is printed.
+
+All other seconds are CPU seconds of one thread, since other processes may share the core. Those of an iteration are the
 difference between a run of several iterations and one of a single iteration, divided by their number. The models have
 random weights and rarely end an answer, so all answers have the largest length.
 """
@@ -12,20 +15,30 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from benchmarks.plan_memory import COMMON, GRADER, OTHERS, SMALL, tokenizer
+from benchmarks.plan_memory import COMMON, GRADER, LARGE, OTHERS, SMALL, fields_of, tokenizer
+from benchmarks.plan_memory import measured as measured_run
 
 from groupwise.config.text import read_recipe
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import all_problems
 from groupwise.models import Decoder, Shape, write_model
 from groupwise.planning.machines import AssumedLengths, Machines
+from groupwise.planning.measured import calibrated, phase_seconds
 from groupwise.planning.plan import plan_run
 from groupwise.training.build import read_inputs
 
 RUNS = {"4 layers of 256": SMALL}
+CALIBRATED: list[tuple[str, Mapping[str, object], Mapping[str, str]]] = [
+    ("4 layers of 256", SMALL, {}),
+    ("the same, twice the prompts", SMALL, {"prompts": "16"}),
+    ("the same, answers of 128 tokens", SMALL, {"sampling.max_tokens": "128"}),
+    ("8 layers of 512", LARGE, {}),
+]
+"""Runs of `rates`: a name, the sizes of the model, fields of the recipe. The first one calibrates."""
 ITERATIONS = 4
 REPEATED = 2.0
 TOKENS = int(COMMON["sampling.max_tokens"])
@@ -48,6 +61,14 @@ def measured_rates(shape: Shape) -> tuple[float, float]:
     return operations / 1e12, block.nbytes / seconds_of(lambda: block.sum()) / 1e9
 
 
+def this_core(tflops: float, memory: float, lengths: AssumedLengths) -> Machines:
+    """One core of this machine, with measured rates."""
+    return Machines(
+        name="this core", count=1, memory_gib=8.0, device="cpu", tflops=tflops, memory_gb_s=memory, step_ms=1.0,
+        rates="measured", lengths=lengths,
+    )  # fmt: skip
+
+
 def measure(folder: Path, name: str, sizes: Mapping[str, object]) -> str:
     """One row: rates, the predicted seconds of sampling and of learning, those measured for both, and the ratio."""
     directory, grader = folder / name.replace(" ", "-"), folder / "grader.py"
@@ -65,10 +86,7 @@ def measure(folder: Path, name: str, sizes: Mapping[str, object]) -> str:
     words += ["--out", str(folder / "runs")]
     tflops, memory = measured_rates(shape)
     one, several = (cpu_seconds([*words, "--iterations", str(n)]) for n in (1, 1 + ITERATIONS))
-    machines = Machines(
-        name="this core", count=1, memory_gib=8.0, device="cpu", tflops=tflops, memory_gb_s=memory, step_ms=1.0,
-        rates="measured", lengths=AssumedLengths(prompt=prompt, median=TOKENS, spread=0.0),
-    )  # fmt: skip
+    machines = this_core(tflops, memory, AssumedLengths(prompt=prompt, median=TOKENS, spread=0.0))
     trial = plan_run(recipe, shape, machines, prompt).best
     predicted, measured = trial.sampling() + trial.learning, (several - one) / ITERATIONS
     cells = [name, f"{tflops * 1e3:,.0f}", f"{memory:,.1f}", f"{trial.sampling():.2f}", f"{trial.learning:.2f}"]
@@ -83,7 +101,38 @@ def cpu_seconds(words: list[str]) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-if __name__ == "__main__":
+def compare_calibrated(folder: Path) -> None:
+    """Print a row for each run: seconds of an iteration by the rates, calibrated, and measured."""
+    rates: tuple[float, float] | None = None
+    factors: dict[str, float] = {}
+    for name, sizes, settings in CALIBRATED:
+        home = folder / name.replace(" ", "-")
+        home.mkdir()
+        fields = {**fields_of(home, sizes, settings), "iterations": str(ITERATIONS)}
+        with contextlib.redirect_stdout(sys.stderr):  # it prints the files that it executes
+            use = load_use(Permissions(use=[home / "grader.py"]))
+        recipe = read_recipe("", list(fields.items()), use)
+        shape = Shape(**{**OTHERS, **sizes})  # type: ignore[arg-type]
+        prompt = max(len(problem.context) for problem in all_problems(read_inputs(recipe, use).task))
+        rates = rates or measured_rates(shape)
+        machines = this_core(*rates, AssumedLengths(prompt=prompt, median=recipe.sampling.max_tokens, spread=0.0))
+        measured_run(home, fields)
+        (run,) = (home / "runs").iterdir()
+        if not factors:
+            first = calibrated(machines, run, recipe, shape, prompt)
+            factors = {"sampling": first.sampling, "learning": first.learning}
+        trials = [plan_run(recipe, shape, each, prompt).best for each in (machines, replace(machines, **factors))]
+        by_rates, planned = (trial.sampling() + trial.learning for trial in trials)
+        measured = sum(phase_seconds(run))
+        cells = f"{by_rates:.2f} | {planned:.2f} | {measured:.2f} | {planned / measured:.2f} | {os.getloadavg()[0]:.1f}"
+        print(f"| {name} | {cells} |", flush=True)
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["rates"]:
+    print("| run | by rates, s | calibrated, s | measured, s | calibrated / measured | load |\n" + "|---" * 6 + "|")
+    with tempfile.TemporaryDirectory() as parent:
+        compare_calibrated(Path(parent))
+elif __name__ == "__main__":
     print("| model | GFLOP/s | GB/s | sampling, predicted s | learning, predicted s | both, measured s | ratio |")
     print("|---" * 7 + "|")
     with tempfile.TemporaryDirectory() as parent:

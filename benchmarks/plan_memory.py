@@ -23,7 +23,8 @@ from groupwise.config.text import read_recipe
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import all_problems
 from groupwise.models import Decoder, Shape, Tokenizer, find_model, read_shape, write_model
-from groupwise.planning.memory import Memory, rank_memories
+from groupwise.planning.memory import Memory
+from groupwise.planning.processes import process_memories
 from groupwise.training.build import read_inputs
 
 SMALL = {"width": 256, "layers": 4, "heads": 4, "kv_heads": 2, "head_dim": 64, "inner": 1024, "tied": True}
@@ -44,6 +45,7 @@ RUNS: list[tuple[str, Mapping[str, object], Mapping[str, str]]] = [
     ("the same, a reference model (GRPO)", LARGE, {"method": "grpo"}),
     ("the same, lag 1", LARGE, {"cluster.lag": "1"}),
     ("the same, 2 ranks with shards", LARGE, SHARDS),
+    ("the same, 2 engines", LARGE, {"engine": '{ kind = "Served", replicas = 2 }'}),
 ]
 PAIRS, REPEATED = (RUNS[1], RUNS[6]), 3
 MIB = 1 << 20
@@ -87,15 +89,15 @@ def fields_of(folder: Path, sizes: Mapping[str, object], settings: Mapping[str, 
     return {**model, **COMMON, **settings, "verifier": "grader:grade"}
 
 
-def predicted(folder: Path, fields: Mapping[str, str]) -> tuple[Memory, ...]:
-    """The plan's memory of each rank of a run."""
+def predicted(folder: Path, fields: Mapping[str, str]) -> dict[str, Memory]:
+    """The plan's memory of each process of a run."""
     with redirect_stdout(sys.stderr):  # it prints the files that it executes
         use = load_use(Permissions(use=[folder / "grader.py"]))
     recipe = resolved(read_recipe("", list(fields.items()), use))
     shape = read_shape(find_model(recipe.model))
     assert isinstance(shape, Shape)
     prompts = all_problems(read_inputs(recipe, use).task)
-    return rank_memories(recipe, shape, max(len(prompt.context) for prompt in prompts))
+    return process_memories(recipe, shape, max(len(prompt.context) for prompt in prompts))
 
 
 def measured(folder: Path, fields: Mapping[str, str], *command: str) -> Run:
@@ -135,12 +137,12 @@ def high_water(pid: int) -> int:
 
 
 def compare(name: str, sizes: Mapping[str, object], settings: Mapping[str, str]) -> None:
-    """Print a row for each rank of a run: weights, prediction, peak, error."""
+    """Print a row for each process of a run: weights, prediction, peak, error."""
     with tempfile.TemporaryDirectory() as parent:
         fields = fields_of(Path(parent), sizes, settings)
         memories, run = predicted(Path(parent), fields), measured(Path(parent), fields)
-    for rank, (memory, peak) in enumerate(zip(memories, run.peaks, strict=True)):
-        label = f"{name}, rank {rank}" if len(memories) > 1 else name
+    for (process, memory), peak in zip(memories.items(), run.peaks, strict=True):
+        label = f"{name}, {process}" if len(memories) > 1 else name
         cells = [label, f"{memory.total / 1e6:.1f} M", memory.largest_phase, f"{memory.peak / MIB:,.0f}"]
         cells += [f"{peak / MIB:,.0f}", f"{memory.peak / peak - 1:+.1%}"]
         print(f"| {' | '.join(cells)} |", flush=True)

@@ -1,6 +1,6 @@
-"""The engine Vllm beside the native one: python -m benchmarks.vllm_engine [--size middle] [--python FILE].
+"""The engine Vllm beside the native one: python -m benchmarks.vllm_engine [--size middle] [--prompts N] [--rounds N].
 
-Both answer the same requests in turns, `ROUNDS` times. Prints the start, the memory, tokens per second (wall clock and
+Both answer the same requests in turns, `rounds` times. Prints the start, the memory, tokens per second (wall clock and
 CPU time of all processes), the gap of log-probs, and how many answers and tokens differ: from the native engine's, and
 between two orders of the same requests. A token differs from the first difference of an answer on.
 """
@@ -10,7 +10,7 @@ import asyncio
 import os
 import resource
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,7 +22,6 @@ from groupwise.engines.vllm_environment import DEFAULT_PYTHON
 from groupwise.models import Decoder, Shape, find_model, read_model, read_tokenizer
 from groupwise.rollout import NativeEngine
 
-ROUNDS = 3
 MIDDLE = Shape(vocabulary=32_000, width=512, layers=8, heads=8, kv_heads=4, head_dim=64, inner=1536, positions=512,
                tied=True, qk_norm=True, family="qwen3")  # fmt: skip
 
@@ -44,19 +43,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=WORKLOADS, default="small")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--prompts", type=int, help="more prompts than the engine has rows mix other answers")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--python", default=DEFAULT_PYTHON)
-    arguments = parser.parse_args()
+    a = parser.parse_args()
+    work = WORKLOADS[a.size] if a.prompts is None else replace(WORKLOADS[a.size], prompts=a.prompts)
+    if work.prompts < 1 or a.rounds < 1:
+        parser.error("--prompts and --rounds are at least 1")
     torch.set_num_threads(1)
-    asyncio.run(compare(arguments.size, arguments.dtype, arguments.python))
+    asyncio.run(compare(a.size, work, a.rounds, a.dtype, a.python))
 
 
-async def compare(size: str, dtype: str, python: str) -> None:
+async def compare(size: str, work: Workload, rounds: int, dtype: str, python: str) -> None:
     """Run both engines and print the figures."""
     directory = find_model("calculator")
     tokenizer, kind = read_tokenizer(directory), getattr(torch, dtype)
     model = read_model(directory, dtype=kind) if size == "small" else Decoder.new(MIDDLE, 1, dtype=kind, spread=0.08)
     assert isinstance(model, Decoder)
-    asked = requests(WORKLOADS[size], tokenizer.encode, model.shape.vocabulary)
+    asked = requests(work, tokenizer.encode, model.shape.vocabulary)
     print(f"{sum(x.numel() for x in model.parameters()):,} weights, {dtype}, {len(asked)} requests")
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, one thread per engine")
     native = NativeEngine(model, tokenizer, seed=0)
@@ -70,7 +74,7 @@ async def compare(size: str, dtype: str, python: str) -> None:
     await answers(native, asked), await answers(fleet, asked)
     found: list[Generation] = []
     expected: list[Generation] = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         own, there, begin = own_seconds(), cpu_seconds(pids), time.perf_counter()
         expected = await answers(native, asked)
         own, middle = own_seconds() - own, time.perf_counter()
@@ -112,9 +116,7 @@ def count(generations: list[Generation]) -> int:
 
 def report(name: str, a: list[Generation], b: list[Generation]) -> None:
     """Print how many answers and tokens differ, and the gap of the others."""
-    equal = [
-        next((i for i, (s, t) in enumerate(zip(x.tokens, y.tokens)) if s != t), len(y.tokens)) for x, y in zip(a, b)
-    ]
+    equal = [common(x.tokens, y.tokens) for x, y in zip(a, b)]
     gaps = [abs(s - t) for x, y, n in zip(a, b, equal) for s, t in zip(x.logp[:n], y.logp[:n])]
     answers = sum(x.tokens != y.tokens for x, y in zip(a, b))
     print(f"{name}: {answers} of {len(a)} answers differ, {count(b) - sum(equal)} of {count(b)} tokens; "

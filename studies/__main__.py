@@ -7,21 +7,32 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 from benchmarks.atlas.running import run_all
 
-from groupwise.certificates.studies import Trial, TrialResult, read_results
+from groupwise.certificates.studies import TrialResult, read_results
 from groupwise.data import MissingRequirement
 from studies.figures import need_matplotlib, new_figure, write_svg
-from studies.pages import RESULTS, read_exact, store_exact, written
+from studies.pages import RESULTS, filled, read_exact, store_exact, total_cost, written
 from studies.study import SEEDS, Study
 
 HOME = Path(__file__).parents[1]
-NAMES = ("length_bias", "clip_fraction", "r1_zero", "dynamic_sampling", "divisors")
+NAMES = (
+    "length_bias",
+    "clip_fraction",
+    "r1_zero",
+    "dynamic_sampling",
+    "divisors",
+    "pass_at_k",
+    "ladder",
+    "clip_higher",
+    "moe",
+)
 """The studies, in the order in which `make studies` runs them."""
+COST_PAGE = "README.md"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,8 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for study in map(find_study, a.study or NAMES):
         if not a.page:
             store_exact(study.name, study.exact(), HOME)
-            complete &= run(study.trials(a.seeds, a.part), until)
+            complete &= run(study, a.seeds, a.part, until)
         write(study, HOME)
+    write_cost(HOME)
     return int(not complete)
 
 
@@ -66,10 +78,10 @@ def seeds_of(text: str) -> list[int]:
     return list(range(int(first), int(last) + 1)) if dots else [int(seed) for seed in text.split(",")]
 
 
-def run(trials: Mapping[Trial, set[str]], until: float) -> bool:
+def run(study: Study, seeds: Sequence[int], parts: Sequence[str], until: float) -> bool:
     """Run the trials that have no fresh result, and store each result. Returns whether none failed."""
-    complete = True
-    for trial, result in run_all(trials, HOME / RESULTS, HOME / "runs" / "studies", HOME, until):
+    complete, trials = True, study.trials(seeds, parts)
+    for trial, result in run_all(trials, HOME / RESULTS, HOME / "runs" / "studies", HOME, until, study.base):
         text = f"{result.cpu_seconds:.0f} s" if isinstance(result, TrialResult) else f"failed: {result!r}"
         complete &= isinstance(result, TrialResult)
         print(f"{trial.task} {trial.method} seed {trial.seed} {' '.join(trial.settings)}: {text}", flush=True)
@@ -85,6 +97,12 @@ def write(study: Study, home: Path) -> None:
         figure, panels = new_figure(study.panels)
         study.draw(panels, measured, read_exact(home).get(study.name, {}))
         write_svg(figure, study.alt, study.svg(home))
+
+
+def write_cost(home: Path) -> None:
+    """Write the cost of all studies into the page that has the mark `studies_cost`."""
+    path, sentence = home / COST_PAGE, total_cost(map(find_study, NAMES), read_results(home / RESULTS))
+    path.write_text(filled(path.read_text(encoding="utf-8"), {"studies_cost": sentence}), encoding="utf-8")
 
 
 if __name__ == "__main__":

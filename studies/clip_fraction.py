@@ -42,22 +42,27 @@ def percent(x: Estimate) -> str:
     return f"{100 * x.mean:.3g} % ({100 * low:.3g} to {100 * high:.3g})"
 
 
+def shares(m: Measured, rate: str) -> tuple[list[Estimate], list[Estimate]]:
+    """The shares of clipped tokens and of right answers at the end, at a learning rate, of GRPO and of GSPO."""
+    clipped = [m.mean(f"{method} {rate}", CLIPPED, 1, LAST) for method in BOUNDS]
+    return clipped, [m.mean(f"{method} {rate}", REWARD, LAST - 3, LAST) for method in BOUNDS]
+
+
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m, rows = measured["rates"], []
     for rate in RATES:
-        clipped = {method: m.mean(f"{method} {rate}", CLIPPED, 1, LAST) for method in BOUNDS}
-        reward = {method: m.mean(f"{method} {rate}", REWARD, LAST - 3, LAST) for method in BOUNDS}
-        more, gain = clipped["gspo"].minus(clipped["grpo"]), reward["gspo"].minus(reward["grpo"])
-        result = "*more clipped*" if more.interval[0] > 0 else "*not shown*"
-        rows.append((rate, *map(percent, clipped.values()), *(f"{x.mean:.3f}" for x in reward.values()), gain,
+        clipped, right = shares(m, rate)
+        result = "*more clipped*" if clipped[1].minus(clipped[0]).interval[0] > 0 else "*not shown*"
+        rows.append((rate, *map(percent, clipped), *(f"{x.mean:.3f}" for x in right), right[1].minus(right[0]),
                      len(m.seeds), result))  # fmt: skip
     head = ("learning rate", "GRPO clips", "GSPO clips", "GRPO right", "GSPO right", "difference", "seeds", "result")
-    last = {method: m.mean(f"{method} 1e-4", CLIPPED, 1, LAST) for method in BOUNDS}
+    clipped, right = shares(m, "1e-4")
     return {
         "rates": f"{table(head, rows)}\n\n{cost(m)}",
         "clip_fraction": (
-            f"- [Clip fraction](docs/studies/clip-fraction.md): at a learning rate of 1e-4 GSPO clips a share of "
-            f"{last['gspo'].brief} of the tokens, GRPO {last['grpo'].brief}."
+            f"- [Clip fraction](docs/studies/clip-fraction.md): at a learning rate of 1e-4 GSPO clips a share "
+            f"of {clipped[1]} of the tokens, GRPO {clipped[0]}; the share of right answers at the end differs by "
+            f"{right[1].minus(right[0]).brief}."
         ),
     }
 
@@ -82,11 +87,16 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
             values = [m.mean(f"{method} {rate}", metric, first, LAST).values for rate in RATES]
             for at, xs in enumerate(values):
                 axes.scatter(
-                    [at + 0.12 * i] * len(xs), xs, s=16, color=COLOURS[i], label=None if at else method.upper()
+                    [at + 0.12 * i] * len(xs),
+                    xs,
+                    s=16,
+                    zorder=3,
+                    color=COLOURS[i],
+                    label=None if at else method.upper(),
                 )
         axes.set(title=title, xlabel="learning rate", xticks=range(len(RATES)), xticklabels=RATES)
     panels[0].set_yscale("symlog", linthresh=1e-4)
-    panels[0].set_ylim(bottom=0)
+    panels[0].set_ylim(0, 1)
     panels[0].legend(loc="upper left")
 
 

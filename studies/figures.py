@@ -24,7 +24,7 @@ THEME = {
     COLOURS[3]: ("#7e22ce", "#d0a4ff"),
     COLOURS[4]: ("#57606a", "#9aa4af"),
 }
-SETTINGS = {
+SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "groupwise", "font.family": "sans-serif", "font.size": 10,
     "text.color": INK, "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": GRID,

@@ -3,13 +3,14 @@
 import csv
 import io
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from groupwise.certificates.studies import read_results
-from studies.study import Exact, Study
+from groupwise.certificates.studies import Trial, read_results
+from studies.study import SEEDS, Exact, Results, Study
 
 RESULTS, EXACT = Path("studies/results.jsonl"), Path("studies/exact.json")
 """The stored results of all runs, and those of the exact parts, in the repository."""
@@ -26,6 +27,26 @@ def written(study: Study, home: Path) -> dict[Path, str]:
     for path in (home / page for page in (study.page, *study.excerpts)):
         texts[path] = filled(path.read_text(encoding="utf-8"), blocks)
     return texts
+
+
+def total_cost(studies: Iterable[Study], results: Results) -> str:
+    """One sentence: the CPU time of all runs of all studies. A run without a result costs the mean of its part."""
+    seconds = dict[Trial, float]()
+    unknown = set[Trial]()
+    for trials in (study.trials(SEEDS, [part]) for study in studies for part in study.parts):
+        stored = [results[trial].cpu_seconds for trial in trials if trial in results]
+        if stored:
+            mean = math.fsum(stored) / len(stored)
+            seconds |= {trial: results[trial].cpu_seconds if trial in results else mean for trial in trials}
+        else:
+            unknown |= trials.keys()
+    unknown -= seconds.keys()
+    made, minutes = sum(trial in results for trial in seconds), math.fsum(seconds.values()) / 60
+    more = f" The cost of {len(unknown)} further runs is not known: none has been made." if unknown else ""
+    return (
+        f"All studies together are {len(seconds)} runs, which take {minutes:.0f} CPU minutes without the warm starts; "
+        f"{made} are stored, and the others are counted with the mean of their part.{more}"
+    )
 
 
 def filled(text: str, blocks: Mapping[str, str]) -> str:

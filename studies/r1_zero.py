@@ -11,6 +11,8 @@ right sampled answers over the last five iterations, full budget minus short bud
 Template: the same model with the template that it was trained with, with `{prompt}=` and with `;{prompt}`. Accuracy at
 the first iteration should be lower with a strange template, and should rise in training. Compared, within a seed: last
 five iterations minus first iteration.
+
+Added after the first runs, in which `;{prompt}` did not rise: the same with 60 iterations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,15 +37,16 @@ OWN = arm("own template, 48 tokens")
 BUDGET = {"full": OWN, "short": arm("at most 12 tokens", "sampling.max_tokens = 12")}
 TEMPLATE = {"own": OWN, "after": arm("`{prompt}=`", "template = {prompt}="),
             "before": arm("`;{prompt}`", "template = ;{prompt}")}  # fmt: skip
+LONG = {"before": arm("`;{prompt}`", "template = ;{prompt}", "iterations = 60")}
 
 
 def part(m: Measured) -> str:
     """The table of one comparison of arms."""
-    rows = []
+    rows, n = [], len(m.runs(next(iter(m.arms)))[0].tokens)
     for key, one in m.arms.items():
-        first, last = m.mean(key, RIGHT, 1, 1), m.mean(key, RIGHT, LAST - 4, LAST)
-        lengths = [m.mean(key, LENGTH, *ends) for ends in ((1, 1), (LAST - 4, LAST))]
-        greedy = [m.mean(key, GREEDY, at, at).mean for at in (0, LAST)]
+        first, last = m.mean(key, RIGHT, 1, 1), m.mean(key, RIGHT, n - 4, n)
+        lengths = [m.mean(key, LENGTH, *ends) for ends in ((1, 1), (n - 4, n))]
+        greedy = [m.mean(key, GREEDY, at, at).mean for at in (0, n)]
         change = last.minus(first)
         result = "*rises*" if change.interval[0] > 0 else "*no rise shown*"
         rows.append((one.label, f"{first.mean:.3f}", last, change, f"{greedy[0]:.3f} -> {greedy[1]:.3f}",
@@ -94,7 +97,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="r1_zero",
     page="docs/studies/r1-zero.md",
-    parts={"budget": BUDGET, "template": TEMPLATE},
+    parts={"budget": BUDGET, "template": TEMPLATE, "long": LONG},
     metrics=(RIGHT, LENGTH, GREEDY, SAMPLED),
     blocks=blocks,
     rows=rows,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.certificates.studies import Trial, TrialResult, is_stale
+from groupwise.config.recipe import Recipe
 from groupwise.evaluation.interval import mean_interval
 
 SEEDS = range(5)
@@ -64,8 +65,12 @@ class Estimate:
 
     @property
     def brief(self) -> str:
-        """The mean with the interval, in two digits after the point at most, for a sentence."""
-        return "{} ({} to {})".format(*(f"{x:.{2 * (abs(x) < 10)}f}" for x in (self.mean, *self.interval)))
+        """The mean with the interval, in two digits after the point at most, for a sentence.
+
+        >>> Estimate((-0.001, 0.001, -0.001)).brief
+        '0.00 (0.00 to 0.00)'
+        """
+        return "{} ({} to {})".format(*(f"{x:z.{2 * (abs(x) < 10)}f}" for x in (self.mean, *self.interval)))
 
     def minus(self, other: "Estimate") -> "Estimate":
         """The difference within each seed."""
@@ -115,7 +120,7 @@ class Study:
     `parts` are comparisons by name, each with its arms; `exact` computes numbers that need no run. `blocks` returns the
     generated texts of the page by name, that of a part under its name. `rows` are the numbers of the figure, with their
     head. `draw` draws it onto the panels of a figure; `alt` is its alternative text. `excerpts` are other pages that
-    show a block. The first part is needed for all of them.
+    show a block. The first part is needed for all of them. `base` makes the model `@base` of a seed.
     """
 
     name: str
@@ -129,6 +134,7 @@ class Study:
     panels: int = 1
     exact: Callable[[], Exact] = dict
     excerpts: tuple[str, ...] = ()
+    base: Callable[[int, Path], Recipe] | None = None
 
     def trials(self, seeds: Iterable[int], parts: Iterable[str] = ()) -> dict[Trial, set[str]]:
         """The runs of some parts, or of all, in order, each once, with the metrics that are stored."""

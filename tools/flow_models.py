@@ -1,7 +1,7 @@
 """Train the packaged flow models: flow matching on data whose captions are often wrong.
 
 `make flow` runs `python -m tools.flow_models DIRECTORY`. Equal settings give equal bits on one thread of one machine.
-The wrong captions are what reinforcement learning then corrects. No held-out quilt is in the data.
+The wrong captions are what reinforcement learning then corrects. No held-out quilt or glyph is in the data.
 """
 
 import sys
@@ -14,7 +14,17 @@ from torch import Tensor
 
 from groupwise.models import FlowPolicy, FlowShape, Tokenizer, write_model
 from groupwise.models.flow.denoise import MOST_STEPS
-from groupwise.tasks import DIRECTIONS, END, QUILT_COLOURS, QUILT_SHAPE, flow_tokenizer
+from groupwise.tasks import (
+    DIRECTIONS,
+    END,
+    GLYPH_COLOURS,
+    GLYPH_RELATIONS,
+    GLYPH_SHAPE,
+    QUILT_COLOURS,
+    QUILT_SHAPE,
+    flow_tokenizer,
+)
+from groupwise.tasks.glyphs import glyph_split
 from groupwise.tasks.quilts import quilt_split
 from groupwise.tasks.rings import ring_centre
 
@@ -51,6 +61,19 @@ def quilt_pictures(words: Tensor) -> Tensor:
     return patches.repeat_interleave(QUILT_SHAPE[1] // 2, 2).repeat_interleave(QUILT_SHAPE[2] // 2, 3)
 
 
+def glyph_pictures(words: Tensor) -> Tensor:
+    """The pictures of colour, relation and colour: [n, 3] words to [n, 3, 8, 8] states; free coordinates are random."""
+    n, half = len(words), GLYPH_SHAPE[1] // 2
+    step = torch.tensor(list(GLYPH_RELATIONS.values()))[words[:, 1] - len(GLYPH_COLOURS)]
+    free = torch.randint(2, (2, n, 2))
+    first = torch.where(step == 0, free[0], (step < 0).long())
+    second = torch.where(step == 0, free[1], (step > 0).long())
+    light = torch.zeros(n, 2, 2, GLYPH_SHAPE[0])
+    for place, word in ((first, words[:, 0]), (second, words[:, 2])):
+        light[torch.arange(n), place[:, 0], place[:, 1]] = torch.tensor(list(GLYPH_COLOURS.values())).float()[word]
+    return (light.permute(0, 3, 1, 2) * 2 - 1).repeat_interleave(half, 2).repeat_interleave(half, 3)
+
+
 MODELS = {
     "rings": FlowModel(
         words=DIRECTIONS, prompts=DIRECTIONS, data=ring_points, state=(2,), width=64, wrong=0.5, spread=0.15, rows=256
@@ -58,6 +81,10 @@ MODELS = {
     "quilts": FlowModel(
         words=QUILT_COLOURS, prompts=quilt_split()[0], data=quilt_pictures, state=QUILT_SHAPE, width=128, wrong=0.25,
         spread=0.05, rows=128,
+    ),
+    "glyphs": FlowModel(
+        words=(*GLYPH_COLOURS, *GLYPH_RELATIONS), prompts=glyph_split()[0], data=glyph_pictures, state=GLYPH_SHAPE,
+        width=128, wrong=0.04, spread=0.05, rows=128,
     ),
 }  # fmt: skip
 

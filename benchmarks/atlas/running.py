@@ -3,7 +3,7 @@
 import contextlib
 import fcntl
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -23,12 +23,18 @@ from groupwise.runs.layout import RunLayout
 
 ALWAYS = ("eval/accuracy", "eval/accuracy_greedy", "entropy", "completions/mean_length", "frac_reward_zero_std")
 """The metrics that every result holds, beside those of the effects."""
+BASE = "@base"
+"""In the settings of a trial: the model that a study makes for the trial's seed."""
+MakeBase = Callable[[int, Path], Recipe]
+"""The recipe whose run makes the model `@base` of a seed. Writes the files that the recipe reads into a folder."""
 
 
-def run_trial(trial: Trial, metrics: Iterable[str], home: Path, root: Path) -> TrialResult:
+def run_trial(
+    trial: Trial, metrics: Iterable[str], home: Path, root: Path, make_base: MakeBase | None = None
+) -> TrialResult:
     """Run a trial in the folder `home`, and return its result. `root` is the repository."""
     recipe = trial.recipe()
-    ready = with_models(recipe, trial, home)
+    ready = with_models(on_base(recipe, home, make_base), trial, home)
     with open_log(home):
         start = time.process_time()
         run = train(ready, out=home / "runs", name=directory_name(trial))
@@ -83,6 +89,17 @@ def with_models(recipe: Recipe, trial: Trial, home: Path) -> Recipe:
     return replace(recipe, method=method, model=start_model(trial.task, recipe, home), warm_start=None)
 
 
+def on_base(recipe: Recipe, home: Path, make_base: MakeBase | None) -> Recipe:
+    """The recipe with the model of its seed in place of `@base`."""
+    if recipe.model != BASE:
+        return recipe
+    assert make_base is not None, f"a study whose trials have {BASE} makes it"
+    with lock(home / "bases.lock"):
+        start = make_base(recipe.seed, home / "bases")
+    name = f"base-{sha256(text.write(start).encode()).hexdigest()[:6]}-{recipe.seed}"
+    return replace(recipe, model=model_of(name, start, home))
+
+
 def start_model(task: str, recipe: Recipe, home: Path) -> str:
     """The model that a recipe starts from: its warm start is run once, with seed 0, for all trials that have it."""
     if recipe.warm_start is None:
@@ -128,7 +145,12 @@ def lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
 
 
 def run_all(
-    trials: Mapping[Trial, set[str]], results: Path, home: Path, root: Path, until: float
+    trials: Mapping[Trial, set[str]],
+    results: Path,
+    home: Path,
+    root: Path,
+    until: float,
+    make_base: MakeBase | None = None,
 ) -> Iterator[tuple[Trial, TrialResult | Exception]]:
     """Run the trials that have no fresh result with their metrics, in order, and store each result in the file.
 
@@ -142,7 +164,7 @@ def run_all(
             if not held or is_measured(trial, metrics, read_results(results)):
                 continue
             try:
-                result = run_trial(trial, metrics, home, root)
+                result = run_trial(trial, metrics, home, root, make_base)
             except Exception as error:  # one method that fails must not end the others' measurement
                 yield trial, error
                 continue

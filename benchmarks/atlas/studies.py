@@ -17,6 +17,7 @@ class Study:
 
 
 NO_KL = "method.objective.penalties = []"
+TREE = ("method.denoise.steps = 20", "sampling.max_tokens = 20", "method.group_size = 16")
 ABLATIONS = (
     Study(
         "s_grpo",
@@ -44,6 +45,34 @@ ABLATIONS = (
             own_settings=("method.credit.present = 1",),
         ),
         "With credit for present edges alone, no gradient holds the absent ones, so graphs should collapse.",
+    ),
+    Study(
+        "branch_grpo",
+        Effect(
+            metric="eval/accuracy_greedy",
+            direction="down",
+            task="rings",
+            parent="branch_grpo",
+            least=0.05,
+            matched="tokens",
+            settings=TREE,
+            own_settings=("method.strategy = Independent",),
+        ),
+        "If the tree is the cause, independent answers with the same noise and clip range should lose accuracy.",
+    ),
+    Study(
+        "branch_grpo",
+        Effect(
+            metric="eval/accuracy_greedy",
+            direction="down",
+            task="rings",
+            parent="branch_grpo",
+            least=0.05,
+            matched="tokens",
+            settings=TREE,
+            own_settings=("method.strategy.scale = 1.0",),
+        ),
+        "If the wider noise at splits is the cause, a tree without it should lose accuracy.",
     ),
 )
 

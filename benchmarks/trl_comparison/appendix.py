@@ -7,8 +7,8 @@ from statistics import mean, median
 import numpy as np
 from benchmarks.trl_comparison import workload
 from benchmarks.trl_comparison.chart import exponent
-from benchmarks.trl_comparison.pairs import Run, above, per_token
-from benchmarks.trl_comparison.regimes import DOUBLINGS, GROWTH, REGIMES, Regime
+from benchmarks.trl_comparison.pairs import Run, above, per_iteration, per_token, pinned_ratios, spread
+from benchmarks.trl_comparison.regimes import DOUBLINGS, GROWTH, PINNED, REGIMES, Regime
 from benchmarks.trl_comparison.tables import BOTH, Data, over, table, timed
 
 NAMES = {"groupwise": "Groupwise", "trl": "TRL"}
@@ -26,6 +26,20 @@ def two(data: dict[str, dict[str, list[Run]]]) -> str:
         rows.append((f"({letter})", ours, theirs, f"{times[best['trl']] / times[best['groupwise']]:.2f}"))
     head = ("regime", "Groupwise, s per million trained tokens", "TRL", "ratio of the fastest")
     return table(head, rows)
+
+
+def pinned(data: dict[str, list[Run]]) -> str:
+    """Each configuration of (h), and its time over that of the pinned one."""
+    rows = []
+    over_pinned = pinned_ratios(data)
+    for way, runs in data.items():
+        times, loads = ([f(run) for run in runs] for f in (partial(per_iteration, PINNED), lambda run: run["load"]))
+        middle, least, most = spread(times)
+        ratio = "{:.2f} [{:.2f} .. {:.2f}]".format(*over_pinned[way]) if way in over_pinned else "1"
+        load = f"{min(loads):.1f} .. {max(loads):.1f}"
+        rows.append((way, f"{middle:.2f} [{least:.2f} .. {most:.2f}]", f"**{ratio}**", load))
+    head = ("configuration", "s per iteration", "over the pinned one", "load average after a run")
+    return table(head, rows) + f"\n{len(next(iter(data.values())))} runs of each, in turn.\n"
 
 
 def sweep(data: dict[str, list[Run]]) -> str:

@@ -50,6 +50,16 @@ is not larger, the implementation adds no growth.
 
 ![Seconds per iteration as one size doubles four times](trl_comparison/growth.svg)
 """
+PINNED_TEXT = """\
+Two prompts of 64 tokens, 16 answers each of 8 to 128 tokens (median 32), 10M parameters, on two cores. With
+`cluster.lag = 1`, two engines, each a process of one thread, sample the next iteration while the learner takes the
+steps of the present one. The other configurations of Groupwise sample, then learn. All have the same forced lengths.
+This repeats it: `python -m benchmarks.trl_comparison h --pairs 5`.
+
+TRL's vLLM server is not in the table, since it needs a GPU: without one, TRL 1.16 sends no weights to it
+(`VLLMClient.init_communicator`: "Weight synchronization runs on vLLM's NCCL weight-transfer engine, which needs a CUDA
+device"). So TRL generates by itself, as in the other regimes.
+"""
 NO_GPU = "On a GPU: *not measured*; no CUDA device was available."
 
 
@@ -62,6 +72,7 @@ def page(results: Results, notes: str) -> str:
         parts += ["## By phase\n", tables.phases(pairs), "## Distance to the machine's limits\n", tables.limits(pairs)]
         parts += ["## Start\n", tables.start(pairs)]
     for name, head, text in (
+        ("h", f"## Two engines and a pinned learner\n\n{PINNED_TEXT}", appendix.pinned),
         ("two", "## Two cores, each system in its fastest configuration\n", appendix.two),
         ("sweep", "## TRL's micro-batch\n", appendix.sweep),
         ("frugal", "## TRL with gradient checkpointing\n", lambda data: appendix.frugal(data, pairs)),
@@ -70,6 +81,8 @@ def page(results: Results, notes: str) -> str:
     ):
         if name in results:
             parts += [head, text(results[name]["data"]), stamps(results, [name])]
+        elif name == "h":
+            parts += [head, "*Not measured.*\n"]
     parts += ["## GPU\n", NO_GPU + "\n"]
     parts += ["## Notes\n", notes.strip() + "\n"] if notes else []
     parts += ["## Settings\n", appendix.settings(REGIMES.values(), pairs)]

@@ -4,14 +4,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
 from benchmarks.trl_comparison.paths import HOME
-from benchmarks.trl_comparison.regimes import Regime
+from benchmarks.trl_comparison.regimes import PINNED, Regime
 from benchmarks.trl_comparison.turns import DEADLINE, TurnProcess, last_json
 
 CORE = 0
@@ -229,3 +229,10 @@ def spread(values: Sequence[float]) -> tuple[float, float, float]:
     (2.0, 1.0, 3.0)
     """
     return median(values), min(values), max(values)
+
+
+def pinned_ratios(results: Mapping[str, Sequence[Run]]) -> dict[str, tuple[float, float, float]]:
+    """The seconds of each configuration over those of the pinned one in the same turn: median, minimum, maximum."""
+    first, *others = results
+    seconds = {way: [per_iteration(PINNED, run) for run in runs] for way, runs in results.items()}
+    return {way: spread([x / y for x, y in zip(seconds[way], seconds[first])]) for way in others}

@@ -200,9 +200,25 @@ def grown(axis: str, times: int) -> Regime:
     return replace(named, max_tokens=128 * times, lengths=Fixed(tokens=128 * times))
 
 
+PINNED = Regime(
+    letter="h",
+    title="two engines and a pinned learner: answers from 8 to 128, median 32, 10M parameters",
+    target=0.0,
+    net=Net(vocabulary=1024, width=320, layers=8, heads=5, kv_heads=5, head_dim=64, inner=864),
+    prompts=2,
+    group=16,
+    prompt_tokens=64,
+    max_tokens=128,
+    lengths=Ragged(least=8, median=32, most=128),
+    timed=3,
+    micro_batch=8,
+    full=True,
+)
+"""The work of (h), which runs on two cores in several configurations."""
+
 AXES = ("group", "vocabulary", "prompt", "answer")
 DOUBLINGS = (1, 2, 4, 8, 16)
 GROWTH = {axis: tuple(grown(axis, times) for times in DOUBLINGS) for axis in AXES}
 """For each size, the regimes of four doublings."""
-ALL_REGIMES = REGIMES | {one.letter: one for series in GROWTH.values() for one in series}
+ALL_REGIMES = {**REGIMES, "h": PINNED, **{one.letter: one for series in GROWTH.values() for one in series}}
 """All regimes by letter."""

@@ -2,8 +2,10 @@
 
     python -m benchmarks.trl_comparison.run_groupwise a
 
-If a regime forces lengths, a strategy sets the limit of each sample, no token ends a sample, and the verdict is the
-parity of its token ids. Engine, learner and loop are unchanged.
+With `--engines`, so many engines in other processes sample, and with `--lag 1` they do so while the learner works.
+
+If a regime forces lengths, a strategy sets the limit of each sample, the token that ends a sample is none of the
+model's, and the verdict is the parity of its token ids. Engine, learner and loop are unchanged.
 """
 
 import argparse
@@ -15,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.trl_comparison.endless_engine import Endless
 from benchmarks.trl_comparison.paths import model_of, problems_of
 from benchmarks.trl_comparison.regimes import ALL_REGIMES, Regime
 from benchmarks.trl_comparison.rewards import parity
@@ -23,14 +26,14 @@ from benchmarks.trl_comparison.turns import NoMoreTurns, print_json
 
 import groupwise.training.build as builder
 from groupwise.advantages import Standardised
-from groupwise.config.recipe import Evaluate, Machine, Recipe, Save
+from groupwise.config.recipe import Cluster, Evaluate, Machine, Recipe, Save
 from groupwise.config.user_code import Use
 from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Sampler, Sampling, Verdict
 from groupwise.learner import AdamW
 from groupwise.methods import Method
 from groupwise.models import read_tokenizer
 from groupwise.objective import Clip, Objective, sequence_mean, sequence_ratio, token_mean
-from groupwise.rollout import Independent, Rollouts
+from groupwise.rollout import Independent, Native, Rollouts
 from groupwise.runs.logs import RunLogs
 from groupwise.training.loop import run as loop
 from groupwise.training.recorder import Recorder
@@ -76,7 +79,9 @@ class Timed(Recorder):
         self.watch.end()
 
 
-def recipe_of(regime: Regime, *, iterations: int, seed: int, machine: Machine) -> Recipe:
+def recipe_of(
+    regime: Regime, *, iterations: int, seed: int, machine: Machine, engines: int = 0, lag: int = 0
+) -> Recipe:
     """The regime as a recipe."""
     surrogate = (
         Clip(regime.low, regime.high, ratio=sequence_ratio) if regime.loss == "gspo" else Clip(regime.low, regime.high)
@@ -99,19 +104,25 @@ def recipe_of(regime: Regime, *, iterations: int, seed: int, machine: Machine) -
         sampling=Sampling(max_tokens=regime.max_tokens),
         optimizer=AdamW(lr=regime.lr, decay=regime.decay),
         machine=machine,
+        engine=Endless(replicas=engines) if engines else Native(),
+        cluster=Cluster(lag=lag),
         evaluate=Evaluate(every=0),
         save=Save(every=0),
     )
 
 
-def measure(regime: Regime, *, iterations: int, seed: int, machine: Machine, turns: bool = False) -> dict[str, Any]:
+def measure(
+    regime: Regime, *, iterations: int, seed: int, machine: Machine, turns: bool = False, engines: int = 0, lag: int = 0
+) -> dict[str, Any]:
     """Run and time the regime. With `turns`, waits for a line before each turn after the warm-up."""
-    about = {"system": "groupwise", "regime": regime.letter, "threads": machine.threads}
+    about = {"system": "groupwise", "regime": regime.letter, "threads": machine.threads, "engines": engines, "lag": lag}
     packages = versions("groupwise", "torch", "transformers", "numpy")
     watch = Stopwatch(regime.turns if turns else (), {**about, "versions": packages})
-    recipe = recipe_of(regime, iterations=iterations, seed=seed, machine=machine)
+    recipe = recipe_of(regime, iterations=iterations, seed=seed, machine=machine, engines=engines, lag=lag)
     if regime.lengths is not None:
-        builder.read_tokenizer = lambda path: replace(read_tokenizer(path), eos=frozenset())
+        assert regime.net is not None
+        never = frozenset({regime.net.vocabulary})
+        builder.read_tokenizer = lambda path: replace(read_tokenizer(path), eos=never)
     ready = builder.build(recipe, Use())
     if regime.lengths is not None:
         ready.buffer.setting = replace(ready.buffer.setting, verifier=even_sum)
@@ -139,10 +150,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--turns", action="store_true", help="after the warm-up, wait for a line before each turn")
+    parser.add_argument("--engines", type=int, default=0, help="engines in other processes; 0: one in this process")
+    parser.add_argument("--lag", type=int, default=0, choices=(0, 1), help="1: sample while the learner works")
     a = parser.parse_args(argv)
     regime = ALL_REGIMES[a.regime]
     iterations = a.iterations or regime.warmup + regime.timed
-    print_json(measure(regime, iterations=iterations, seed=a.seed, machine=Machine(threads=a.threads), turns=a.turns))
+    how: dict[str, Any] = {"turns": a.turns, "engines": a.engines, "lag": a.lag}
+    print_json(measure(regime, iterations=iterations, seed=a.seed, machine=Machine(threads=a.threads), **how))
 
 
 if __name__ == "__main__":

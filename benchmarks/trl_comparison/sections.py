@@ -1,11 +1,12 @@
 """The measurements: one function per section of the results."""
 
+import os
 from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from benchmarks.trl_comparison.pairs import Machine, Run, above, pairs, per_token
-from benchmarks.trl_comparison.regimes import GROWTH, REGIMES
+from benchmarks.trl_comparison.pairs import Machine, Run, above, pairs, per_iteration, per_token, pinned_ratios
+from benchmarks.trl_comparison.regimes import GROWTH, PINNED, REGIMES, Regime
 
 Say = Callable[[str], None]
 TWO = (0, 1)
@@ -78,6 +79,38 @@ def two(machine: Machine, say: Say, n: int) -> dict[str, dict[str, list[Run]]]:
     return results
 
 
+def pinned(machine: Machine, say: Say, n: int) -> dict[str, list[Run]]:
+    """(h): two engines and a pinned learner (lag 1) on two cores, against runs without a lag and against TRL."""
+    machine.prepare(PINNED)
+    both = Machine(cores=TWO, threads=2, trl=machine.trl)
+    apart = Machine(cores=TWO, threads=1, trl=machine.trl)
+    engines = ("--engines", "2")
+    # The last iteration samples nothing ahead, so it is left out.
+    ahead = ("--lag", "1", "--iterations", str(PINNED.warmup + PINNED.timed + 1))
+    half = ("--micro-batch", str(PINNED.micro_batch // 2))
+    ways: dict[str, Callable[[], Run]] = {
+        "groupwise, 2 engines, lag 1": lambda: shortened(PINNED, apart.ours(PINNED, *engines, *ahead)),
+        "groupwise, 2 engines": lambda: apart.ours(PINNED, *engines),
+        "groupwise, 1 thread": lambda: apart.ours(PINNED),
+        "groupwise, 2 threads": lambda: both.ours(PINNED),
+        "trl, 2 threads": lambda: both.theirs(PINNED),
+        "trl, 2 processes": lambda: apart.theirs(PINNED, *half, processes=2),
+    }
+    results: dict[str, list[Run]] = {way: [] for way in ways}
+    for turn in range(n):
+        for way, run in ways.items():
+            results[way].append({**run(), "load": os.getloadavg()[0]})
+            say(f"{turn + 1}/{n} {way}: {per_iteration(PINNED, results[way][-1]):.2f} s per iteration")
+    for way, (middle, least, most) in pinned_ratios(results).items():
+        say(f"{way} / {next(iter(ways))}: {middle:.2f} [{least:.2f} .. {most:.2f}]")
+    return results
+
+
+def shortened(one: Regime, run: Run) -> Run:
+    """A run without the iterations after the timed ones."""
+    return run | {"iterations": run["iterations"][: one.warmup + one.timed]}
+
+
 def growth(machine: Machine, say: Say, n: int) -> dict[str, list[Run]]:
     """Groupwise alone, one size doubled four times."""
     results: dict[str, list[Run]] = {}
@@ -111,6 +144,7 @@ SECTIONS: dict[str, Callable[[Machine, Say, int], Any]] = {
     "sweep": sweep,
     "frugal": frugal,
     "two": two,
+    "h": pinned,
     "growth": growth,
     "curves": curves,
 }

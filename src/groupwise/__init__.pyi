@@ -264,9 +264,14 @@ from groupwise.methods.contrast.reg_grpo import reg_grpo as reg_grpo
 from groupwise.methods.contrast.srpo import srpo as srpo
 from groupwise.methods.contrast.trpa import trpa as trpa
 from groupwise.methods.contrast.veripo import veripo as veripo
+from groupwise.methods.flow.branch_grpo import branch_grpo as branch_grpo
 from groupwise.methods.flow.diffusion_nft import diffusion_nft as diffusion_nft
 from groupwise.methods.flow.flow_grpo import flow_grpo as flow_grpo
+from groupwise.methods.flow.g2rpo import g2rpo as g2rpo
+from groupwise.methods.flow.gdpo_sr import gdpo_sr as gdpo_sr
 from groupwise.methods.flow.grpo_guard import grpo_guard as grpo_guard
+from groupwise.methods.flow.pref_grpo import pref_grpo as pref_grpo
+from groupwise.methods.flow.sage_grpo_flow import sage_grpo_flow as sage_grpo_flow
 from groupwise.methods.method import Method as Method
 from groupwise.methods.now import Now as Now
 from groupwise.methods.published import published as published
@@ -391,6 +396,7 @@ from groupwise.models.flow.normals import normals as normals
 from groupwise.models.flow.pictures import Sheet as Sheet
 from groupwise.models.flow.pictures import picture_of as picture_of
 from groupwise.models.flow.pictures import png as png
+from groupwise.models.flow.pictures import points_of as points_of
 from groupwise.models.flow.policy import FlowPolicy as FlowPolicy
 from groupwise.models.flow.policy import Surroundings as Surroundings
 from groupwise.models.flow.policy import log_density as log_density
@@ -461,6 +467,7 @@ from groupwise.objective.aggregates import token_mean as token_mean
 from groupwise.objective.certainty import TeacherCertainty as TeacherCertainty
 from groupwise.objective.contrasts import BinaryLabels as BinaryLabels
 from groupwise.objective.contrasts import Discriminative as Discriminative
+from groupwise.objective.contrasts import GroupPreference as GroupPreference
 from groupwise.objective.contrasts import LabelContrast as LabelContrast
 from groupwise.objective.contrasts import PositiveOnly as PositiveOnly
 from groupwise.objective.contrasts import Preference as Preference
@@ -484,6 +491,7 @@ from groupwise.objective.memories import AdaptiveKL as AdaptiveKL
 from groupwise.objective.objective import Objective as Objective
 from groupwise.objective.penalties import KL as KL
 from groupwise.objective.penalties import EntropyBonus as EntropyBonus
+from groupwise.objective.penalties import KLFromOld as KLFromOld
 from groupwise.objective.penalties import KLHinge as KLHinge
 from groupwise.objective.penalties import kl_k1 as kl_k1
 from groupwise.objective.penalties import kl_k3 as kl_k3
@@ -507,9 +515,11 @@ from groupwise.objective.stats import comparable as comparable
 from groupwise.objective.stats import describe_gap as describe_gap
 from groupwise.objective.stats import describe_samples as describe_samples
 from groupwise.objective.stats import describe_step as describe_step
+from groupwise.objective.step_masks import OutsideSteps as OutsideSteps
 from groupwise.objective.step_penalties import StepKLPenalty as StepKLPenalty
 from groupwise.objective.step_penalties import VelocityPenalty as VelocityPenalty
 from groupwise.objective.step_ratios import CentredStepRatio as CentredStepRatio
+from groupwise.objective.step_weights import EqualisedSteps as EqualisedSteps
 from groupwise.objective.step_weights import PerStepLength as PerStepLength
 from groupwise.objective.surrogates import Clip as Clip
 from groupwise.objective.surrogates import ClippedWeight as ClippedWeight
@@ -532,6 +542,7 @@ from groupwise.objective.windows import ScaledClip as ScaledClip
 from groupwise.rewards.budgets import EarlyExitReward as EarlyExitReward
 from groupwise.rewards.budgets import LengthBudget as LengthBudget
 from groupwise.rewards.checks import PassesChecks as PassesChecks
+from groupwise.rewards.content import ContentWeighted as ContentWeighted
 from groupwise.rewards.filters import Distinct as Distinct
 from groupwise.rewards.filters import correct_only as correct_only
 from groupwise.rewards.filters import everything as everything
@@ -560,6 +571,7 @@ from groupwise.rewards.shaping import Overlong as Overlong
 from groupwise.rewards.shaping import Score as Score
 from groupwise.rewards.shaping import TruncatedIs as TruncatedIs
 from groupwise.rollout.anchors import Anchored as Anchored
+from groupwise.rollout.branching import Branching as Branching
 from groupwise.rollout.buffer import Buffer as Buffer
 from groupwise.rollout.buffer import Pending as Pending
 from groupwise.rollout.buffer import Rollouts as Rollouts
@@ -592,6 +604,11 @@ from groupwise.rollout.knapsack import Knapsack as Knapsack
 from groupwise.rollout.ladder import HintLadder as HintLadder
 from groupwise.rollout.lookahead import Lookahead as Lookahead
 from groupwise.rollout.native import Native as Native
+from groupwise.rollout.noise_window import NoiseWindow as NoiseWindow
+from groupwise.rollout.one_step import OneStep as OneStep
+from groupwise.rollout.pair_judges import HigherScore as HigherScore
+from groupwise.rollout.pair_judges import PairJudge as PairJudge
+from groupwise.rollout.pairwise_wins import PairwiseWins as PairwiseWins
 from groupwise.rollout.pilots import Pilots as Pilots
 from groupwise.rollout.predictions import Predictions as Predictions
 from groupwise.rollout.pressed import Pressed as Pressed
@@ -641,6 +658,10 @@ from groupwise.tasks.demonstrations import need_environment as need_environment
 from groupwise.tasks.demonstrations import read_demonstrations as read_demonstrations
 from groupwise.tasks.dropped_thoughts import DroppedThoughts as DroppedThoughts
 from groupwise.tasks.edges import Edges as Edges
+from groupwise.tasks.glyphs import GLYPH_COLOURS as GLYPH_COLOURS
+from groupwise.tasks.glyphs import GLYPH_RELATIONS as GLYPH_RELATIONS
+from groupwise.tasks.glyphs import GLYPH_SHAPE as GLYPH_SHAPE
+from groupwise.tasks.glyphs import Glyphs as Glyphs
 from groupwise.tasks.hinted_sums import PROMPT_FORMS as PROMPT_FORMS
 from groupwise.tasks.hinted_sums import hinted_demonstrations as hinted_demonstrations
 from groupwise.tasks.hinted_sums import hinted_sums as hinted_sums
@@ -668,6 +689,7 @@ from groupwise.verifiers.flipping import Flipping as Flipping
 from groupwise.verifiers.flow_states import quilt_patches as quilt_patches
 from groupwise.verifiers.flow_states import ring_direction as ring_direction
 from groupwise.verifiers.functions import grade_function as grade_function
+from groupwise.verifiers.glyphs import GlyphVerifier as GlyphVerifier
 from groupwise.verifiers.hackable import Hackable as Hackable
 from groupwise.verifiers.numbers import exact as exact
 from groupwise.verifiers.numbers import last_number as last_number

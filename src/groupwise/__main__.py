@@ -137,8 +137,8 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
         case "plan":
             from groupwise.commands.plan import plan
 
-            return plan(a.recipe, overrides, allowed, recipe_name=a.recipe_name, machines=a.machines, svg=a.svg,
-                        as_json=a.as_json)  # fmt: skip
+            return plan(a.recipe, overrides, allowed, recipe_name=a.recipe_name, machines=a.machines, rates=a.rates,
+                        svg=a.svg, as_json=a.as_json)  # fmt: skip
         case "audit":
             from groupwise.commands.audit import audit
 

@@ -101,6 +101,21 @@ def test_groupwise_trains_on_the_forced_number_of_tokens(tmp_path: Path, monkeyp
     assert mean_rewards != {0.0} and mean_rewards != {1.0}, "parity of random ids gives mixed groups"
 
 
+def test_engines_in_other_processes_sample_the_same_answers_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (paths, prepare):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    prepare.prepare(TINY)
+    monkeypatch.setattr(run_groupwise.builder, "read_tokenizer", run_groupwise.builder.read_tokenizer)
+    how: dict[str, Any] = {"iterations": 2, "seed": 0, "machine": Machine()}
+    alone, ahead = run_groupwise.measure(TINY, **how), run_groupwise.measure(TINY, **how, engines=1, lag=1)
+    rewards_of = [[iteration["reward"] for iteration in run["iterations"]] for run in (alone, ahead)]
+    assert rewards_of[0][0] == rewards_of[1][0], "the first iteration is sampled from the same weights"
+    assert [i["tokens"] for i in ahead["iterations"]] == [sum(TINY.lengths_of(0) or [])] * 2
+    assert "wait" in ahead["iterations"][0]["phases"] and "wait" not in alone["iterations"][0]["phases"]
+
+
 def test_a_prompt_has_the_same_ids_in_both_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (paths, prepare):
         monkeypatch.setattr(module, "ROOT", tmp_path)
@@ -358,7 +373,18 @@ def everything() -> Any:
     ways = {"groupwise, 2 threads": [run_of(1.0)], "trl, 2 threads": [run_of(4.0)], "trl, 2 processes": [run_of(2.0)]}
     growth = {axis: [run_of(2.0**i, peak=200.0) for i in range(5)] for axis in GROWTH}
     curves = {"a": {"groupwise": [[0.1] * 30 + [0.9] * 30] * 3, "trl": [[0.2] * 60] * 3}}
-    parts = {"sweep": one, "two": {"b": ways}, "frugal": {"b": run_of(9.0)}, "growth": growth, "curves": curves}
+    pinned = {
+        way: [run_of(f) | {"load": f} for f in (factor, 2 * factor)]
+        for way, factor in (("groupwise, 2 engines, lag 1", 1.0), ("trl, 2 threads", 3.0))
+    }
+    parts = {
+        "h": pinned,
+        "sweep": one,
+        "two": {"b": ways},
+        "frugal": {"b": run_of(9.0)},
+        "growth": growth,
+        "curves": curves,
+    }
     return whole | {name: {**stamp, "data": data} for name, data in parts.items()}
 
 
@@ -374,11 +400,13 @@ def test_the_page_has_median_range_targets_and_repeats(everything: Any) -> None:
         "| (a) | micro-batch 32 | 5000 | 200 | fastest |" in text and "| (a) | Groupwise | 0 | 0.100 | 0.900 |" in text
     )
     assert "| group | 1.00 / 2.00 / 4.00 / 8.00 / 16.00 | **1.00** |" in text
+    assert "| trl, 2 threads | 4.50 [3.00 .. 6.00] | **3.00 [3.00 .. 3.00]** | 3.0 .. 6.0 |" in text
 
 
 def test_sections_without_measurements_are_left_out(everything: Any) -> None:
     text = page.page({"b": everything["b"]}, "")
     assert "(b) shared" in text and "(a) default" not in text.split("## Settings")[0] and "## Growth" not in text
+    assert "## Two engines" in text and "*Not measured.*" in text
     assert "(a)" not in page.excerpt({"b": everything["b"]})
 
 

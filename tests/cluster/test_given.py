@@ -18,7 +18,7 @@ from groupwise.cluster.launch import check_launch
 from groupwise.config.recipe import Cluster, Recipe
 from groupwise.data import MissingRequirement, Usage, WorkerLost
 from groupwise.engines import Served, Vllm
-from groupwise.learner.ranks import host_store, join_store
+from groupwise.learner.ranks import CALL, call_ranks, host_store, join_store, release_ranks, wait_for_call
 from groupwise.models import Lora
 from tests.training.test_follower import SMALL as SETTINGS
 from tests.training.test_follower import files
@@ -42,7 +42,7 @@ def free_port() -> str:
         ({"WORLD_SIZE": "4"}, "WORLD_SIZE is 4, and cluster.ranks is 2"),
         ({"RANK": "2"}, "RANK is 2 of 2"),
         ({"MASTER_PORT": "70000"}, "MASTER_PORT is 70000"),
-        ({"TORCHELASTIC_USE_AGENT_STORE": "True"}, "torchrun itself listens"),
+        ({"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "one"}, "is no number"),
     ],
 )
 def test_a_wrong_place_is_refused(wrong: dict[str, str], message: str) -> None:
@@ -145,13 +145,33 @@ def command(words: list[str], rank: int, port: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(words, env=os.environ | place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+def torchrun(words: list[str], restarts: int = 0) -> "subprocess.Popen[str]":
+    """Two ranks as torchrun starts them."""
+    start = ["torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", str(restarts), "-m", "groupwise"]
+    words = [sys.executable, "-m", *start, *words]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def rank_1_of(agent: "subprocess.Popen[str]") -> int:
+    """The process id of rank 1, which an agent of torchrun has started."""
+    children = [pid for file in Path(f"/proc/{agent.pid}/task").glob("*/children") for pid in file.read_text().split()]
+    return next(int(pid) for pid in children if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes())
+
+
 def overrides(settings: dict[str, Any]) -> list[str]:
     return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
 
-def test_two_ranks_started_by_hand_have_the_bits_of_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
+    """The files of a run in one process."""
+    return files(gw.train(out=tmp_path_factory.mktemp("one"), **SETTINGS).directory)
+
+
+def test_two_ranks_started_by_hand_have_the_bits_of_one(
+    one: tuple[bytes, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Rank 0 is this process."""
-    one = gw.train(out=tmp_path / "one", **SETTINGS)
     port = free_port()
     other = command(["train", *overrides(SMALL)], 1, port)
     for name, value in (PLACE | {"RANK": "0", "MASTER_PORT": port}).items():
@@ -159,11 +179,50 @@ def test_two_ranks_started_by_hand_have_the_bits_of_one(monkeypatch: pytest.Monk
     two = gw.train(out=tmp_path / "two", **SMALL)
     output, _ = other.communicate(timeout=SECONDS)
     assert other.returncode == 0, output
-    assert files(two.directory) == files(one.directory)
+    assert files(two.directory) == one
+
+
+def test_two_ranks_of_torchrun_have_the_bits_of_one(one: tuple[bytes, bytes], tmp_path: Path) -> None:
+    agent = torchrun(["train", "--out", str(tmp_path), *overrides(SMALL)])
+    output, _ = agent.communicate(timeout=SECONDS)
+    assert agent.returncode == 0, output
+    (run,) = tmp_path.iterdir()
+    assert files(run) == one
 
 
 @pytest.mark.kill
-def test_a_given_rank_that_is_killed_ends_the_run_which_two_others_resume(tmp_path: Path) -> None:
+def test_torchrun_continues_the_run_of_a_killed_rank(one: tuple[bytes, bytes], tmp_path: Path) -> None:
+    """A second start resumes the run of the first one; without another start, the command fails."""
+    for restarts in (1, 0):
+        out, lines = tmp_path / str(restarts), []
+        agent = torchrun(["train", "--out", str(out), *overrides(SMALL)], restarts)
+        assert agent.stdout
+        for line in agent.stdout:
+            lines.append(line)
+            if line.startswith("1/3"):
+                os.kill(rank_1_of(agent), signal.SIGKILL)
+        assert agent.wait(SECONDS) == (0 if restarts else 1), lines
+        (run,) = out.iterdir()
+        assert not restarts or files(run) == one
+
+
+def test_a_restart_finds_the_run_of_an_earlier_start_and_no_other_key_of_it(tmp_path: Path) -> None:
+    agent = host_store(2)
+    first, second = (GivenRank(0, "127.0.0.1", agent.port, restarts=restarts) for restarts in (0, 1))
+    assert first.recorded_run(2, 5.0) is None and second.recorded_run(2, 5.0) is None
+    first.record_run(tmp_path, 2, 5.0)
+    call_ranks(first.store(2, 5.0))
+    assert wait_for_call(first.store(2, 5.0))
+    assert second.recorded_run(2, 5.0) == tmp_path
+    assert not second.store(2, 5.0).check([CALL])
+    release_ranks(second.store(2, 5.0))
+    assert not wait_for_call(second.store(2, 5.0)), "rank 0 has ended, and the agent's store has not"
+
+
+@pytest.mark.kill
+def test_a_given_rank_that_is_killed_ends_the_run_which_two_others_resume(
+    one: tuple[bytes, bytes], tmp_path: Path
+) -> None:
     """Real commands for both ranks, and an engine with an address."""
     (tmp_path / "secret").write_text("s" * 64)
     (tmp_path / "secret").chmod(0o600)
@@ -175,7 +234,6 @@ def test_a_given_rank_that_is_killed_ends_the_run_which_two_others_resume(tmp_pa
     address = served.stdout.readline().split("served at ")[1].partition(";")[0]
     engine = f"{{ kind = 'Served', replicas = 0, addresses = ['{address}'], secret_file = '{tmp_path}/secret' }}"
     try:
-        one = gw.train(out=tmp_path / "one", **SETTINGS)
         words = ["train", "--out", str(tmp_path / "runs"), "--engine", engine, *overrides(SMALL)]
         port = free_port()
         first, second = (command(words, rank, port) for rank in range(2))
@@ -190,7 +248,7 @@ def test_a_given_rank_that_is_killed_ends_the_run_which_two_others_resume(tmp_pa
         again = [command(["resume", str(run)], rank, port) for rank in range(2)]
         outputs = [process.communicate(timeout=SECONDS)[0] for process in again]
         assert [process.returncode for process in again] == [0, 0], outputs
-        assert files(run) == files(one.directory)
+        assert files(run) == one
     finally:
         served.kill()
         served.wait()

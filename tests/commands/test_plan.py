@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import groupwise as gw
 from groupwise.__main__ import main
 
 LAPTOP = """
@@ -35,6 +37,15 @@ def test_the_packaged_recipe_on_one_core(machines: str, capsys: pytest.CaptureFi
     )
     assert "prompts of 12 tokens" in text  # the longest of the task, since the file names none
     assert "best: lag 0, 1 do both; each sample has one version" in text
+
+
+def test_the_seconds_of_a_measured_run(machines: str, capsys: pytest.CaptureFixture[str]) -> None:
+    settings: dict[str, Any] = {"iterations": 2, "prompts": 4, "method.group_size": 4, "evaluate.problems": 2}
+    run = gw.train(out="runs", **settings).directory
+    capsys.readouterr()
+    assert main(["plan", "--machines", machines, "--rates", str(run)]) == 0
+    first = capsys.readouterr().out.partition("\n")[0]
+    assert first.startswith(f"1 x core, 8 GiB each; rates: assumed; seconds of {run.name}: sampling x "), first
 
 
 def test_a_plan_as_json_with_an_image(machines: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,6 +64,12 @@ def test_the_constants_shown_read_back(name):
     assert toml.strip() == write(methods()[name]()).strip()
 
 
+def test_denoising_is_shown_only_where_a_method_denoises():
+    shown = {name for name in NAMES if "denoise" in write(methods()[name]())}
+    assert shown == {name for name in NAMES if methods()[name]().denoise is not None}
+    assert "denoise" not in show(str(DEFAULT))
+
+
 def test_show_and_diff_read_files_and_runs(tmp_path):
     run = tmp_path / "run"
     run.mkdir()

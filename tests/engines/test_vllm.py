@@ -143,6 +143,8 @@ def replace_weights(self, path, sha256):
 vllm.WorkerExtension.replace_weights = replace_weights
 if __name__ == "__main__":
     vllm.main(json.loads(sys.argv[1]), int(sys.argv[2]))
+if __name__ == "__mp_main__":
+    vllm.end_with_parent(int(sys.argv[2]))
 """
 
 

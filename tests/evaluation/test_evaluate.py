@@ -70,6 +70,15 @@ def test_pass_at_n_finds_one_right_answer() -> None:
     assert list(figures([tally(f) for f in graded([1, 1], 4)], 4, [4, 5])) == ["avg@4", "pass@4"]
 
 
+def test_a_runs_evaluation_has_pass_at_k_up_to_the_fewest_answers() -> None:
+    line = scores([], graded([0, 1, 4], 4))
+    assert {name: x for name, x in line.items() if "pass@" in name} == {
+        "eval/pass@2": pytest.approx((0 + 1 / 2 + 1) / 3), "eval/pass@4": pytest.approx(2 / 3)
+    }  # fmt: skip
+    assert "eval/pass@4" not in scores([], [*graded([1], 4), *graded([1], 3)])
+    assert not any("pass@" in name for name in scores([], graded([1], 1)) | scores([], []))
+
+
 @pytest.mark.t(46)
 def test_averages_are_exact_and_partial_credit_is_no_pass() -> None:
     assert average(graded([0, 1, 3, 4], 4)).value == 0.5

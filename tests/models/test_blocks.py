@@ -1,6 +1,7 @@
 """Blocked weights: the same products, and no stale blocks after a change of weights."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,26 @@ def test_an_engine_uses_new_weights_at_once_and_holds_no_blocks_when_idle() -> N
     assert waiting.logp == generate(engine(model), [request(2, limit=30, stream=(2,))])[0].logp
     assert len(parts(e._model)) > 10
     assert all(part.blocks is None for part in parts(e._model))
+
+
+def test_an_engine_frees_its_blocks_before_it_loads_new_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old weights, those of the file and the blocks would be the engine's peak."""
+    model = large(True)
+    e = engine(model, rows=2)
+    held: list[int] = []
+
+    def load(decoder: Decoder, weights: Mapping[str, torch.Tensor]) -> None:
+        held.append(sum(part.blocks is not None for part in parts(e._model)))
+
+    monkeypatch.setattr("groupwise.rollout.engine.load_weights", load)
+
+    async def go() -> None:
+        running = asyncio.create_task(e.sample(request(0, limit=30, stream=(0,))))
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert any(part.blocks is not None for part in parts(e._model))
+        await e.load(7, model.state_dict())
+        await running
+
+    asyncio.run(go())
+    assert held == [0]

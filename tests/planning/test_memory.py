@@ -9,8 +9,10 @@ import torch
 from benchmarks.plan_memory import COMMON, MIB, OTHERS, RUNS
 
 from groupwise.config.devices import resolved
+from groupwise.config.recipe import Recipe
 from groupwise.config.text import override, read_recipe
 from groupwise.data import Usage
+from groupwise.engines import Served
 from groupwise.learner.forward import LOGITS_AT_ONCE
 from groupwise.learner.linear_logprobs import NARROWEST as NARROWEST_BLOCK
 from groupwise.models import Decoder, Lora, Shape, Shared, blocks, find_model, layout, read_shape
@@ -28,10 +30,10 @@ from groupwise.planning.memory import (
     learning_bytes,
     microbatch,
     plan_line,
-    rank_memories,
     refuse_beyond,
     run_memory,
 )
+from groupwise.planning.processes import at_once, check_memory, process_memories, rank_memories
 from groupwise.rollout import engine
 
 CALCULATOR = read_shape(find_model("calculator"))
@@ -207,9 +209,9 @@ def test_predictions_are_near_the_measured_peaks() -> None:
         fields = {**COMMON, **settings, "machine.device": "cpu"}
         recipe = resolved(read_recipe("iterations = 1", list(fields.items())))
         shape = Shape(**{**OTHERS, **sizes}) if sizes else CALCULATOR  # type: ignore[arg-type]
-        memories = rank_memories(recipe, shape, 12)  # type: ignore[arg-type]
-        for rank, memory in enumerate(memories):
-            predicted.append((f"{name}, rank {rank}" if len(memories) > 1 else name, f"{memory.peak / MIB:,.0f}"))
+        memories = process_memories(recipe, shape, 12)  # type: ignore[arg-type]
+        for process, memory in memories.items():
+            predicted.append((f"{name}, {process}" if len(memories) > 1 else name, f"{memory.peak / MIB:,.0f}"))
     assert [(row[0], row[3]) for row in rows] == predicted
     errors = [float(row[3].replace(",", "")) / float(row[4].replace(",", "")) - 1 for row in rows]
     far = [row[0] for row, error in zip(rows, errors) if abs(error) > 0.1]
@@ -223,3 +225,46 @@ def test_a_sharded_rank_0_keeps_the_model_of_its_engine() -> None:
     assert first.phases["saving"]["engine"] == 4 * WEIGHTS and "engine" not in other.phases["saving"]
     assert other == run_memory(recipe, SHAPE, 6, Process(samples=False, ranks=2))
     assert rank_memories(RECIPE, SHAPE, 6) == (run_memory(RECIPE, SHAPE, 6),)
+
+
+def served(place: str = "apart", ranks: int = 1) -> Recipe:
+    cluster = replace(RECIPE.cluster, ranks=ranks, lanes=ranks)
+    return replace(RECIPE, engine=Served(replicas=2, place=place), cluster=cluster)  # type: ignore[arg-type]
+
+
+def test_each_replica_of_the_engine_is_a_process_of_its_own() -> None:
+    memories = process_memories(served(), SHAPE, 6)
+    assert list(memories) == ["the run", "engine 0", "engine 1"]
+    learner, engine = memories["the run"], memories["engine 0"]
+    assert "sampling" not in learner.phases and learner.always["optimizer"] == 8 * WEIGHTS
+    assert engine.always["weights"] == 4 * WEIGHTS and "optimizer" not in engine.always and engine.process == PROCESS
+    rows, alone = engine.phases["sampling"]["rows"], run_memory(RECIPE, SHAPE, 6).phases["sampling"]["rows"]
+    assert rows == alone / 2, "each has half of the answers"
+    assert engine.phases["loading"] == {"engine": 4 * WEIGHTS}, "the weights of the file, beside its own"
+    assert list(process_memories(served(ranks=2), SHAPE, 6)) == ["rank 0", "rank 1", "engine 0", "engine 1"]
+    elsewhere = replace(served(), cluster=replace(RECIPE.cluster, launch="ray"))
+    assert process_memories(elsewhere, SHAPE, 6) == {"the run": learner}
+
+
+def test_engines_that_sleep_and_the_learner_use_the_same_memory() -> None:
+    memories = process_memories(served(), SHAPE, 6)
+    peaks = sum(memory.peak for memory in memories.values())
+    assert at_once(served(), memories) == peaks
+    learner, engine = memories["the run"], memories["engine 0"]
+    asleep = at_once(served("same"), memories)
+    learning = learner.peak + 2 * engine.process
+    sampling = learner.process + sum(learner.always.values()) + 2 * engine.peak
+    assert asleep == max(learning, sampling) < peaks
+
+
+def test_a_run_is_checked_with_all_its_processes() -> None:
+    most = at_once(served(), process_memories(served(), SHAPE, 6))
+    line = check_memory(served(), SHAPE, 6, most, "this machine")
+    assert line.endswith("about 0.3 GiB of memory in the learner, 0.3 GiB in each of 2 engines")
+    with pytest.raises(Usage, match="the run, beside the others, has"):
+        check_memory(served(), SHAPE, 6, most - 1, "this machine")
+    two = replace(RECIPE, cluster=replace(RECIPE.cluster, ranks=2, lanes=2))
+    memory = run_memory(two, SHAPE, 6).peak
+    assert check_memory(two, SHAPE, 6, 2 * memory, "this machine").endswith("of memory in each of 2 processes")
+    with pytest.raises(Usage, match="this machine has"):
+        check_memory(RECIPE, SHAPE, 6, memory // 2, "this machine")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from groupwise.models.flow.pictures import Sheet, png
 from groupwise.report.comparisons import NUMBERS
 
 CANARIES = (
@@ -17,6 +18,8 @@ CANARIES = (
     "\x1b]0;owned\x07\x1b[31m",
     "{{data}} \u2028 <!-- & 😀 e\u0301",
 )
+STEPS = 10
+"""Steps of a trajectory in the plane."""
 RECIPE = """model = "calculator-small"
 task = "calculator"
 prompts = {prompts}
@@ -267,3 +270,19 @@ def write_comparison(run: Path, iteration: int, methods: list[str], canary: str 
     (run / "whatif").mkdir(exist_ok=True)
     (run / "whatif" / f"{iteration:06d}.json").write_text(json.dumps(data))
     return [sample for group in groups.values() for sample in group]
+
+
+def write_pictures(run: Path, *, plane: bool, side: int = 8) -> Path:
+    """Add pictures to the samples of a run; with `plane` also the states of points that walk to the right."""
+    for path in sorted((run / "samples").glob("*.jsonl")):
+        rng = np.random.default_rng(int(path.stem))
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        sheet = Sheet.of([list(rng.integers(0, 256, (len(rows), side, side, 3), dtype=np.uint8))])
+        assert sheet is not None
+        path.with_suffix(".png").write_bytes(png(sheet.pixels))
+        for i, (row, box) in enumerate(zip(rows, sheet.boxes, strict=True)):
+            row["picture"] = {"box": box, "scale": sheet.scale}
+            if plane:
+                row["points"] = [[round(-3 + 0.5 * k, 3), round(-1 + 0.1 * i, 3)] for k in range(STEPS + 1)]
+        write_lines(path, rows)
+    return run

@@ -18,6 +18,9 @@ def test_charts_tiles_and_rules_use_declared_metrics() -> None:
     assert {*ends, *flags, *lines, *rules, *tiles} <= METRICS.keys()
 
 
+DEFINED = re.compile(r"^(?:function|const|let|class) (\w+)", re.MULTILINE)
+
+
 def test_a_metric_has_one_chart_and_a_chart_one_question() -> None:
     assert max(Counter(name for chart in CHARTS for name in chart.lines).values()) == 1
     for chart in CHARTS:
@@ -41,3 +44,9 @@ def test_the_page_s_scripts_name_no_metric() -> None:
     for script in SCRIPTS[1:]:
         literals = re.findall(r"""["'`]([^"'`\n]*)["'`]""", (PAGE / script).read_text(encoding="utf-8"))
         assert not {name for name in literals if name in METRICS and (("/" in name) or ("_" in name))}, script
+
+
+def test_no_two_scripts_define_a_name() -> None:
+    """They share one scope: a second function of a name replaces the first without an error."""
+    names = [name for script in SCRIPTS[1:] for name in DEFINED.findall((PAGE / script).read_text(encoding="utf-8"))]
+    assert len(names) > 50 and [name for name, count in Counter(names).items() if count > 1] == []

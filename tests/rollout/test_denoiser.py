@@ -42,7 +42,7 @@ from groupwise.models import (
     read_model,
 )
 from groupwise.models.flow.policy import log_density
-from groupwise.rollout import Independent, Retraced
+from groupwise.rollout import Independent, NoiseWindow, Retraced
 from groupwise.rollout.denoiser import DenoisingEngine
 from tests.rollout.fakes import sampler_of
 
@@ -138,6 +138,38 @@ def test_at_temperature_0_the_steps_are_those_of_the_ode() -> None:
         for i in range(8):
             x = x - policy.velocity(x, torch.tensor([1 - i / 8]), torch.tensor([REQUEST.context])) / 8
     np.testing.assert_allclose(decode_action(generation.path[-1])[1], x[0].numpy(), atol=1e-6)
+
+
+def test_a_window_of_noise_is_drawn_for_each_prompt() -> None:
+    policy, firsts = policy_with(), set[int]()
+    for number in range(12):
+        draw = Draw(number, Prompt("p", REQUEST.context), 2)
+        sampler = sampler_of(DenoisingEngine(policy, seed=0), draw, sampling=Sampling(max_tokens=8))
+        samples = asyncio.run(NoiseWindow(2, 1, 4)(draw, sampler)).samples
+        trained = [[t for t, noisy in zip(s.tokens, s.trained) if noisy] for s in samples]
+        assert trained[0] == trained[1] == [trained[0][0], trained[0][0] + 1]
+        assert all(s.tokens == tuple(range(8)) and s.finish is Finish.stop for s in samples)
+        firsts.add(trained[0][0])
+    assert firsts == {1, 2, 3} and NoiseWindow(2, 1, 4).noisy_steps == (1, 2, 3, 4)
+    with pytest.raises(ValueError, match="first < last"):
+        NoiseWindow(2, 3, 3)
+
+
+def test_a_temperature_multiplies_the_noise_and_log_probs_stay_those_of_the_policy() -> None:
+    policy = policy_with()
+    plain, wide = (alone(policy, replace(REQUEST, limit=1, sampling=Sampling(temperature=t))) for t in (1.0, 3.0))
+    (before, after, mean), (before_3, after_3, mean_3) = (decode_action(g.path[0]) for g in (plain, wide))
+    assert np.array_equal(before, before_3) and np.array_equal(mean, mean_3)
+    np.testing.assert_allclose(after_3 - mean, 3 * (after - mean), atol=1e-5)
+    std = FlowNoise(0.7)(torch.zeros(1), torch.zeros(1), torch.tensor([1.0]), torch.tensor([0.875]))[1]
+    expected = log_density(torch.from_numpy(after_3[None].copy()), torch.from_numpy(mean[None].copy()), std)
+    assert wide.logp[0] == pytest.approx(expected.item(), abs=1e-4)
+
+
+def test_forks_before_the_first_step_have_the_first_state_of_their_sample() -> None:
+    forks = [alone(policy_with(), replace(REQUEST, stream=(2, 0, i))) for i in range(2)]
+    states = [decode_action(g.path[0]) for g in (alone(policy_with()), *forks)]
+    assert all(np.array_equal(s[0], states[0][0]) for s in states) and len({s[1].tobytes() for s in states}) == 3
 
 
 def test_steps_outside_the_window_have_no_noise_and_are_not_actions() -> None:
@@ -249,7 +281,6 @@ def test_a_cancelled_request_leaves_and_an_error_reaches_all_callers(monkeypatch
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (replace(REQUEST, sampling=Sampling(temperature=0.5)), "temperature 1, or 0"),
         (replace(REQUEST, context=(FIRST,)), "2 words of its vocabulary"),
         (replace(REQUEST, context=(3, FIRST)), "2 words of its vocabulary"),
         (replace(REQUEST, at=1, context=(*REQUEST.context, 0)), "continue from a path"),

@@ -1,23 +1,28 @@
 """The studies: recipes resolve, pages and tables equal the stored results, and the exact parts obey their laws."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 import torch
+from benchmarks.atlas import running
 from studies.divisors import MicrobatchMean
 from studies.dynamic_sampling import ARMS, accuracies
 from studies.figures import THEME, need_matplotlib
-from studies.pages import RESULTS, csv_text, filled, read_exact, written
+from studies.pages import RESULTS, csv_text, filled, read_exact, total_cost, written
 from studies.study import SEEDS, Arm, Estimate, Measured
 
 from groupwise.certificates.studies import Trial, TrialResult, read_results
+from groupwise.config.packaged import find_recipe
+from groupwise.config.text import read_recipe
 from groupwise.data import MissingRequirement, pack, rollout_of
-from groupwise.methods import dr_grpo, grpo
-from groupwise.objective import group_token_mean, sequence_mean, token_mean
+from groupwise.methods import dapo, dr_grpo, grpo
+from groupwise.objective import Clip, complete, group_token_mean, sequence_mean, token_mean
+from groupwise.rewards import mixed_outcomes
 from studies import __main__ as command
-from studies import push
+from studies import ladder, mixtures, moe, push
 
 HOME = Path(__file__).parents[2]
 STUDIES = [command.find_study(name) for name in command.NAMES]
@@ -69,6 +74,8 @@ def test_only_seeds_with_every_arm_count_and_differences_are_paired() -> None:
     difference = m.mean("dapo", "entropy", 2, 3).minus(m.mean("grpo", "entropy", 2, 3))
     assert difference.values == (1.0, 2.0) and str(difference) == "1.5 (-4.85 to 7.85)"
     assert Estimate((1.0, 1.1, 0.9)).excludes_zero and not difference.excludes_zero
+    assert Estimate((-0.001, 0.001, -0.001)).brief == "0.00 (0.00 to 0.00)"
+    assert Estimate((-0.1, -0.3)).brief == "-0.20 (-1.47 to 1.07)" and Estimate((20.0, 20.0)).brief.startswith("20 (")
 
 
 def result(trial: Trial, value: float) -> TrialResult:
@@ -87,6 +94,76 @@ def test_equal_tokens_count_all_generated_tokens() -> None:
     assert accuracies(m, equal_tokens=False)["on"].values == (0.16,)
     assert accuracies(m, equal_tokens=True)["on"].values == (0.04,)  # 1600 tokens are 6 iterations
     assert accuracies(m, equal_tokens=True)["off"].values == (0.16,)
+
+
+def test_the_ladder_ends_with_dapo_and_each_rung_adds_its_technique() -> None:
+    methods, whole = [trial.recipe().method for trial in ladder.STUDY.trials([0])], dapo(group_size=8, minibatches=4)
+    assert methods[-1] == replace(whole, mask=(complete,))
+    plain = replace(whole.objective, surrogate=Clip(0.2, 0.2), aggregate=sequence_mean)
+    assert methods[0].objective == plain and not methods[0].mask
+    assert [method.filter is mixed_outcomes for method in methods] == [False] * 5 + [True]
+    assert [len(method.shaping) for method in methods] == [1, 1, 1, 2, 2, 2]
+    assert len({repr(method) for method in methods}) == len(ladder.PAPER) == 6
+
+
+def test_stable_rates_are_counted_within_a_seed() -> None:
+    def run(trial: Trial, last: float) -> TrialResult:
+        points = {i: 0.4 if i <= 5 else last for i in range(1, moe.LAST + 1)}
+        return replace(result(trial, 0.0), metrics={moe.RIGHT: points})
+
+    falls = {"grpo 2e-4": 0.3, "grpo 1e-4": 0.1}
+    arms = {name: (arm.trial(0), falls.get(name, 0.5)) for name, arm in moe.ARMS.items()}
+    m = Measured(moe.ARMS, {trial: run(trial, last) for trial, last in arms.values()})
+    assert [moe.stable(m, key).values for key in moe.METHODS] == [(1.0,), (3.0,), (3.0,)]
+    assert moe.right(m, "grpo").mean == pytest.approx(0.3) and moe.right(m, "gspo").mean == pytest.approx(0.5)
+
+
+def test_the_base_of_a_seed_is_made_once_and_again_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixtures, "SIZES", {**mixtures.SIZES, "num_experts": 8, "num_hidden_layers": 1})
+    monkeypatch.setattr(mixtures, "STEPS", 1)
+    monkeypatch.setattr(mixtures, "PER_STEP", 4)
+
+    def weights(seed: int, name: str) -> bytes:
+        return (Path(mixtures.mixture(seed, tmp_path / name).model) / "model.safetensors").read_bytes()
+
+    assert weights(1, "a") == weights(1, "b") != weights(2, "a")
+    trial = moe.ARMS["grpo 1e-4"].trial(1)
+    assert trial.recipe().model == running.BASE
+    first = running.on_base(trial.recipe(), tmp_path, mixtures.mixture)
+    monkeypatch.setattr(running, "train", None)
+    assert running.on_base(trial.recipe(), tmp_path, mixtures.mixture) == first and Path(first.model).is_dir()
+    plain = read_recipe(find_recipe("calculator"))
+    assert running.on_base(plain, tmp_path, None) is plain
+
+
+def test_a_killed_command_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, runs = STUDIES[0], []
+
+    def run_trial(trial: Trial, *others: object) -> TrialResult:
+        runs.append(trial)
+        if len(runs) == 6:
+            raise KeyboardInterrupt
+        metrics = {name: {1: 0.0} for name in study.metrics}
+        return replace(result(trial, 0.0), metrics=metrics, code=running.code_hash(trial.recipe().method))
+
+    monkeypatch.setattr(command, "HOME", tmp_path)
+    monkeypatch.setattr(running, "run_trial", run_trial)
+    (tmp_path / "studies").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        command.run(study, [0, 1], ["coin"], math.inf)
+    assert command.run(study, [0, 1], ["coin"], math.inf)
+    trials = list(study.trials([0, 1], ["coin"]))
+    assert runs == [*trials[:6], *trials[5:]] and set(read_results(tmp_path / RESULTS)) == set(trials)
+
+
+def test_the_cost_counts_each_run_once_and_missing_ones_with_the_mean_of_their_part() -> None:
+    coin = STUDIES[0].trials(SEEDS, ["coin"])
+    stored = {trial: replace(result(trial, 0.0), cpu_seconds=30.0) for trial in list(coin)[:4]}
+    text = total_cost(STUDIES, stored)
+    assert text.startswith("All studies together are ") and "; 4 are stored" in text and "further runs" in text
+    assert total_cost([STUDIES[0]], stored).startswith("All studies together are 20 runs, which take 10 CPU minutes")
+    page = (HOME / command.COST_PAGE).read_text("utf-8")
+    assert total_cost(STUDIES, read_results(HOME / RESULTS)) in page, "python -m studies --page"
 
 
 def test_the_push_on_length_is_that_of_the_division_by_length() -> None:

@@ -15,12 +15,12 @@ from groupwise.config.user_code import Use
 from groupwise.data import BadData, Finish, Outcome, Prompt, Sample
 from groupwise.models import encode_action, find_model, picture_of, png, read_model, read_tokenizer, write_model
 from groupwise.models.flow.pictures import read_png
-from groupwise.report.rollouts import _picture as picture_in_report
+from groupwise.report.pictures import picture as picture_in_report
 from groupwise.tasks import Quilts, Rings, find_task
 from groupwise.training.build import build
 from groupwise.training.check import check
 from groupwise.training.run import begin, run_from
-from groupwise.verifiers import find_verifier
+from groupwise.verifiers import find_verifier, ring_direction
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL: dict[str, Any] = {"method.group_size": 4, "evaluate.problems": 4, "evaluate.every": 0, "save.every": 1}
@@ -46,10 +46,16 @@ def lines(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("method", ["flow_grpo", "grpo_guard", "diffusion_nft"])
+METHODS = (
+    "flow_grpo", "grpo_guard", "diffusion_nft", "gdpo_sr", "pref_grpo", "sage_grpo_flow", "branch_grpo", "g2rpo"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_a_run_resumes_to_the_bit_with_its_pictures(tmp_path: Path, method: str) -> None:
-    fields = {"method": f'{{ base = "{method}", group_size = 4 }}'} if method != "flow_grpo" else {}
-    changes = {k: v for k, v in {"method.group_size": 4, **fields}.items() if not fields or k == "method"}
+    steps = "" if method in ("branch_grpo", "g2rpo") else ", denoise.steps = 10"
+    other = {"method": f'{{ base = "{method}", group_size = 4{steps} }}', "sampling.max_tokens": 20}
+    changes = {"method.group_size": 4} if method == "flow_grpo" else other
     whole = rings_run(tmp_path / "whole", 3, **changes)
     cut = rings_run(tmp_path / "cut", 3, stop_at=2, **changes)
     assert lines(whole)[-1]["iteration"] == 3 and lines(whole)[1]["grad_norm"] > 0
@@ -58,7 +64,8 @@ def test_a_run_resumes_to_the_bit_with_its_pictures(tmp_path: Path, method: str)
         assert (whole / name).read_bytes() == (cut / name).read_bytes(), name
     if method == "grpo_guard":
         assert lines(whole)[1]["ratio/mean"] == pytest.approx(1, abs=1e-3)
-    assert lines(whole)[1]["sampling/sampling_logp_difference/max"] < 1e-4 if method != "diffusion_nft" else True
+    if method not in ("diffusion_nft", "gdpo_sr"):
+        assert lines(whole)[1]["sampling/sampling_logp_difference/max"] < 1e-4
 
 
 def test_pictures_are_in_the_samples_and_in_the_report(tmp_path: Path) -> None:
@@ -67,7 +74,8 @@ def test_pictures_are_in_the_samples_and_in_the_report(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (run / "samples" / "000001.jsonl").read_text().splitlines()]
     assert len(rows) == 32
     assert all(picture_in_report(row, sheet)["picture"].startswith("data:image/png") for row in rows)
-    assert picture_in_report(rows[0] | {"picture": {"box": [0, 0, "x"], "scale": 0}}, sheet) == {}
+    assert picture_in_report(rows[0] | {"picture": {"box": [0, 0, "x"], "scale": 0}, "points": 7}, sheet) == {}
+    assert [np.shape(row["points"]) for row in rows] == [(11, 2)] * 32
     page = (run / "report.html").read_text()
     assert "img-src data:;" in page and "data:image/png;base64," in page
     state = torch.linspace(-1, 1, 12).view(3, 2, 2).numpy()
@@ -89,6 +97,8 @@ def test_pictures_are_in_the_samples_and_in_the_report(tmp_path: Path) -> None:
         ("rings.toml", [("machine.dtype", "bfloat16")], "machine.dtype does not fit"),
         ("rings.toml", [("method.denoise.last", "10")], "noise from step 0 to before step 10, of 10 steps"),
         ("rings.toml", [("method.denoise.noise.level", "-1")], "level is -1"),
+        ("rings.toml", [("method.strategy", "OneStep"), ("method.denoise.last", "7")], "denoising steps [7]"),
+        ("rings.toml", [("method.strategy", "Branching"), ("method.denoise.first", "3")], "denoising steps [0, 9]"),
     ],
 )
 def test_check_refuses_recipes_that_do_not_fit_a_flow_model(source: str | None, fields: Any, message: str) -> None:
@@ -98,7 +108,7 @@ def test_check_refuses_recipes_that_do_not_fit_a_flow_model(source: str | None, 
 
 
 def test_packaged_recipes_pass_the_check() -> None:
-    assert all(check(RECIPES / f"{name}.toml") == [] for name in ("rings", "quilts"))
+    assert all(check(RECIPES / f"{name}.toml") == [] for name in ("rings", "quilts", "glyphs"))
 
 
 @pytest.mark.parametrize(
@@ -159,6 +169,8 @@ def test_verdicts_on_points_and_pictures() -> None:
     north = rings[2]
     assert of(rings, north, [0.1, 2.2]) is Outcome.correct and of(rings, north, [2.0, 0.0]) is Outcome.wrong
     assert of(rings, north, [0.0, 0.0]) is Outcome.malformed
+    parts = [asyncio.run(ring_direction(north, sample_with(x))).parts for x in ([3.0, 2.5], [3.0, 9.0])]
+    np.testing.assert_allclose([x["alignment"] for x in parts], [2.5, 9.0], rtol=1e-12)
     assert of(rings, north, [0.1, 2], Finish.length) is Outcome.malformed
     assert of(rings, north, [float("nan"), 2]) is Outcome.unverifiable
     assert of(rings, north, [1.0]) is Outcome.unverifiable

@@ -33,6 +33,7 @@ VERIFIERS: dict[str, object] = {
     "exact": "4711",
     "flipping(verifier=exact, rejects=0.5)": "4711",
     "format": None,
+    "glyphs": "red left blue",
     "hackable(verifier=exact)": "4711",
     "json_schema": {"const": 4711},
     "judge(url='http://127.0.0.1:9', model='{prompt}', deadline=0.01)": "4711",

@@ -21,6 +21,7 @@ from groupwise.config.text import read_recipe
 from groupwise.data import WorkerLost
 from groupwise.evaluation.interval import mean_interval
 from groupwise.methods import Effect, Reference
+from groupwise.runs.disk import write_file
 
 SEEDS = (1, 2, 3)
 MORE_SEEDS = (4, 5, 6)
@@ -216,6 +217,6 @@ def _result_of(line: str) -> TrialResult:
 
 
 def write_results(path: Path, results: Iterable[TrialResult]) -> None:
-    """Write results in the order of their runs, one JSON line each."""
+    """Write results in the order of their runs, one JSON line each; atomically, since a killed command is resumed."""
     ordered = sorted(results, key=lambda result: json.dumps(asdict(result.trial)))
-    path.write_text("".join(json.dumps(result.as_json()) + "\n" for result in ordered), encoding="utf-8")
+    write_file(path, "".join(json.dumps(result.as_json()) + "\n" for result in ordered).encode())

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groupwise.data import BadData, Storage, Usage, or_near, visible
-from groupwise.evaluation.evaluate import NO_OUTCOMES, NO_VERDICT, columns
+from groupwise.evaluation.evaluate import KS, NO_OUTCOMES, NO_VERDICT, columns
 from groupwise.evaluation.interval import averaged, paired, score_interval
-from groupwise.evaluation.result import KS, MAY_DIFFER, is_judged, model_label, read, tallies, task_label
+from groupwise.evaluation.result import MAY_DIFFER, is_judged, model_label, read, tallies, task_label
 from groupwise.runs.info import RunInfo, extensions
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import evaluate_command, recorded_code

@@ -388,6 +388,7 @@ COMMANDS = (
         (
             NAMED,
             option("--machines", default="", metavar="FILE.toml", help="number, memory and rates of the devices"),
+            option("--rates", default="", metavar="RUN", help="calibrate the seconds by a finished run on one device"),
             option("--svg", default="", metavar="FILE.svg", help="write the timeline of two iterations as an image"),
             JSON, USE, UNSAFE, TRUST,
         ),

@@ -15,10 +15,13 @@ from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.data import Storage, Usage, all_problems, visible
 from groupwise.models import base_directory, find_model, is_pipeline
 from groupwise.planning.machines import Machines, on_machines, read_machines
+from groupwise.planning.measured import calibrated
 from groupwise.planning.pipelines import pipeline_memory
 from groupwise.planning.plan import Plan, plan_run
 from groupwise.planning.shapes import planned_shape
 from groupwise.planning.timeline import timeline_svg
+from groupwise.report.report import existing_run
+from groupwise.runs.layout import RunLayout
 from groupwise.training.build import read_inputs
 
 
@@ -29,10 +32,14 @@ def plan(
     *,
     recipe_name: str | None,
     machines: str,
+    rates: str,
     svg: str,
     as_json: bool,
 ) -> int:
-    """Print the plan of a recipe on the machines of a file. Returns 2 if it does not fit in their memory, else 0."""
+    """Print the plan of a recipe on the machines of a file. Returns 2 if it does not fit in their memory, else 0.
+
+    `rates` is a finished run by whose seconds the plan's are calibrated.
+    """
     if not machines:
         raise Usage("plan needs a machine file", fix="add --machines FILE.toml; groupwise plan --help shows one")
     use, given = load_use(allowed), read_machines(machines)
@@ -40,7 +47,11 @@ def plan(
     recipe = read_recipe(start.source, start.fields, use)
     directory = find_model(recipe.model, weights=False)
     if is_pipeline(base_directory(directory)):
-        return plan_of_pipeline(on_machines(recipe, given), directory, given, svg=svg, as_json=as_json)
+        if svg or rates:
+            raise Usage("the seconds of a pipeline's run are not modelled", fix="leave out --svg and --rates")
+        return plan_of_pipeline(on_machines(recipe, given), directory, given, as_json=as_json)
+    if rates:
+        given = with_rates_of(rates, given, use)
     shape = planned_shape(directory)
     planned = plan_run(recipe, shape, given, given.lengths.prompt or longest_prompt(recipe, use))
     if svg and planned.trials:
@@ -52,10 +63,8 @@ def plan(
     return 0 if planned.trials else Usage.code
 
 
-def plan_of_pipeline(recipe: Recipe, directory: Path, machines: Machines, *, svg: str, as_json: bool) -> int:
+def plan_of_pipeline(recipe: Recipe, directory: Path, machines: Machines, *, as_json: bool) -> int:
     """Print the memory of a run with a pipeline, which one device does alone. Its seconds are not modelled."""
-    if svg:
-        raise Usage("the seconds of a pipeline's run are not modelled: there is no timeline", fix="leave out --svg")
     memory = pipeline_memory(recipe, directory)
     fits = memory.peak <= machines.memory
     if as_json:
@@ -64,6 +73,14 @@ def plan_of_pipeline(recipe: Recipe, directory: Path, machines: Machines, *, svg
     else:
         print(visible("\n".join(pipeline_plan_lines(recipe, memory, machines)), lines=True))
     return 0 if fits else Usage.code
+
+
+def with_rates_of(run: str, machines: Machines, use: Use) -> Machines:
+    """The machines, calibrated by the seconds of a finished run."""
+    directory = existing_run(run)
+    recipe = read_recipe(RunLayout(directory).recipe, (), use)
+    shape = planned_shape(find_model(recipe.model, weights=False))
+    return calibrated(machines, directory, recipe, shape, longest_prompt(recipe, use))
 
 
 def longest_prompt(recipe: Recipe, use: Use) -> int:

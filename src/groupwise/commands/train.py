@@ -32,6 +32,8 @@ def train(
     source = given_recipe(file, recipe_name)
     if given.follows(source, overrides, options):
         return 0
+    if begun := given.restarted(source, overrides, options):
+        return pushed(begun, runs.proceed(begun, options, print_ending).code, push)
     run, ending = runs.start(source, Arguments(tuple(overrides)), options, print_ending)
     return pushed(run, ending.code, push)
 

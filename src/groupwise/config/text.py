@@ -174,5 +174,8 @@ def plain(value: Any, hint: Any) -> Any:
 
 
 def constants(value: Any) -> dict[str, Any]:
-    """The fields of a component (a dataclass) as TOML data, by name."""
-    return {f.name: plain(getattr(value, f.name), hints_of(type(value))[f.name]) for f in fields(value)}
+    """The fields of a component (a dataclass) as TOML data, by name; those `written_if_set` are left out if None."""
+    optional = {f.name for f in fields(value) if f.metadata.get("written_if_set")}
+    values = {f.name: getattr(value, f.name) for f in fields(value)}
+    hints = hints_of(type(value))
+    return {name: plain(x, hints[name]) for name, x in values.items() if name not in optional or x is not None}

@@ -113,6 +113,9 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric(
             ACCURACY, "share of correct answers to held-out problems, with the sampling of training", better="higher"
         ),
+        Metric(
+            "eval/pass@<k>", "mean over held-out problems of pass@k, from `evaluate.samples` answers", better="higher"
+        ),
         Metric(SCORE_GREEDY, "mean score of greedy answers to held-out problems, if verdicts carry one", "higher"),
         Metric(SCORE, "mean score of answers to held-out problems, with the sampling of training", "higher"),
         *(

@@ -432,6 +432,8 @@ class GenerationRequest:
     """The sample's encoded actions so far (`Sample.path`), if the policy's actions are not tokens of text."""
     top: int = 0
     """The number of most probable tokens to return for each new position (`Generation.likeliest`)."""
+    stride: int = 1
+    """For a flow policy without noise: the number of denoising steps that one token spans."""
 
     @property
     def context_key(self) -> ContextKey:

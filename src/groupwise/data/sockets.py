@@ -235,7 +235,13 @@ class Sampler(Protocol):
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]: ...
 
     async def extend(
-        self, sample: Sample, *, limit: int | None = None, sampling: Sampling | None = None, top: int = 0
+        self,
+        sample: Sample,
+        *,
+        limit: int | None = None,
+        sampling: Sampling | None = None,
+        top: int = 0,
+        stride: int = 1,
     ) -> Sample: ...
 
     def write(self, sample: Sample, text: str, /) -> Sample: ...

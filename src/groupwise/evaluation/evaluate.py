@@ -26,6 +26,8 @@ from groupwise.evaluation.interval import interval, score_interval
 NO_OUTCOMES = "the verifier gives scores: set threshold, the smallest score that is correct, such as --threshold 1.0"
 NO_VERDICT = "no answer could be judged"
 NO_VOTE = "the verifier does not return the answer that it read"
+KS = (2, 4, 8, 16, 32, 64)
+"""The values of k for pass@k and maj@k; those above the number of answers per problem are left out."""
 MOST_VOTES = 1000
 """The most answers per problem for which maj@k is computed: C(1000, 500) still fits a float."""
 
@@ -228,15 +230,18 @@ def lengths(rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
 def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, float]:
     """The held-out metrics of a run: accuracy and score, of sampled and of greedy answers, with intervals.
 
-    They are accuracies if the verdicts have outcomes, and mean scores if they carry scores. Without a held-out problem
+    They are accuracies if the verdicts have outcomes, and mean scores if they carry scores. With several answers to
+    each problem there is also pass@k, without an interval. Without a held-out problem
     there are none. Without a judged answer there is no accuracy and no score.
     """
     if not greedy and not sampled:
         return {}
     figures: dict[str, Figure] = {}
+    passes: dict[int, float] = {}
     rollouts = (*greedy, *sampled)
     if has_verdicts(rollouts) and has_outcomes(rollouts):
         figures |= {ACCURACY: average(sampled), ACCURACY_GREEDY: average(greedy)}
+        passes = mean_passes(sampled)
     if has_scores(rollouts):
         figures |= {SCORE: mean_score(sampled), SCORE_GREEDY: mean_score(greedy)}
     count = counts(sampled)
@@ -247,12 +252,20 @@ def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, f
             for name, figure in figures.items()
             for metric, value in zip((name, *INTERVALS[name]), (figure.value, figure.low, figure.high))
         },
+        **{f"eval/pass@{k}": value for k, value in passes.items()},
         UNVERIFIABLE_HELD_OUT: count["unverifiable"] / max(1, len(lengths)),
         "eval/truncated": count["truncated"] / max(1, len(lengths)),
         "eval/mean_length": sum(lengths) / max(1, len(lengths)),
         **{f"eval/parts/{name}": share for name, share in mean_parts(sampled).items()},
         **{f"eval/{name}": share for name, share in describe_conversations(sampled).items()},
     }
+
+
+def mean_passes(rollouts: Sequence[Rollout]) -> dict[int, float]:
+    """The mean over problems of pass@k, for each k in `KS` that no problem has fewer answers than."""
+    tallies = [tally(f) for f in rollouts]
+    most = min((t.answers for t in tallies), default=0)
+    return {k: mean([t.pass_at(k) for t in tallies]) for k in KS if k <= most}
 
 
 def mean_parts(rollouts: Sequence[Rollout]) -> Mapping[str, float]:

@@ -12,6 +12,7 @@ from typing import Any
 from groupwise.data import BadData, Rollout, Storage, visible
 from groupwise.evaluation.conversations import describe_conversations
 from groupwise.evaluation.evaluate import (
+    KS,
     MOST_VOTES,
     NO_OUTCOMES,
     NO_VERDICT,
@@ -34,8 +35,6 @@ from groupwise.runs.disk import check_writable, write_file
 from groupwise.runs.layout import numbered
 
 FORMAT = 1
-KS = (2, 4, 8, 16, 32, 64)
-"""The values of k for pass@k and maj@k; those above the number of answers per problem are left out."""
 CAUSES = 3
 """The most causes of unverifiable answers that are printed; the file has all of them."""
 MAY_DIFFER = ("model", "task.name", "n", "seed", "seed_rule", "engine", "interval", "versions")

@@ -22,14 +22,16 @@ from groupwise.data import InvalidValue, Usage, WorkerLost
 __all__ = ["Alone", "Ranks", "Replicas", "check_lanes"]
 
 M = TypeVar("M", bound=torch.nn.Module)
-Store, TCPStore = dist.Store, dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
+Store, TCPStore, PrefixStore = dist.Store, dist.TCPStore, dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 IDLE = timedelta(seconds=60)
 """How long a rank without work waits for a message before it waits again."""
 START = timedelta(seconds=120)
 """The longest wait for the other ranks to start: they import torch and read the model."""
 LOOPBACK = "127.0.0.1"
 CALL = "called"
-"""The key that rank 0 sets when its learner starts."""
+"""The key that rank 0 sets when its learner starts, and when it ends."""
+STARTS, ENDS = b"starts", b"ends"
+"""Its values."""
 
 
 @runtime_checkable
@@ -135,9 +137,20 @@ def join_store(port: int, size: int, *, deadline: float, host: str = LOOPBACK) -
         ) from error
 
 
+def part_of_store(store: Store, name: str) -> Store:
+    """The part of a store with this name: a key of another part is not found in it."""
+    return PrefixStore(name, store)
+
+
 def call_ranks(store: Store) -> None:
     """Tell the ranks that wait in `wait_for_call` that the learner starts."""
-    store.set(CALL, "")
+    store.set(CALL, STARTS)
+
+
+def release_ranks(store: Store) -> None:
+    """End the wait of the ranks in `wait_for_call`: rank 0 ends. The store of torchrun outlives rank 0."""
+    with suppress(dist.DistError, RuntimeError):
+        store.set(CALL, ENDS)
 
 
 def wait_for_call(store: Store) -> bool:
@@ -148,9 +161,9 @@ def wait_for_call(store: Store) -> bool:
     try:
         while not _arrived(store, CALL):
             pass
+        return store.get(CALL) == STARTS
     except dist.DistNetworkError:  # the connection is closed
         return False
-    return True
 
 
 def _arrived(store: Store, key: str) -> bool:

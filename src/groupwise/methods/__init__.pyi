@@ -12,9 +12,14 @@ from groupwise.methods.contrast.reg_grpo import reg_grpo as reg_grpo
 from groupwise.methods.contrast.srpo import srpo as srpo
 from groupwise.methods.contrast.trpa import trpa as trpa
 from groupwise.methods.contrast.veripo import veripo as veripo
+from groupwise.methods.flow.branch_grpo import branch_grpo as branch_grpo
 from groupwise.methods.flow.diffusion_nft import diffusion_nft as diffusion_nft
 from groupwise.methods.flow.flow_grpo import flow_grpo as flow_grpo
+from groupwise.methods.flow.g2rpo import g2rpo as g2rpo
+from groupwise.methods.flow.gdpo_sr import gdpo_sr as gdpo_sr
 from groupwise.methods.flow.grpo_guard import grpo_guard as grpo_guard
+from groupwise.methods.flow.pref_grpo import pref_grpo as pref_grpo
+from groupwise.methods.flow.sage_grpo_flow import sage_grpo_flow as sage_grpo_flow
 from groupwise.methods.method import Method as Method
 from groupwise.methods.now import Now as Now
 from groupwise.methods.published import published as published

@@ -54,7 +54,7 @@ class Method:
     group_size: int = 8
     curriculum: Curriculum = Shuffled()  # noqa: RUF009
     strategy: Strategy = Independent()  # noqa: RUF009
-    denoise: Denoise | None = None
+    denoise: Denoise | None = field(default=None, metadata={"written_if_set": True})
     trains: tuple[str, ...] = ("answer",)
     filter: Filter = everything
     refill: int = field(default=0, metadata={"printed_with": "filter"})

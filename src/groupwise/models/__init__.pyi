@@ -42,6 +42,7 @@ from groupwise.models.flow.normals import normals as normals
 from groupwise.models.flow.pictures import Sheet as Sheet
 from groupwise.models.flow.pictures import picture_of as picture_of
 from groupwise.models.flow.pictures import png as png
+from groupwise.models.flow.pictures import points_of as points_of
 from groupwise.models.flow.policy import FlowPolicy as FlowPolicy
 from groupwise.models.flow.policy import Surroundings as Surroundings
 from groupwise.models.flow.policy import log_density as log_density

@@ -10,6 +10,7 @@ from groupwise.objective.aggregates import token_mean as token_mean
 from groupwise.objective.certainty import TeacherCertainty as TeacherCertainty
 from groupwise.objective.contrasts import BinaryLabels as BinaryLabels
 from groupwise.objective.contrasts import Discriminative as Discriminative
+from groupwise.objective.contrasts import GroupPreference as GroupPreference
 from groupwise.objective.contrasts import LabelContrast as LabelContrast
 from groupwise.objective.contrasts import PositiveOnly as PositiveOnly
 from groupwise.objective.contrasts import Preference as Preference
@@ -33,6 +34,7 @@ from groupwise.objective.memories import AdaptiveKL as AdaptiveKL
 from groupwise.objective.objective import Objective as Objective
 from groupwise.objective.penalties import KL as KL
 from groupwise.objective.penalties import EntropyBonus as EntropyBonus
+from groupwise.objective.penalties import KLFromOld as KLFromOld
 from groupwise.objective.penalties import KLHinge as KLHinge
 from groupwise.objective.penalties import kl_k1 as kl_k1
 from groupwise.objective.penalties import kl_k3 as kl_k3
@@ -56,9 +58,11 @@ from groupwise.objective.stats import comparable as comparable
 from groupwise.objective.stats import describe_gap as describe_gap
 from groupwise.objective.stats import describe_samples as describe_samples
 from groupwise.objective.stats import describe_step as describe_step
+from groupwise.objective.step_masks import OutsideSteps as OutsideSteps
 from groupwise.objective.step_penalties import StepKLPenalty as StepKLPenalty
 from groupwise.objective.step_penalties import VelocityPenalty as VelocityPenalty
 from groupwise.objective.step_ratios import CentredStepRatio as CentredStepRatio
+from groupwise.objective.step_weights import EqualisedSteps as EqualisedSteps
 from groupwise.objective.step_weights import PerStepLength as PerStepLength
 from groupwise.objective.surrogates import Clip as Clip
 from groupwise.objective.surrogates import ClippedWeight as ClippedWeight

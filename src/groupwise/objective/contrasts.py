@@ -15,6 +15,7 @@ SOCKET = "Surrogate"
 __all__ = [
     "BinaryLabels",
     "Discriminative",
+    "GroupPreference",
     "LabelContrast",
     "PositiveOnly",
     "Preference",
@@ -166,6 +167,34 @@ class Preference:
         k = torch.where(b.reward[better] == self.best, self.kappa, 1.0).to(d.dtype)
         gain = logsigmoid(k * self.beta * (d[better] - d[worse]))
         return b.token_groups.spread(Segments(b.groups.index[better], b.groups.count).mean(gain).to(b.logp.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPreference:
+    """DPO over a whole group: `log sigmoid(beta sum_i A_i d_i)`, d the log-ratio of an answer to the reference.
+
+    Every answer takes part with its advantage A. Two answers with the advantages 1 and -1 give DPO, arXiv:2305.18290.
+    Where the advantages of a group sum to 0, a shift of all d changes nothing. d is a sum over tokens. GDPO-SR,
+    arXiv:2603.16769. For the aggregate `group_mean`.
+    """
+
+    couples: ClassVar[Couples] = "group"
+
+    beta: float = 5000.0
+    model: str = "reference"
+
+    def __post_init__(self) -> None:
+        if not self.beta > 0:
+            raise ValueError(f"{self}: needs beta > 0")
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Logp(self.model)})
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        d = b.sequences.total(b.logp - b[Logp(self.model)])
+        z = self.beta * b.groups.total(b.sequences.mean(b.advantage) * d)
+        return b.token_groups.spread(logsigmoid(z))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from groupwise.data import Batch, Couples, Logp, Measure
 from groupwise.objective.ratios import MAX_LOG_RATIO, bounded
 
 SOCKET = "Penalty"
-__all__ = ["KL", "EntropyBonus", "KLHinge", "kl_k1", "kl_k3"]
+__all__ = ["KL", "EntropyBonus", "KLFromOld", "KLHinge", "kl_k1", "kl_k3"]
 
 Form = Literal["k2", "k3", "corrected"]
 
@@ -84,6 +84,24 @@ class EntropyBonus:
         if self.coefficient == 0:
             return torch.zeros_like(b.logp)
         return -self.coefficient * (_ratio(b) * (1 - b.logp) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class KLFromOld:
+    """`coefficient * (log pi_old - log pi)`: KL(pi_old || pi), estimated from the sampled token alone.
+
+    The means of value and gradient over samples of pi_old are exact. One value may be negative. SAGE-GRPO,
+    arXiv:2603.21872.
+    """
+
+    coefficient: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.coefficient < float("inf"):
+            raise ValueError(f"KLFromOld({self.coefficient})\nuse a coefficient of at least 0")
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        return self.coefficient * (b.logp_old - b.logp)
 
 
 @dataclass(frozen=True, slots=True)

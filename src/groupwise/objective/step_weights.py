@@ -10,9 +10,9 @@ from groupwise.data import Batch, Measure
 from groupwise.models import StepConstant
 
 SOCKET = "Weight"
-__all__ = ["PerStepLength"]
+__all__ = ["EqualisedSteps", "PerStepLength"]
 
-_LENGTH = StepConstant("dt")
+_LENGTH, _SENSITIVITY = StepConstant("dt"), StepConstant("sensitivity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +23,18 @@ class PerStepLength:
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
         return 1 / step[_LENGTH]
+
+
+@dataclass(frozen=True, slots=True)
+class EqualisedSteps:
+    """`median(n) / n`, with n the sensitivity of a step: the change of its mean, in units of std, with the velocity.
+
+    Without it, the gradient of a log-ratio is largest at the steps with the least noise. The median is over the trained
+    steps of the optimizer step. SAGE-GRPO, arXiv:2603.21872.
+    """
+
+    needs: ClassVar[frozenset[Measure]] = frozenset({_SENSITIVITY})
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        n = step[_SENSITIVITY]
+        return n.quantile(0.5) / n if len(n) else n

@@ -143,6 +143,8 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
         phases["sampling"] = {"engine": engine + copy, **cache}
         if keeps_memory(recipe):
             kept = phases["sampling"]
+        if not process.learns and on_cpu:
+            phases["loading"] = {"engine": held * size // process.split}
     if process.learns:
         learning = learning_bytes(recipe, shape, context, (1 + critics(recipe)) * trained, process)
         phases |= {phase: {**parts, **kept} for phase, parts in learning.items()}
@@ -164,17 +166,6 @@ def keeps_memory(recipe: Recipe) -> bool:
     With a lag it samples meanwhile. An engine in another process frees them if its place is the learner's device.
     """
     return bool(recipe.cluster.lag) or (isinstance(recipe.engine, Served) and recipe.engine.place == "apart")
-
-
-def rank_memories(recipe: Recipe, shape: Shape, context: int) -> tuple[Memory, ...]:
-    """The memory of each rank of a run on this host. Rank 0 also samples; with shards it keeps the engine's model."""
-    ranks = recipe.cluster.ranks
-    if ranks == 1 or not recipe.cluster.sharded:
-        return (run_memory(recipe, shape, context),) * ranks
-    first, other = (run_memory(recipe, shape, context, Process(samples=s, ranks=ranks)) for s in (True, False))
-    whole = {"engine": first.total * BYTES[recipe.machine.dtype]}
-    phases = {name: {**whole, **parts} for name, parts in first.phases.items()}
-    return replace(first, phases=phases), *[other] * (ranks - 1)
 
 
 def libraries(recipe: Recipe, process: Process) -> int:

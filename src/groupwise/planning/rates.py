@@ -65,10 +65,10 @@ def times_of(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths,
     weights = weights_of(shape) * size
     cache = lengths.live * key_value_bytes(shape, size)
     return Times(
-        token=machines.step_ms / 1e3 + weights / read,
-        row=cache / read + forward_operations(shape, lengths.live) / operations,
-        learn=learning_seconds(recipe, shape, machines, lengths, process.ranks),
-        update=update_seconds(recipe, shape, machines, lengths.prompt, process.ranks),
+        token=machines.sampling * (machines.step_ms / 1e3 + weights / read),
+        row=machines.sampling * (cache / read + forward_operations(shape, lengths.live) / operations),
+        learn=machines.learning * learning_seconds(recipe, shape, machines, lengths, process.ranks),
+        update=machines.learning * update_seconds(recipe, shape, machines, lengths.prompt, process.ranks),
         publish=0.0 if process.shares_weights else weights / (machines.link_gb_s * 1e9),
     )
 

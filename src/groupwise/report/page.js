@@ -175,7 +175,7 @@ function build() {
   facts(runs);
   warnings(runs, jump);
   const map = prompts(runs, jump);
-  const sections = [curves(runs, jump), inspector.node, map?.section, systems(runs, jump), recipe(runs)].filter(Boolean);
+  const sections = [curves(runs, jump), beforeAndAfter(runs), inspector.node, map?.section, systems(runs, jump), recipe(runs)].filter(Boolean);
   document.getElementById("app").replaceChildren(...sections);
   view = { runs, inspector, map, observer: navigation(sections) };
 }

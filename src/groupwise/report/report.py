@@ -16,8 +16,9 @@ from groupwise.data import BadData, Storage, Usage, or_near, visible
 from groupwise.report.chain import chain_parts
 from groupwise.report.charts import charts_data
 from groupwise.report.comparisons import read_comparisons
+from groupwise.report.pictures import before_and_after
 from groupwise.report.read import Curve, Run, flat, lines, number, read, thin
-from groupwise.report.rollouts import as_json, choose, packed, prompt_map, scan, steps
+from groupwise.report.rollouts import as_json, choose, files, packed, prompt_map, scan, steps
 from groupwise.report.warnings import HELD_OUT, RULES, RunWarning, find_warnings, headline, held_out
 from groupwise.runs.best import BY_DEFAULT
 from groupwise.runs.disk import DRAFT, check_writable, write_file
@@ -34,6 +35,7 @@ SCRIPTS = (
     "curves.js",
     "chain.js",
     "compared.js",
+    "pictures.js",
     "rollouts.js",
     "prompts.js",
     "page.js",
@@ -44,6 +46,7 @@ BYTES = 2_900_000  # size limit of the page
 POINTS = 2000  # most points of a curve; longer curves are thinned by bucket
 FEWEST = 64  # a page that is too large has fewer points for each curve, but not fewer than these
 FOR_ROLLOUTS = 400_000  # bytes that curves leave to the rollouts
+FOR_PAIRS = 300_000  # most bytes of the prompts before and after training
 # Controls; soft hyphen and zero widths; direction marks; separators; interlinear marks; lone surrogates; tags.
 HIDDEN = (
     "[\x00-\x1f\x7f-\x9f\xad\u180e\u200b-\u200f\u2060-\u206f\ufeff\u061c\u2028-\u202e"
@@ -177,7 +180,8 @@ def page_data(runs: Sequence[Run], limit: int = BYTES) -> dict[str, Any]:
         counts = {"of": sum(map(len, groups.values())), "iterations": len(groups), "parts": chain_parts(run.fields)}
         summaries = {"compared": {i: comparison.summary for i, comparison in compared.items() if i in groups}}
         rollouts = {"groups": [], "notes": notes} | counts | summaries
-        of_samples.append({"map": prompt_map(tally, texts, runs=len(runs)), "rollouts": rollouts})
+        pairs = before_and_after(files(run.path), budget=FOR_PAIRS // len(runs), size=lambda entry: len(as_json(entry)))
+        of_samples.append({"map": prompt_map(tally, texts, runs=len(runs)), "pairs": pairs, "rollouts": rollouts})
         choices.append((groups, compared))
     points = POINTS
     while len(as_json(data := without_rollouts(runs, of_samples, points))) > limit - FOR_ROLLOUTS and points > FEWEST:

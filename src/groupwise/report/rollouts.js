@@ -62,11 +62,6 @@ function tokens(sample, field, top) {
   return body;
 }
 
-// The picture of an answer, if its policy makes pictures.
-function picture(sample, i) {
-  return sample.picture?.startsWith("data:image/png;base64,") ? el("img", { class: "picture", src: sample.picture, alt: `picture of answer ${i + 1}` }) : null;
-}
-
 // The tooltip of a token: one value per line.
 function reading(sample, i) {
   const text = sample.text.slice(i ? sample.ends[i - 1] : 0, sample.ends[i]);
@@ -134,9 +129,9 @@ class Inspector {
     const group = this.group;
     group.samples.forEach(opened);
     this.node.append(this.pickers(group), this.prompt(group));
-    this.answers = el("div", { class: "answers" });
+    this.answers = el("div", { class: `answers${group.samples.some((s) => isPicture(s.picture)) ? " pictures" : ""}` });
     this.compared = el("div", {});
-    this.node.append(this.answers, this.compared, this.table(group));
+    this.node.append(...[trajectories(group, (i) => this.point(i)), this.answers, this.compared, this.table(group)].filter(Boolean));
     this.paint();
     this.compare();
     this.moved(group.iteration);

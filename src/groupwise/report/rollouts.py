@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from groupwise.models.flow.pictures import Pixels, png, read_png
 from groupwise.report.comparisons import StoredComparison
+from groupwise.report.pictures import picture, read_sheet
 from groupwise.report.read import lines, number
 from groupwise.runs.format_1 import upgraded_sample
-from groupwise.runs.layout import PICTURES, RunLayout, iteration_files
+from groupwise.runs.layout import RunLayout, iteration_files
 
 PROMPTS, COLUMNS = 256, 240  # most rows and columns of the prompt map
 CELLS = 1024  # most prompts of the map if few prompts return: each is one cell then
@@ -180,7 +180,7 @@ def _groups(
         arrays = load_file(path.with_suffix(".safetensors"))
     except Exception:  # damaged or missing: the page shows the text only, with a note
         arrays = {}
-    pictures = _sheet(path.with_suffix(PICTURES))
+    pictures = read_sheet(path)
     lengths = arrays.get("lengths", np.zeros(0, np.int64))
     starts = np.concatenate([[0], np.cumsum(lengths)])
     by_key: dict[tuple[str, str], dict[str, Any]] = {}
@@ -202,35 +202,12 @@ def _groups(
         )
         group["of"] += 1
         tokens = slice(int(starts[i]), int(starts[i + 1])) if i < len(lengths) else None
-        sample = {"line": i + 1} | _sample(row, arrays, tokens, limit) | _picture(row, pictures)
+        sample = {"line": i + 1} | _sample(row, arrays, tokens, limit) | picture(row, pictures)
         if comparison and i + 1 in comparison.of_sample:
             sample["compared"] = comparison.of_sample[i + 1]
             group.setdefault("cosines", comparison.cosines[i + 1])
         group["samples"].append(sample)
     return [by_key[key] for key in keys if key in by_key]
-
-
-def _sheet(path: Path) -> Pixels | None:
-    """The pixels of an iteration's pictures; None if the file is missing or damaged."""
-    try:
-        return read_png(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-
-
-def _picture(row: dict[str, Any], sheet: Pixels | None) -> dict[str, str]:
-    """A sample's picture as the URI of a PNG file, in its own resolution; {} without one."""
-    picture = row.get("picture")
-    if sheet is None or not isinstance(picture, dict):
-        return {}
-    try:
-        left, top, width, height, scale = map(int, (*picture["box"], picture["scale"]))
-        pixels = sheet[top : top + height : scale, left : left + width : scale]
-    except (TypeError, KeyError, ValueError):
-        return {}
-    if not pixels.size or min(left, top, scale - 1) < 0:
-        return {}
-    return {"picture": f"data:image/png;base64,{b64encode(png(pixels)).decode()}"}
 
 
 def _sample(row: dict[str, Any], arrays: dict[str, np.ndarray], tokens: slice | None, limit: int) -> dict[str, Any]:

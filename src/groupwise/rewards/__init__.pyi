@@ -2,6 +2,7 @@
 from groupwise.rewards.budgets import EarlyExitReward as EarlyExitReward
 from groupwise.rewards.budgets import LengthBudget as LengthBudget
 from groupwise.rewards.checks import PassesChecks as PassesChecks
+from groupwise.rewards.content import ContentWeighted as ContentWeighted
 from groupwise.rewards.filters import Distinct as Distinct
 from groupwise.rewards.filters import correct_only as correct_only
 from groupwise.rewards.filters import everything as everything

@@ -1,5 +1,6 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.rollout.anchors import Anchored as Anchored
+from groupwise.rollout.branching import Branching as Branching
 from groupwise.rollout.buffer import Buffer as Buffer
 from groupwise.rollout.buffer import Pending as Pending
 from groupwise.rollout.buffer import Rollouts as Rollouts
@@ -32,6 +33,11 @@ from groupwise.rollout.knapsack import Knapsack as Knapsack
 from groupwise.rollout.ladder import HintLadder as HintLadder
 from groupwise.rollout.lookahead import Lookahead as Lookahead
 from groupwise.rollout.native import Native as Native
+from groupwise.rollout.noise_window import NoiseWindow as NoiseWindow
+from groupwise.rollout.one_step import OneStep as OneStep
+from groupwise.rollout.pair_judges import HigherScore as HigherScore
+from groupwise.rollout.pair_judges import PairJudge as PairJudge
+from groupwise.rollout.pairwise_wins import PairwiseWins as PairwiseWins
 from groupwise.rollout.pilots import Pilots as Pilots
 from groupwise.rollout.predictions import Predictions as Predictions
 from groupwise.rollout.pressed import Pressed as Pressed

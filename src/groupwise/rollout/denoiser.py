@@ -35,12 +35,13 @@ ROWS = 16
 
 @dataclass(eq=False)
 class Denoised:
-    """A request under way: its state, the number of its next step, and its actions so far."""
+    """A request under way: its state, the number of its next step, and its tokens and actions so far."""
 
     request: GenerationRequest
     future: asyncio.Future[Generation]
     step: int
     state: Tensor | None
+    tokens: list[int] = field(default_factory=list)
     path: list[bytes] = field(default_factory=list)
     logp: list[float] = field(default_factory=list)
     noisy: list[bool] = field(default_factory=list)
@@ -58,14 +59,21 @@ class Denoised:
         """The prompt's words, without the steps so far."""
         return self.request.context[: len(self.request.context) - self.request.at]
 
+    def end(self, steps: int) -> int:
+        """The number of the step after its next one, which may span several. The last one spans all that are left."""
+        stride = self.request.stride
+        return self.step + stride if self.step + 2 * stride <= steps else steps
+
 
 class DenoisingEngine:
     """An `Engine` over a flow policy. It shares the learner's weights if `load` gets the policy's own tensors.
 
     At most `rows` samples are live; further requests wait in order of arrival. Each token is a denoising step. A step
     with noise has its weights version as origin, a deterministic one `ENVIRONMENT`: it is no action and not trained. At
-    temperature 0 all steps are deterministic, and only the first state is random. A sample does not depend on the
-    others: random numbers are keyed, and on one thread states are bit-identical.
+    temperature 0 all steps are deterministic, and only the first state is random; another temperature multiplies the
+    noise, and log-probs stay those of the policy. Forks of a sample have its first state. Where a request has a
+    `stride`, a token is the number of the last step that it spans. A sample does not depend on the others: random
+    numbers are keyed, and on one thread states are bit-identical.
     """
 
     def __init__(self, policy: FlowPolicy, *, seed: int, rows: int = 256) -> None:
@@ -138,8 +146,8 @@ class DenoisingEngine:
         if starting := [job for job in jobs if job.state is None]:
             for job, state in zip(starting, self._normals(starting, first=True)):
                 job.state = state
-        place, times = policy.place, policy.times
-        spans = [(times[job.step], times[job.step + 1]) for job in jobs]
+        place, times, steps = policy.place, policy.times, policy.denoise.steps
+        spans = [(times[job.step], times[job.end(steps)]) for job in jobs]
         fill = padded(len(jobs), min(ROWS, self._most)) - len(jobs)
         before = torch.stack([*(job.state for job in jobs), *[jobs[-1].state] * fill]).to(**place)  # type: ignore[list-item]
         now, then = torch.tensor([*spans, *[spans[-1]] * fill]).to(**place).unbind(1)
@@ -153,7 +161,8 @@ class DenoisingEngine:
         if any(noisy):
             chosen = [job for job, has_noise in zip(jobs, noisy) if has_noise]
             noise = self._normals(chosen, first=False).to(mean)
-            after[mask] += wide(std[mask], noise) * noise
+            amount = torch.tensor([job.request.sampling.temperature for job in chosen]).to(std)
+            after[mask] += wide(std[mask] * amount, noise) * noise
         logp = torch.where(mask, log_density(after, mean, std), torch.nan)
         self._record(before, after, mean, logp, noisy)
 
@@ -167,7 +176,8 @@ class DenoisingEngine:
             job.logp.append(density)
             job.noisy.append(has_noise)
             job.state = after[i].float()
-            job.step += 1
+            job.step = job.end(self._policy.denoise.steps)
+            job.tokens.append(job.step - 1)
             if job.step == self._policy.denoise.steps:
                 self._end(job, Finish.stop)
             elif len(job.path) == job.request.limit:
@@ -181,17 +191,17 @@ class DenoisingEngine:
         purposes = [job.request.purpose for job in jobs]
         for purpose in set(purposes):
             rows = [i for i, p in enumerate(purposes) if p == purpose]
-            draws, streams = zip(*((jobs[i].request.draw, lineage(jobs[i].request.stream)) for i in rows))
+            draws = [jobs[i].request.draw for i in rows]
+            streams = [lineage(jobs[i].request.stream[:1] if first else jobs[i].request.stream) for i in rows]
             steps = [0 if first else jobs[i].step + 1 for i in rows]
             numbers[rows] = normals((self._seed, purpose), draws, streams, steps, prod(shape))
         return numbers.view(-1, *shape)
 
     def _end(self, job: Denoised, finish: Finish) -> None:
         if not job.future.done():
-            tokens = tuple(range(job.step - len(job.path), job.step))
             origins = tuple(self.version if noisy else ENVIRONMENT for noisy in job.noisy)
             result = Generation(
-                tokens=tokens, logp=tuple(job.logp), versions=origins, finish=finish, path=tuple(job.path)
+                tokens=tuple(job.tokens), logp=tuple(job.logp), versions=origins, finish=finish, path=tuple(job.path)
             )
             job.future.set_result(result)
 
@@ -200,10 +210,10 @@ class DenoisingEngine:
             raise ValueError(f"a generation request asks for {request.limit} steps: its limit must be at least 1")
         if self.version < 0:
             raise EngineLost("the engine has no complete weights", evidence="its last load failed", fix="load again")
-        if request.sampling.temperature not in (0.0, 1.0):
-            raise Usage(
-                f"a flow policy samples at temperature 1, or 0 without noise; this is {request.sampling.temperature}",
-                fix="set sampling.temperature = 1.0, and the amount of noise by method.denoise.noise.level",
+        if request.stride < 1 or (request.stride > 1 and request.sampling.temperature > 0):
+            raise ValueError(
+                f"a generation request has steps of length {request.stride} at temperature "
+                f"{request.sampling.temperature}: its stride must be at least 1, and above 1 only at temperature 0"
             )
         words = request.context[: len(request.context) - request.at]
         if not self._policy.shape.takes(words):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from groupwise.data import ContextKey, EngineLost, Finish, Generation, GenerationRequest, Ids, Usage
 from groupwise.models import Experts, LanguageModel, Routes, Tokenizer, drop_blocks, logprobs, with_blocked_weights
+from groupwise.models.freed_memory import return_freed_memory
 from groupwise.rollout.cache import PrefixCache
 from groupwise.rollout.layouts import ROWS, Prefill, padded, shared_tokens
 from groupwise.rollout.loading import check_weights, load_weights
@@ -77,10 +78,11 @@ class NativeEngine:
         check_weights(self._decoder.state_dict(), weights)
         self._resolve(self._rows.leave(range(len(self._rows)), [Finish.cut] * len(self._rows)))
         self.version = -1  # a failure below leaves a mixture of old and new weights
-        load_weights(self._decoder, weights)
         drop_blocks(self._model)
         self._prefixes.clear()
         self._rows.sequences.cache.clear()
+        return_freed_memory()  # before the weights of a file are read
+        load_weights(self._decoder, weights)
         self.version = version
 
     def prefill(self, contexts: Sequence[ContextKey]) -> None:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Literal
 
 import numpy as np
 
@@ -20,27 +21,35 @@ __all__ = ["Retraced"]
 class Retraced:
     """Replaces the denoising steps of each finished sample by steps of the forward process from its final state.
 
-    The tokens are written at the times of all steps but the last, each with its own noise. So any sampler can be
-    trained on, also one without noise. DiffusionNFT, arXiv:2509.16117.
+    The tokens are written at the times of all steps but the last, or at one of these times, drawn for the whole group.
+    Each has its own noise. So any sampler can be trained on, also one without noise. DiffusionNFT, arXiv:2509.16117.
     """
 
     strategy: Strategy = Independent()  # noqa: RUF009
+    times: Literal["all", "one"] = "all"
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         rollout = await self.strategy(draw, sampler)
-        return replace(rollout, samples=tuple(retraced(s, draw, sampler) for s in rollout.samples))
+        chosen = sampler.random().random() if self.times == "one" else None
+        return replace(rollout, samples=tuple(retraced(s, draw, sampler, chosen) for s in rollout.samples))
 
 
-def retraced(sample: Sample, draw: Draw, sampler: Sampler) -> Sample:
-    """A copy whose tokens are written steps of the forward process. A sample without a final state is unchanged."""
+def retraced(sample: Sample, draw: Draw, sampler: Sampler, chosen: float | None = None) -> Sample:
+    """A copy whose tokens are written steps of the forward process. A sample without a final state is unchanged.
+
+    With `chosen`, a number from 0 to 1, there is one step: the one at this share of all of them.
+    """
     data = final_state(sample.path)
     if data is None or sample.finish is not Finish.stop or not np.isfinite(data).all():
         return sample
-    steps = sample.tokens[:-1]
-    n = len(steps)
+    n = len(sample.tokens) - 1
+    first, end = (0, n) if chosen is None else (int(chosen * n), int(chosen * n) + 1)
+    steps = sample.tokens[first:end]
     key = (sampler.random(*sample.stream).getrandbits(32), Purpose.STRATEGY)
-    noise = normals(key, [draw.id] * n, [lineage(sample.stream)] * n, steps, prod(data.shape)).numpy()
-    pictures = [*[None] * (n - 1), decoded_picture(sample.path)]  # of latents: a picture ends the path
+    noise = normals(key, [draw.id] * len(steps), [lineage(sample.stream)] * len(steps), steps, prod(data.shape)).numpy()
+    pictures = [*[None] * (len(steps) - 1), decoded_picture(sample.path)]  # of latents: a picture ends the path
     path = tuple(encode_action(row.reshape(data.shape), data, picture=p) for row, p in zip(noise, pictures))
-    written = {"tokens": steps, "origin": (WRITTEN,) * n, "logp": (math.nan,) * n, "path": path}
-    return replace(sample, **written).with_text(sample.text[: sample.ends[n - 1]], sample.ends[:n])
+    written = {"tokens": steps, "origin": (WRITTEN,) * len(steps), "logp": (math.nan,) * len(steps), "path": path}
+    begin = sample.ends[first - 1] if first else 0
+    ends = tuple(e - begin for e in sample.ends[first:end])
+    return replace(sample, **written).with_text(sample.text[begin : begin + ends[-1]], ends)

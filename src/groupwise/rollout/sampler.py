@@ -87,14 +87,21 @@ class DrawSampler:
         return [replace(shared, stream=(i,)) for i in range(first, first + n)]
 
     async def extend(
-        self, sample: Sample, *, limit: int | None = None, sampling: Sampling | None = None, top: int = 0
+        self,
+        sample: Sample,
+        *,
+        limit: int | None = None,
+        sampling: Sampling | None = None,
+        top: int = 0,
+        stride: int = 1,
     ) -> Sample:
         """Generate until the sample ends, or for `limit` tokens; in that case it stays open (`finish` is None).
 
         A finished sample is returned unchanged, unless an observation was appended after its end. A sample that ends in
         a written end token is finished. `sampling` replaces the recipe's, except its `max_tokens`. The log-probs are
         then under another distribution than the learner's, so such a sample must not be trained. `top` is the number of
-        likeliest tokens to record at each new place (`Sample.likeliest`).
+        likeliest tokens to record at each new place (`Sample.likeliest`), and `stride` that of the denoising steps that
+        a token spans, at temperature 0.
         """
         if sample.finish is not None and (not sample.origin or sample.trained[-1]):
             return sample
@@ -105,7 +112,7 @@ class DrawSampler:
             request = GenerationRequest(
                 context=sample.context + sample.tokens, limit=left, draw=self.draw.id, stream=sample.stream,
                 at=len(sample.tokens), sampling=sampling or self.setting.sampling, purpose=self.purpose,
-                content=sample.content, path=sample.path, top=top,
+                content=sample.content, path=sample.path, top=top, stride=stride,
             )  # fmt: skip
             with self._awaiting("the engine"):
                 new = await self.setting.engine.sample(request)

@@ -14,6 +14,10 @@ from groupwise.tasks.demonstrations import need_environment as need_environment
 from groupwise.tasks.demonstrations import read_demonstrations as read_demonstrations
 from groupwise.tasks.dropped_thoughts import DroppedThoughts as DroppedThoughts
 from groupwise.tasks.edges import Edges as Edges
+from groupwise.tasks.glyphs import GLYPH_COLOURS as GLYPH_COLOURS
+from groupwise.tasks.glyphs import GLYPH_RELATIONS as GLYPH_RELATIONS
+from groupwise.tasks.glyphs import GLYPH_SHAPE as GLYPH_SHAPE
+from groupwise.tasks.glyphs import Glyphs as Glyphs
 from groupwise.tasks.hinted_sums import PROMPT_FORMS as PROMPT_FORMS
 from groupwise.tasks.hinted_sums import hinted_demonstrations as hinted_demonstrations
 from groupwise.tasks.hinted_sums import hinted_sums as hinted_sums

@@ -13,6 +13,7 @@ from groupwise.tasks.coin import CoinGuesses
 from groupwise.tasks.deduction import Deduction
 from groupwise.tasks.delegated_sums import delegated_sums
 from groupwise.tasks.edges import Edges
+from groupwise.tasks.glyphs import Glyphs
 from groupwise.tasks.gym import GYM, gym_task
 from groupwise.tasks.hinted_sums import hinted_sums
 from groupwise.tasks.largest import Largest
@@ -36,6 +37,7 @@ PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {
     "deduction": Deduction,
     "delegated_sums": delegated_sums,
     "edges": Edges,
+    "glyphs": Glyphs,
     "hinted_sums": hinted_sums,
     "largest": Largest,
     "mixed_sums": mixed_sums,
@@ -54,6 +56,7 @@ VERIFIERS = {
     "deduction": "proof_steps",
     "delegated_sums": "sum_steps",
     "edges": "spanning_graph",
+    "glyphs": "glyphs",
     "hinted_sums": "sum_steps",
     "largest": "last_number",
     "mixed_sums": "sum_steps(price=0.02)",

@@ -65,8 +65,9 @@ from groupwise.models import (
 )
 from groupwise.models.decoder import Sizes
 from groupwise.objective import Clip, Clips, Unclipped
-from groupwise.planning.memory import GIB, host_memory, plan_line, rank_memories, refuse_beyond
+from groupwise.planning.memory import host_memory, refuse_beyond
 from groupwise.planning.pipelines import pipeline_memory, pipeline_plan_line
+from groupwise.planning.processes import check_memory
 from groupwise.rollout import Native, check_columns
 from groupwise.runs.checkpoints import plain_json
 from groupwise.runs.phases import KEY
@@ -470,7 +471,8 @@ def check_inputs(
             if train:
                 errors += flow_errors(recipe, shape)
             if train and isinstance(shape, Shape) and not any("lora" in error.what for error in errors):
-                warn(check_memory(recipe, shape, max(len(prompt.context) for prompt in all_problems(task))))
+                context = max(len(prompt.context) for prompt in all_problems(task))
+                warn(check_memory(recipe, shape, context, *available_memory(recipe.machine)))
             if train and isinstance(shape, PipelineShape) and not errors:
                 warn(check_pipeline_memory(recipe, directory))
         if isinstance(recipe.engine, Native) and longest > recipe.engine.cache_tokens:
@@ -530,24 +532,6 @@ def other_ids(recipe: Recipe, inputs: Inputs, warn: Callable[[str], None]) -> No
         texts = [prompt.text for prompt, _ in zip(all_problems(inputs.task), range(4))]
         if difference := different_ids(Path(recipe.model), inputs.tokenizer, texts):
             warn(f"  warning: transformers' AutoTokenizer does not follow {recipe.model}/tokenizer.json: {difference}")
-
-
-def check_memory(recipe: Recipe, shape: Shape, context: int) -> str:
-    """The memory that a run needs, as one line for the user. `Usage` if it is more than the machine or device has.
-
-    Every rank counts as much as rank 0, which also samples.
-    """
-    first, *others = rank_memories(recipe, shape, context)
-    available, owner = available_memory(recipe.machine)
-    if not others:
-        refuse_beyond(first, available, owner)
-        return plan_line(recipe, first)
-    ranks = recipe.cluster.ranks
-    if recipe.cluster.sharded:
-        refuse_beyond(first, available - sum(other.peak for other in others), f"rank 0 of {ranks} ranks")
-        return f"{plan_line(recipe, first)} in rank 0, {others[0].peak / GIB:.1f} GiB in each other rank"
-    refuse_beyond(first, available // ranks, f"each of {ranks} ranks")
-    return f"{plan_line(recipe, first)} in each of {ranks} processes"
 
 
 def check_pipeline_memory(recipe: Recipe, directory: Path) -> str:

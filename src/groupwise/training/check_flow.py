@@ -18,7 +18,7 @@ def flow_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
         if denoise is None:
             return []
         what = f"the method denoises, and {recipe.model} is a language model: its tokens are words"
-        fix = "use a flow model: --model rings or quilts, or a method of another family: --method grpo"
+        fix = "use a flow model: --model rings, quilts or glyphs, or a method of another family: --method grpo"
         return [Usage(what, evidence=f"method.denoise is {denoise}", fix=fix)]
     settings = unfit_settings(recipe) | (of_pipelines if isinstance(shape, PipelineShape) else of_small_models)(recipe)
     errors = [
@@ -39,6 +39,10 @@ def flow_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
         what = "no step would be trained: without noise, a denoising step is not an action"
         fix = "set method.denoise.noise.level above 0, or method.strategy to Retraced"
         errors.append(Usage(what, evidence="method.denoise.noise.level is 0", fix=fix))
+    elif calm := [step for step in getattr(recipe.method.strategy, "noisy_steps", ()) if not denoise.has_noise(step)]:
+        what = f"the strategy needs noise in the denoising steps {calm}, and they have none"
+        evidence = f"steps {denoise.first} to {denoise.end - 1} have noise, by method.denoise"
+        errors.append(Usage(what, evidence=evidence, fix="take other steps in method.strategy, or set method.denoise"))
     return errors
 
 

@@ -21,7 +21,6 @@ from groupwise.cluster.interface import interface_towards
 from groupwise.cluster.local import LocalProcesses
 from groupwise.cluster.processes import GRACE, Processes
 from groupwise.cluster.ray import Needs, RayProcesses, node_address
-from groupwise.config.devices import resolved
 from groupwise.config.recipe import Cluster, Recipe
 from groupwise.config.text import at, read_recipe, write
 from groupwise.config.user_code import Permissions, Use, load_use
@@ -36,6 +35,7 @@ from groupwise.learner.ranks import (
     call_ranks,
     host_store,
     join_store,
+    release_ranks,
     wait_for_call,
 )
 from groupwise.methods import Now
@@ -51,36 +51,38 @@ MODULE = "groupwise.training.follower"
 
 @dataclass(slots=True)
 class Meeting:
-    """Where the ranks of a run meet: the store of rank 0, and the address of its host. `close` ends the others."""
+    """Where the ranks of a run meet: their store, and the address of its host. `close` ends the others."""
 
     store: Store | None
     host: str
 
     def close(self) -> None:
         """Close the store, once the ranks are closed too."""
+        if self.store is not None:
+            release_ranks(self.store)
         self.store = None
 
 
 @contextmanager
-def rank_store(recipe: Recipe) -> Iterator[Meeting | None]:
+def rank_store(recipe: Recipe, run: Path) -> Iterator[Meeting | None]:
     """A context in which other ranks can reach rank 0, this process; None with one rank.
 
-    Given ranks wait there from their start, while rank 0 reads its data.
+    Given ranks wait there from their start, while rank 0 reads its data. If torchrun restarts them, it finds the `run`.
     """
     cluster = recipe.cluster
     if cluster.ranks == 1:
         yield None
         return
-    host, port = LOOPBACK, 0
-    if cluster.launch == "ray":
-        host = node_address()
-    elif cluster.launch == "given":
+    if cluster.launch == "given":
         place = GivenRank.read(cluster.ranks)
         if place.rank:
             what = f"this process is rank {place.rank}, and only rank 0 samples and writes"
             raise Usage(what, fix="start each rank by the command groupwise train or groupwise resume")
-        host, port = place.host, place.port
-    meeting = Meeting(host_store(cluster.ranks, host, port), host)
+        place.record_run(run, cluster.ranks, cluster.deadline)
+        meeting = Meeting(place.store(cluster.ranks, cluster.deadline), place.host)
+    else:
+        host = node_address() if cluster.launch == "ray" else LOOPBACK
+        meeting = Meeting(host_store(cluster.ranks, host), host)
     try:
         yield meeting
     finally:
@@ -206,20 +208,21 @@ def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: 
     learn(recipe, method, learner, batch, iteration)
 
 
-def follow_given(recipe: Recipe, use: Use) -> bool:
+def follow_given(cluster: Cluster, use: Use) -> bool:
     """Follow a run as one of its given ranks above 0, until rank 0 ends. False, at once, in any other process."""
-    cluster = resolved(recipe).cluster
-    if cluster.launch != "given" or cluster.ranks == 1:
+    if not (place := place_of(cluster)) or not place.rank:
         return False
-    place = GivenRank.read(cluster.ranks)
-    if place.rank:
-        join(place.host, place.port, place.rank, cluster, use)
-    return place.rank > 0
+    join(place.store(cluster.ranks, cluster.deadline), place.host, place.rank, cluster, use)
+    return True
 
 
-def join(host: str, port: int, rank: int, cluster: Cluster, use: Use) -> None:
+def place_of(cluster: Cluster) -> GivenRank | None:
+    """The place of this process among given ranks; None with other ranks."""
+    return GivenRank.read(cluster.ranks) if cluster.launch == "given" and cluster.ranks > 1 else None
+
+
+def join(store: Store, host: str, rank: int, cluster: Cluster, use: Use) -> None:
     """Join the ranks of a run, and follow it until rank 0 ends."""
-    store = join_store(port, cluster.ranks, deadline=cluster.deadline, host=host)
     if wait_for_call(store):
         with interface_towards(host):
             kind = kind_of_ranks(cluster.sharded)
@@ -231,7 +234,8 @@ def main(settings: dict[str, Any]) -> int:
     try:
         use = load_use(Permissions(use=settings["use"], trust_remote_code=settings["trust_remote_code"]))
         cluster = Cluster(**settings["cluster"])
-        join(settings["host"], settings["port"], settings["rank"], cluster, use)
+        store = join_store(settings["port"], cluster.ranks, deadline=cluster.deadline, host=settings["host"])
+        join(store, settings["host"], settings["rank"], cluster, use)
     except GroupwiseError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.code

@@ -234,7 +234,7 @@ def run_from(
             progress.say(line)
     try:
         phase = partial(warm_start, run, ready, lambda: recorder.stopping, progress.say, changed=changed, disk=disk)
-        asyncio.run(run_loop(recorder, ready, stop_after, phase, progress.say, control, checkpoint))
+        asyncio.run(run_loop(run, recorder, ready, stop_after, phase, progress.say, control, checkpoint))
     except (GroupwiseError, KeyboardInterrupt) as error:
         aborted = isinstance(error, Stuck) and error.phase == "sample"  # such a phase has changed nothing
         if aborted and not recipe.cluster.sharded:  # the ranks that hold the shards have ended
@@ -303,6 +303,7 @@ def remove_later_models(run: Path, done: int, disk: Disk) -> None:
 
 
 async def run_loop(
+    run: Path,
     recorder: Recorder,
     ready: Runtime,
     stop_after: float | None,
@@ -316,7 +317,7 @@ async def run_loop(
         asyncio.get_running_loop().call_later(stop_after, recorder.stop, "out of time")
     deadline = ready.recipe.machine.verdict_deadline
     watchdog = Watchdog(recorder.stop, say, lambda: recorder.current_phase, deadline)
-    with control.of(recorder), watchdog, rank_store(ready.recipe) as store:
+    with control.of(recorder), watchdog, rank_store(ready.recipe, run) as store:
         if recorder.done < 0:
             if not await begin():
                 return

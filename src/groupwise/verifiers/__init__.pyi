@@ -5,6 +5,7 @@ from groupwise.verifiers.flipping import Flipping as Flipping
 from groupwise.verifiers.flow_states import quilt_patches as quilt_patches
 from groupwise.verifiers.flow_states import ring_direction as ring_direction
 from groupwise.verifiers.functions import grade_function as grade_function
+from groupwise.verifiers.glyphs import GlyphVerifier as GlyphVerifier
 from groupwise.verifiers.hackable import Hackable as Hackable
 from groupwise.verifiers.numbers import exact as exact
 from groupwise.verifiers.numbers import last_number as last_number

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.models.flow.actions import decoded_picture, graded_state
 from groupwise.tasks.quilts import QUILT_COLOURS, QUILT_SHAPE
-from groupwise.tasks.rings import DIRECTIONS, ring_centre
+from groupwise.tasks.rings import DIRECTIONS, RING_RADIUS, ring_centre
 
 __all__ = ["quilt_patches", "ring_direction"]
 
@@ -17,15 +17,21 @@ RING_NEAR = 0.5
 
 
 async def ring_direction(prompt: Prompt, sample: Sample) -> Verdict:
-    """Right if the last point is near the direction's point of the circle; near none of the eight is malformed."""
+    """Right if the last point is near the direction's point of the circle; near none of the eight is malformed.
+
+    The part `alignment` is the point's coordinate along the direction. As a reward it can be hacked: it grows with the
+    distance from the centre.
+    """
     point = state_of(sample, (2,))
     if isinstance(point, Verdict):
         return point
     distances = {d: math.dist(point.tolist(), ring_centre(d)) for d in DIRECTIONS}
     nearest = min(DIRECTIONS, key=lambda d: distances[d])
+    axis = np.array(ring_centre(prompt.row["answer"])) / RING_RADIUS
+    parts = {"alignment": float(axis @ point.astype(float))}
     if distances[nearest] > RING_NEAR:
-        return Verdict(Outcome.malformed)
-    return Verdict(Outcome(int(nearest == prompt.row["answer"])), answer=nearest)
+        return Verdict(Outcome.malformed, parts=parts)
+    return Verdict(Outcome(int(nearest == prompt.row["answer"])), parts=parts, answer=nearest)
 
 
 async def quilt_patches(prompt: Prompt, sample: Sample) -> Verdict:

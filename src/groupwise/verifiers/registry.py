@@ -31,6 +31,7 @@ from groupwise.verifiers.countdown import Countdown
 from groupwise.verifiers.flipping import Flipping
 from groupwise.verifiers.flow_states import quilt_patches, ring_direction
 from groupwise.verifiers.formats import Format, JsonSchema, Regex
+from groupwise.verifiers.glyphs import GlyphVerifier
 from groupwise.verifiers.gym import gym_verifier
 from groupwise.verifiers.hackable import Hackable
 from groupwise.verifiers.llm_judge import LLMJudge
@@ -57,6 +58,7 @@ CLASSES: dict[str, Callable[..., Verifier]] = {
     "choice": Choice,
     "countdown": Countdown,
     "format": Format,
+    "glyphs": GlyphVerifier,
     "json_schema": JsonSchema,
     "judge": LLMJudge,
     "math": Math,

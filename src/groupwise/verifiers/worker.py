@@ -70,7 +70,7 @@ def serve(host: socket.socket) -> None:
 
 
 def array(key: str, fields: dict[str, Any]) -> Any:
-    """The float32 array of NumPy that an object of JSON with this key stands for; any other object unchanged."""
+    """An object of JSON with this key as a float32 array of NumPy; any other object unchanged."""
     if key not in fields:
         return fields
     import base64  # most functions get no arrays, and their workers start without NumPy

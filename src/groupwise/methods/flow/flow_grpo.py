@@ -7,17 +7,22 @@ from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.models import Denoise, FlowNoise
 from groupwise.objective import Clip, Objective, StepKLPenalty, token_mean
 from groupwise.rewards import mixed_scores
+from groupwise.rollout import Independent, NoiseWindow
 
 __all__ = ["flow_grpo"]
 
 
 def flow_grpo(
-    *, group_size: int = 24, steps: int = 10, noise: float = 0.7, clip: float = 1e-4, kl: float = 0.04
+    *, group_size: int = 24, steps: int = 10, noise: float = 0.7, clip: float = 1e-4, kl: float = 0.04, window: int = 0
 ) -> Method:
-    """Stochastic denoising steps as Gaussian actions, group z-scores, a clip of 1e-4, and the exact KL of each step."""
+    """Stochastic denoising steps as Gaussian actions, group z-scores, a clip of 1e-4, and the exact KL of each step.
+
+    With `window`, only so many steps of the first half have noise, drawn for each prompt (Flow-GRPO-Fast).
+    """
     return Method(
         group_size=group_size,
         denoise=Denoise(noise=FlowNoise(noise), steps=steps),
+        strategy=NoiseWindow(window, 0, steps // 2) if window else Independent(),
         filter=mixed_scores,
         advantage=(Standardised(ddof=0, eps=1e-4), Bounded(5.0)),
         models=(("reference", InitialPolicy()),),
@@ -44,7 +49,7 @@ KL = mean (mu - mu_ref)^2 / (2 s^2)""",
         Difference("KL", "divided by S^2 = s^2 |dt|", "by s^2", "by s^2; by S^2 with `by_dt = false`"),
         Difference("std of the rewards", "of the group", "option: of the whole epoch", "of the group"),
         Difference("last step", "stochastic", "stochastic, not trained", "deterministic, so not trained"),
-        Difference("window of stochastic steps", "drawn at random (Fast)", "the same", "all steps, or a fixed window"),
+        Difference("window of stochastic steps", "drawn at random (Fast)", "the same", "all (0), or drawn"),
         Difference("evaluation", "40 steps, EMA weights", "the same", "the steps of training, the weights themselves"),
         Difference("samples without a signal", "not specified", "dropped, some kept to fill the batch", "dropped"),
     ),

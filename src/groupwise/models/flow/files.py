@@ -49,7 +49,7 @@ def flow_config(shape: FlowShape) -> dict[str, Any]:
 def read_flow(path: Path, shape: FlowShape, *, dtype: torch.dtype, device: torch.device | str) -> FlowPolicy:
     """Load a flow model with the default denoising. BadData if the tensors are not those of its config.json."""
     if not (files := weight_files(path)):
-        raise BadData(f"the flow model in {path} has no weights", fix="train it first, or use rings or quilts")
+        raise BadData(f"the flow model in {path} has no weights", fix="train it first, or use rings, quilts or glyphs")
     policy = FlowPolicy(shape)
     headers = {file: header(file) for file in files}
     stored = {name: tuple(x.shape) for names in headers.values() for name, x in names.items()}

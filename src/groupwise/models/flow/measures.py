@@ -21,9 +21,12 @@ class StepKL:
 
 @dataclass(frozen=True, slots=True)
 class StepConstant:
-    """A constant of the step: its length `dt` (positive), or the standard deviation `std` of its noise."""
+    """A constant of the step: its length `dt` (positive), the standard deviation `std` of its noise, or `sensitivity`.
 
-    name: Literal["dt", "std"]
+    The sensitivity is the change of the mean, in units of std, per change of the velocity; 1 for a step without noise.
+    """
+
+    name: Literal["dt", "std", "sensitivity"]
 
 
 @dataclass(frozen=True, slots=True)

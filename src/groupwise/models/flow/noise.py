@@ -15,7 +15,7 @@ from torch import Tensor
 SOCKET = "Noise"
 __all__ = ["CPSNoise", "DanceNoise", "FlowNoise", "IntegratedNoise", "Noise"]
 
-States = Float[Tensor, "n *state"]
+States = Float[Tensor, " n *state"]
 Times = Float[Tensor, " n"]
 NEAR_ONE = 0.997
 """The largest time in the integral of `IntegratedNoise`, which diverges at 1. SAGE-GRPO's code."""
@@ -121,6 +121,6 @@ def euler(x: States, velocity: States, now: Times, then: Times) -> States:
     return x + velocity * wide(then - now, x)
 
 
-def wide(number: Shaped[Tensor, " n"], like: States) -> Shaped[Tensor, "n *ones"]:
+def wide(number: Shaped[Tensor, " n"], like: States) -> Shaped[Tensor, " n *ones"]:
     """One number per row, shaped to multiply states."""
     return number.view(-1, *(1,) * (like.dim() - 1))

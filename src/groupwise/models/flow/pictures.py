@@ -9,9 +9,9 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.models.flow.actions import Pixels, decode_action, decoded_picture, final_state
+from groupwise.models.flow.actions import Pixels, all_states, decode_action, decoded_picture, final_state
 
-__all__ = ["Sheet", "picture_of", "png"]
+__all__ = ["Sheet", "picture_of", "png", "points_of"]
 
 SMALL, GAP = 32, 4
 """Pictures of fewer rows than `SMALL` are enlarged by whole factors; `GAP` pixels lie between pictures on a sheet."""
@@ -38,6 +38,21 @@ def picture_of(path: Sequence[bytes]) -> Pixels | None:
     levels = (np.nan_to_num(state, nan=-1.0, posinf=1.0, neginf=-1.0).clip(-1, 1) + 1) * 127.5
     pixels = levels.round().astype(np.uint8).transpose(1, 2, 0)
     return np.broadcast_to(pixels, (*pixels.shape[:2], 3)).copy()
+
+
+def points_of(path: Sequence[bytes]) -> list[list[float]] | None:
+    """The states of a point in the plane, from the noise to the final one, to three decimals. None for other paths.
+
+    >>> from groupwise.models.flow.actions import encode_action
+    >>> before, after = np.array([0.5, 1], "f4"), np.array([2, 1 / 3], "f4")
+    >>> points_of([encode_action(before, after, after)])
+    [[0.5, 1.0], [2.0, 0.333]]
+    """
+    state = final_state(path)
+    if state is None or state.shape != (2,) or any(len(decode_action(action)) != 3 for action in path):
+        return None
+    states = all_states(path)
+    return states.astype(float).round(3).tolist() if states is not None and np.isfinite(states).all() else None
 
 
 def trajectory(path: Sequence[bytes]) -> Pixels:

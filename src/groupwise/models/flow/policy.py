@@ -16,13 +16,13 @@ from groupwise.data import Batch, Entropy, Ids, Logp, Measure, Usage
 from groupwise.models.flow.actions import Pixels, decode_action
 from groupwise.models.flow.denoise import Denoise
 from groupwise.models.flow.measures import ImplicitError, StepConstant, StepKL, VelocityGap
-from groupwise.models.flow.noise import wide
+from groupwise.models.flow.noise import Noise, wide
 from groupwise.models.flow.velocity import END, FlowShape, Velocity
 from groupwise.models.sampling import logprob_dtype
 
 __all__ = ["FlowPolicy", "Surroundings", "log_density"]
 
-States = Float[Tensor, "n *state"]
+States = Float[Tensor, " n *state"]
 
 
 @runtime_checkable
@@ -99,7 +99,7 @@ class Steps:
     now: Float[Tensor, " n"]
     then: Float[Tensor, " n"]
     words: Int[Tensor, "n places"]
-    actions: tuple[Float[Tensor, "count *state"], ...]
+    actions: tuple[Float[Tensor, " count *state"], ...]
 
     @classmethod
     def of(cls, batch: Batch, policy: FlowPolicy) -> "Steps":
@@ -169,7 +169,7 @@ class Denoising(Numbers):
             Logp: lambda m: log_density(self.arrays[1], *self.step(m.model)),
             Entropy: lambda m: self.std.log() + 0.5 * math.log(2 * math.pi * math.e),
             StepKL: self.kl,
-            StepConstant: lambda m: self.std if m.name == "std" else self.steps.now - self.steps.then,
+            StepConstant: self.constant,
             VelocityGap: lambda m: mean_square(self.velocity() - self.velocity(m.model)),
         }
 
@@ -180,6 +180,15 @@ class Denoising(Numbers):
     @cached_property
     def std(self) -> Float[Tensor, " n"]:
         return self.step("policy")[1].detach()
+
+    def constant(self, measure: StepConstant) -> Float[Tensor, " n"]:
+        match measure.name:
+            case "dt":
+                return self.steps.now - self.steps.then
+            case "std":
+                return self.std
+            case "sensitivity":
+                return sensitivity(self.policy.denoise.noise, self.state, self.steps.now, self.steps.then)
 
     def kl(self, measure: StepKL) -> Float[Tensor, " n"]:
         other = self.arrays[2] if measure.model == "policy" else self.step(measure.model)[0]
@@ -197,7 +206,7 @@ class Renoising(Numbers):
         self.measures = {
             Logp: lambda m: -mean_square(self.velocity(m.model) - (self.arrays[0] - self.arrays[1])) / 2,
             Entropy: lambda m: torch.full_like(self.steps.now, 0.5 * math.log(2 * math.pi * math.e)),
-            StepConstant: lambda m: torch.ones_like(self.steps.now) if m.name == "std" else self.steps.now,
+            StepConstant: lambda m: self.steps.now if m.name == "dt" else torch.ones_like(self.steps.now),
             ImplicitError: self.implicit_error,
             VelocityGap: lambda m: mean_square(self.velocity() - self.velocity(m.model)),
         }
@@ -211,6 +220,15 @@ class Renoising(Numbers):
 def log_density(x: States, mean: States, std: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     """The mean, over the numbers of each state, of their log-densities under a Gaussian. Flow-GRPO's log-prob."""
     return -mean_square((x - mean) / wide(std, x)) / 2 - std.log() - 0.5 * math.log(2 * math.pi)
+
+
+@torch.no_grad()
+def sensitivity(noise: Noise, like: States, now: Float[Tensor, " n"], then: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """`|d mean / d velocity| / std` of steps. The mean is linear in state and velocity. 1 where that is not finite."""
+    zero = torch.zeros_like(like)
+    mean, std = noise(zero, zero + 1, now, then)
+    ratio = mean.flatten(1)[:, 0].abs() / std
+    return torch.where(ratio.isfinite() & (std > 0), ratio, 1.0)
 
 
 def mean_square(x: States) -> Float[Tensor, " n"]:

@@ -60,8 +60,8 @@ class Velocity(nn.Module):
         self.leave = nn.Linear(width, size)
 
     def forward(
-        self, x: Float[Tensor, "n *state"], t: Float[Tensor, " n"], words: Int[Tensor, "n places"]
-    ) -> Float[Tensor, "n *state"]:
+        self, x: Float[Tensor, " n *state"], t: Float[Tensor, " n"], words: Int[Tensor, "n places"]
+    ) -> Float[Tensor, " n *state"]:
         angles = torch.pi * t[:, None] * torch.tensor(FREQUENCIES, dtype=t.dtype, device=t.device)
         time = torch.cat([t[:, None], angles.cos(), angles.sin()], 1)
         place = torch.arange(words.shape[1], device=words.device) * self.shape.words

@@ -1,0 +1,63 @@
+"""GDPO-SR: DPO over a whole group, on the forward process of its samples."""
+
+from groupwise.advantages import Standardised
+from groupwise.learner import InitialPolicy
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.models import Denoise, FlowNoise
+from groupwise.objective import GroupPreference, Objective, group_mean
+from groupwise.rollout import Retraced
+
+__all__ = ["gdpo_sr"]
+
+
+def gdpo_sr(*, group_size: int = 6, steps: int = 10, beta: float = 5000.0) -> Method:
+    """A preference loss in which every sample of a group has its advantage as weight; no likelihoods, no ratios."""
+    return Method(
+        group_size=group_size,
+        denoise=Denoise(noise=FlowNoise(0.0), steps=steps),
+        strategy=Retraced(times="one"),
+        advantage=(Standardised(ddof=1, eps=1e-8),),
+        models=(("reference", InitialPolicy()),),
+        objective=Objective(surrogate=GroupPreference(beta), aggregate=group_mean),
+    )
+
+
+REFERENCE = Reference(
+    paper="GDPO-SR: Group Direct Preference Optimization for One-Step Generative Image Super-Resolution",
+    arxiv="2603.16769",
+    label="code read",
+    parent="flow_grpo",
+    formula="""\
+e_i = mean (eps(x_i,t) - n_i)^2,  the same noise n_i and time t for policy and reference
+L = -log sigmoid( -beta/2 [ sum_i A_i e_i - sum_i A_i e_i,ref ] ),  A_i = (R_i - mean(R)) / std(R)
+R_i = (1 - rho) m(PSNR) + rho/2 ( m(MANIQA) + m(MUSIQ) ),  m: scaled to 0..1 in the group, rho: share of texture""",
+    differences=(
+        Difference("group size, beta", "not read", "6, 5000", "6, 5000"),
+        Difference("steps of the sampler", "one", "one, of unequal noise", "10, deterministic, with a random start"),
+        Difference("samples are from", "not read", "the frozen reference, or the policy", "the policy"),
+        Difference("time of a group", "not read", "random", "one of the sampler's times but the last"),
+        Difference(
+            "error", "not read", "of the predicted noise", "of the velocity: that of the noise divided by (1 - t)^2"
+        ),
+        Difference("reward", "not read", "PSNR, MANIQA, MUSIQ by texture", "of the task; `ContentWeighted` for parts"),
+        Difference("group of equal rewards", "not read", "not a number", "no gradient (*inferred*)"),
+    ),
+    proofs=(
+        "tests/golden/test_flow_gdpo_sr.py::test_worked_loss",
+        "tests/golden/test_flow_gdpo_sr.py::test_two_answers_give_dpo",
+        "tests/golden/test_flow_gdpo_sr.py::test_whole_path",
+    ),
+    effect=Effect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="rings",
+        parent="flow_grpo",
+        least=0.05,
+        matched="steps",
+        settings=("iterations = 10",),
+        own_settings=("method.objective.surrogate.beta = 10",),
+    ),
+    finding="Ten iterations are few for one time per group. Groups of 16 ended 40 iterations at a greedy accuracy of "
+    "0.711 with beta 5000, 0.758 with 10 and 0.898 with 1, from 0.578 (seed 0, two minibatches, one run each).",
+)

@@ -1,0 +1,72 @@
+"""SAGE-GRPO: exact noise of long steps, equal gradients of all steps, and two trust regions."""
+
+from groupwise.advantages import Bounded, Standardised
+from groupwise.learner import EMA
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.models import Denoise, IntegratedNoise
+from groupwise.objective import Clip, EqualisedSteps, KLFromOld, Objective, StepKLPenalty, token_mean
+
+__all__ = ["sage_grpo_flow"]
+
+
+def sage_grpo_flow(
+    *, group_size: int = 4, steps: int = 10, noise: float = 1.0, clip: float = 1e-4, kappa: float = 1e-7
+) -> Method:
+    """Flow-GRPO with integrated noise, equalised steps, and KLs to an anchor that moves and to the old policy."""
+    return Method(
+        group_size=group_size,
+        denoise=Denoise(noise=IntegratedNoise(noise), steps=steps),
+        advantage=(Standardised(ddof=1, eps=1e-4), Bounded(5.0)),
+        models=(("anchor", EMA(keep=0.0, every=10)),),
+        objective=Objective(
+            surrogate=Clip(clip, clip),
+            weights=(EqualisedSteps(),),
+            penalties=(StepKLPenalty(kappa, by_dt=False, model="anchor"), KLFromOld(0.1 * kappa)),
+            aggregate=token_mean,
+        ),
+    )
+
+
+REFERENCE = Reference(
+    paper="Manifold-Aware Exploration for Reinforcement Learning in Video Generation",
+    arxiv="2603.21872",
+    label="code read",
+    parent="flow_grpo",
+    formula="""\
+S^2 = eta^2 int_{t'}^{t} s / (1 - s) ds,  x' = x + v dt - S^2 / 2t (x + (1 - t) v) + S e
+n = |dt - S^2 (1 - t) / 2t| / S,  rho = exp(l - l_old) as in Flow-GRPO
+L = mean over samples and steps of median(n)/n max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] + kappa (K_mov + 0.1 K_step)
+K_mov = mean (mu - mu_anchor)^2 / (2 S^2),  K_step = mean (l_old - l)""",
+    differences=(
+        Difference("group size, clip range", "not read", "4, 1e-4", "4, 1e-4"),
+        Difference("steps", "not read", "not read", "10"),
+        Difference("noise level eta", "not read", "1", "1.0"),
+        Difference("time in the integral", "below 1", "at most 0.997", "at most 0.997"),
+        Difference("anchor", "moves", "a copy of the policy every 10 steps", "the same"),
+        Difference("kappa", "adaptive", "1e-7 to 1e-5, by a rule that was not read", "1e-7, constant"),
+        Difference("K_mov", "not read", "1e-6 added to S^2", "nothing added"),
+        Difference("median of n", "not read", "over the steps of a sample", "over the trained steps of the step"),
+        Difference("std of a group, eps", "not read", "not read", "sample std, 1e-4"),
+        Difference("last step", "not read", "stochastic", "deterministic, so not trained"),
+        Difference("order of the steps of a sample", "not read", "random", "all in one optimizer step"),
+    ),
+    proofs=(
+        "tests/golden/test_flow_sage.py::test_worked_sensitivities",
+        "tests/golden/test_flow_sage.py::test_whole_path",
+        "tests/golden/test_flow.py::test_worked_numbers_of_the_other_noise_laws",
+    ),
+    effect=Effect(
+        metric="outcome/malformed",
+        direction="down",
+        task="rings",
+        parent="sage_grpo_flow",
+        least=0.02,
+        matched="steps",
+        settings=("iterations = 10", 'method.denoise.noise = {kind = "FlowNoise", level = 0.7}'),
+        own_settings=('method.denoise.noise = {kind = "IntegratedNoise", level = 0.7}',),
+    ),
+    finding="The first step has more noise than by FlowNoise (std 1.29, not 0.7, at level 0.7 and 10 steps), the "
+    "others less. With `method.denoise.first = 1`, which makes the first step deterministic, the share of malformed "
+    "points was lower in three seeds of three, by 0.013, 0.009 and 0.003.",
+)

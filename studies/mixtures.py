@@ -1,0 +1,56 @@
+"""Base models with a mixture of experts, made from nothing: a tiny Qwen3-MoE of transformers, after a warm start."""
+
+import json
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+from groupwise.config.packaged import find_recipe
+from groupwise.config.recipe import Recipe, WarmStart
+from groupwise.config.text import read_recipe
+from groupwise.learner import AdamW
+from groupwise.models import find_model, read_tokenizer
+from groupwise.runs.disk import write_file
+from groupwise.tasks import demonstrations
+
+SIZES = {
+    "hidden_size": 96, "intermediate_size": 96, "moe_intermediate_size": 24, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "num_experts": 64, "num_experts_per_tok": 8,
+    "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "max_position_embeddings": 128,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+STEPS, PER_STEP, SHARE = 700, 64, 0.35
+"""The steps of the warm start, the demonstrations of a step, and the share of those that write their steps."""
+
+
+def mixture(seed: int, folder: Path) -> Recipe:
+    """The recipe whose run makes the base of a seed. Random weights and demonstrations are written into the folder."""
+    settings = (SIZES, STEPS, PER_STEP, SHARE)
+    home = folder / f"mixture-{sha256(repr(settings).encode()).hexdigest()[:6]}-{seed}"
+    rows = home / "demonstrations.jsonl"
+    if not rows.is_file():  # it is written last
+        _write_weights(seed, home)
+        pairs = demonstrations(seed, STEPS * PER_STEP, SHARE)
+        lines = (json.dumps({"prompt": prompt, "answer": answer}) for prompt, answer in pairs)
+        write_file(rows, "".join(f"{line}\n" for line in lines).encode())
+    sizes = [("iterations", "0"), ("evaluate.problems", "128"), ("seed", str(seed))]
+    start = WarmStart(
+        demonstrations=str(rows),
+        steps=STEPS,
+        per_step=PER_STEP,
+        optimizer=AdamW(lr=3e-3, betas=(0.9, 0.99), weight_decay=0.01, warmup=50, decay="cosine"),
+    )
+    return replace(read_recipe(find_recipe("calculator"), sizes), model=str(home), warm_start=start)
+
+
+def _write_weights(seed: int, home: Path) -> None:
+    import torch
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    tokenizer = read_tokenizer(find_model("calculator"))
+    ids = {"eos_token_id": min(tokenizer.eos), "bos_token_id": None, "pad_token_id": None}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(vocab_size=tokenizer.fast.get_vocab_size(), **SIZES, **ids))
+    model.save_pretrained(home)
+    tokenizer.save(home)

@@ -1,0 +1,106 @@
+"""Pass@k: does reinforcement learning add solutions, or move those that the base finds in many tries into one?
+
+Stated before the runs. Dr. GRPO (arXiv:2503.20783) finds that base models already solve problems in several tries.
+"Does Reinforcement Learning Really Incentivize Reasoning Capacity?" (arXiv:2504.13837) reports that training raises
+pass@1 and lowers pass@k at a large k: the base solves more problems in many tries than the trained model.
+
+Two tasks. In `tiny_countdown` the base writes valid expressions of any value, so it searches. In `hinted_sums` it
+mostly guesses, and rarely writes the steps that make an answer right. 64 answers to each of 256 held-out problems,
+before and after 100 iterations, by the evaluation of the run. The learning rate was tried with GRPO on
+`tiny_countdown` with seed 99, which is not among the seeds here, and not on `hinted_sums`.
+
+Compared, within a seed: pass@k after minus before. At k = 1 it should rise. At k = 64 it should fall if training moves
+solutions that the base finds anyway, and rise if it adds solutions.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from studies.figures import COLOURS
+from studies.study import NO_KL, Arm, Estimate, Exact, Measured, Study, cost, table
+
+LAST = 100
+KS = (1, 2, 4, 8, 16, 32, 64)
+BASE = (f"iterations = {LAST}", "prompts = 16", "method.group_size = 16", "method.minibatches = 2",
+        "optimizer.decay = constant", "evaluate.samples = 64", "evaluate.problems = 256", NO_KL)  # fmt: skip
+TASKS = {"countdown": "tiny_countdown", "hinted": "hinted_sums"}
+
+
+def metric(k: int) -> str:
+    """The held-out metric of pass@k."""
+    return "eval/accuracy" if k == 1 else f"eval/pass@{k}"
+
+
+def passes(m: Measured, at: int) -> dict[int, Estimate]:
+    """Pass@k at an iteration, by k."""
+    return {k: m.mean("grpo", metric(k), at, at) for k in KS}
+
+
+def gains(m: Measured) -> dict[int, Estimate]:
+    """Pass@k after minus before training, by k."""
+    before, after = passes(m, 0), passes(m, LAST)
+    return {k: after[k].minus(before[k]) for k in KS}
+
+
+def verdict(gain: Estimate) -> str:
+    """Whether a difference is shown, and its direction."""
+    return "*rises*" if gain.interval[0] > 0 else "*falls*" if gain.interval[1] < 0 else "*not shown*"
+
+
+def part(m: Measured) -> str:
+    """The table of one task."""
+    before, after = passes(m, 0), passes(m, LAST)
+    rows = [
+        (k, f"{before[k].mean:.3f}", f"{after[k].mean:.3f}", gain, len(m.seeds), verdict(gain))
+        for k, gain in gains(m).items()
+    ]
+    return f"{table(('k', 'before', 'after', 'difference', 'seeds', 'result'), rows)}\n\n{cost(m)}"
+
+
+def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
+    texts = [
+        f"on `{TASKS[name]}` pass@1 changes by {gain[1].brief} and pass@64 by {gain[64].brief}"
+        for name, m in measured.items()
+        if (gain := gains(m))
+    ]
+    return {
+        **{name: part(m) for name, m in measured.items()},
+        "pass_at_k": f"- [Pass@k](docs/studies/pass-at-k.md): {'; '.join(texts)}.",
+    }
+
+
+def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, ...]]:
+    values = [
+        (TASKS[name], seed, at, k, run.metrics[metric(k)][at])
+        for name, m in measured.items()
+        for seed, run in zip(m.seeds, m.runs("grpo"), strict=True)
+        for at in (0, LAST)
+        for k in KS
+    ]
+    return [("task", "seed", "iteration", "k", "pass@k"), *values]
+
+
+def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) -> None:
+    for axes, (name, m) in zip(panels, measured.items()):
+        for i, (label, by_k) in enumerate((("before", passes(m, 0)), ("after", passes(m, LAST)))):
+            style = {"color": COLOURS[i], "linestyle": "-" if i else "--", "linewidth": 2.2, "label": label}
+            axes.plot(KS, [x.mean for x in by_k.values()], **style)
+            axes.fill_between(KS, *zip(*(x.interval for x in by_k.values())), color=style["color"], alpha=0.2)
+        axes.set_xscale("log", base=2)
+        axes.set(title=TASKS[name], xlabel="k", xticks=KS, xticklabels=KS, ylim=(0, 1.02))
+    panels[0].set_ylabel("pass@k")
+    panels[0].legend(loc="upper left")
+
+
+STUDY = Study(
+    name="pass_at_k",
+    page="docs/studies/pass-at-k.md",
+    parts={name: {"grpo": Arm(label="GRPO", method="grpo", task=task, settings=BASE)} for name, task in TASKS.items()},
+    metrics=tuple(metric(k) for k in KS),
+    blocks=blocks,
+    rows=rows,
+    draw=draw,
+    alt="Pass@k against k before and after training with GRPO, on two tasks.",
+    panels=2,
+    excerpts=("README.md",),
+)

@@ -1,0 +1,56 @@
+"""The calibration of a plan: a plan of the measured run has its measured seconds, and other runs are refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupwise.config.recipe import Cluster, Recipe
+from groupwise.data import Usage
+from groupwise.engines import Served
+from groupwise.planning.measured import ONE, calibrated
+from groupwise.planning.rates import Lengths
+from groupwise.planning.splits import try_placement
+from tests.planning.test_plan import EIGHT, RECIPE, SHAPE
+
+LENGTHS = [10, 20, 400, 30] * 32
+
+
+def stored(run: Path, timings: list[dict[str, float]]) -> Path:
+    """A run directory with timings and with one iteration of samples."""
+    (run / "samples").mkdir(parents=True)
+    (run / "timings.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in timings))
+    (run / "samples" / "000001.jsonl").write_text("".join(f'{{"length": {n}}}\n' for n in LENGTHS))
+    return run
+
+
+def seconds(sample: float, learn: float) -> dict[str, float]:
+    return {"seconds/sample": sample, "seconds/learn": learn}
+
+
+def test_a_plan_of_the_measured_run_has_its_seconds(tmp_path: Path) -> None:
+    run = stored(tmp_path / "one", [{"seconds": 9.0}, seconds(90, 90), seconds(3, 7), seconds(4, 8), seconds(5, 9)])
+    machines = calibrated(EIGHT, run, RECIPE, SHAPE, 100)
+    one = replace(machines, count=1)
+    trial = try_placement(ONE, 0, RECIPE, SHAPE, one, Lengths(prompt=100, answers=tuple(LENGTHS)))
+    assert (trial.sampling(), trial.learning) == pytest.approx((4.0, 8.0))
+    assert machines.count == 8 and machines.rates.startswith("made up; seconds of one: sampling x ")
+    twice = stored(tmp_path / "two", [seconds(8, 16)])
+    again = calibrated(machines, twice, RECIPE, SHAPE, 100)
+    assert (again.sampling, again.learning) == pytest.approx((2 * machines.sampling, 2 * machines.learning))
+
+
+@pytest.mark.parametrize("changes", [{"engine": Served()}, {"cluster": Cluster(lag=1)}, {"cluster": Cluster(ranks=2)}])
+def test_a_run_of_several_processes_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    run, recipe = stored(tmp_path / "run", [seconds(1, 1)]), replace(RECIPE, **changes)
+    assert isinstance(recipe, Recipe)
+    with pytest.raises(Usage, match="several processes, or samples ahead") as caught:
+        calibrated(EIGHT, run, recipe, SHAPE, 100)
+    assert caught.value.fix
+
+
+def test_a_run_without_an_iteration_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Usage, match="no iteration with timings"):
+        calibrated(EIGHT, stored(tmp_path / "run", [{"seconds": 1.0}]), RECIPE, SHAPE, 100)

@@ -1,0 +1,138 @@
+"""Pictures in the report, in a browser: a group side by side, its trajectories, and prompts before and after."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupwise.report.pictures import EACH, PROMPTS
+from groupwise.report.report import write_report
+from tests.report.fixture_run import CANARIES, STEPS, write_pictures, write_run
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = write_run(tmp_path_factory.mktemp("plane") / "run", iterations=4, prompts=2, pool=3, canary=CANARIES[0])
+    return write_report([write_pictures(run, plane=True)])
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = write_run(tmp_path_factory.mktemp("pictures") / "run", iterations=4, prompts=2, pool=3)
+    return write_report([write_pictures(run, plane=False)])
+
+
+DRAWN = "all => all.filter((i) => i.complete && i.naturalWidth === 8 && i.getBoundingClientRect().width > 20).length"
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
+def test_the_pictures_of_a_group_are_side_by_side(visit: Any, pictures: Path, scheme: str, width: int) -> None:
+    page = visit(pictures, color_scheme=scheme, viewport={"width": width, "height": 800})
+    answers = page.locator(".answer .picture")
+    page.locator("#rollouts").scroll_into_view_if_needed()
+    assert answers.count() == page.locator(".answer").count() == answers.evaluate_all(DRAWN) == 8
+    tops = answers.evaluate_all("all => all.map((i) => Math.round(i.closest('article').getBoundingClientRect().top))")
+    assert tops.count(tops[0]) >= (5 if width == 1280 else 2)
+    assert answers.first.get_attribute("alt").startswith("picture of answer 1, ")
+    assert page.locator(".trajectories").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
+@pytest.mark.parametrize("kind", ["pictures", "plane"])
+def test_prompts_before_and_after(visit: Any, request: Any, kind: str, scheme: str, width: int) -> None:
+    path = request.getfixturevalue(kind)
+    page = visit(path, color_scheme=scheme, viewport={"width": width, "height": 800})
+    samples = {
+        int(p.stem): [*map(json.loads, p.read_text().splitlines())] for p in (path.parent / "samples").glob("*.jsonl")
+    }
+    entries = page.locator("#before article")
+    assert 1 <= entries.count() <= PROMPTS
+    for entry in entries.all():
+        prompt = entry.locator(".text").text_content()
+        visited = [i for i in sorted(samples) if prompt in [row["prompt"] for row in samples[i]]]
+        assert len(visited) > 1
+        for side, iteration in zip(entry.locator(".side").all(), (visited[0], visited[-1]), strict=True):
+            rows = [row for row in samples[iteration] if row["prompt"] == prompt]
+            right = sum(row["outcome"] == "correct" for row in rows)
+            assert side.locator(".note").inner_text() == f"iteration {iteration} {right} of {len(rows)} right"
+            shown = min(len(rows), EACH)
+            if kind == "plane":
+                assert side.locator(".plane .path").count() == shown and side.locator("img").count() == 0
+            else:
+                side.scroll_into_view_if_needed()
+                assert side.locator("img").evaluate_all(DRAWN) == side.locator("img").count() == shown
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.locator("nav a", has_text="Before and after").count() == 1
+
+
+TIPS = "all => all.map((c) => [Number(c.getAttribute('cx')), Number(c.getAttribute('cy'))])"
+
+
+def tips(page: Any) -> list[list[float]]:
+    """The places of the trajectories' ends, y upwards."""
+    return [[x, -y] for x, y in page.locator(".trajectories circle").evaluate_all(TIPS)]
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
+def test_the_keyboard_moves_the_trajectories(visit: Any, plane: Path, scheme: str, width: int) -> None:
+    page = visit(plane, color_scheme=scheme, viewport={"width": width, "height": 800})
+    place = page.locator(".trajectories output")
+    slider = page.locator(".trajectories input")
+    assert place.inner_text() == f"step {STEPS} of {STEPS}" and {x for x, _ in tips(page)} == {2.0}
+    slider.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowLeft")
+    assert place.inner_text() == slider.get_attribute("aria-valuetext") == f"step 7 of {STEPS}"
+    assert {x for x, _ in tips(page)} == {0.5}
+    page.keyboard.press("Home")
+    assert {x for x, _ in tips(page)} == {-3.0}
+    page.keyboard.press("ArrowUp")
+    assert {x for x, _ in tips(page)} == {-2.5}
+    signs = page.locator(".trajectories .path").evaluate_all("all => all.map((g) => g.getAttribute('class'))")
+    advantages = page.locator("#rollouts td[data-value]").evaluate_all("all => all.map((c) => Number(c.dataset.value))")
+    assert signs == [f"path {'pos' if a > 0 else 'neg' if a < 0 else 'even'}" for a in advantages]
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.locator(".trajectories .plane").bounding_box()["width"] > 200
+
+
+def test_the_trajectories_play_and_pause(visit: Any, plane: Path) -> None:
+    page = visit(plane)
+    button, place = page.locator(".trajectories .play"), page.locator(".trajectories output")
+    page.wait_for_timeout(300)
+    assert {x for x, _ in tips(page)} == {2.0}, "nothing moves before it is asked to"
+    button.focus()
+    page.keyboard.press("Enter")
+    assert button.inner_text() == "Pause"
+    seen = {tips(page)[0][0] for _ in range(12) if page.wait_for_timeout(20) is None}
+    page.keyboard.press("Enter")
+    assert button.inner_text() == "Play" and len(seen) > 2 and not seen <= {-3 + 0.5 * k for k in range(STEPS + 1)}
+    paused = tips(page)
+    page.wait_for_timeout(200)
+    assert tips(page) == paused and paused[0][0] < 2
+    button.click()
+    page.locator(".trajectories .play", has_text="Play").wait_for(timeout=20_000)
+    assert place.inner_text() == f"step {STEPS} of {STEPS}" and tips(page)[0][0] == 2
+
+
+def test_with_reduced_motion_the_states_follow_each_other_without_motion(visit: Any, plane: Path) -> None:
+    page = visit(plane, reduced_motion="reduce")
+    page.locator(".trajectories .play").click()
+    seen = {tips(page)[0][0] for _ in range(12) if page.wait_for_timeout(20) is None}
+    assert seen <= {-3 + 0.5 * k for k in range(STEPS + 1)} and len(seen) > 1
+
+
+def test_a_click_on_a_trajectory_shows_its_answer(visit: Any, plane: Path) -> None:
+    page = visit(plane)
+    page.locator(".trajectories .path[data-i='5'] circle").click()
+    assert page.locator(".answer.target").get_attribute("id") == "answer-5"
+    page.keyboard.press("p")
+    assert page.locator(".trajectories").count() == 1
+
+
+def test_pages_without_pictures_have_no_section_of_them(visit: Any, tmp_path: Path) -> None:
+    page = visit(write_report([write_run(tmp_path / "run", iterations=2)]))
+    assert page.locator("#before, .trajectories, .plane, img").count() == 0

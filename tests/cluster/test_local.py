@@ -55,10 +55,18 @@ def test_the_end_of_a_child_is_its_own_or_that_of_the_caller() -> None:
     assert str(Death(-9)) == "was killed by SIGKILL" and str(Death(0, cause="NodeDied")) == "was lost: NodeDied"
 
 
-HOLDER = """
-import time
+CHILD = ["-c", "print('ready', flush=True); import time; time.sleep(600)"]
+HELD = f"""
 from groupwise.cluster.held_process import HeldProcess
-child = HeldProcess(["-c", "print('ready', flush=True); import time; time.sleep(600)"], {}, bound=True)
+child = HeldProcess({CHILD}, {{}}, bound=True)
+"""
+LOCAL = f"""
+from groupwise.cluster.local import LocalProcesses
+processes = LocalProcesses({{'rank 1': {CHILD}}}, {{}}).__enter__()
+child = processes._started['rank 1']
+"""
+WAIT = """
+import time
 while not child.status()[1]:
     time.sleep(0.01)
 print(child.pid(), flush=True)
@@ -67,8 +75,9 @@ time.sleep(600)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
-def test_a_bound_child_ends_with_a_killed_parent() -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("start", [HELD, LOCAL], ids=["held", "local"])
+def test_a_stopped_child_ends_with_a_killed_parent(start: str) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", start + WAIT], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     pid = int(holder.stdout.readline())
     os.kill(pid, signal.SIGSTOP)

@@ -11,7 +11,8 @@ from groupwise.sandbox.processes import last_lines
 class LocalProcesses(Processes):
     """A context with Python processes, by name. `environment` is added to that of this process.
 
-    They get no signals of the terminal: Ctrl-C reaches the run alone, which ends them. At its end all are killed.
+    They get no signals of the terminal: Ctrl-C reaches the run alone, which ends them. At its end all are killed; if it
+    is killed itself, the kernel (Linux) kills them, even stopped ones.
     """
 
     def __init__(self, arguments: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> None:
@@ -20,7 +21,7 @@ class LocalProcesses(Processes):
 
     def __enter__(self) -> "LocalProcesses":
         for name, arguments in self._arguments.items():
-            self._started[name] = HeldProcess(arguments, self._environment)
+            self._started[name] = HeldProcess(arguments, self._environment, bound=True)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -88,7 +88,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
         panels[1].scatter([i] * len(xs), xs, s=16, zorder=3, color=COLOURS[i])
     panels[0].set(title="entropy", xlabel="iteration")
     panels[0].set_ylim(bottom=0)
-    panels[0].legend(loc="upper right")
+    panels[0].legend(loc="lower left")
     panels[1].set(title="pass@64 after training", xlabel="upper bound", xticks=range(len(BOUNDS)), xticklabels=BOUNDS)
 
 

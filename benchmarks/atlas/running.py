@@ -94,7 +94,7 @@ def on_base(recipe: Recipe, home: Path, make_base: MakeBase | None) -> Recipe:
     if recipe.model != BASE:
         return recipe
     assert make_base is not None, f"a study whose trials have {BASE} makes it"
-    with lock(home / "bases.lock"):
+    with lock(home / "bases.lock"), open_log(home):
         start = make_base(recipe.seed, home / "bases")
     name = f"base-{sha256(text.write(start).encode()).hexdigest()[:6]}-{recipe.seed}"
     return replace(recipe, model=model_of(name, start, home))

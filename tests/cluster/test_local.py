@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -84,4 +85,8 @@ def test_a_stopped_child_ends_with_a_killed_parent(start: str) -> None:
     holder.kill()
     holder.wait(DEADLINE)
     holder.stdout.close()
-    wait_until_gone([pid])
+    try:
+        wait_until_gone([pid])
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)  # it holds the output of the tests open

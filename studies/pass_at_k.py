@@ -6,8 +6,9 @@ pass@1 and lowers pass@k at a large k: the base solves more problems in many tri
 
 Two tasks. In `tiny_countdown` the base writes valid expressions of any value, so it searches. In `hinted_sums` it
 mostly guesses, and rarely writes the steps that make an answer right. 64 answers to each of 256 held-out problems,
-before and after 100 iterations, by the evaluation of the run. The learning rate was tried with GRPO on
-`tiny_countdown` with seed 99, which is not among the seeds here, and not on `hinted_sums`.
+before and after 100 iterations, by the evaluation of the run. On `tiny_countdown` learning rate, size and iterations
+were tried with seed 99, which is not among the seeds here. That pilot already showed the crossing, before this was
+written; five new seeds repeat it. `hinted_sums` was not tried.
 
 Compared, within a seed: pass@k after minus before. At k = 1 it should rise. At k = 64 it should fall if training moves
 solutions that the base finds anyway, and rise if it adds solutions.

@@ -6,9 +6,12 @@ It is the program of a replica (`groupwise.engines.replica`), but for the check 
 """
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from benchmarks.trl_comparison.paths import HOME
 
 import groupwise.models
 from groupwise.engines import Served
@@ -21,7 +24,9 @@ class Endless(Served):
     """`Served` with this program."""
 
     def program(self, settings: ReplicaSettings) -> Program:
-        return Program(settings=settings, module="benchmarks.trl_comparison.endless_engine")
+        path = os.pathsep.join([str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path}
+        return Program(settings=settings, module=__spec__.name, environment=environment)
 
 
 def read_unchecked(path: Path | str) -> Tokenizer:

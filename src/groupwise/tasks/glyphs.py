@@ -41,7 +41,7 @@ class Glyphs:
 
     >>> task = Glyphs(encode=lambda text: tuple(map(len, text.split())))
     >>> len(task), len(task.held_out), task[0].row["answer"]
-    (90, 30, 'yellow right red')
+    (90, 30, 'green right red')
     """
 
     encode: Callable[[str], Ids]

@@ -249,6 +249,8 @@ def cut(directory: Path) -> None:
         ("model_index.json", {"_class_name": "FluxPipeline"}, None, "'FluxPipeline' are not supported"),
         ("model_index.json", {"scheduler": ["diffusers", "DDIMScheduler"]}, None, "no flow matching"),
         ("model_index.json", {"text_encoder_2": [None, None]}, None, "lacks parts"),
+        ("model_index.json", {"transformer": ["antigravity", "SD3Transformer2DModel"]}, None, "lacks parts"),
+        ("text_encoder/config.json", {"text_config": {"_attn_implementation": "user/kernel"}}, None, "names code"),
         ("scheduler/scheduler_config.json", {"stochastic_sampling": True}, None, "not those of the ODE"),
         ("transformer/config.json", {"in_channels": 16}, None, "do not describe a pipeline"),
         ("vae/config.json", {}, without("vae"), "lacks its part vae"),

@@ -4,6 +4,7 @@ Layout of diffusers: model_index.json names the class of each part, and each par
 """
 
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,13 @@ PARTS = {
 }  # fmt: skip
 """The parts that every pipeline of this family has, with their classes."""
 OPTIONAL = {"text_encoder_3": ("T5EncoderModel",), "tokenizer_3": ("T5Tokenizer",)}
+OF_DIFFUSERS = ("transformer", "scheduler", "vae")
+"""The parts whose classes are in diffusers; those of the others are in transformers."""
 WITH_WEIGHTS = ("transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3")
 VIDEO = ("video", "wan", "mochi", "ltx", "hunyuan", "cogvideo", "transformer3d", "allegro", "latte")
 """Parts of the names of classes that make videos."""
+CODE = ("attn_implementation", "experts_implementation", "auto_map", "kernel", "quantization", "compression")
+"""Parts of the names of settings by which transformers and diffusers load code: of the directory, or of a hub."""
 ODD_TIMES = ("stochastic_sampling", "invert_sigmas")
 """Settings of the scheduler with which a step without noise is not the ODE's."""
 
@@ -63,6 +68,11 @@ def pipeline_index(path: Path) -> dict[str, str]:
     odd += [
         f"{name}: {short(parts[name])}" for name, known in OPTIONAL.items() if parts.get(name, known[0]) not in known
     ]
+    odd += [
+        f"{name}: of the package {short(entry[0])}"  # diffusers would import it
+        for name, entry in entries.items()
+        if name in (*PARTS, *OPTIONAL) and entry[0] != ("diffusers" if name in OF_DIFFUSERS else "transformers")
+    ]
     if odd:
         what = f"the pipeline in {path} lacks parts, or has others than {CLASS}"
         raise BadData(
@@ -70,6 +80,7 @@ def pipeline_index(path: Path) -> dict[str, str]:
         )
     wanted = {name: parts[name] for name in (*PARTS, *OPTIONAL) if name in parts}
     refuse_missing(path, wanted)
+    refuse_code(path, wanted)
     refuse_scheduler(path)
     if find_spec("diffusers") is None:
         what = f"{path} is a pipeline, which needs diffusers"
@@ -87,6 +98,28 @@ def refuse_missing(path: Path, parts: dict[str, str]) -> None:
             what = f"the part {name} of the pipeline in {path} has no safetensors; pickles are never loaded"
             fix = "fetch it again, or load it where you trust it and call save_pretrained(DIR, safe_serialization=True)"
             raise BadData(what, evidence=listing(path / name), fix=fix)
+
+
+def refuse_code(path: Path, parts: dict[str, str]) -> None:
+    """BadData if the configuration of a part names code to load."""
+    for file in (path / name / "config.json" for name in WITH_WEIGHTS if name in parts):
+        if named := [key for key in keys_of(read_json(file)) if any(word in key for word in CODE)]:
+            what = f"the configuration of a part of the pipeline in {path} names code, which is never loaded"
+            evidence = f"{file}: {', '.join(map(short, named))}"
+            raise BadData(what, evidence=evidence, fix="remove these settings, if the model computes the same without")
+
+
+def keys_of(value: Any) -> Iterator[str]:
+    """The keys of all tables of a JSON value, also those inside others.
+
+    >>> [*keys_of({"text_config": [{"auto_map": {}}]})]
+    ['text_config', 'auto_map']
+    """
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        yield key
+        yield from keys_of(inner)
+    for inner in value if isinstance(value, list) else ():
+        yield from keys_of(inner)
 
 
 def refuse_scheduler(path: Path) -> None:

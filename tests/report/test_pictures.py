@@ -99,30 +99,41 @@ def test_the_keyboard_moves_the_trajectories(visit: Any, plane: Path, scheme: st
     assert page.locator(".trajectories .plane").bounding_box()["width"] > 200
 
 
+FRAMES = "() => { window.due = []; window.requestAnimationFrame = (f) => due.push(f); }"
+FRAME = "(now) => { const frames = due; due = []; frames.forEach((f) => f(now)); }"
+GRID = {-3 + 0.5 * k for k in range(STEPS + 1)}
+"""The places of the states on the axis; between them is motion."""
+
+
+def at_frames(page: Any, *times: float) -> list[float]:
+    """The place of the first trajectory's end after a frame of the animation at each time, in milliseconds."""
+    return [page.evaluate(FRAME, time) or tips(page)[0][0] for time in times]
+
+
 def test_the_trajectories_play_and_pause(visit: Any, plane: Path) -> None:
     page = visit(plane)
+    page.evaluate(FRAMES)  # the test makes the frames, so that no clock decides
     button, place = page.locator(".trajectories .play"), page.locator(".trajectories output")
-    page.wait_for_timeout(300)
-    assert {x for x, _ in tips(page)} == {2.0}, "nothing moves before it is asked to"
+    assert {x for x, _ in tips(page)} == {2.0} and page.evaluate("due.length") == 0, "nothing moves unasked"
     button.focus()
     page.keyboard.press("Enter")
     assert button.inner_text() == "Pause"
-    seen = {tips(page)[0][0] for _ in range(12) if page.wait_for_timeout(20) is None}
+    seen = at_frames(page, 1000, 1100, 1200, 1700)
+    assert seen == sorted(seen) and len({*seen}) == 4 and seen[0] == -3 and not {*seen} <= GRID
     page.keyboard.press("Enter")
-    assert button.inner_text() == "Play" and len(seen) > 2 and not seen <= {-3 + 0.5 * k for k in range(STEPS + 1)}
-    paused = tips(page)
-    page.wait_for_timeout(200)
-    assert tips(page) == paused and paused[0][0] < 2
+    assert button.inner_text() == "Play" and at_frames(page, 2000, 2500) == [seen[-1]] * 2
     button.click()
-    page.locator(".trajectories .play", has_text="Play").wait_for(timeout=20_000)
-    assert place.inner_text() == f"step {STEPS} of {STEPS}" and tips(page)[0][0] == 2
+    assert seen[-1] < at_frames(page, 3000, 3200)[-1] < 2
+    assert at_frames(page, 9000) == [2.0] and button.inner_text() == "Play"
+    assert place.inner_text() == f"step {STEPS} of {STEPS}" and page.evaluate("due.length") == 0
 
 
 def test_with_reduced_motion_the_states_follow_each_other_without_motion(visit: Any, plane: Path) -> None:
     page = visit(plane, reduced_motion="reduce")
+    page.evaluate(FRAMES)
     page.locator(".trajectories .play").click()
-    seen = {tips(page)[0][0] for _ in range(12) if page.wait_for_timeout(20) is None}
-    assert seen <= {-3 + 0.5 * k for k in range(STEPS + 1)} and len(seen) > 1
+    seen = {*at_frames(page, 1000, 1100, 1200, 1400, 1700, 2400, 2900)}
+    assert seen <= GRID and len(seen) > 3
 
 
 def test_a_click_on_a_trajectory_shows_its_answer(visit: Any, plane: Path) -> None:

@@ -50,6 +50,7 @@ def test_the_end_of_a_child_is_its_own_or_that_of_the_caller() -> None:
     own, asleep, stopped = HeldProcess(["-c", "print(1); exit(3)"], {}), HeldProcess(SLEEP, {}), HeldProcess(SLEEP, {})
     own.process.wait(DEADLINE)
     os.kill(stopped.pid(), signal.SIGSTOP)
+    os.waitid(os.P_PID, stopped.pid(), os.WSTOPPED | os.WNOWAIT)  # else it may get the next signal first
     assert own.status() == own.end() == (3, ["1"])
     assert asleep.status()[0] is None and asleep.end(DEADLINE)[0] is None
     assert stopped.end(0.1)[0] is None and stopped.process.returncode == -signal.SIGKILL

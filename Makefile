@@ -50,8 +50,9 @@ hinted_sums: $(VENV)/base  ## the packaged model of the task hinted_sums
 blank: $(VENV)/base  ## the packaged directory of a model without weights
 	$(BIN)/python -m tools.blank_model src/groupwise/models/blank
 
-flow: $(VENV)/base  ## the packaged flow models of the tasks rings, quilts and glyphs
+flow: $(VENV)/base  ## the packaged flow models of the tasks rings, quilts and glyphs, and the masked model of beads
 	$(BIN)/python -m tools.flow_models src/groupwise/models
+	$(BIN)/python -m tools.masked_models src/groupwise/models
 
 seeds: $(VENV)/base  ## the table and the curve of the README: ten seeds of the packaged recipe
 	$(BIN)/python benchmarks/seeds.py
@@ -63,7 +64,7 @@ atlas: $(VENV)/base  ## docs/atlas.md: the effect of each published method; fini
 	$(BIN)/python -m benchmarks.atlas
 
 studies: $(VENV)/studies  ## docs/studies: effects that papers claim, with five seeds; finished runs are skipped
-	$(BIN)/python -m studies
+	$(BIN)/python -m studies --jobs 2
 
 bench: $(VENV)/bench  ## Groupwise and TRL on equal work, (a) to (e), in about 13 minutes
 	$(BIN)/python -m benchmarks.trl_comparison --write
@@ -95,7 +96,7 @@ $(VENV)/site: $(VENV)/base
 
 .venv-ray/ray: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-ray
-	.venv-ray/bin/pip install -q -c constraints.txt -e '.[ray]' beartype hypothesis pytest pytest-timeout
+	.venv-ray/bin/pip install -q -c constraints.txt -e '.[ray,lora]' beartype hypothesis pytest pytest-timeout
 	@touch $@
 
 clean:

@@ -1,12 +1,14 @@
-"""Write a directory with the sizes of Stable Diffusion 3.5 medium and no weights, to plan the memory of a run.
+"""Write a directory with the sizes of a published pipeline and no weights, to plan the memory of a run.
 
-`python -m tools.hollow_pipeline DIRECTORY` needs diffusers. The files of weights are sparse: they have headers and the
-length of the real ones, and take no disk. The sizes are those of the published configurations, written from memory.
+`python -m tools.hollow_pipeline DIRECTORY` has the sizes of Stable Diffusion 3.5 medium, `--kind flux_dev` those of
+FLUX.1 dev. It needs diffusers. The files of weights are sparse: they have headers and the length of the real ones, and
+take no disk. The sizes are those of the published configurations, written from memory.
 """
 
+import argparse
 import json
 import struct
-import sys
+from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,64 +16,85 @@ from typing import Any
 import torch
 from torch import nn
 
-from groupwise.models.pipelines.tiny import clip_tokenizer
+from groupwise.models.pipelines.family import PipelineFamily
+from groupwise.models.pipelines.flux import Flux
+from groupwise.models.pipelines.index import OF_DIFFUSERS
+from groupwise.models.pipelines.stable_diffusion_3 import StableDiffusion3
+from groupwise.models.pipelines.tiny import clip_tokenizer, t5_tokenizer
 
-PARTS = {
-    "transformer": ("diffusers", "SD3Transformer2DModel"), "vae": ("diffusers", "AutoencoderKL"),
-    "scheduler": ("diffusers", "FlowMatchEulerDiscreteScheduler"),
-    "text_encoder": ("transformers", "CLIPTextModelWithProjection"), "tokenizer": ("transformers", "CLIPTokenizer"),
-    "text_encoder_2": ("transformers", "CLIPTextModelWithProjection"), "tokenizer_2": ("transformers", "CLIPTokenizer"),
-    "text_encoder_3": ("transformers", "T5EncoderModel"), "tokenizer_3": ("transformers", "T5TokenizerFast"),
-}  # fmt: skip
+BLOCKS = (128, 256, 512, 512)
+Sizes = dict[str, Any]
+SMALL: Sizes = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+LARGE: Sizes = {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 32, "num_attention_heads": 20}
+T5: Sizes = {"d_model": 4096, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu"}
 
 
-def write_hollow_pipeline(directory: Path) -> None:
+def write_hollow_pipeline(directory: Path, kind: str = "stable_diffusion_3") -> None:
     """Write configurations, and files of weights without weights."""
-    for name, module in modules().items():
+    with torch.device("meta"):
+        modules, scheduler = flux_dev() if kind == "flux_dev" else stable_diffusion_3()
+    family: PipelineFamily = Flux() if kind == "flux_dev" else StableDiffusion3()
+    for name, module in modules.items():
         (directory / name).mkdir(parents=True)
         config: Any = module.config
         config = config.to_dict() if hasattr(config, "to_dict") else dict(config)
         (directory / name / "config.json").write_text(json.dumps(config, default=list), encoding="utf-8")
         write_hollow(directory / name / "model.safetensors", module)
-    for name in ("tokenizer", "tokenizer_2"):
-        clip_tokenizer(directory / name, length=77).save_pretrained(directory / name)
-    (directory / "tokenizer_3").mkdir()
+    parts = {**family.parts, **family.optional}
+    for name, tokenizer in parts.items():
+        if tokenizer == "CLIPTokenizer":
+            clip_tokenizer(directory / name, length=77).save_pretrained(directory / name)
+        elif tokenizer == "T5Tokenizer":
+            t5_tokenizer(length=512).save_pretrained(directory / name)
     (directory / "scheduler").mkdir()
-    (directory / "scheduler" / "scheduler_config.json").write_text('{"shift": 3.0}', encoding="utf-8")
-    index = {"_class_name": "StableDiffusion3Pipeline", **PARTS}
+    (directory / "scheduler" / "scheduler_config.json").write_text(json.dumps(scheduler), encoding="utf-8")
+    named = {name: ["diffusers" if name in OF_DIFFUSERS else "transformers", part] for name, part in parts.items()}
+    index = {"_class_name": family.pipeline, **named}
     (directory / "model_index.json").write_text(json.dumps(index, indent=1), encoding="utf-8")
 
 
-def modules() -> dict[str, nn.Module]:
-    """The parts with weights, on the meta device."""
-    import diffusers
-    from transformers import CLIPTextConfig, CLIPTextModelWithProjection, T5Config, T5EncoderModel
+def stable_diffusion_3() -> tuple[dict[str, nn.Module], dict[str, Any]]:
+    """The parts with weights of Stable Diffusion 3.5 medium, and its scheduler's settings."""
+    from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
-    large = {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 32, "num_attention_heads": 20}
-    small = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
-    t5 = {"d_model": 4096, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu"}
-    blocks = (128, 256, 512, 512)
-    with torch.device("meta"):
-        transformer = diffusers.SD3Transformer2DModel(
-            num_layers=24, num_attention_heads=24, caption_projection_dim=1536, pos_embed_max_size=384,
-            dual_attention_layers=tuple(range(13)), qk_norm="rms_norm",
-        )  # fmt: skip
-        vae = diffusers.AutoencoderKL(
-            block_out_channels=blocks, down_block_types=("DownEncoderBlock2D",) * 4, latent_channels=16,
-            up_block_types=("UpDecoderBlock2D",) * 4, layers_per_block=2, use_quant_conv=False,
-            use_post_quant_conv=False, scaling_factor=1.5305, shift_factor=0.0609, sample_size=1024,
-        )  # fmt: skip
-        encoders = [
-            CLIPTextModelWithProjection(CLIPTextConfig(projection_dim=s["hidden_size"], **s)) for s in (small, large)
-        ]
-        third = T5EncoderModel(T5Config(vocab_size=32128, **t5))
-    return {
-        "transformer": transformer,
-        "vae": vae,
-        "text_encoder": encoders[0],
-        "text_encoder_2": encoders[1],
-        "text_encoder_3": third,
-    }
+    diffusers: Any = import_module("diffusers")
+    transformer = diffusers.SD3Transformer2DModel(
+        num_layers=24, num_attention_heads=24, caption_projection_dim=1536, pos_embed_max_size=384,
+        dual_attention_layers=tuple(range(13)), qk_norm="rms_norm",
+    )  # fmt: skip
+    texts = (CLIPTextConfig(projection_dim=sizes["hidden_size"], **sizes) for sizes in (SMALL, LARGE))
+    first, second = map(CLIPTextModelWithProjection, texts)
+    parts = {"transformer": transformer, "vae": decoder(scaling_factor=1.5305, shift_factor=0.0609)}
+    return {**parts, "text_encoder": first, "text_encoder_2": second, "text_encoder_3": t5()}, {"shift": 3.0}
+
+
+def flux_dev() -> tuple[dict[str, nn.Module], dict[str, Any]]:
+    """The parts with weights of FLUX.1 dev, and its scheduler's settings."""
+    from transformers import CLIPTextConfig, CLIPTextModel
+
+    diffusers: Any = import_module("diffusers")
+    transformer = diffusers.FluxTransformer2DModel(guidance_embeds=True)  # the other sizes are its defaults
+    text = CLIPTextModel(CLIPTextConfig(projection_dim=768, **SMALL))
+    parts = {"transformer": transformer, "vae": decoder(scaling_factor=0.3611, shift_factor=0.1159)}
+    shift = {"base_image_seq_len": 256, "max_image_seq_len": 4096, "base_shift": 0.5, "max_shift": 1.15, "shift": 3.0}
+    return {**parts, "text_encoder": text, "text_encoder_2": t5()}, {"use_dynamic_shifting": True, **shift}
+
+
+def decoder(**scale: float) -> nn.Module:
+    """A decoder of latents with 16 channels, each of 8x8 pixels."""
+    diffusers: Any = import_module("diffusers")
+    return diffusers.AutoencoderKL(
+        block_out_channels=BLOCKS, down_block_types=("DownEncoderBlock2D",) * 4, latent_channels=16,
+        up_block_types=("UpDecoderBlock2D",) * 4, layers_per_block=2, use_quant_conv=False,
+        use_post_quant_conv=False, sample_size=1024, **scale,
+    )  # fmt: skip
+
+
+def t5() -> nn.Module:
+    """The encoder of T5 XXL."""
+    from transformers import T5Config, T5EncoderModel
+
+    return T5EncoderModel(T5Config(vocab_size=32128, **T5))
 
 
 def write_hollow(file: Path, module: nn.Module) -> None:
@@ -88,4 +111,8 @@ def write_hollow(file: Path, module: nn.Module) -> None:
 
 
 if __name__ == "__main__":
-    write_hollow_pipeline(Path(sys.argv[1]))
+    words = argparse.ArgumentParser()
+    words.add_argument("directory", type=Path)
+    words.add_argument("--kind", choices=("stable_diffusion_3", "flux_dev"), default="stable_diffusion_3")
+    given = words.parse_args()
+    write_hollow_pipeline(given.directory, given.kind)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.atlas.page import page
 from benchmarks.atlas.running import run_all
-from benchmarks.atlas.studies import needed_trials, studies
+from benchmarks.atlas.studies import needed_trials, studies, unread_trials
 
 from groupwise.certificates.studies import RESULTS, Trial, TrialResult, compare, read_results
 from groupwise.methods import published
@@ -36,7 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"{unknown[0]} is no published method; groupwise methods lists them")
     until = time.monotonic() + 60 * a.minutes
     complete = a.page or measure(a.method, HOME / RESULTS, a.runs.resolve(), until)
-    (HOME / PAGE).write_text(page(read_results(HOME / RESULTS)), encoding="utf-8")
+    results = read_results(HOME / RESULTS)
+    (HOME / PAGE).write_text(page(results), encoding="utf-8")
+    for trial in unread_trials(results):
+        print(f"no study reads this run, remove its line from {RESULTS}: {trial}", flush=True)
     return int(not complete)
 
 

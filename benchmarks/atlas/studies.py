@@ -17,6 +17,18 @@ class Study:
 
 
 NO_KL = "method.objective.penalties = []"
+COORDINATE = (
+    "method.denoise.steps = 10",
+    'method.filter = "everything"',
+    "method.objective.surrogate.low = 2e-6",
+    "method.objective.surrogate.high = 2e-6",
+    'method.shaping = [{kind = "PartReward", part = "alignment"}]',
+)
+"""A reward that can be hacked: a coordinate of the point, which grows with the distance from the centre."""
+PAIRS = (
+    'method.shaping = [{kind = "PartReward", part = "wins"}]',
+    'method.strategy.judge = {kind = "HigherScore", part = "alignment", margin = 0.5}',
+)
 TREE = ("method.denoise.steps = 20", "sampling.max_tokens = 20", "method.group_size = 16")
 ABLATIONS = (
     Study(
@@ -74,6 +86,21 @@ ABLATIONS = (
         ),
         "If the wider noise at splits is the cause, a tree without it should lose accuracy.",
     ),
+    Study(
+        "pref_grpo",
+        Effect(
+            metric="eval/accuracy_greedy",
+            direction="up",
+            task="rings",
+            parent="grpo_guard",
+            least=0.1,
+            matched="steps",
+            settings=("iterations = 40", *COORDINATE),
+            own_settings=PAIRS,
+        ),
+        "If pairs prevent the hack of a reward and not only delay it, accuracy should be higher after 40 iterations, "
+        "too.",
+    ),
 )
 
 
@@ -83,6 +110,13 @@ def studies(names: Iterable[str] = ()) -> list[Study]:
     effects = ((method.__name__, reference_of(method).effect) for method in published)
     stated = [Study(name, effect) for name, effect in effects if effect is not None and name in chosen]
     return [*stated, *(study for study in ABLATIONS if study.method in chosen)]
+
+
+def unread_trials(results: Mapping[Trial, TrialResult]) -> list[Trial]:
+    """The stored runs that no study reads, with any seed: a study's settings have changed since, or it is gone."""
+    seeds = (*SEEDS, *MORE_SEEDS)
+    read = {trial for study in studies() for seed in seeds for trial in trials_of(study.method, study.effect, seed)}
+    return [trial for trial in results if trial not in read]
 
 
 def needed_trials(chosen: Iterable[Study], results: Mapping[Trial, TrialResult]) -> dict[Trial, set[str]]:

@@ -101,7 +101,7 @@ def test_a_packaged_recipe_is_trained_by_its_name(tmp_path: Path) -> None:
     assert "did you mean smollm2?" in str(caught.value)
     with pytest.raises(Usage) as caught:
         gw.train(recipe="mine", out=tmp_path)
-    assert "take calculator, big_sums, " in str(caught.value)
+    assert "take calculator, beads, big_sums, " in str(caught.value)
     with pytest.raises(Usage, match="gspo is a method, not a recipe") as caught:
         gw.train("gspo", out=tmp_path)
     assert caught.value.fix == 'train with it: gw.train(method="gspo")'

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.atlas import __main__ as command
 from benchmarks.atlas import running
 from benchmarks.atlas.page import page
-from benchmarks.atlas.studies import ABLATIONS, Study, needed_trials, seeds_of, studies
+from benchmarks.atlas.studies import ABLATIONS, Study, needed_trials, seeds_of, studies, unread_trials
 
 from groupwise.certificates import code_hash as hashing
 from groupwise.certificates import studies as stored
@@ -37,6 +37,16 @@ def results_of(differences: list[float], effect: Effect = EFFECT) -> dict[Trial,
         found[own] = result(own, {effect.metric: dict.fromkeys((1, 2, 3, 4), 1.0 + difference)})
         found[parent] = result(parent, {effect.metric: dict.fromkeys((1, 2, 3, 4), 1.0)})
     return found
+
+
+# Stored runs
+
+
+def test_every_stored_run_belongs_to_a_study() -> None:
+    """A run that no study reads is counted in the costs and shown nowhere. `make atlas` names it."""
+    assert unread_trials(stored.read_results(HOME / RESULTS)) == []
+    own = Trial("gspo", "calculator", 1, ("prompts = 4",))
+    assert unread_trials({own: result(own, {})}) == [own]
 
 
 # Comparison

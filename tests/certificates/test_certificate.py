@@ -1,6 +1,7 @@
 """A certificate holds everything that `show` prints and the results of the proofs; its page escapes all text."""
 
 import json
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -122,6 +123,9 @@ def test_an_unknown_method_and_a_directory_that_cannot_be_written_are_errors(mon
     with pytest.raises(Usage, match="no method is called 'gsop'") as raised:
         write_certificates("gsop", str(tmp_path))
     assert raised.value.fix == "did you mean gspo?"
+    with pytest.raises(Usage) as raised:
+        write_certificates("qqq", str(tmp_path))
+    assert re.fullmatch(r"the nearest are \w+, \w+, \w+; all of them: groupwise methods", raised.value.fix)
     monkeypatch.setattr(command, "certify", None)
     (tmp_path / "file").write_text("")
     with pytest.raises(Storage, match="the certificates could not be written"):

@@ -17,9 +17,8 @@ from groupwise.cluster.interface import VARIABLE, interface, interface_towards
 from groupwise.cluster.launch import check_launch
 from groupwise.config.recipe import Cluster, Recipe
 from groupwise.data import MissingRequirement, Usage, WorkerLost
-from groupwise.engines import Served, Vllm
+from groupwise.engines import Served
 from groupwise.learner.ranks import CALL, call_ranks, host_store, join_store, release_ranks, wait_for_call
-from groupwise.models import Lora
 from tests.training.test_follower import SMALL as SETTINGS
 from tests.training.test_follower import files
 
@@ -63,8 +62,6 @@ def recipe(launch: str, ranks: int = 1, **settings: Any) -> Recipe:
         (recipe("given"), "no addresses of engines, and one rank"),
         (recipe("given", engine=Served(addresses=(ADDRESS,))), "would start 2 engines itself"),
         (recipe("ray"), "nothing to start"),
-        (recipe("ray", engine=Vllm()), "no port for other hosts"),
-        (recipe("ray", engine=Served(), lora=Lora()), "trains an adapter"),
     ],
 )
 def test_a_launcher_without_work_is_refused(recipe: Recipe, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,10 +17,14 @@ import pytest
 
 import groupwise as gw
 from groupwise.data import Generation, GenerationRequest, Usage, WorkerLost
-from groupwise.engines import Served
+from groupwise.engines import Served, Vllm
 from groupwise.engines import fleet as fleets
+from groupwise.engines.replica import Program, ReplicaSettings
+from groupwise.engines.vllm_environment import DEFAULT_PYTHON
 from groupwise.learner import Replicas
+from groupwise.models import find_model
 from tests.engines.test_processes import wait_until_gone
+from tests.engines.test_vllm import children
 
 pytestmark = pytest.mark.ray
 
@@ -28,7 +33,8 @@ SMALL: dict[str, Any] = {
     "evaluate.problems": 4, "save.every": 1, "cluster.lanes": 2, "cluster.deadline": 60.0,
 }  # fmt: skip
 RAY = {"cluster.launch": "ray"}
-PROGRAMS = ("groupwise.engines.replica_tls", "groupwise.training.follower")
+PROGRAMS = ("groupwise.engines.replica_tls", "groupwise.engines.vllm", "groupwise.training.follower")
+PYTHON = Path(DEFAULT_PYTHON).absolute()
 MEMORY = 100 << 20
 """Bytes of each node's object store, which stays empty."""
 
@@ -40,6 +46,7 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": MEMORY}
+    node["_system_config"] = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5}
     cluster = Cluster(initialize_head=True, head_node_args=node)
     cluster.add_node(num_cpus=2, object_store_memory=MEMORY)
     os.environ["RAY_ADDRESS"] = cluster.address
@@ -77,8 +84,9 @@ def processes() -> dict[int, int]:
 
 def trained(run: gw.Run) -> dict[str, bytes]:
     """Metrics, samples and the model of a run."""
-    names = ["metrics.jsonl", "model/model.safetensors"]
-    names += sorted(str(p.relative_to(run.directory)) for p in run.directory.glob("samples/*"))
+    kinds = ("samples/*", "model/*model.safetensors")
+    names = sorted(str(path.relative_to(run.directory)) for kind in kinds for path in run.directory.glob(kind))
+    names.append("metrics.jsonl")
     return {name: (run.directory / name).read_bytes() for name in names}
 
 
@@ -91,7 +99,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def test_a_run_has_the_bits_of_a_local_one_though_an_actor_and_an_engine_are_killed_while_they_sample(
     local: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from groupwise.cluster.ray import RayReplica
+    from groupwise.cluster.ray_replicas import RayReplica
 
     monkeypatch.setattr(fleets, "PAUSE", 0.0)
     sample, counts, pids, hosts = RayReplica.sample, [0], set[int](), set[str]()
@@ -113,6 +121,81 @@ def test_a_run_has_the_bits_of_a_local_one_though_an_actor_and_an_engine_are_kil
     run = gw.train(out=tmp_path / "runs", engine=engine, **SMALL, **RAY)
     assert trained(run) == local
     assert counts[0] > 30 and len(pids) >= 4 and len(hosts) == 2
+    wait_until_gone(sorted(pids))
+
+
+def test_engines_on_nodes_sample_with_the_adapter_that_the_learner_trains(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    base = shutil.copytree(find_model("calculator"), tmp_path / "base")
+    recipe = SMALL | {"model": str(base), "lora.rank": 2}
+    local = gw.train(out=tmp_path / "local", **recipe)
+    placed = gw.train(out=tmp_path / "placed", engine=Served(), **recipe, **RAY)
+    assert trained(placed) == trained(local) and "model/adapter_model.safetensors" in trained(local)
+
+
+def test_a_run_has_the_bits_of_a_local_one_though_an_engine_and_an_actor_are_stopped_and_a_node_dies(
+    cluster: Any, local: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGSTOP leaves connections open. The node dies with all processes on it, while its engine samples."""
+    import ray
+
+    from groupwise.cluster import ray as places
+    from groupwise.cluster.ray_replicas import RayReplica
+
+    monkeypatch.setattr(fleets, "PAUSE", 0.0)
+    monkeypatch.setattr(places, "ENDED", 1.0)
+    node = cluster.add_node(num_cpus=1, object_store_memory=MEMORY)
+    sample, counts, stopped = RayReplica.sample, [0], list[int]()
+
+    def disturb() -> None:
+        """Stop an engine, later the actor of another one, and at last kill the node."""
+        running = [pair for pair in processes().items() if not {*pair} & {*stopped}]
+        if counts[0] >= 10 * (2 * len(stopped) + 1) and len(stopped) < 2 and running:
+            stopped.append(running[0][len(stopped)])
+            os.kill(stopped[-1], signal.SIGSTOP)
+        if counts[0] == 50:
+            cluster.remove_node(node, allow_graceful=False)
+
+    async def disturbed(self: RayReplica, request: GenerationRequest) -> Generation:
+        counts[0] += 1
+        disturb()
+        return await sample(self, request)
+
+    monkeypatch.setattr(RayReplica, "sample", disturbed)
+    engine = Served(replicas=3, restarts=20, deadline=2.0)
+    run = gw.train(out=tmp_path / "runs", engine=engine, **SMALL, **RAY)
+    assert trained(run) == local
+    assert counts[0] > 50 and len(stopped) == 2
+    wait_until_gone(sorted(stopped))
+    until = time.monotonic() + 60
+    while sum(node["Alive"] for node in ray.nodes()) != 2:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@pytest.mark.skipif(not PYTHON.exists(), reason="needs vLLM: python -m tools.vllm_environment .venv-vllm")
+@pytest.mark.timeout(600)
+def test_vllm_on_nodes_gives_the_weights_of_a_local_run_though_an_engine_is_killed(
+    local: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old log-probs are recomputed by the learner, so equal tokens give equal weights."""
+    from groupwise.cluster.ray_replicas import RayReplica
+
+    monkeypatch.setattr(fleets, "PAUSE", 0.0)
+    sample, counts, pids = RayReplica.sample, [0], set[int]()
+
+    async def disturbed(self: RayReplica, request: GenerationRequest) -> Generation:
+        counts[0] += 1
+        pids.update(child for pid in processes() for child in (pid, *children(pid)))
+        if counts[0] == 20:
+            os.kill(next(iter(processes())), signal.SIGKILL)
+        return await sample(self, request)
+
+    monkeypatch.setattr(RayReplica, "sample", disturbed)
+    engine = Vllm(replicas=2, rows=16, python=str(PYTHON), cache_tokens=1 << 14)
+    run = gw.train(out=tmp_path / "runs", engine=engine, **SMALL, **RAY)
+    assert trained(run)["model/model.safetensors"] == local["model/model.safetensors"]
+    assert counts[0] > 20 and len(pids) >= 4  # each engine is two processes
     wait_until_gone(sorted(pids))
 
 
@@ -138,6 +221,31 @@ def test_ranks_on_nodes_have_the_bits_of_one_and_a_dead_one_is_named_with_its_en
     assert trained(gw.resume(run, ranks=1, launch="local")) == local
 
 
+def test_a_stopped_rank_ends_the_run_at_its_deadline_and_a_stopped_actor_does_not(
+    local: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from groupwise.cluster import ray as places
+
+    monkeypatch.setattr(places, "ENDED", 1.0)
+    send, messages, stopped = Replicas.send, [0], list[int]()
+
+    def disturbed(self: Replicas, message: bytes) -> None:
+        messages[0] += 1
+        if messages[0] % 3 == 0:
+            stopped.append(next(iter(processes().items()))[len(stopped)])
+            os.kill(stopped[-1], signal.SIGSTOP)
+        send(self, message)
+
+    monkeypatch.setattr(Replicas, "send", disturbed)
+    recipe = SMALL | RAY | {"cluster.ranks": 2, "cluster.deadline": 8.0}
+    with pytest.raises(WorkerLost, match="rank") as caught:
+        gw.train(out=tmp_path / "rank", **recipe)
+    assert "8 s" in str(caught.value) and "groupwise resume" in caught.value.fix
+    assert messages[0] == 3
+    assert trained(gw.train(out=tmp_path / "actor", **recipe)) == local and len(stopped) == 2
+    wait_until_gone(stopped)
+
+
 def test_places_that_no_node_has_are_asked_for_until_a_deadline_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,11 +257,37 @@ def test_places_that_no_node_has_are_asked_for_until_a_deadline_and_named(
     assert [line.partition(": ")[2] for line in evidence[1:3]] == ["2 CPU", "2 CPU"]
 
 
+def test_the_process_of_an_engine_sees_the_gpu_of_its_bundle_alone(cluster: Any) -> None:
+    """The GPUs are a number that Ray was given."""
+    import ray
+
+    from groupwise.cluster.ray import Needs, Places, connected
+
+    node = cluster.add_node(num_cpus=0, num_gpus=2, object_store_memory=MEMORY)
+    try:
+        places = Places(connected(), "two engines", 2, Needs(0, 1), "PACK")
+        program = ["-c", "import os, time; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(60)"]
+        actors = [places.start(i, program, {}) for i in range(2)]
+        until = time.monotonic() + 60
+        while not all(printed := [ray.get(actor.status.remote(), timeout=30)[1] for actor in actors]):
+            assert time.monotonic() < until
+        for actor in actors:
+            places.end(actor)
+        places.close()
+    finally:
+        cluster.remove_node(node)
+    assert sorted(printed) == [["0"], ["1"]]
+
+
 def test_the_last_lines_of_an_engine_that_does_not_start_are_in_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleets, "PAUSE", 0.0)
-    monkeypatch.setattr("groupwise.cluster.ray.MODULE", "groupwise.no_such_module")
+
+    def missing(self: Served, settings: ReplicaSettings) -> Program:
+        return Program(settings=settings, elsewhere=("groupwise.no_such_module",))
+
+    monkeypatch.setattr(Served, "program", missing)
     with pytest.raises(WorkerLost, match="no engine is left") as caught:
         gw.train(out=tmp_path, engine=Served(restarts=1), **SMALL, **RAY)
     assert "exit code 1" in caught.value.evidence and "No module named groupwise.no_such" in caught.value.evidence

@@ -51,7 +51,7 @@ def refusals(*fields: tuple[str, str]) -> str:
 )
 def test_check_refuses_what_train_refuses(field: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    monkeypatch.setattr("groupwise.training.check.find_spec", lambda name: None)
+    monkeypatch.setattr("groupwise.training.check_machine.find_spec", lambda name: None)
     assert words in refusals((field, value))
 
 
@@ -86,6 +86,7 @@ def test_check_takes_a_command_without_a_file(capsys: pytest.CaptureFixture[str]
         (["train", "--per_device_train_batch_size", "8"], "write machine.microbatch_tokens"),
         (["train", "--method.num_generations", "8"], "write method.group_size"),
         (["train", "data.train_batch_size=64"], "an option begins with two dashes: --data.train_batch_size 64"),
+        (["check", "rings"], "name it with an option: --recipe rings"),
         (["eval", "calculator", "--smaples", "4"], "did you mean --samples?"),
         (["sweep", "--sed", "0..4"], "did you mean seed?"),
         (["train", "--also", "x.jsonl"], 'write { task = "x.jsonl" }'),

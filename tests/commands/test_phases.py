@@ -23,7 +23,7 @@ from groupwise.runs.info import RunInfo
 from groupwise.runs.phases import finished_run, phase_directories, runs_in, whole_run
 from groupwise.tasks import demonstrations
 from groupwise.training import phases as runner
-from groupwise.training import run as training
+from groupwise.training import start as training
 from groupwise.training.check import check, second_adapter, standing_in
 from tests.faults.small_runs import forked, left, lines
 

@@ -21,7 +21,7 @@ from groupwise.engines.replica import Program
 from groupwise.learner import Learner
 from groupwise.models import Decoder, Shape, find_model, read_model, read_shape, read_tokenizer
 from groupwise.planning.memory import run_memory
-from groupwise.training.check import check_place
+from groupwise.training.check_machine import check_place
 from tests.engines.lines import IDENTITY, blank, changed, engine, pair, remote, weights
 from tests.engines.test_fleet import REQUESTS, run
 from tests.rollout.fakes import decoder, generate, without_end_token

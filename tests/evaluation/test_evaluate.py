@@ -110,9 +110,19 @@ def test_unverifiable_answers_are_failures_and_counted_separately() -> None:
     assert line["eval/unverifiable"] == 5 / 8 and line["eval/truncated"] == 0.5 and line["eval/accuracy"] == 1 / 8
 
 
-def test_parts_are_means_over_right_answers() -> None:
-    line = scores([], [rollout([Outcome.correct, Outcome.wrong], parts=1.0), rollout([Outcome.correct], parts=0.0)])
-    assert line["eval/parts/chain_true"] == 0.5
+def test_parts_are_means_over_graded_answers_and_over_correct_ones() -> None:
+    """A part of wrong answers counts: else each part of an answer that is correct only with all parts is always 1."""
+    o = Outcome
+    graded = rollout([o.correct, o.wrong, o.malformed, o.scored, o.unverifiable], parts=1.0)
+    line = scores([], [graded, rollout([o.correct], parts=0.0)])
+    assert line["eval/parts/chain_true"] == 4 / 5
+    assert line["eval/parts_of_correct/chain_true"] == 1 / 2
+    none_correct = scores([], [rollout([o.wrong, o.scored], parts=1.0)])
+    assert none_correct["eval/parts/chain_true"] == 1 and "eval/parts_of_correct/chain_true" not in none_correct
+
+
+def test_mean_length_and_intervals_without_greedy_answers() -> None:
+    line = scores([], [rollout([Outcome.correct, Outcome.wrong]), rollout([Outcome.correct])])
     assert line["eval/mean_length"] == 2.0
     assert (line["eval/accuracy_greedy"], line["eval/low_greedy"], line["eval/high_greedy"]) == (0.0, 0.0, 1.0)
 

@@ -42,6 +42,7 @@ from groupwise.objective import Objective, sequence_mean
 from groupwise.rewards import mixed_outcomes
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint
 from groupwise.runs.jsonl import read_lines
+from groupwise.training import loop
 from groupwise.training import run as commands
 from groupwise.training.run import run_from
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, lines, ran, ready
@@ -232,6 +233,34 @@ def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -
 
     assert forked(act, tmp_path / "log") == 143
     assert "terminated after 1 of 3 iterations; saved" in (tmp_path / "log").read_text()
+    assert left(ran(run, EVERY)) == left(undisturbed)
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_signal_ends_a_wait_for_an_engine_that_does_not_load(
+    undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """As replicas that never start: the first signal ends the run, and a resume repeats the iteration."""
+    run = begun(tmp_path / "run", EVERY)
+    monkeypatch.setattr(loop, "LOADING", 0.5)
+
+    def act() -> int:
+        place = ready(EVERY)
+        load = place.engine.load
+
+        async def hangs(number: int, weights: Any) -> None:
+            if number == version:
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(60)
+            await load(number, weights)
+
+        place.engine.load = hangs  # type: ignore[method-assign]
+        return run_from(run, place, disk=Quick()).code
+
+    start = time.monotonic()
+    assert forked(act, tmp_path / "log") == 143, (tmp_path / "log").read_text()
+    assert time.monotonic() - start < 30
+    assert ("groupwise resume" in (tmp_path / "log").read_text()) == (version > 0)
     assert left(ran(run, EVERY)) == left(undisturbed)
 
 

@@ -15,7 +15,7 @@ from groupwise.advantages import GAE, WhitenedTokens
 from groupwise.config.recipe import Cluster, Recipe, WarmStart
 from groupwise.data import Sampling
 from groupwise.learner import AdamW, RouterBalance, Routing, ValueModel
-from groupwise.methods import Method, diffusion_nft, flow_grpo, freshness_per, grpo_care, riskpo, vade
+from groupwise.methods import Method, co_grpo, diffusion_nft, flow_grpo, freshness_per, grpo_care, riskpo, vade
 from groupwise.models import Lora, find_model, read_model, read_tokenizer, write_model
 from groupwise.objective import Objective
 from groupwise.rewards import Correctness
@@ -132,6 +132,24 @@ def test_with_a_flow_model(tmp_path: Path) -> None:
     second = [i for i, name in enumerate(straight.events) if name == "before sample"][1]
     before = straight.events[:second].count("after a denoising step")
     for number, death in enumerate((("after a denoising step", before + 5), ("half of tensors.safetensors", 2))):
+        killed_ends_as(straight, tmp_path / str(number), death)
+
+
+@pytest.mark.kill
+def test_with_a_masked_model(tmp_path: Path) -> None:
+    """Killed before the samples of its second iteration, and in a save. The checkpoint has the schedule."""
+    sampling = Sampling(max_tokens=48)
+    recipe = replace(
+        EVERY,
+        model="beads",
+        task="beads",
+        method=replace(co_grpo(group_size=4), minibatches=2),
+        iterations=2,
+        sampling=sampling,
+    )
+    straight = undisturbed(recipe, tmp_path)
+    assert b"policy.schedule.mean_change" in straight.files["checkpoints/000002/tensors.safetensors"]
+    for number, death in enumerate((("before sample", 2), ("half of tensors.safetensors", 2))):
         killed_ends_as(straight, tmp_path / str(number), death)
 
 

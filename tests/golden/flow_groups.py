@@ -35,7 +35,8 @@ def made_up(
             arrays = rng.normal(size=(len(steps), 3, SIZE)).astype(np.float32)
             actions = [encode_action(*(a[:2] if written else a)) for a in arrays]
             members.append([
-                papers.Step(*denoise.span(t), g, *map(np.asarray, a.astype(float))) for t, a in zip(steps, arrays)
+                papers.Step(*denoise.times[t : t + 2], g, *map(np.asarray, a.astype(float)))
+                for t, a in zip(steps, arrays)
             ])  # fmt: skip
             last = [] if written else [STEPS - 1]
             origin = [WRITTEN if written else 0] * len(steps) + [ENVIRONMENT] * len(last)

@@ -202,7 +202,8 @@ def made_up(
             arrays = rng.normal(size=(STEPS - 1, 3, SIZE)).astype(np.float32)
             actions = tuple(encode_action(*(a[:2] if forward else a)) for a in arrays)
             members.append([
-                papers.Step(*denoise.span(t), g, *(a.astype(float) for a in arrays[t])) for t in range(STEPS - 1)
+                papers.Step(*denoise.times[t : t + 2], g, *(a.astype(float) for a in arrays[t]))
+                for t in range(STEPS - 1)
             ])  # fmt: skip
             last = () if forward else (STEPS - 1,)
             origin = (WRITTEN if forward else 0,) * (STEPS - 1) + (ENVIRONMENT,) * len(last)

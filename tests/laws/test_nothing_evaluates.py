@@ -104,6 +104,8 @@ REMAINDERS = (
 )
 REMAINDERS += (
     "len(places)",
+    "len(self.values)",
+    "sizes['heads']",
     "len(streams)",
     "len(self.tasks[i])",
     "(minibatches := self.method.minibatches)",

@@ -148,8 +148,8 @@ READERS: dict[str, Callable[[str], Any]] = {
 """Functions that read all of a model's text in this process: verifiers and parsers."""
 ELSEWHERE = {"code", "json_schema", "judge", "math_dr_grpo", "math_verify", "reasoning_gym", "regex", "several"}
 """Verifiers that run in other processes or threads, or delegate to other verifiers."""
-STATES = {"glyphs", "quilt_patches", "ring_direction"}
-"""Verifiers of the states of a flow policy: they read no text."""
+STATES = {"bead_string", "figures", "glyphs", "quilt_patches", "ring_direction"}
+"""Verifiers of the states of a flow policy, and of eight beads: they read no long text."""
 
 Parts = tuple[str, str, str]
 

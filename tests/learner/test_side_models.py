@@ -10,9 +10,9 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Logp, Sampling, Usage, pack
-from groupwise.learner import EMA, AdamW, Given, InitialPolicy, Learner, StepPlan
+from groupwise.learner import EMA, AdamW, Given, InitialPolicy, Learner, SamplingPolicy, StepPlan
 from groupwise.training.build import build
-from groupwise.training.check import check_inputs
+from groupwise.training.check_inputs import check_inputs
 from tests.learner.small import SHAPE, model, ragged
 from tests.learner.test_gradients import OBJECTIVES, credited
 from tests.models.directories import directory
@@ -46,6 +46,17 @@ def test_an_average_follows_every_step_and_a_lagged_copy_every_third() -> None:
         if step == 3:
             third = copy.deepcopy(it.model.state_dict())
     assert all(torch.equal(x, third[name]) for name, x in it.models["lagged"].state_dict().items())
+
+
+def test_the_policy_that_sampled_is_copied_once_an_iteration_however_many_steps_it_had() -> None:
+    """`EMA(0, every=2)` would be one step out of phase for the rest of the run after an iteration of one step."""
+    it = learner(side_models=(("old", SamplingPolicy()),))
+    for steps in (2, 1, 2, 0, 2):
+        sampled = copy.deepcopy(it.model.state_dict())
+        train(it, steps)
+        assert all(torch.equal(x, sampled[name]) for name, x in it.models["old"].state_dict().items())
+        it.end_iteration()
+    assert all(torch.equal(x, it.model.state_dict()[name]) for name, x in it.models["old"].state_dict().items())
 
 
 def test_a_skipped_step_changes_no_average() -> None:

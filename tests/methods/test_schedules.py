@@ -9,7 +9,7 @@ from groupwise.config.text import at, read_recipe, write
 from groupwise.data import Usage
 from groupwise.methods import FromMemory, Method, Now, Ramp, Schedule, grpo
 from groupwise.objective import AdaptiveKL
-from groupwise.training.check import dry_run
+from groupwise.training.check_method import dry_run
 
 ADAPTIVE = replace(
     grpo(kl=0.04),

@@ -34,6 +34,21 @@ for name in sys.argv[1:]:
     print(json.dumps(facts))
 """
 
+FETCH = """
+import shlex, subprocess, sys
+from pathlib import Path
+from groupwise.data import MissingRequirement
+from groupwise.models import commit_of, find_model
+try:
+    find_model("tiny/model@main")
+except MissingRequirement as error:
+    assert "does not have its parts" in error.what
+    command = shlex.split(error.fix.partition("same name: ")[2])
+assert command[0] == "hf"
+subprocess.run([str(Path(sys.executable).with_name("hf")), *command[1:]], check=True, stdout=subprocess.DEVNULL)
+print(find_model("tiny/model@main"), commit_of("tiny/model@main"), sep="\\n")
+"""
+
 
 class Hub(ThreadingHTTPServer):
     """A minimal hub: `tiny/model` with one commit, `tiny/gated`, and nothing else."""
@@ -151,6 +166,31 @@ def test_check_fetches_no_weights(hub: Hub, tmp_path: Path) -> None:
     assert any("/config.json" in line for line in hub.asked) and not any("safetensors" in line for line in hub.asked)
     (found,) = answers_of(tmp_path / "cache", endpoint, "tiny/model")
     assert found["vocabulary"] == 40 and any("model.safetensors" in line for line in hub.asked)
+
+
+def test_a_pipeline_is_found_by_name_once_its_parts_are_in_the_cache(tmp_path: Path) -> None:
+    """The error's own command fetches them, and never the second copy of the weights beside the index."""
+    parts = {
+        "model_index.json": b"{}",
+        "transformer/config.json": b"{}",
+        "vae/diffusion_pytorch_model.safetensors": b"x",
+    }
+    server = Hub(parts | {"flux1-dev.safetensors": b"the same weights in another layout"})
+    Thread(target=server.serve_forever, daemon=True).start()
+    env = settings(tmp_path / "cache", f"http://127.0.0.1:{server.server_port}")
+    done = subprocess.run(
+        [sys.executable, "-c", FETCH], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    server.shutdown()
+    server.server_close()
+    assert done.returncode == 0, done.stderr
+    found, commit = done.stdout.splitlines()
+    assert commit == COMMIT and {path.name for path in Path(found).iterdir()} == {
+        "model_index.json",
+        "transformer",
+        "vae",
+    }
+    assert not any("flux1-dev" in line for line in server.asked)
 
 
 def test_a_local_directory_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

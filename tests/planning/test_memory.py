@@ -174,17 +174,29 @@ def test_the_constants_are_those_of_the_code() -> None:
 
 def test_a_run_beyond_the_machine_is_refused_with_the_largest_part() -> None:
     memory = run_memory(RECIPE, SHAPE, 6)
-    refuse_beyond(memory, memory.peak)
+    refuse_beyond(RECIPE, memory, memory.peak)
     with pytest.raises(Usage, match=r"this run needs about 0.3 GiB") as error:
-        refuse_beyond(memory, memory.peak - 1)
-    assert error.value.fix == planning.FIXES["logits"]
+        refuse_beyond(RECIPE, memory, memory.peak - 1)
+    assert error.value.fix == "lower machine.microbatch_tokens"
     huge = run_memory(replace(RECIPE, prompts=10**10), SHAPE, 6)
     with pytest.raises(Usage) as error:
-        refuse_beyond(huge, 64 << 30)
-    assert error.value.fix == planning.FIXES["samples"]
+        refuse_beyond(RECIPE, huge, 64 << 30)
+    assert error.value.fix == "lower prompts, method.group_size or sampling.max_tokens"
     sharded = run_memory(RECIPE, SHAPE, 6, Process(ranks=2))
     names = {name for memory in (huge, sharded) for part in (memory.always, *memory.phases.values()) for name in part}
     assert names == planning.FIXES.keys()
+
+
+def test_advice_is_not_what_the_recipe_has_done() -> None:
+    memory = replace(run_memory(RECIPE, SHAPE, 6), always={"weights": 1 << 40})
+    low = replace(RECIPE, machine=replace(RECIPE.machine, dtype="bfloat16"))
+    assert planning.advice(RECIPE, memory) == "use --machine.dtype bfloat16, or use a smaller model"
+    assert planning.advice(low, memory) == "use a smaller model"
+    optimizer = replace(memory, always={"optimizer": 1 << 40})
+    assert planning.advice(replace(low, lora=Lora(rank=2)), optimizer) == "use a smaller model"
+    activations = replace(memory, always={"activations": 1 << 40})
+    both = replace(low, machine=replace(low.machine, recompute=True))
+    assert planning.advice(both, activations) == "lower machine.microbatch_tokens"
 
 
 def test_the_plan_in_one_line() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from groupwise.config.text import read_recipe
-from groupwise.training import check as check_module
+from groupwise.training import check_inputs, check_machine, check_model
 from groupwise.training.check import check
 from tests.models.test_templates import CHATML, trained
 
@@ -50,14 +50,15 @@ def test_an_unmeasured_recipe_is_complete(path: Path, tmp_path: Path, monkeypatc
     model = tmp_path / "model"
     trained(THINKING).save(model)
     (model / "config.json").write_text(json.dumps(CONFIGS[recipe.model]))
-    monkeypatch.setattr(check_module, "weight_files", lambda directory: [directory / "model.safetensors"])
-    monkeypatch.setattr(check_module, "host_memory", lambda: 80 << 30)
+    for module in (check_inputs, check_model):
+        monkeypatch.setattr(module, "weight_files", lambda directory: [directory / "model.safetensors"])
+    monkeypatch.setattr(check_machine, "host_memory", lambda: 80 << 30)
     overrides = [("model", str(model)), ("machine.device", "cpu")]
     for field in ("task", "held_out"):
         if name := getattr(recipe, field):
             Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
             overrides.append((field, f"{name}:{name}.jsonl"))
-    monkeypatch.setattr(check_module, "load_peft", lambda: None)  # its import takes seconds
+    monkeypatch.setattr(check_model, "load_peft", lambda: None)  # its import takes seconds
     lines: list[str] = []
     assert check(path, overrides, warn=lines.append) == []
     print(*lines, sep="\n")

@@ -1,14 +1,16 @@
 """The data of pictures in the report: bounded, and robust against damaged files."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from groupwise.report.pictures import SIDE, before_and_after, picture, reduced
+from groupwise.models.flow.pictures import reduced
+from groupwise.report.pictures import SIDE, before_and_after, picture
 from groupwise.report.report import BYTES, write_report
-from groupwise.report.rollouts import as_json, files
+from groupwise.report.rollouts import as_json, files, scan
 from tests.report.fixture_run import write_pictures, write_run
 
 
@@ -30,3 +32,17 @@ def test_large_pictures_are_reduced_and_the_page_stays_small(tmp_path: Path) -> 
 def test_damaged_points_are_left_out(points: Any) -> None:
     assert picture({"points": points}, None) == {}
     assert picture({"points": [[1, 2.5]]}, None) == {"points": [[1.0, 2.5]]}
+
+
+def test_only_answers_count_before_and_after_and_in_the_map_of_prompts(tmp_path: Path) -> None:
+    """The branches of a tree have verdicts of their own, and are no answers."""
+    run = write_run(tmp_path / "run", iterations=3, prompts=2, size=4, pool=2)
+    write_pictures(run, plane=True, side=8)
+    whole = before_and_after(files(run), budget=10**6, size=lambda entry: len(as_json(entry)))
+    tally = scan(run)[1]
+    for path in files(run).values():
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        branches = [row | {"role": "branch", "group": f"{row['group']}-branch", "outcome": "correct"} for row in rows]
+        path.write_text("".join(json.dumps(row) + "\n" for row in (*rows, *branches)))
+    assert before_and_after(files(run), budget=10**6, size=lambda entry: len(as_json(entry))) == whole
+    assert scan(run)[1] == tally

@@ -147,3 +147,20 @@ def test_a_click_on_a_trajectory_shows_its_answer(visit: Any, plane: Path) -> No
 def test_pages_without_pictures_have_no_section_of_them(visit: Any, tmp_path: Path) -> None:
     page = visit(write_report([write_run(tmp_path / "run", iterations=2)]))
     assert page.locator("#before, .trajectories, .plane, img").count() == 0
+
+
+def test_the_branches_of_a_tree_are_no_answers(visit: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", iterations=2, prompts=1, size=4, pool=1)
+    for path in (run / "samples").glob("*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows[0] |= {"role": "branch", "outcome": "scored"}
+        rows[1] |= {"outcome": "correct"}
+        rows[2] |= {"outcome": "wrong"}
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = visit(write_report([run]))
+    assert " of 3 right" in page.locator("#rollouts .prompt .note").inner_text()
+    for path in (run / "samples").glob("*.jsonl"):
+        rows = [json.loads(line) | {"role": "branch"} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    note = visit(write_report([run])).locator("#rollouts .prompt .note").inner_text()
+    assert "4 with the role branch, no answers" in note

@@ -376,6 +376,17 @@ def test_twins_are_an_error() -> None:
         take(buffer(), 1, strategy=other)
 
 
+def test_a_strategy_marks_each_of_its_samples() -> None:
+    """With fewer marks than samples, the filter's marks of one prompt were read for the next one."""
+
+    async def half(draw: Draw, sampler: Any) -> Rollout:
+        answers = await sampler.verify(await sampler.sample(draw.prompt.context, 2))
+        return Rollout(draw, tuple(answers), selected=(True,))
+
+    with pytest.raises(Usage, match="returned 2 samples, and `selected` has 1 marks"):
+        take(buffer(), 1, strategy=half)
+
+
 # Evaluation
 
 

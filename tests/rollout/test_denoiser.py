@@ -278,6 +278,18 @@ def test_a_cancelled_request_leaves_and_an_error_reaches_all_callers(monkeypatch
     assert [str(x) for x in asyncio.run(asyncio.wait_for(failing(), 10))] == ["no memory"] * 3
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_request_may_ask_for_another_number_of_steps(temperature: float) -> None:
+    """Among requests with the policy's own number, it has the bits of a policy that denoises so."""
+    request = replace(REQUEST, limit=20, sampling=Sampling(temperature=temperature))
+    mixed = [replace(request, steps=20), request, replace(request, steps=3, stream=(3,))]
+    policy = policy_with(Denoise(steps=8, shift=3.0))
+    for ours, steps, asked in zip(generated(DenoisingEngine(policy, seed=0), mixed), (20, 8, 3), mixed, strict=True):
+        assert ours.tokens == tuple(range(steps)) and ours.finish is Finish.stop
+        theirs = alone(policy_with(Denoise(steps=steps, shift=3.0)), replace(asked, steps=None))
+        assert ours.path == theirs.path and ours.versions == theirs.versions
+
+
 @pytest.mark.parametrize(
     ("request_", "words"),
     [

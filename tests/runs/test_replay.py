@@ -114,6 +114,19 @@ def test_a_full_disk_raises_nothing_and_the_lines_are_written_later(tmp_path: Pa
     assert [again[q] for q in "abc"] == ["1", "2", "3"]
 
 
+def test_lines_that_the_disk_refuses_until_the_end_of_their_iteration_are_named(tmp_path: Path) -> None:
+    disk, warnings, done = Full(), list[str](), 0
+    log = ReplayLog(tmp_path, lambda: done, warnings.append, disk=disk)
+    log.write("a", "1")
+    log.write("b", "2")
+    done = 1
+    assert "a" not in log
+    assert warnings[1:] == ["warning: 2 observations of 000000.jsonl may be lost: a resume asks for them again"]
+    disk.room = True
+    log.write("c", "3")
+    assert "c" in ReplayLog(tmp_path, lambda: 1)
+
+
 def test_files_older_than_the_oldest_checkpoint_are_removed(tmp_path: Path) -> None:
     done = 0
     log = ReplayLog(tmp_path, lambda: done)

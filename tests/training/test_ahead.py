@@ -18,8 +18,10 @@ from groupwise.config.user_code import Use
 from groupwise.data import BadData, Draw, Ids, Outcome, Prompt, Rollout, Sample, Usage, Verdict
 from groupwise.rollout import NativeEngine, Pending, Rollouts
 from groupwise.training.ahead import Ahead
-from groupwise.training.check import check_rows
-from groupwise.training.run import Control, reopen, run_from
+from groupwise.training.check_data import check_rows
+from groupwise.training.control import Control
+from groupwise.training.run import run_from
+from groupwise.training.start import reopen
 from tests.faults.small_runs import EVERY, Quick, begun, ready
 from tests.toys.echo import ToyRun, small, tokenizer
 

@@ -27,7 +27,8 @@ from groupwise.training.alerts import Alerts
 from groupwise.training.build import Runtime
 from groupwise.training.guards import PATIENCE, Guards
 from groupwise.training.progress import Progress
-from groupwise.training.run import reopen, run_from
+from groupwise.training.run import run_from
+from groupwise.training.start import reopen
 from tests.faults.small_runs import EVERY, Quick, begun, left, lines, ready
 
 

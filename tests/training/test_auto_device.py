@@ -14,7 +14,8 @@ from groupwise.data import Sampling
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.training import build as building
 from groupwise.training.build import build
-from groupwise.training.run import begin, reopen, run_from
+from groupwise.training.run import run_from
+from groupwise.training.start import begin, reopen
 from tests.config.test_devices import stub_gpu
 from tests.elsewhere import AWAY, elsewhere
 from tests.faults.small_runs import EVERY, Quick

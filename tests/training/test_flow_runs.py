@@ -10,16 +10,19 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from groupwise.commands.chat import chat
 from groupwise.config.text import read_recipe
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, Finish, Outcome, Prompt, Sample
+from groupwise.data import BadData, Finish, Outcome, Prompt, Sample, Usage
 from groupwise.models import encode_action, find_model, picture_of, png, read_model, read_tokenizer, write_model
 from groupwise.models.flow.pictures import read_png
 from groupwise.report.pictures import picture as picture_in_report
 from groupwise.tasks import Quilts, Rings, find_task
 from groupwise.training.build import build
 from groupwise.training.check import check
-from groupwise.training.run import begin, run_from
+from groupwise.training.evaluate import evaluate, sample
+from groupwise.training.run import run_from
+from groupwise.training.start import begin, reopen
 from groupwise.verifiers import find_verifier, ring_direction
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -68,6 +71,18 @@ def test_a_run_resumes_to_the_bit_with_its_pictures(tmp_path: Path, method: str)
         assert lines(whole)[1]["sampling/sampling_logp_difference/max"] < 1e-4
 
 
+def test_held_out_samples_may_take_other_steps_than_training(tmp_path: Path) -> None:
+    """The evaluation is that of a run with so many steps; the samples of training keep theirs."""
+    few = {"method.denoise.steps": 4, "sampling.max_tokens": 16, "evaluate.problems": 8}
+    run = rings_run(tmp_path / "run", 1, **few, **{"evaluate.steps": 16})
+    many = rings_run(tmp_path / "many", 0, **few | {"method.denoise.steps": 16})
+    plain = rings_run(tmp_path / "plain", 0, **few)
+    scores = [{key: x for key, x in lines(path)[0].items() if "eval/" in key} for path in (run, many, plain)]
+    assert scores[0] == scores[1] != scores[2]
+    rows = [json.loads(line) for line in (run / "samples" / "000001.jsonl").read_text().splitlines()]
+    assert {len(row["points"]) for row in rows} == {5}
+
+
 def test_pictures_are_in_the_samples_and_in_the_report(tmp_path: Path) -> None:
     run = rings_run(tmp_path / "run", 1)
     sheet = read_png((run / "samples" / "000001.png").read_bytes())
@@ -92,7 +107,10 @@ def test_pictures_are_in_the_samples_and_in_the_report(tmp_path: Path) -> None:
         ("rings.toml", [("method", "grpo")], "does not set method.denoise"),
         (None, [("method", "flow_grpo")], "calculator is a language model"),
         ("rings.toml", [("method.denoise.noise.level", "0")], "no step would be trained"),
-        ("rings.toml", [("method.denoise.steps", "12")], "sampling.max_tokens does not fit"),
+        ("rings.toml", [("method.denoise.steps", "12")], "sampling.max_tokens is 10: a sample of rings has 12"),
+        ("rings.toml", [("evaluate.steps", "20")], "sampling.max_tokens is 10: a sample of rings has 20"),
+        ("rings.toml", [("evaluate.steps", "3"), ("method.denoise.last", "5")], "evaluate.steps does not fit"),
+        (None, [("evaluate.steps", "20")], "evaluate.steps does not fit the language model"),
         ("rings.toml", [("sampling.temperature", "0.7")], "sampling.temperature does not fit"),
         ("rings.toml", [("machine.dtype", "bfloat16")], "machine.dtype does not fit"),
         ("rings.toml", [("method.denoise.last", "10")], "noise from step 0 to before step 10, of 10 steps"),
@@ -107,6 +125,47 @@ def test_check_refuses_recipes_that_do_not_fit_a_flow_model(source: str | None, 
     assert all(error.fix for error in errors)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "level", "message"),
+    [
+        ('{ kind = "PairwiseWins", strategy = { kind = "Retraced" } }', "0", ""),
+        ('{ kind = "Retraced", strategy = { kind = "PairwiseWins" } }', "0", ""),
+        ('{ kind = "PairwiseWins", strategy = { kind = "Independent" } }', "0", "no step would be trained"),
+        (
+            '{ kind = "PairwiseWins", strategy = { kind = "NoiseWindow", last = 8 } }',
+            "0.7",
+            "steps [0, 1, 8]",
+        ),
+    ],
+)
+def test_check_reads_the_strategies_inside_a_strategy(strategy: str, level: str, message: str) -> None:
+    last = [("method.denoise.first", "2"), ("method.denoise.last", "8")] if level != "0" else []
+    fields = [("method.denoise.noise.level", level), *last, ("method.strategy", strategy)]
+    errors = check(RECIPES / "rings.toml", fields)
+    assert [message in str(error) for error in errors] == [True] * bool(message), errors
+
+
+def test_resume_and_eval_refuse_samples_without_their_last_denoising_step(tmp_path: Path) -> None:
+    """They would be cut before they have a picture, and all count as malformed."""
+    run = rings_run(tmp_path / "run", 1)
+    recipe = run / "recipe.toml"
+    for old, new in (("iterations = 1", "iterations = 2"), ("max_tokens = 10", "max_tokens = 5")):
+        assert old in recipe.read_text()
+        recipe.write_text(recipe.read_text().replace(old, new))
+    with pytest.raises(Usage, match=r"sampling.max_tokens is 5: a sample of rings has 10 steps"):
+        reopen(run, Use())
+    with pytest.raises(Usage, match=r"sampling.max_tokens is 5"):
+        evaluate("rings", [("task", "rings"), ("verifier", "ring_direction"), ("sampling.max_tokens", "5")], Use())
+    with pytest.raises(Usage, match=r"sampling.max_tokens is 5"):
+        sample("rings", "north", [("sampling.max_tokens", "5")], Use())
+
+
+def test_chat_refuses_a_model_that_makes_pictures() -> None:
+    with pytest.raises(Usage, match="chat needs a language model") as raised:
+        chat("rings")
+    assert raised.value.fix == "make a picture: groupwise sample rings PROMPT --out FILE.png"
+
+
 def test_packaged_recipes_pass_the_check() -> None:
     assert all(check(RECIPES / f"{name}.toml") == [] for name in ("rings", "quilts", "glyphs"))
 
@@ -115,12 +174,12 @@ def test_packaged_recipes_pass_the_check() -> None:
     ("fields", "message"),
     [
         ({}, ""),
-        ({"minibatches": 4}, "a copy after every 2 steps, and an iteration has 4; set method.models.old.every to 4"),
-        ({"epochs": 2}, "every 2 steps, and an iteration has 4"),
-        ({"minibatches": 4, "models.old.every": 4}, ""),
-        ({"models.old.keep": 0.5}, "averages it; set method.models.old.keep to 0"),
-        ({"models.old": "InitialPolicy"}, "InitialPolicy() does not follow it; replace it by EMA(keep=0, every=2)"),
-        ({"filter": "mixed_scores"}, "fewer steps if the filter drops prompts"),
+        ({"minibatches": 4, "filter": "mixed_scores"}, ""),
+        (
+            {"models.old": "EMA"},
+            "every=1) may differ from it; set method.models.old to SamplingPolicy()",
+        ),
+        ({"models.old": "InitialPolicy"}, "InitialPolicy() may differ from it"),
     ],
 )
 def test_a_side_model_that_is_not_the_policy_that_sampled_is_named(fields: dict[str, Any], message: str) -> None:
@@ -129,6 +188,14 @@ def test_a_side_model_that_is_not_the_policy_that_sampled_is_named(fields: dict[
     assert check(RECIPES / "rings.toml", overrides, warn=notes.append) == []
     notes = [note for note in notes if "the policy that sampled" in note]
     assert [message in note for note in notes] == [True] * bool(message), notes
+
+
+def test_a_word_that_the_model_does_not_know_is_named_with_the_nearest_one() -> None:
+    with pytest.raises(BadData, match="no token for the word 'nort'") as raised:
+        read_tokenizer(find_model("rings")).encode("nort")
+    assert str(raised.value.fix).startswith("did you mean north")
+    with pytest.raises(BadData, match="no token for the character 'n'"):
+        read_tokenizer(find_model("calculator")).encode("nort")
 
 
 def test_directories_of_flow_models(tmp_path: Path) -> None:

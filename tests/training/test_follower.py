@@ -20,7 +20,7 @@ from groupwise.learner.shards import Shards
 from groupwise.models.decoder import Sizes
 from groupwise.runs.checkpoints import newest_checkpoint, part_names
 from groupwise.runs.layout import RunLayout
-from groupwise.training.check import check_sharding
+from groupwise.training.check_machine import check_sharding
 from groupwise.training.follower import recipe_of_followers
 from groupwise.training.messages import message, parts
 
@@ -185,12 +185,12 @@ def test_settings_that_are_refused(fields: dict[str, float], reason: str) -> Non
 
 
 def test_several_ranks_need_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from groupwise.training import check
+    from groupwise.training import check_machine
 
-    monkeypatch.setattr(check, "find_device", lambda machine: torch.device("cuda"))
-    monkeypatch.setattr(check, "machine_line", lambda machine: "")
+    monkeypatch.setattr(check_machine, "find_device", lambda machine: torch.device("cuda"))
+    monkeypatch.setattr(check_machine, "machine_line", lambda machine: "")
     recipe = read_recipe("cluster.ranks = 2\nmethod = 'grpo'")
-    (error,) = check.check_machine(recipe, Use(), lambda line: None, train=True)
+    (error,) = check_machine.check_machine(recipe, Use(), lambda line: None, train=True)
     assert isinstance(error, Usage) and "--machine.device cpu" in error.fix and recipe.machine == Machine()
 
 

@@ -21,8 +21,10 @@ from groupwise.report.report import POINTS, describe
 from groupwise.runs.best import METRICS
 from groupwise.runs.checkpoints import save_checkpoint
 from groupwise.runs.info import RunInfo
+from groupwise.training.control import Control
 from groupwise.training.models import BEST, export, find_run_model
-from groupwise.training.run import Control, reopen, run_from
+from groupwise.training.run import run_from
+from groupwise.training.start import reopen
 from tests.faults.small_runs import ADAPTER, EVERY, Quick, begun, lines, ran, ready
 
 SMALL = replace(

@@ -19,7 +19,7 @@ from groupwise.rollout import Independent, Turns
 from groupwise.tasks import Each, Mixture, Problems
 from groupwise.tasks.mixture import task_index
 from groupwise.training import sources as sources_module
-from groupwise.training.check import check_inputs
+from groupwise.training.check_inputs import check_inputs
 from groupwise.training.environments import frame_of, tool_schemas
 from groupwise.training.sources import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
 from groupwise.verifiers import CodeVerifier, exact, last_number
@@ -199,7 +199,7 @@ def test_hints_about_templates() -> None:
     notes_printed: list[str] = []
     check_inputs(recipe(template="r1"), Use(), notes_printed.append)
     assert not any("</answer>" in line for line in notes_printed)  # this model has no such characters
-    from groupwise.training.check import data_notes
+    from groupwise.training.check_data import data_notes
 
     mixed = recipe(template="r1")
     by_name = templates(mixed, trained())

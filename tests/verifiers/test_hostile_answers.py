@@ -26,6 +26,7 @@ needs_sandbox = pytest.mark.skipif(not there and "CI" not in os.environ, reason=
 SUM = "7+2+4+2="
 TESTS = {"function": "f", "cases": [{"args": [3], "expected": 4711}]}
 VERIFIERS: dict[str, object] = {
+    "bead_string": ["mirror", "red", "blue"],
     "calculator_answer": 4711,
     "choice(options='JKWQ')": "W",
     "code": TESTS,
@@ -34,6 +35,7 @@ VERIFIERS: dict[str, object] = {
     "flipping(verifier=exact, rejects=0.5)": "4711",
     "format": None,
     "glyphs": "red left blue",
+    "figures": "2 red square",
     "hackable(verifier=exact)": "4711",
     "json_schema": {"const": 4711},
     "judge(url='http://127.0.0.1:9', model='{prompt}', deadline=0.01)": "4711",

@@ -14,10 +14,11 @@ import torch
 from groupwise.__main__ import main
 from groupwise.advantages import centred
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, Usage
+from groupwise.data import BadData, Storage, Usage
 from groupwise.methods import grpo, gspo
 from groupwise.objective import Clips, TruncatedImportance, complete, token_mean
 from groupwise.rewards import Score
+from groupwise.runs.layout import RunLayout
 from groupwise.whatif.compare import (
     FIGURES,
     OWN,
@@ -273,6 +274,18 @@ def test_the_report_has_the_numbers_of_each_group(
             for shown, of in zip(sample["compared"], numbers):
                 expected = of.get(sample["line"] - 1)
                 assert shown == (None if expected is None else pytest.approx(list(asdict(expected).values()), rel=1e-5))
+
+
+def test_a_comparison_that_cannot_be_written_is_repeated_and_resumes_nothing(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy_run(run, tmp_path / "run")
+    folder = RunLayout(tmp_path / "run").comparison(2).parent
+    folder.write_text("a file in its place")
+    assert main(["whatif", str(tmp_path / "run"), "--methods", "grpo", "--report"]) == Storage.code
+    error = capsys.readouterr().err
+    assert "the comparison could not be written" in error and "then repeat the command" in error
+    assert "groupwise resume" not in error
 
 
 def test_json_stays_one_object_beside_the_report(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,11 +27,12 @@ class Evaluation(dict[str, Any]):
 
     @property
     def figures(self) -> dict[str, float]:
-        """The value of each figure by name: `avg@4` and others of sampled answers, `greedy ...` of greedy ones."""
+        """The value of each figure by name: `avg@4`, `level=2` of `evaluate.by`; `greedy ...` of greedy answers."""
         figures: dict[str, float] = {}
         for number in self["numbers"]:
             kind = "" if number["protocol"]["sampling"]["temperature"] else "greedy "
-            figures |= {f"{kind}{name}": value for name, (value, _, _) in number["figures"].items()}
+            named = {**number["figures"], **number.get("by", {})}
+            figures |= {f"{kind}{name}": value for name, (value, *_) in named.items()}
         return figures
 
 

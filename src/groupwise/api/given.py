@@ -15,7 +15,7 @@ from groupwise.config.user_code import Use, load_use
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.phases import KEY, runs_in
 from groupwise.training.follower import follow_given, place_of
-from groupwise.training.run import with_ranks
+from groupwise.training.start import with_ranks
 
 
 def follows(source: str | Path | None, overrides: Sequence[tuple[str, str]], options: RunOptions) -> bool:

@@ -25,9 +25,11 @@ from groupwise.runs.layout import RunLayout
 from groupwise.runs.phases import KEY, phase_directories, runs_in, whole_run
 from groupwise.training.build import Runtime, build
 from groupwise.training.check import check_phases
+from groupwise.training.control import Control, Ending
 from groupwise.training.phases import begin_phases, run_phases
 from groupwise.training.progress import print_note
-from groupwise.training.run import Control, Ending, begin, directory_name, read_checked, reopen, run_from
+from groupwise.training.run import run_from
+from groupwise.training.start import begin, directory_name, read_checked, reopen
 
 Finish = Callable[[Ending], object]
 """A function that receives the ending of a run, or of each phase of a run."""

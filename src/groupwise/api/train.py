@@ -16,8 +16,8 @@ from groupwise.config.user_code import Permissions
 from groupwise.data import Usage
 from groupwise.methods import Method
 from groupwise.report.report import existing_run
+from groupwise.training.control import Control, Ending
 from groupwise.training.progress import print_note
-from groupwise.training.run import Control, Ending
 
 __all__ = ["resume", "train"]
 

@@ -4,7 +4,6 @@ from groupwise.cluster.ray import library
 from groupwise.config.recipe import Recipe
 from groupwise.data import Usage
 from groupwise.engines.served import Served
-from groupwise.engines.vllm_replicas import Vllm
 
 LOCAL = "--cluster.launch local"
 
@@ -31,9 +30,3 @@ def check_launch(recipe: Recipe) -> None:
     if ranks == 1 and not replicas:
         fix = f"use engines in other processes: --engine.kind Served; or {LOCAL}"
         raise Usage(f"{what}, but there is nothing to start: no replicas, and one rank", fix=fix)
-    if isinstance(engine, Vllm) and replicas:
-        fix = f"use --engine.kind Served, or {LOCAL}"
-        raise Usage(f"{what}, and the engine is Vllm, which has no port for other hosts", fix=fix)
-    if recipe.lora is not None and replicas:
-        evidence = "an engine on another host reads a model directory, which has no adapter yet"
-        raise Usage(f"{what}, and the recipe trains an adapter", evidence=evidence, fix=f"use {LOCAL}")

@@ -8,7 +8,7 @@ from groupwise.certificates.map import map_page
 from groupwise.certificates.page import certificate_page
 from groupwise.certificates.proofs import repository
 from groupwise.certificates.studies import run_studies
-from groupwise.config.problems import suggestion
+from groupwise.config.problems import method_suggestion
 from groupwise.config.registry import methods
 from groupwise.data import Usage, visible
 from groupwise.runs.disk import check_writable, storage_errors, write_file
@@ -24,7 +24,7 @@ def write_certificates(name: str, out: str, *, effect: bool = False) -> int:
     """
     known = methods()
     if name != ALL and name not in known:
-        raise Usage(f"no method is called {name!r}", fix=suggestion(name, known))
+        raise Usage(f"no method is called {name!r}", fix=method_suggestion(name, known))
     names, directory = list(known) if name == ALL else [name], Path(out)
     width = max(map(len, names)) + 2
     with storage_errors("the certificates", directory):

@@ -15,9 +15,11 @@ fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` expl
   warm_start.columns prompt answer
   warm_start.optimizer lr betas eps weight_decay clip warmup decay
   columns           prompt answer
-  method            base group_size curriculum strategy denoise trains filter refill unverifiable shaping advantage
-                    credit mask objective auxiliary minibatches shuffle epochs proximal routing models memory schedules
+  method            base group_size curriculum strategy denoise unmask trains filter refill unverifiable shaping
+                    advantage credit mask objective auxiliary minibatches shuffle epochs proximal routing models
+                    memory schedules
   method.denoise    noise steps shift first last
+  method.unmask     steps temperature spread floor speed
   method.objective  surrogate weights penalties aggregate
   method.routing    replay
   sampling          temperature max_tokens top_p top_k min_p stop
@@ -25,7 +27,7 @@ fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` expl
   optimizer         lr betas eps weight_decay clip warmup decay
   machine           device dtype threads microbatch_tokens recompute compile deadline verdict_deadline
   cluster           launch ranks lanes shard lag deadline
-  evaluate          every problems samples strategy best
+  evaluate          every problems samples strategy best steps
   save              every keep model_every
 
   groupwise train recipe.toml --method.objective.surrogate.high 0.35 --iterations 50

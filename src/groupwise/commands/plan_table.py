@@ -6,7 +6,7 @@ from groupwise.commands.table import aligned
 from groupwise.config.recipe import Recipe
 from groupwise.planning.fitting import cached_tokens_that_fit, largest_microbatch
 from groupwise.planning.machines import Machines
-from groupwise.planning.memory import FIXES, GIB, Memory
+from groupwise.planning.memory import GIB, Memory, advice
 from groupwise.planning.pipelines import pipeline_plan_line
 from groupwise.planning.plan import Plan
 from groupwise.planning.splits import Placement, Trial
@@ -74,8 +74,8 @@ def memory_table(planned: Plan) -> list[str]:
 
 def pipeline_plan_lines(recipe: Recipe, memory: Memory, machines: Machines) -> list[str]:
     """The memory of a run with a pipeline of diffusers, as lines of text."""
-    fix = FIXES[max(memory.parts, key=lambda name: memory.parts[name])]
     needed = f"{memory.peak / GIB:,.1f} GiB of {machines.memory_gib:g} GiB"
+    fits = memory.peak <= machines.memory
     return [
         f"{machines.name}, {machines.memory_gib:g} GiB; {recipe.machine.dtype}; one device samples and learns",
         pipeline_plan_line(recipe, memory),
@@ -83,7 +83,7 @@ def pipeline_plan_lines(recipe: Recipe, memory: Memory, machines: Machines) -> l
         "",
         *uses_table(dict(peaks_of("a device", memory))),
         "",
-        f"it fits: {needed}" if memory.peak <= machines.memory else f"it does not fit: {needed}; {fix}",
+        f"it fits: {needed}" if fits else f"it does not fit: {needed}; {advice(recipe, memory)}",
     ]
 
 

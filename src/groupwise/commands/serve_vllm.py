@@ -8,11 +8,10 @@ from pathlib import Path
 import torch
 
 from groupwise.data import Usage, WorkerLost
-from groupwise.engines import servable
 from groupwise.engines.replica import command
+from groupwise.engines.served import Target
 from groupwise.engines.vllm import VllmSettings
-from groupwise.engines.vllm_environment import check_environment
-from groupwise.engines.vllm_replicas import Vllm, check_model, vllm_program
+from groupwise.engines.vllm_replicas import Vllm, vllm_program
 from groupwise.models import find_model, read_model
 
 
@@ -21,12 +20,12 @@ def serve_vllm(model: str, path: str, *, python: str, dtype: str, seed: int, thr
     if not path:
         raise Usage("a vLLM engine listens on a socket of this machine only", fix="name --socket FILE")
     kind, directory = Vllm(python=python), find_model(model).absolute()
-    check_model(servable(read_model(directory, dtype=getattr(torch, dtype), seed=seed), None), sleeps=False)
-    check_environment(python)
+    loaded = read_model(directory, dtype=getattr(torch, dtype), seed=seed)
+    kind.check(loaded, None, Target.of(loaded))
     with tempfile.TemporaryDirectory() as packages:
         spec = VllmSettings(
             directory=packages, dtype=dtype, device="cpu", threads=threads, seed=seed, rows=kind.rows,
-            cache_tokens=kind.cache_tokens, compiled=False, adapter=False, keyed=kind.keyed, deadline=kind.deadline,
+            cache_tokens=kind.cache_tokens, compiled=False, adapter="", keyed=kind.keyed, deadline=kind.deadline,
             sleeps=False, socket=str(Path(path).absolute()),
         )  # fmt: skip
         program = vllm_program(spec, python)

@@ -9,7 +9,7 @@ from typing import Any
 from groupwise.config import registry as names
 from groupwise.config import text
 from groupwise.config.diff import diff
-from groupwise.config.problems import one_error, suggestion
+from groupwise.config.problems import method_suggestion, one_error
 from groupwise.config.recipe import Recipe
 from groupwise.data import Usage, looks_like_path, or_near
 from groupwise.methods import Method, Reference, reference_of
@@ -68,7 +68,7 @@ def read(what: str) -> Any:
     path = text.DEFAULT if what == "calculator" else Path(what)
     path = RunLayout(path).recipe if path.is_dir() else path
     if not path.is_file():
-        known = suggestion(what, names.methods())
+        known = method_suggestion(what, names.methods())
         fix = or_near(what, "name a recipe file or a run") if looks_like_path(what) else known
         raise Usage(f"{what!r} is neither a method nor a file", fix=fix)
     recipe, problems = text.read_with_problems(path)

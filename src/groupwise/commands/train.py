@@ -12,7 +12,7 @@ from groupwise.models.upload import check_upload, upload
 from groupwise.report.report import existing_run
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.phases import runs_in
-from groupwise.training.run import Ending
+from groupwise.training.control import Ending
 
 
 def train(

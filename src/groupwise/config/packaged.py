@@ -23,13 +23,18 @@ def find_recipe(name: str) -> Path:
     path = Path(name)
     if path.suffix == ".toml" or path.is_file():
         return path
-    home = next((home for home in HOMES if home.is_dir()), HOMES[0])
-    recipes = {"calculator": DEFAULT} | {file.stem: file for file in sorted(home.glob("*.toml"))}
+    recipes = packaged_recipes()
     if name not in recipes:
         near = get_close_matches(name, recipes, n=1)
         fix = f"did you mean {near[0]}?" if near else f"take {', '.join(recipes)}, or name a TOML file"
         raise Usage(f"no packaged recipe is called {name!r}", fix=fix)
     return recipes[name]
+
+
+def packaged_recipes() -> dict[str, Path]:
+    """The files of the packaged recipes, by name."""
+    home = next((home for home in HOMES if home.is_dir()), HOMES[0])
+    return {"calculator": DEFAULT} | {file.stem: file for file in sorted(home.glob("*.toml"))}
 
 
 def given_recipe(file: str | None, name: str | None) -> Path | None:
@@ -43,4 +48,6 @@ def given_recipe(file: str | None, name: str | None) -> Path | None:
         raise Usage(f"{file} is no recipe file", fix=f"an option begins with two dashes: --{path} {value}")
     if file and file in methods() and not Path(file).exists():
         raise Usage(f"{file} is a method, not a recipe", fix=f"train with it: groupwise train --method {file}")
+    if file and file in packaged_recipes() and not Path(file).exists():
+        raise Usage(f"{file} is a packaged recipe, not a file", fix=f"name it with an option: --recipe {file}")
     return find_recipe(name) if name else Path(file) if file else None

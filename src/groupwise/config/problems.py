@@ -35,6 +35,15 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     return f"did you mean {matches[0]}?" if matches else f"the names are {', '.join(names)}"
 
 
+def method_suggestion(name: str, names: Iterable[str]) -> str:
+    """A hint for a misspelled method: `did you mean X?`, or the three nearest names of the many."""
+    names = list(names)
+    if get_close_matches(name, names, n=1, cutoff=0.6):
+        return suggestion(name, names)
+    nearest = get_close_matches(name, names, n=3, cutoff=0.0)
+    return f"the nearest are {', '.join(nearest)}; all of them: groupwise methods"
+
+
 def unknown_keys(where: str, owner: str, key: str, item: object, known: Iterable[str]) -> list[Usage]:
     """The errors for an unknown field of the class `owner`: one, or one for each option of TRL or verl in a table.
 

@@ -7,7 +7,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from groupwise.config.problems import SWITCHES, UPGRADE, problem, suggestion, unknown_keys
+from groupwise.config.problems import SWITCHES, UPGRADE, method_suggestion, problem, suggestion, unknown_keys
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, part_named
 from groupwise.config.toml import CommandText
@@ -141,7 +141,7 @@ class Reading:
         if not (isinstance(name, str) and ":" in name):
             if name in methods():
                 return methods()[name]()
-            return self.problem(where, f"unknown method {name!r}; {suggestion(str(name), methods())}")
+            return self.problem(where, f"unknown method {name!r}; {method_suggestion(str(name), methods())}")
         function = self.user_part(name, where)
         if isinstance(function, UnloadedPart):
             file = name.partition(":")[0]

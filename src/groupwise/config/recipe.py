@@ -171,6 +171,8 @@ class Evaluate:
     """Held-out evaluation before the first iteration, every `every` iterations (0: not in between) and after the last.
 
     `strategy` answers each of `problems` held-out problems once greedily and `samples` times by `Recipe.sampling`.
+    Accuracy is also given for each value of the column `by` of the rows.
+    A flow model takes `steps` denoising steps; without it, those of `method.denoise`, as in training.
     The checkpoint with the highest `best` is kept beside the newest ones; the empty name is the greedy accuracy, or the
     greedy score of a run without outcomes.
     """
@@ -179,7 +181,9 @@ class Evaluate:
     problems: int = 256
     samples: int = 1
     strategy: Strategy = Independent()  # noqa: RUF009
+    by: str = ""
     best: Literal["", "eval/accuracy_greedy", "eval/score_greedy", "eval/accuracy", "eval/score"] = ""
+    steps: int | None = None
 
     def __post_init__(self) -> None:
         at_least(self, every=0, problems=1, samples=1)

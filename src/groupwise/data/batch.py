@@ -12,9 +12,11 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from groupwise.data.errors import Usage
+from groupwise.data.generation import Ids
 from groupwise.data.measures import Logp, Mark, Measure, VerdictPart
-from groupwise.data.sample import SAMPLED, Ids, Outcome, Rollout, Sample
+from groupwise.data.sample import SAMPLED, Rollout, Sample
 from groupwise.data.segments import Segments
+from groupwise.data.verdicts import Outcome
 
 __all__ = ["Batch", "key_of", "pack", "rollout_of"]
 
@@ -310,7 +312,9 @@ def rollout_of(
 
     A score of 1 is correct, NaN is unverifiable, any other score is wrong. `parts` are the parts of the verdicts.
     """
-    from groupwise.data.sample import Draw, Finish, Prompt, Verdict
+    from groupwise.data.generation import Finish
+    from groupwise.data.sample import Draw, Prompt
+    from groupwise.data.verdicts import Verdict
 
     def sample(i: int, score: float, n: int) -> Sample:
         outcome = Outcome.unverifiable if score != score else Outcome.correct if score == 1 else Outcome.wrong

@@ -138,7 +138,14 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric("score/mean", "mean score of the batch's verdicts"),
         Metric("score/max", "largest score of the batch's verdicts"),
         Metric("parts/<name>", "mean of a verdict part over the batch"),
-        Metric("eval/parts/<name>", "mean of a verdict part over correct held-out answers", former=("eval/<name>",)),
+        Metric("eval/accuracy/<column>=<value>", "accuracy on the held-out problems with this value (`evaluate.by`)"),
+        Metric("eval/score/<column>=<value>", "mean score on the held-out problems with this value (`evaluate.by`)"),
+        Metric("eval/parts/<name>", "mean of a verdict part over held-out answers, without unverifiable ones"),
+        Metric(
+            "eval/parts_of_correct/<name>",
+            "mean of a verdict part over correct held-out answers",
+            former=("eval/<name>",),
+        ),
     ),
     SIGNAL: (
         Metric(NO_SIGNAL, "share of groups with equal rewards", better="lower", bound=0.7),
@@ -300,7 +307,7 @@ def current_name(name: str) -> str:
     """The present name of a metric that an older version's file calls `name`.
 
     >>> current_name("rollout/kept"), current_name("eval/chain_true"), current_name("reward")
-    ('rollout/selected', 'eval/parts/chain_true', 'reward')
+    ('rollout/selected', 'eval/parts_of_correct/chain_true', 'reward')
     """
     if find_metric(name) is None:
         for metric in METRICS.values():

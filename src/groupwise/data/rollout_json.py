@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from groupwise.data.sample import Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict
+from groupwise.data.generation import Finish
+from groupwise.data.sample import Draw, Prompt, Rollout, Sample
+from groupwise.data.verdicts import Outcome, Verdict
 
 TUPLES = ("context", "stream", "tokens", "origin", "ends")
 BYTES = ("routes", "path")

@@ -1,106 +1,36 @@
-"""The data types before tensors: prompts, draws, samples, verdicts, rollouts and generation requests."""
+"""The data types before tensors: prompts, draws, samples and rollouts."""
 
-import hashlib
 import math
-from base64 import b64decode, b64encode
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from enum import IntEnum
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from groupwise.data.field_types import check_types
+from groupwise.data.generation import ContextKey, Finish, Ids, Likeliest, content_hash
+from groupwise.data.verdicts import Verdict
 
 __all__ = [
     "ENVIRONMENT",
     "SAMPLED",
     "TEMPLATE",
     "WRITTEN",
-    "ContextKey",
     "CountedText",
     "Draw",
-    "Finish",
-    "Generation",
-    "GenerationRequest",
-    "Ids",
-    "Likeliest",
-    "Outcome",
     "Prompt",
     "Rollout",
     "Sample",
-    "Sampling",
-    "Verdict",
 ]
 
 T = TypeVar("T")
-Ids = tuple[int, ...]
-
-Likeliest = tuple[tuple[int, float], ...]
-"""The most probable tokens at one position: (token id, log-prob at temperature 1), in descending order."""
-
-ContextKey = tuple[str, Ids]
-"""The identity of a context: a hash of its content besides tokens, such as images (may be empty), and its token ids."""
 
 SAMPLED = "sampled"
 """The name of the view that keeps the prompt a sample was generated from, if it is trained under another prompt."""
 
 ENVIRONMENT, TEMPLATE, WRITTEN = -1, -2, -3
 """Values of `origin` for tokens that no policy sampled. A value >= 0 is the version of the weights that sampled it."""
-
-
-class Outcome(IntEnum):
-    """The label of a verdict. `malformed` means that no answer was found to grade; it counts as wrong.
-
-    `scored` answers have a score and are neither correct nor wrong, unless a recipe sets a `threshold`.
-    """
-
-    wrong = 0
-    correct = 1
-    malformed = 2
-    unverifiable = 3
-    scored = 4
-
-
-class Finish(IntEnum):
-    """Why generation ended: an end token or stop string, the token budget, or an interruption (`cut`)."""
-
-    stop = 0
-    length = 1
-    cut = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A verifier's judgement of one sample.
-
-    `score` is any finite number; an outcome is never derived from it. `cause` is the reason why a sample is
-    unverifiable. `answer` is the text that the verifier read as the answer. Equal texts count as equal votes.
-    `steps` are numbers of the answer's steps, by name: pairs of a step's end in the text, in characters, and a number.
-    Each number becomes a mark at the step's last token (see `Mark`).
-
-    >>> Verdict(Outcome.correct).value
-    1.0
-    """
-
-    outcome: Outcome
-    score: float | None = None
-    parts: Mapping[str, float] = field(default_factory=dict)
-    feedback: str = ""
-    cause: str = ""
-    answer: str | None = None
-    steps: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_types(self)
-
-    @property
-    def value(self) -> float:
-        """The verdict as a number: its `score` if given, else 1 for correct and 0 for others; 0 if unverifiable."""
-        if self.outcome is Outcome.unverifiable:
-            return 0.0
-        return self.score if self.score is not None else float(self.outcome is Outcome.correct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +237,7 @@ class Sample:
 
         Numbers of steps that end in one token are added. ValueError for a step that ends outside the judged text.
 
+        >>> from groupwise.data import Outcome
         >>> sample = Sample(context=(5,), stream=(0,)).insert((6, 7, 8), WRITTEN).with_text("a=1 b", (1, 3, 5))
         >>> sample.with_verdict(Verdict(Outcome.wrong, steps={"line": [(3, 0.5)]})).marks
         {'line': (nan, 0.5, nan)}
@@ -381,140 +312,6 @@ class Rollout:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """Sampling parameters. Temperature 0 is greedy decoding. `stop` strings stay in the answer.
-
-    Truncation (`top_p`, `top_k`, `min_p`) is for evaluation only: in training it would bias every ratio.
-    """
-
-    temperature: float = 1.0
-    max_tokens: int = 1024
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    stop: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        cuts = 0 < self.top_p <= 1 and self.top_k >= 0 and 0 <= self.min_p < 1
-        if not (cuts and 0 <= self.temperature < float("inf")):
-            raise ValueError(f"{self}\nneeds temperature >= 0, 0 < top_p <= 1, top_k >= 0 and 0 <= min_p < 1")
-        if "" in self.stop:
-            raise ValueError("a stop string is empty: it would end every answer after one token\nremove it")
-        if self.max_tokens < 1:
-            raise ValueError(f"max_tokens is {self.max_tokens}\nset max_tokens >= 1: an answer has at least one token")
-
-    @property
-    def truncated(self) -> bool:
-        """Whether `top_p`, `top_k` or `min_p` removes tokens from the distribution."""
-        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationRequest:
-    """A request for up to `limit` next tokens of a sample, whose tokens so far are the last `at` ids of `context`.
-
-    The random number of the token at position t is keyed by (seed, purpose, draw, stream, t). Other requests in the
-    batch do not change it.
-    """
-
-    context: Ids
-    limit: int
-    draw: int
-    stream: Ids
-    at: int = 0
-    sampling: Sampling = Sampling()
-    purpose: int = 0
-    content: str = ""
-    """Hash of the prompt's content besides token ids, such as images."""
-    path: tuple[bytes, ...] = ()
-    """The sample's encoded actions so far (`Sample.path`), if the policy's actions are not tokens of text."""
-    top: int = 0
-    """The number of most probable tokens to return for each new position (`Generation.likeliest`)."""
-    stride: int = 1
-    """For a flow policy without noise: the number of denoising steps that one token spans."""
-
-    @property
-    def context_key(self) -> ContextKey:
-        """The identity of the request's context. Contexts with equal ids but different actions are different."""
-        return content_hash(self.content, self.path), self.context
-
-    def to_json(self) -> dict[str, Any]:
-        """The request as a JSON object, for an engine in another process.
-
-        >>> request = GenerationRequest(context=(5, 6), limit=8, draw=3, stream=(0,), sampling=Sampling(stop=("#",)))
-        >>> GenerationRequest.from_json(request.to_json()) == request
-        True
-        """
-        return {**asdict(self), "path": _base64(self.path)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "GenerationRequest":
-        """The request that `to_json` gave, also after `json.dumps` and `json.loads`."""
-        sampling = Sampling(**{**data["sampling"], "stop": tuple(data["sampling"]["stop"])})
-        tuples = {"context": tuple(data["context"]), "stream": tuple(data["stream"]), "path": _decoded(data["path"])}
-        return cls(**{**data, **tuples, "sampling": sampling})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
-    """The engine's answer to a `GenerationRequest`. An interrupted generation has `Finish.cut`.
-
-    `logp` is under the sampling distribution. `routes` are the experts of a mixture, if the engine records them: for
-    each token of the request's context and each new token except the last, which was not forwarded. `path` has the
-    action of each new token, if actions are no words (see `Sample.path`). `likeliest` has the likeliest tokens at the
-    place of each new token, if the request has `top`.
-    """
-
-    tokens: Ids
-    logp: tuple[float, ...]
-    versions: Ids
-    finish: Finish
-    routes: tuple[bytes, ...] = ()
-    path: tuple[bytes, ...] = ()
-    likeliest: tuple[Likeliest, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The generation as JSON: `finish` by its name; `routes` (experts) and `path` (encoded actions) in base64.
-
-        >>> generation = Generation(tokens=(7,), logp=(-0.5,), versions=(2,), finish=Finish.stop)
-        >>> Generation.from_json(generation.to_json()) == generation
-        True
-        """
-        return {
-            **asdict(self), "finish": self.finish.name, "routes": _base64(self.routes), "path": _base64(self.path),
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Generation":
-        """The generation that `to_json` gave, also after `json.dumps` and `json.loads`."""
-        tuples = {name: tuple(data[name]) for name in ("tokens", "logp", "versions")}
-        encoded = {name: _decoded(data[name]) for name in ("routes", "path")}
-        places = tuple(tuple((token, logp) for token, logp in place) for place in data["likeliest"])
-        return cls(**{**data, **tuples, **encoded, "finish": Finish[data["finish"]], "likeliest": places})
-
-
-def content_hash(content: str, path: Sequence[bytes]) -> str:
-    """Hash of all that a context contains besides token ids: content such as images (`content`), and encoded actions.
-
-    >>> content_hash("image", ()), content_hash("", (b"ab", b"c")) == content_hash("", (b"a", b"bc"))
-    ('image', False)
-    """
-    if not any(path):
-        return content
-    actions = "".join(hashlib.sha256(action).hexdigest() for action in path)
-    return hashlib.sha256(f"{content} {actions}".encode()).hexdigest()
-
-
 def _joined(earlier: tuple[T, ...], new: tuple[T, ...], tokens: int, empty: T) -> tuple[T, ...]:
     """The entries of earlier and new tokens; each earlier token without one gets an empty entry."""
     return (*earlier, *(empty,) * (tokens - len(earlier)), *new) if new else earlier
-
-
-def _base64(rows: Sequence[bytes]) -> list[str]:
-    return [b64encode(row).decode() for row in rows]
-
-
-def _decoded(rows: Sequence[str]) -> tuple[bytes, ...]:
-    return tuple(map(b64decode, rows))

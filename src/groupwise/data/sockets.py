@@ -8,19 +8,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from groupwise.data.batch import Batch
+from groupwise.data.generation import ContextKey, Generation, GenerationRequest, Ids, Sampling
 from groupwise.data.measures import Measure
-from groupwise.data.sample import (
-    ContextKey,
-    Draw,
-    Generation,
-    GenerationRequest,
-    Ids,
-    Prompt,
-    Rollout,
-    Sample,
-    Sampling,
-    Verdict,
-)
+from groupwise.data.sample import Draw, Prompt, Rollout, Sample
+from groupwise.data.verdicts import Verdict
 
 __all__ = [
     "Advantage",

@@ -1,9 +1,58 @@
-"""Converts return values of grade functions to verdicts, and scores to outcomes by a threshold."""
+"""Verdicts: the judgements of verifiers, what grade functions return as verdicts, and scores as outcomes."""
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from math import inf, isfinite
 
-from groupwise.data.sample import Outcome, Verdict
+from groupwise.data.field_types import check_types
+
+__all__ = ["Outcome", "Verdict"]
+
+
+class Outcome(IntEnum):
+    """The label of a verdict. `malformed` means that no answer was found to grade; it counts as wrong.
+
+    `scored` answers have a score and are neither correct nor wrong, unless a recipe sets a `threshold`.
+    """
+
+    wrong = 0
+    correct = 1
+    malformed = 2
+    unverifiable = 3
+    scored = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A verifier's judgement of one sample.
+
+    `score` is any finite number; an outcome is never derived from it. `cause` is the reason why a sample is
+    unverifiable. `answer` is the text that the verifier read as the answer. Equal texts count as equal votes.
+    `steps` are numbers of the answer's steps, by name: pairs of a step's end in the text, in characters, and a number.
+    Each number becomes a mark at the step's last token (see `Mark`).
+
+    >>> Verdict(Outcome.correct).value
+    1.0
+    """
+
+    outcome: Outcome
+    score: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    feedback: str = ""
+    cause: str = ""
+    answer: str | None = None
+    steps: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_types(self)
+
+    @property
+    def value(self) -> float:
+        """The verdict as a number: its `score` if given, else 1 for correct and 0 for others; 0 if unverifiable."""
+        if self.outcome is Outcome.unverifiable:
+            return 0.0
+        return self.score if self.score is not None else float(self.outcome is Outcome.correct)
 
 
 def as_verdict(grade: object) -> Verdict:

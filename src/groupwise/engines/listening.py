@@ -21,8 +21,11 @@ GOODBYE = 5.0
 """Seconds in which a client must agree to the end of its connection."""
 PAUSE = 1.0
 """Seconds before the next connection is accepted, when this process cannot open more."""
-KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-"""A client whose host is gone is noticed after two minutes of silence: its requests end, and another may load."""
+KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
+"""A client whose host is gone is noticed after two minutes of silence: its requests end, and another may load.
+
+The last one, in milliseconds, is for data that is under way: until it is acknowledged, there are no probes.
+"""
 
 
 async def listen_tls(server: EngineServer, listener: socket.socket, key: HostKey, secret: bytes) -> None:

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from groupwise.data import EngineLost
 from groupwise.engines.remote import Remote
@@ -24,8 +24,9 @@ from groupwise.engines.upload import Uploads
 from groupwise.engines.weights_file import Exchange
 from groupwise.sandbox.processes import end_with_parent, last_lines
 
-ADAPTER = "adapter"
-"""The directory of the adapter in that of the settings, and the name of its base: the file has no weights of that."""
+if TYPE_CHECKING:
+    from groupwise.models import Decoder
+
 START = 120.0
 """Seconds that a child may take to start. Most of it is the import of torch."""
 
@@ -34,7 +35,8 @@ START = 120.0
 class ReplicaSettings:
     """What a child needs to build its engine.
 
-    `directory` has the configuration and tokenizer of a model, and if it has an `adapter`, that too in a directory.
+    `directory` has the configuration and tokenizer of a model. `adapter` has the settings of its adapter as JSON; it is
+    empty without one.
     """
 
     directory: str
@@ -45,7 +47,7 @@ class ReplicaSettings:
     rows: int
     cache_tokens: int
     compiled: bool
-    adapter: bool
+    adapter: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,8 @@ class Program:
     """The time it may take until its engine answers."""
     identity: Identity | None = None
     """The engine that the run needs. One on this host is it; one on another host may have read another model."""
+    elsewhere: Sequence[str] = ("groupwise.engines.replica_tls",)
+    """The module that starts it on another host, and the first arguments of that. Settings and a host follow."""
 
 
 def command(program: Program) -> list[str]:
@@ -145,20 +149,23 @@ def native_server(spec: ReplicaSettings, *, same_host: bool = True) -> EngineSer
     from groupwise.engines.sleeping import SleepingEngine
     from groupwise.models import Decoder, read_shape, read_tokenizer
     from groupwise.models.decoder import Shape
-    from groupwise.models.lora import read_adapter
+    from groupwise.models.lora import attach_settings
 
     torch.set_num_threads(spec.threads)
     shape, tokenizer = read_shape(spec.directory), read_tokenizer(spec.directory)
     assert isinstance(shape, Shape), "the parent starts replicas of our decoder only"
     decoder = Decoder(shape).to(getattr(torch, spec.dtype)).to_empty(device=spec.device)
     decoder.compiled = spec.compiled
-    if spec.adapter:
-        read_adapter(decoder, Path(spec.directory) / ADAPTER, base_sha256=ADAPTER)
+    attach_settings(decoder, spec.adapter)
     engine = SleepingEngine(decoder, tokenizer, seed=spec.seed, rows=spec.rows, cache_tokens=spec.cache_tokens)
     engine.version = -1  # until the first load
-    largest = sum(x.numel() * x.element_size() for x in decoder.state_dict().values())
-    uploads = None if same_host else Uploads(Exchange(Path(tempfile.gettempdir())), largest)
+    uploads = None if same_host else Uploads(Exchange(Path(tempfile.gettempdir())), state_bytes(decoder))
     return EngineServer(engine, Identity.of(decoder, tokenizer, seed=spec.seed), shape.vocabulary, uploads)
+
+
+def state_bytes(decoder: "Decoder") -> int:
+    """The bytes of a model's weights."""
+    return sum(x.numel() * x.element_size() for x in decoder.state_dict().values())
 
 
 async def serve(server: EngineServer, connection: socket.socket) -> None:

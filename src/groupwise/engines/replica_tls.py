@@ -18,10 +18,10 @@ from typing import Any
 from groupwise.engines.listening import listen_tls
 from groupwise.engines.replica import ReplicaSettings, native_server
 from groupwise.engines.secret import read_secret
+from groupwise.engines.server import EngineServer
 from groupwise.engines.tls import HostKey, TlsAddress, listener_on, place, reachable
 from groupwise.models import find_model
 
-MODULE = "groupwise.engines.replica_tls"
 SERVED = "served at "
 
 
@@ -41,9 +41,14 @@ def main(settings: dict[str, Any], host: str) -> None:
     spec = ReplicaSettings(**settings)
     directory = str(find_model(spec.directory, weights=False))
     server = native_server(replace(spec, directory=directory), same_host=False)
+    asyncio.run(serve_hosts(server, host))
+
+
+async def serve_hosts(server: EngineServer, host: str) -> None:
+    """Serve trainers that know the secret, on a free port of `host`, until cancelled. It prints the address."""
     key, listener = HostKey.new(), listener_on(place(host, 0))
     print(f"{SERVED}{reachable(listener, key)}", flush=True)
-    asyncio.run(listen_tls(server, listener, key, read_secret("")))
+    await listen_tls(server, listener, key, read_secret(""))
 
 
 if __name__ == "__main__":

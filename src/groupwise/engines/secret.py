@@ -7,6 +7,7 @@ one server or one connection is worth nothing on another one.
 
 import hmac
 import os
+import re
 import secrets
 import stat
 from asyncio import StreamReader, StreamWriter
@@ -22,6 +23,8 @@ VARIABLE = "GROUPWISE_SECRET"
 LEAST = 32
 """The characters of the shortest secret: proofs of a shorter one could be guessed."""
 MAKE = "python -c 'import secrets; print(secrets.token_hex(32))' > secret && chmod 600 secret"
+HEXADECIMAL = re.compile("[0-9a-f]{64}")
+"""A challenge or a proof."""
 LARGEST = 1 << 16
 """The most bytes that are read from a file with a secret or a key."""
 
@@ -97,7 +100,7 @@ def _proof(secret: bytes, side: str, fingerprint: str, server: str, client: str)
 
 def _texts(message: dict[str, object], *names: str) -> list[str]:
     """The texts of these fields, of 64 hexadecimal digits each. WireError for anything else."""
-    texts = [text for name in names if isinstance(text := message.get(name), str) and len(text) == 64]
+    texts = [text for name in names if isinstance(text := message.get(name), str) and HEXADECIMAL.fullmatch(text)]
     if len(texts) != len(names):
         raise WireError(f"a message has no {' and '.join(names)}")
     return texts

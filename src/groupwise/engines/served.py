@@ -9,18 +9,20 @@ from time import monotonic
 from typing import Literal
 
 import torch
+from torch import nn
 
 from groupwise.data import EngineLost, gap_bound
 from groupwise.engines.fleet import Fleet
 from groupwise.engines.probe import Probe
 from groupwise.engines.remote import Remote
-from groupwise.engines.replica import ADAPTER, Program, ReplicaSettings, start_replica
+from groupwise.engines.replica import Program, ReplicaSettings, start_replica
 from groupwise.engines.secret import read_secret
 from groupwise.engines.server import Identity, servable
 from groupwise.engines.shared_device import SharedDeviceFleet
 from groupwise.engines.tls import TlsAddress
 from groupwise.engines.weights_file import Exchange
-from groupwise.models import Experts, Model, Tokenizer, has_adapter, write_adapter, write_fresh
+from groupwise.models import Experts, Model, Tokenizer, has_adapter, write_fresh
+from groupwise.models.lora import adapter_text
 from groupwise.rollout import Native
 
 SOCKET = "EngineKind"
@@ -30,6 +32,26 @@ Launch = Callable[[Program, int, float], Awaitable[Remote]]
 """Starts the program of the replica of this number, and connects to its engine, with a deadline in seconds."""
 PAUSE = 0.5
 """Seconds between two attempts to connect to an engine that was there before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What engines have to run, beside the shape of the model: its dtype, its device, and whether it has an adapter.
+
+    `placed`: a launcher gives each engine another device than the learner's, on a host with the engine's environment.
+    """
+
+    dtype: str
+    device: str
+    adapter: bool
+    placed: bool = False
+
+    @classmethod
+    def of(cls, model: Model, *, placed: bool = False) -> "Target":
+        """That of a model with weights."""
+        weight = next(model.parameters())
+        dtype = str(weight.dtype).removeprefix("torch.")
+        return cls(dtype=dtype, device=str(weight.device), adapter=has_adapter(model), placed=placed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,26 +90,24 @@ class Served(Native):
             raise ValueError(f"deadline is {self.deadline}\ntake a number of seconds above 0")
 
     def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> Fleet:
-        """The fleet, with replicas on this machine. `Usage` for a model that it cannot run."""
+        """The fleet, with replicas on this machine. Raises the error of `check`."""
+        self.check(model, experts, Target.of(model))
         return self.fleet(model, tokenizer, seed=seed, experts=experts, launch=start_replica)
 
     def fleet(
         self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None, launch: Launch
     ) -> Fleet:  # fmt: skip
-        """The fleet; at the first load, `launch` starts its replicas. `Usage` for a model that it cannot run."""
-        decoder = servable(model, experts)
+        """The fleet of a model that `check` accepts; at the first load, `launch` starts its replicas."""
+        decoder, secret = servable(model, experts), self.secret()
         addresses = [TlsAddress.parse(text) or Path(text) for text in self.addresses]
-        secret = read_secret(self.secret_file) if any(isinstance(a, TlsAddress) for a in addresses) else b""
-        exchange = Exchange(Path(self.exchange or tempfile.gettempdir()))
+        exchange = self.new_exchange()
         write_fresh(decoder.shape, exchange.path, tokenizer=tokenizer)
-        if adapter := has_adapter(decoder):
-            write_adapter(decoder, exchange.path / ADAPTER, base=ADAPTER, base_sha256=ADAPTER)
         weight = next(decoder.parameters())
         dtype = str(weight.dtype).removeprefix("torch.")
         settings = ReplicaSettings(
             directory=str(exchange.path), dtype=dtype, device=str(weight.device), threads=torch.get_num_threads(),
             seed=seed, rows=self.rows, cache_tokens=self.cache_tokens, compiled=decoder.compiled,
-            adapter=adapter,
+            adapter=adapter_text(decoder),
         )  # fmt: skip
         identity = Identity.of(decoder, tokenizer, seed=seed)
         program = replace(self.program(settings), identity=identity)
@@ -106,6 +126,24 @@ class Served(Native):
             start, self.replicas + len(self.addresses), exchange=exchange,
             probe=Probe(decoder, tokenizer, gap_bound(self.max_gap, dtype)), rows=self.rows, restarts=self.restarts,
         )  # fmt: skip
+
+    def check(self, model: nn.Module, experts: Experts | None, target: Target) -> None:
+        """`Usage` for a model that the engines cannot run, or a missing secret. The model needs no weights.
+
+        `Storage` if the directory for the weights cannot be made.
+        """
+        servable(model, experts)
+        self.secret()
+        self.new_exchange().close()
+
+    def new_exchange(self) -> Exchange:
+        """A new directory for the weights of one run. `Storage` if it cannot be made."""
+        return Exchange(Path(self.exchange or tempfile.gettempdir()))
+
+    def secret(self) -> bytes:
+        """The secret of the engines on other hosts; empty if there are none. `Usage` if it cannot be read."""
+        remote = any(TlsAddress.parse(text) for text in self.addresses)
+        return read_secret(self.secret_file) if remote else b""
 
     def program(self, settings: ReplicaSettings) -> Program:
         """The program of each replica."""

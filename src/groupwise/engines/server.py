@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from torch import nn
+
 from groupwise.data import Engine, SharesDevice, Usage
 from groupwise.engines.upload import Upload, Uploads
 from groupwise.engines.weights_file import read_weights
@@ -33,7 +35,7 @@ from groupwise.engines.wire import (
     token_ids,
     whole,
 )
-from groupwise.models import Decoder, Experts, Model, Tokenizer
+from groupwise.models import Decoder, Experts, Tokenizer
 from groupwise.models.lora import adapter_text
 
 __all__ = ["EngineServer", "Identity", "servable"]
@@ -314,7 +316,7 @@ def _is_dead(path: Path) -> bool:
         return probe.connect_ex(str(path)) == errno.ECONNREFUSED
 
 
-def servable(model: Model, experts: Experts | None) -> Decoder:
+def servable(model: nn.Module, experts: Experts | None) -> Decoder:
     """The model, if an engine in another process can build it again. `Usage` with the reason if not."""
     reason = ""
     if not isinstance(model, Decoder):

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -21,10 +22,12 @@ import torch
 from torch import Tensor
 
 from groupwise.data import ContextKey, EngineLost, Generation, GenerationRequest, Ids, Usage
-from groupwise.engines.replica import ReplicaSettings, end_with_parent, serve
+from groupwise.engines.replica import ReplicaSettings, end_with_parent, serve, state_bytes
+from groupwise.engines.replica_tls import serve_hosts
 from groupwise.engines.server import EngineServer, Identity
+from groupwise.engines.upload import Uploads
 from groupwise.engines.vllm_requests import BLOCK, Key, cache_bytes, generation, sampling_arguments
-from groupwise.engines.weights_file import read_weights, write_weights
+from groupwise.engines.weights_file import Exchange, read_weights, write_weights
 from groupwise.models import Decoder, Shape, Tokenizer, choose, read_shape, read_tokenizer, truncated, uniform
 from groupwise.rollout.rows import completes_stop
 
@@ -36,14 +39,18 @@ PACK = 8192
 class VllmSettings(ReplicaSettings):
     """What the process needs to build its engine. With a `socket`, it listens there, and has the directory's weights.
 
-    vLLM computes in another process, which is lost if it does not answer within `deadline` seconds. With `sleeps`, it
-    can free its memory.
+    With a `host`, it listens there for trainers on other hosts, and keeps their weights in the directory `exchange`,
+    which the open file `lock` holds. vLLM computes in another process, which is lost if it does not answer within
+    `deadline` seconds. With `sleeps`, it can free its memory.
     """
 
     keyed: bool
     deadline: float
     sleeps: bool
     socket: str = ""
+    host: str = ""
+    exchange: str = ""
+    lock: int = -1
 
 
 class VllmEngine:
@@ -283,18 +290,26 @@ async def run(spec: VllmSettings) -> None:
     with torch.device("meta"):
         decoder = Decoder(shape).to(getattr(torch, spec.dtype))
     engine = await VllmEngine.start(spec, shape, tokenizer)
-    server = EngineServer(engine, Identity.of(decoder, tokenizer, seed=spec.seed), shape.vocabulary)
-    if spec.socket:
+    exchange = Exchange.handed(Path(spec.exchange), spec.lock) if spec.host else None
+    uploads = Uploads(exchange, state_bytes(decoder)) if exchange else None
+    server = EngineServer(engine, Identity.of(decoder, tokenizer, seed=spec.seed), shape.vocabulary, uploads)
+    if spec.host:
+        serving = serve_hosts(server, spec.host)
+    elif spec.socket:
         serving = server.listen(Path(spec.socket), lambda: print(f"served at {spec.socket}", flush=True))
     else:
         serving = serve(server, socket.socket(fileno=os.dup(0)))
-    tasks = [asyncio.create_task(serving), asyncio.create_task(engine.watch())]
+    terminated = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
+    tasks = [asyncio.create_task(call) for call in (serving, engine.watch(), terminated.wait())]
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     code = 0
     for task in done:
         if error := task.exception():
             print(error, file=sys.stderr)
             code = getattr(error, "code", 1)
+    if exchange:
+        exchange.close()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # vLLM's process ends with this one, and its orderly end takes seconds

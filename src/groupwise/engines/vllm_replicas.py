@@ -1,16 +1,18 @@
-"""Settings of a fleet of vLLM engines, each in a separate process on this machine."""
+"""Settings of a fleet of vLLM engines, each in a separate process, in the environment of vLLM."""
 
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from torch import nn
+
 from groupwise.data import Usage
-from groupwise.engines.fleet import Fleet
 from groupwise.engines.replica import Program, ReplicaSettings
-from groupwise.engines.served import Served
+from groupwise.engines.served import Served, Target
 from groupwise.engines.server import servable
 from groupwise.engines.vllm import VllmSettings
 from groupwise.engines.vllm_environment import DEFAULT_PYTHON, check_environment, child_environment
-from groupwise.models import Decoder, Experts, Model, Tokenizer, has_adapter
+from groupwise.models import Experts, Shape
 
 SOCKET = "EngineKind"
 __all__ = ["Vllm"]
@@ -24,7 +26,7 @@ START = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vllm(Served):
-    """Runs `replicas` vLLM engines on this machine, in the environment of the interpreter `python`.
+    """Runs `replicas` vLLM engines in the environment of the interpreter `python`, on the host of each engine.
 
     Tokens are those of `Native`, up to rounding: its code and random numbers choose them. If `keyed` is false, vLLM's
     sampler chooses them, and only the distribution is that of `Native`. The other settings are those of `Served`.
@@ -35,16 +37,15 @@ class Vllm(Served):
     python: str = DEFAULT_PYTHON
     keyed: bool = True
 
-    def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> Fleet:
-        """The fleet; its processes start at the first load. `Usage` for a model that vLLM cannot run here.
+    def check(self, model: nn.Module, experts: Experts | None, target: Target) -> None:
+        """`Usage` for a model that vLLM cannot run, or a missing secret; `MissingRequirement` without the environment.
 
-        `MissingRequirement` without the environment.
+        The environment of a placed engine is on another host, and is checked there.
         """
-        decoder = servable(model, experts)
-        check_model(decoder, sleeps=self.place == "same")
-        if self.replicas:
-            check_environment(self.python, gpu=next(decoder.parameters()).is_cuda)
-        return Served.build(self, model, tokenizer, seed=seed, experts=experts)
+        Served.check(self, model, experts, target)
+        check_model(servable(model, experts).shape, target, sleeps=self.place == "same")
+        if self.replicas and not target.placed:
+            check_environment(self.python, gpu=target.device.startswith("cuda"))
 
     def program(self, settings: ReplicaSettings) -> Program:
         """The program of each replica, in the environment of vLLM."""
@@ -58,25 +59,26 @@ def vllm_program(spec: VllmSettings, python: str) -> Program:
     environment = child_environment(Path(spec.directory), spec.threads)
     if spec.device != "cpu":
         environment["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # `WorkerExtension.use_keys` replaces the first runner's sampler
+    interpreter = os.path.abspath(python) if os.path.dirname(python) else python
     return Program(
-        settings=spec, module="groupwise.engines.vllm", python=python, environment=environment, seconds=START
-    )
+        settings=spec, module="groupwise.engines.vllm", python=python, environment=environment, seconds=START,
+        elsewhere=("groupwise.engines.vllm_tls", interpreter),
+    )  # fmt: skip
 
 
-def check_model(decoder: Decoder, *, sleeps: bool) -> None:
-    """`Usage` with the reason if vLLM cannot run this model here. It `sleeps` on GPUs only."""
-    weight, shape = next(decoder.parameters()), decoder.shape
-    dtype, reason = str(weight.dtype).removeprefix("torch."), ""
+def check_model(shape: Shape, target: Target, *, sleeps: bool) -> None:
+    """`Usage` with the reason if vLLM cannot run a model of this shape. It `sleeps` on GPUs only."""
+    dtype, reason = target.dtype, ""
     fix = "use the engine Native: --engine.kind Native"
-    on_cpu = weight.device.type == "cpu"
+    on_cpu = target.device.partition(":")[0] == "cpu"
     if sleeps and on_cpu:
         reason = "engine.place is same, the model is on the CPU, and vLLM frees its memory on GPUs only (sleep mode)"
         fix = "use --engine.kind Served, which frees its memory on CPUs, too, or --engine.place apart"
-    elif not (sleeps or on_cpu):
-        reason = f"the model is on {weight.device}; vLLM was tested on CPUs only"
+    elif not (sleeps or on_cpu or target.placed):
+        reason = f"the model is on {target.device}; vLLM was tested on CPUs only"
     elif on_cpu and shape.head_dim not in HEAD_DIMS:
         reason = f"its head_dim is {shape.head_dim}; vLLM has {', '.join(map(str, HEAD_DIMS))}"
-    elif has_adapter(decoder):
+    elif target.adapter:
         reason = "it has an adapter (LoRA); only whole weights were tested"
     elif dtype not in DTYPES:
         reason = f"its dtype is {dtype}; vLLM has {' and '.join(DTYPES)}"

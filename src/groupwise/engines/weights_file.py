@@ -79,8 +79,25 @@ class Exchange:
     def __init__(self, parent: Path) -> None:
         with storage_errors("the weights for the engines", parent):
             remove_abandoned(parent)
-            self.path, lock = _locked_directory(parent)
-        self._end = weakref.finalize(self, _remove, self.path, lock)
+            self._hold(*_locked_directory(parent))
+
+    def _hold(self, path: Path, lock: int) -> None:
+        self.path, self._lock = path, lock
+        self._end = weakref.finalize(self, _remove, path, lock)
+
+    def hand_on(self) -> tuple[Path, int]:
+        """Keep the directory for the program that replaces this one: its path and lock, for `handed` there."""
+        os.set_inheritable(self._lock, True)
+        self._end.detach()
+        return self.path, self._lock
+
+    @classmethod
+    def handed(cls, path: Path, lock: int) -> "Exchange":
+        """The directory that the program before this one has handed on."""
+        os.set_inheritable(lock, False)
+        exchange = cls.__new__(cls)
+        exchange._hold(path, lock)
+        return exchange
 
     def close(self) -> None:
         """Remove the directory with its files."""

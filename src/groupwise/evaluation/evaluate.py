@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -28,6 +28,8 @@ NO_VERDICT = "no answer could be judged"
 NO_VOTE = "the verifier does not return the answer that it read"
 KS = (2, 4, 8, 16, 32, 64)
 """The values of k for pass@k and maj@k; those above the number of answers per problem are left out."""
+GRADED = tuple(outcome for outcome in Outcome if outcome is not Outcome.unverifiable)
+"""The outcomes of answers that could be judged."""
 MOST_VOTES = 1000
 """The most answers per problem for which maj@k is computed: C(1000, 500) still fits a float."""
 
@@ -256,7 +258,8 @@ def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, f
         UNVERIFIABLE_HELD_OUT: count["unverifiable"] / max(1, len(lengths)),
         "eval/truncated": count["truncated"] / max(1, len(lengths)),
         "eval/mean_length": sum(lengths) / max(1, len(lengths)),
-        **{f"eval/parts/{name}": share for name, share in mean_parts(sampled).items()},
+        **{f"eval/parts/{name}": x for name, x in mean_parts(sampled, GRADED).items()},
+        **{f"eval/parts_of_correct/{name}": x for name, x in mean_parts(sampled, (Outcome.correct,)).items()},
         **{f"eval/{name}": share for name, share in describe_conversations(sampled).items()},
     }
 
@@ -268,9 +271,12 @@ def mean_passes(rollouts: Sequence[Rollout]) -> dict[int, float]:
     return {k: mean([t.pass_at(k) for t in tallies]) for k in KS if k <= most}
 
 
-def mean_parts(rollouts: Sequence[Rollout]) -> Mapping[str, float]:
-    """The mean of each verdict part, such as a format score, over the answers that are correct or scored."""
+def mean_parts(rollouts: Sequence[Rollout], outcomes: Collection[Outcome]) -> Mapping[str, float]:
+    """The mean of each verdict part, such as a format score, over the answers with one of these outcomes.
+
+    A verdict without the part counts as 0. Empty if there is no such answer.
+    """
     verdicts = [s.verdict for f in rollouts for s in answer_samples(f) if s.verdict]
-    verdicts = [v for v in verdicts if v.outcome in (Outcome.correct, Outcome.scored)]
+    verdicts = [v for v in verdicts if v.outcome in outcomes]
     names = sorted({name for v in verdicts for name in v.parts})
-    return {name: sum(v.parts.get(name, 0.0) for v in verdicts) / len(verdicts) for name in names}
+    return {name: mean([v.parts.get(name, 0.0) for v in verdicts]) for name in names}

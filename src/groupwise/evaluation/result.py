@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.data import BadData, Rollout, Storage, visible
+from groupwise.evaluation.by_column import figures_by
 from groupwise.evaluation.conversations import describe_conversations
 from groupwise.evaluation.evaluate import (
     KS,
@@ -42,11 +43,11 @@ MAY_DIFFER = ("model", "task.name", "n", "seed", "seed_rule", "engine", "interva
 number of answers, the random numbers and the engine affect the precision of a number, not its meaning."""
 
 
-def number(rollouts: Sequence[Rollout], protocol: Mapping[str, Any]) -> dict[str, Any]:
+def number(rollouts: Sequence[Rollout], protocol: Mapping[str, Any], *, by: str = "") -> dict[str, Any]:
     """One task's result as JSON: figures such as pass@k, counts per problem, and the settings (protocol).
 
     Verdicts with outcomes have the share of right answers; verdicts with scores have the mean score. Without a judged
-    answer there is no figure.
+    answer there is no figure. `by` is a column of the rows: each of its values has a figure, too.
     """
     tallies, n = [tally(f) for f in rollouts], protocol["n"]
     judged = has_verdicts(rollouts) and has_outcomes(rollouts)
@@ -56,6 +57,7 @@ def number(rollouts: Sequence[Rollout], protocol: Mapping[str, Any]) -> dict[str
     return {
         "protocol": dict(protocol),
         "figures": {name: [x.value, x.low, x.high] for name, x in values.items()},
+        "by": {name: [x.value, x.low, x.high, count] for name, (count, x) in figures_by(rollouts, by).items()},
         "counts": counts(rollouts),
         "causes": causes(rollouts),
         "lengths": lengths(rollouts),
@@ -98,6 +100,10 @@ def number_lines(number: Mapping[str, Any]) -> list[str]:
     lines = [task_label(protocol)]
     for name, (value, low, high) in number["figures"].items():
         lines.append(f"{name:<10} {value:.3f}  ({low:.3f} .. {high:.3f}, 95 % over {len(problems)} problems)")
+    for name, (value, low, high, count) in number.get("by", {}).items():
+        lines.append(
+            f"{visible(name):<10} {value:.3f}  ({low:.3f} .. {high:.3f}, 95 % over {count} problem{'s' * (count > 1)})"
+        )
     if (average := f"avg@{protocol['n']}") not in number["figures"]:
         lines.append(f"{average:<10} -      {NO_OUTCOMES if is_judged(number) else NO_VERDICT}")
     elif protocol["n"] > 1 and not all(t.has_votes for t in problems):

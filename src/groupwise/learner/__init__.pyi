@@ -19,6 +19,7 @@ from groupwise.learner.shards import Shards as Shards
 from groupwise.learner.side_models import EMA as EMA
 from groupwise.learner.side_models import Given as Given
 from groupwise.learner.side_models import InitialPolicy as InitialPolicy
+from groupwise.learner.side_models import SamplingPolicy as SamplingPolicy
 from groupwise.learner.side_models import SideModel as SideModel
 from groupwise.learner.token_gradients import token_gradients as token_gradients
 from groupwise.learner.update import NO_TOKEN as NO_TOKEN

@@ -80,6 +80,6 @@ class LaneSums:
 
 def _added(sums: list[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
     """The sums after the gradients were added to them in place."""
-    for total, gradient in zip(sums, gradients):
+    for total, gradient in zip(sums, gradients, strict=True):
         total.add_(gradient)
     return sums

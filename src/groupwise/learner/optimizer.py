@@ -86,7 +86,7 @@ class Optimizer:
         A float32 sum of squares over a large model loses digits. Rows are on one rank, so the order of the sum does not
         depend on the number of ranks.
         """
-        present = [(m.grad, x) for m, x in zip(self.masters, self._parameters) if m.grad is not None]
+        present = [(m.grad, x) for m, x in zip(self.masters, self._parameters, strict=True) if m.grad is not None]
         if not present:
             return 0.0
         rows = self.ranks.whole([row_norms(g) for g, _ in present], [len(x) if x.ndim else 1 for _, x in present])
@@ -94,7 +94,7 @@ class Optimizer:
 
     def gather(self) -> None:
         """Add a microbatch's gradients to the accumulated ones, in the precision of the master weights."""
-        for parameter, weight in zip(self._parameters, self.weights):
+        for parameter, weight in zip(self._parameters, self.weights, strict=True):
             if parameter is not weight and parameter.grad is not None:
                 weight.grad, parameter.grad = self.ranks.local(parameter.grad), None
         for weight, master in zip(self.weights, self.masters):
@@ -130,7 +130,7 @@ class Optimizer:
             maximize=False,
         )
         for tensors, copies in zip(updated, blocks):
-            for tensor, block in zip(tensors, copies):
+            for tensor, block in zip(tensors, copies, strict=True):
                 if block is not tensor:
                     tensor.copy_(block[: tensor.numel()].view_as(tensor))
         for weight, master in zip(self.weights, self.masters):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 SOCKET = "SideModel"
-__all__ = ["EMA", "Given", "InitialPolicy", "SideModel"]
+__all__ = ["EMA", "Given", "InitialPolicy", "SamplingPolicy", "SideModel"]
 
 
 @runtime_checkable
@@ -16,8 +16,9 @@ class SideModel(Protocol):
     """A model besides the policy: a reference, a teacher, an EMA. The call after an optimizer step updates `weights`.
 
     `weights` and `policy` are the tensors of the side model and of the policy in one order and dtype, at least float32.
-    `step` is the number of optimizer steps so far. A part with the class variable `frozen = True` never changes and is
-    not called; neither is a `ValueModel`, which has its own loss.
+    `step` is the number of optimizer steps so far. With the class variable `per_iteration = True` the call comes after
+    the last step of each iteration instead. A part with `frozen = True` never changes and is not called; neither is a
+    `ValueModel`, which has its own loss.
     """
 
     def __call__(self, weights: Sequence[Tensor], policy: Sequence[Tensor], step: int, /) -> None: ...
@@ -72,19 +73,41 @@ class EMA:
             average.lerp_(current, 1 - self.keep) if average.is_floating_point() else average.copy_(current)
 
 
+@dataclass(frozen=True, slots=True)
+class SamplingPolicy:
+    """The policy that generated the samples: a copy of the weights after the last optimizer step of each iteration.
+
+    An `EMA` with `keep = 0` counts steps instead, and iterations differ in their number of steps if a filter drops
+    prompts or a step is skipped. With `cluster.lag` above 0, samples come from older weights than this copy.
+
+    >>> copy, policy = [torch.zeros(2)], [torch.ones(2)]
+    >>> SamplingPolicy()(copy, policy, 1)
+    >>> copy
+    [tensor([1., 1.])]
+    """
+
+    per_iteration: ClassVar[bool] = True
+
+    @torch.no_grad()
+    def __call__(self, weights: Sequence[Tensor], policy: Sequence[Tensor], step: int) -> None:
+        for copy, current in zip(weights, policy, strict=True):
+            copy.copy_(current)
+
+
 class FollowingWeights:
-    """The weights of a model that is updated from the policy, such as an EMA, in at least float32.
+    """The weights of a model that is updated from the policy, such as an `EMA`, in at least float32.
 
     Without these copies, an average would lose every update below the last bit of its weights.
     """
 
     def __init__(self, part: SideModel, tensors: Mapping[str, Tensor], policy: Mapping[str, Tensor]) -> None:
         self.part, self._tensors, self._policy = part, tensors, [policy[name] for name in tensors]
+        self.per_iteration: bool = getattr(part, "per_iteration", False)
         self.exact = {name: x.float() if x.is_floating_point() and x.itemsize < 4 else x for name, x in tensors.items()}
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Update the tensors after an optimizer step of the policy."""
+        """Update the tensors after an optimizer step or the last one of an iteration; `step` counts all steps."""
         weights = list(self.exact.values())
         self.part(weights, [p.to(x.dtype) for x, p in zip(weights, self._policy)], step)
         self.round()

@@ -191,7 +191,7 @@ class Learner:
         if records and experts is not None:
             parts = [[batch.samples[i] for i in microbatch] for microbatch in microbatches]
             for microbatch, rows in zip(microbatches, joined_routes(self.ranks, experts, lines, parts)):
-                for i, row in zip(microbatch, rows):
+                for i, row in zip(microbatch, rows, strict=True):
                     routes[i] = row
         return batch.having(logp_old=values.pop(OLD, batch.logp_old), measures=values, routes=tuple(routes))
 
@@ -239,8 +239,7 @@ class Learner:
             for name, critic in self._critics.items():
                 critic.step(self.steps_taken, self.steps, critic_norms[name])
             self.steps_taken += 1
-            for weights in self._following.values():
-                weights.update(self.steps_taken)
+            self._update_side_models(per_iteration=False)
         for optimizer in self._optimizers():
             optimizer.zero_grad()
         return StepResult(
@@ -255,6 +254,15 @@ class Learner:
             auxiliary=auxiliary_losses | {f"value/{name}/grad_norm": x for name, x in critic_norms.items()},
             gradient=gradient,
         )
+
+    def end_iteration(self) -> None:
+        """Update the side models that follow the policy once an iteration. Call it after the iteration's last step."""
+        self._update_side_models(per_iteration=True)
+
+    def _update_side_models(self, *, per_iteration: bool) -> None:
+        for weights in self._following.values():
+            if weights.per_iteration == per_iteration:
+                weights.update(self.steps_taken)
 
     def _backward(
         self,
@@ -314,7 +322,7 @@ class Learner:
         states = policy.states if isinstance(policy, LanguagePolicy) else None
         forwarded = Forwarded(part, states, logp, routed, partial(self._values, part, states))
         values = [term(forwarded) for _, term in prepared]
-        added = [coefficient * x for (coefficient, _), x in zip(prepared, values)]
+        added = [coefficient * x for (coefficient, _), x in zip(prepared, values, strict=True)]
         in_graph_terms = [x for x in added if x.requires_grad]
         # Every microbatch runs its backward pass, also with a zero gradient: under FSDP a backward pass gathers and
         # reduces weights, so ranks that decide by their own gradients would wait for each other for ever.
@@ -391,7 +399,9 @@ def _microbatches(whole: Batch, step: StepPlan) -> list[Batch]:
     if len(step.microbatches) == 1:
         return [whole]
     ends = list(accumulate(map(len, step.microbatches)))
-    return [whole.take(range(end - len(microbatch), end)) for microbatch, end in zip(step.microbatches, ends)]
+    return [
+        whole.take(range(end - len(microbatch), end)) for microbatch, end in zip(step.microbatches, ends, strict=True)
+    ]
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ from groupwise.methods.contrast.srpo import srpo as srpo
 from groupwise.methods.contrast.trpa import trpa as trpa
 from groupwise.methods.contrast.veripo import veripo as veripo
 from groupwise.methods.flow.branch_grpo import branch_grpo as branch_grpo
+from groupwise.methods.flow.co_grpo import co_grpo as co_grpo
 from groupwise.methods.flow.diffusion_nft import diffusion_nft as diffusion_nft
 from groupwise.methods.flow.flow_grpo import flow_grpo as flow_grpo
 from groupwise.methods.flow.g2rpo import g2rpo as g2rpo
@@ -84,6 +85,7 @@ from groupwise.methods.rollout.train_long_think_short import train_long_think_sh
 from groupwise.methods.rollout.vade import vade as vade
 from groupwise.methods.schedules import After as After
 from groupwise.methods.schedules import Curve as Curve
+from groupwise.methods.schedules import Cycle as Cycle
 from groupwise.methods.schedules import Decay as Decay
 from groupwise.methods.schedules import FromMemory as FromMemory
 from groupwise.methods.schedules import Inverse as Inverse

@@ -25,14 +25,14 @@ from groupwise.learner import AuxiliaryLoss, Routing, SideModel, ValueModel
 from groupwise.methods.draws import check_curriculum, check_group_size
 from groupwise.methods.schedules import FromMemory, Schedule
 from groupwise.methods.value_targets import check_side_models, value_targets
-from groupwise.models import Denoise
+from groupwise.models import Denoise, Unmask
 from groupwise.objective import Objective
 from groupwise.rewards import Score, everything
 from groupwise.rollout import Independent, Shuffled
 
 __all__ = ["Method"]
 
-FIXED = ("curriculum", "trains", "unverifiable", "denoise", "models", "memory", "schedules")
+FIXED = ("curriculum", "trains", "unverifiable", "denoise", "unmask", "models", "memory", "schedules")
 """Fields of a method that cannot have a schedule, since a run reads them only at its start."""
 
 
@@ -45,6 +45,7 @@ class Method:
     `proximal` selects the old log-probs: `recomputed` by the learner, or `sampled` from the engine.
     `unverifiable` answers are excluded from statistics, sums and divisors, count as wrong, or drop their group.
     `denoise` is set for a flow policy, whose tokens are denoising steps, and None for a language model.
+    `unmask` is set for a masked policy, whose tokens are commits of symbols and the knobs of its schedule.
     `trains` lists the roles of samples that are trained. Filters, curricula and metrics read the answers only.
     `auxiliary` are losses beside the objective, and `routing` configures router replay for mixtures of experts.
     `models` are the side models, and `memory` the memories, as pairs of a name and a value.
@@ -55,6 +56,7 @@ class Method:
     curriculum: Curriculum = Shuffled()  # noqa: RUF009
     strategy: Strategy = Independent()  # noqa: RUF009
     denoise: Denoise | None = field(default=None, metadata={"written_if_set": True})
+    unmask: Unmask | None = field(default=None, metadata={"written_if_set": True})
     trains: tuple[str, ...] = ("answer",)
     filter: Filter = everything
     refill: int = field(default=0, metadata={"printed_with": "filter"})

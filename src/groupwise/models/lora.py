@@ -197,6 +197,15 @@ def adapter_text(model: nn.Module) -> str:
     return json.dumps(config, sort_keys=True, default=sorted)
 
 
+def attach_settings(model: nn.Module, text: str) -> None:
+    """Attach a fresh adapter with the settings of another model's adapter, by its `adapter_text`. Empty: none."""
+    if text:
+        peft = load_peft()
+        config = peft.LoraConfig.from_peft_type(**json.loads(text))
+        config.inference_mode = False
+        peft.inject_adapter_in_model(config, _host(model))
+
+
 def read_adapter(model: nn.Module, path: Path, *, base_sha256: str) -> None:
     """Attach the adapter of a directory to its base. BadData for another base, or if it is not a plain LoRA."""
     config = read_json(path / ADAPTER)

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
@@ -72,7 +73,7 @@ class Tokenizer:
     def encode(self, text: str, *, bos: bool = False) -> tuple[int, ...]:
         """The ids of `text`. With `bos`, the tokenizer's begin-of-text tokens come first (Llama has one).
 
-        BadData names the first character that the tokenizer has no token for.
+        BadData names the first character, or word of a vocabulary of words, that the tokenizer has no token for.
         """
         return self.encode_with(self.fast, text, bos=bos)
 
@@ -81,10 +82,18 @@ class Tokenizer:
         try:
             return tuple(fast.encode(text, add_special_tokens=bos).ids)
         except Exception as error:  # the library raises nothing narrower
-            unknown = next((c for c in text if not self._encodes(c)), None)
-            what = "this text" if unknown is None else f"the character {unknown!r}"
-            fix = "use another model, such as --model DIR, or only characters that this one was trained on"
+            unknown = next((piece for piece in self._pieces(text) if not self._encodes(piece)), "")
+            kind = "character" if len(unknown) < 2 else "word"
+            what = f"the {kind} {unknown!r}" if unknown else "this text"
+            near = get_close_matches(unknown, self.fast.get_vocab(), n=3) if kind == "word" else ()
+            fix = f"use another model, such as --model DIR, or only {kind}s that this one was trained on"
+            fix = f"did you mean {' or '.join(near)}?\n{fix}" if near else fix
             raise BadData(f"the model's tokenizer has no token for {what}", evidence=str(error), fix=fix) from None
+
+    def _pieces(self, text: str) -> Sequence[str]:
+        """The parts of a text that get tokens: words if the tokenizer only splits at spaces, else characters."""
+        splits = isinstance(self.fast.pre_tokenizer, tokenizers.pre_tokenizers.WhitespaceSplit)
+        return text.split() if splits and isinstance(self.fast.model, tokenizers.models.WordLevel) else text
 
     def _encodes(self, text: str) -> bool:
         try:

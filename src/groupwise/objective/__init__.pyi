@@ -46,6 +46,10 @@ from groupwise.objective.ratios import sequence_product as sequence_product
 from groupwise.objective.ratios import sequence_ratio as sequence_ratio
 from groupwise.objective.ratios import sequence_ratio_per_token as sequence_ratio_per_token
 from groupwise.objective.ratios import token_ratio as token_ratio
+from groupwise.objective.role_aggregates import role_mean as role_mean
+from groupwise.objective.role_masks import OfRole as OfRole
+from groupwise.objective.role_masks import TakingTurns as TakingTurns
+from groupwise.objective.role_penalties import PenaltyOfRole as PenaltyOfRole
 from groupwise.objective.routed import Routed as Routed
 from groupwise.objective.routed import nothing as nothing
 from groupwise.objective.scales import ElasticScale as ElasticScale

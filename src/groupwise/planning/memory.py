@@ -11,7 +11,7 @@ from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
 from groupwise.data import Usage, couples
 from groupwise.engines import Served
-from groupwise.learner import EMA, Given, SideModel, ValueModel
+from groupwise.learner import EMA, Given, SamplingPolicy, SideModel, ValueModel
 from groupwise.models import Decoder, Lora, Shape
 from groupwise.planning.activations import Packed, activation_bytes, forward_bytes
 from groupwise.planning.shapes import layer_weights, weights_of
@@ -40,21 +40,23 @@ BLOCKED = 1 << 16
 """Elements of the smallest weight that the engine copies to blocks (`LEAST` of `models/blocks.py`)."""
 TOKEN = 100
 """Bytes of a sampled token outside the model: its id, log-prob, origin (weights version) and place in the batch."""
-FIXES: Mapping[str, str] = {
-    "weights": "use --machine.dtype bfloat16, or a smaller model",
-    "optimizer": "train an adapter: --lora.rank 16",
-    "side models": "use a method without a reference model, such as dapo, or train an adapter: --lora.rank 16",
-    "gradients": "train an adapter: --lora.rank 16",
-    "gathered": "use a smaller model, or --machine.dtype bfloat16",
-    "activations": "use --machine.recompute true, or lower machine.microbatch_tokens",
-    "logits": "lower machine.microbatch_tokens",
-    "engine": "use --machine.dtype bfloat16, or lower engine.rows",
-    "rows": "lower engine.rows, engine.cache_tokens or sampling.max_tokens",
-    "prompts": "lower evaluate.problems, prompts or engine.cache_tokens",
-    "samples": "lower prompts, method.group_size or sampling.max_tokens",
-    "checkpoint": "train an adapter: --lora.rank 16, or use --machine.dtype bfloat16",
+BFLOAT16, ADAPTER = "use --machine.dtype bfloat16", "train an adapter: --lora.rank 16"
+RECOMPUTE = "use --machine.recompute true"
+FIXES: Mapping[str, tuple[str, ...]] = {
+    "weights": (BFLOAT16, "use a smaller model"),
+    "optimizer": (ADAPTER, "use a smaller model"),
+    "side models": ("use a method without a reference model, such as dapo", ADAPTER),
+    "gradients": (ADAPTER, "use a smaller model"),
+    "gathered": ("use a smaller model", BFLOAT16),
+    "activations": (RECOMPUTE, "lower machine.microbatch_tokens"),
+    "logits": ("lower machine.microbatch_tokens",),
+    "engine": (BFLOAT16, "lower engine.rows"),
+    "rows": ("lower engine.rows, engine.cache_tokens or sampling.max_tokens",),
+    "prompts": ("lower evaluate.problems, prompts or engine.cache_tokens",),
+    "samples": ("lower prompts, method.group_size or sampling.max_tokens",),
+    "checkpoint": (ADAPTER, BFLOAT16),
 }
-"""Advice for each use of memory: the recipe change that saves most, if this use is the largest."""
+"""Advice for each use of memory: the changes of a recipe that save most, if this use is the largest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,10 +211,10 @@ def adapter_weights(shape: Shape, lora: Lora) -> int:
 
 
 def side_model_bytes(part: SideModel, weights: int, size: int) -> int:
-    """Bytes of a side model's weights: 0 for a shared trunk; a half-precision `EMA` has float32 copies in addition."""
+    """Bytes of a side model's weights: 0 for a shared trunk; a copy that is updated has float32 numbers as well."""
     if isinstance(part, ValueModel) and part.trunk == "shared":
         return 0
-    return weights * (size + 4 if isinstance(part, EMA) and size < 4 else size)
+    return weights * (size + 4 if isinstance(part, EMA | SamplingPolicy) and size < 4 else size)
 
 
 def learning_bytes(
@@ -336,15 +338,24 @@ def plan_line(recipe: Recipe, memory: Memory) -> str:
     return f"plan: {memory.total:,} weights{share}, {at_most}, about {memory.peak / GIB:.1f} GiB of memory"
 
 
-def refuse_beyond(memory: Memory, available: int, device: str = "cpu") -> None:
-    """`Usage` if a run needs more memory than the device has, with the change that saves most."""
+def advice(recipe: Recipe, memory: Memory) -> str:
+    """The changes that save most of the largest use of memory, without those that the recipe has made."""
+    machine = recipe.machine
+    made = {BFLOAT16: machine.dtype == "bfloat16", ADAPTER: recipe.lora is not None, RECOMPUTE: machine.recompute}
+    largest = max(memory.parts, key=lambda name: memory.parts[name])
+    fixes = [fix for fix in FIXES[largest] if not made.get(fix)]
+    return ", or ".join(fixes or ["use a machine with more memory, or a smaller model"])
+
+
+def refuse_beyond(recipe: Recipe, memory: Memory, available: int, device: str = "cpu") -> None:
+    """`Usage` if a run needs more memory than the device has, with the changes that save most."""
     if memory.peak <= available:
         return
     parts = sorted(memory.parts.items(), key=lambda part: -part[1])
     raise Usage(
         f"this run needs about {memory.peak / GIB:.1f} GiB, and {device} has {available / GIB:.1f} GiB",
         evidence=", ".join(f"{name} {bytes_ / GIB:.1f} GiB" for name, bytes_ in parts[:3]),
-        fix=FIXES[parts[0][0]],
+        fix=advice(recipe, memory),
     )
 
 

@@ -5,14 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
-from groupwise.learner import EMA
-from groupwise.models import PipelineShape, attach, base_directory, outline, pipeline_shape, sized
-from groupwise.models.fields import whole
+from groupwise.learner import EMA, SamplingPolicy
+from groupwise.models import (
+    PipelineShape,
+    attach,
+    base_directory,
+    guidance_scale,
+    outline,
+    pipeline_family,
+    pipeline_shape,
+    sized,
+)
 from groupwise.models.files import read_json
+from groupwise.models.pipelines.family import PipelineFamily
 from groupwise.models.pipelines.velocity import CACHED
 from groupwise.models.transformers_files import quiet
 from groupwise.models.weights import header
@@ -24,10 +33,9 @@ DIFFUSERS = 280 << 20
 """Bytes of the modules of diffusers and transformers that a pipeline imports."""
 FORWARD = 16
 """Numbers per token and unit of width in a forward without gradient: residuals, keys, values, the MLP's inner layer."""
+TEXT_ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
 DECODING = 6
 """Numbers per pixel and channel of the decoder's last block: inputs and outputs of its convolutions."""
-T5_TOKENS = 256
-"""Tokens of a prompt for T5, as diffusers pads them; without T5 they are zeros."""
 
 
 def pipeline_memory(recipe: Recipe, directory: Path) -> Memory:
@@ -38,27 +46,29 @@ def pipeline_memory(recipe: Recipe, directory: Path) -> Memory:
     path = base_directory(directory)
     shape = sized(pipeline_shape(path), recipe.pipeline)
     size, on_cpu = BYTES[recipe.machine.dtype], device_of(recipe.machine.device) == "cpu"
-    transformer = outline(path)
+    transformer: Any = outline(path)
     if recipe.lora is not None:
         attach(transformer, recipe.lora, seed=0)
     with quiet("diffusers"):
         transformer = transformer.to(getattr(torch, recipe.machine.dtype))
     network = sum(weight.numel() for weight in transformer.parameters())
     trained = sum(weight.numel() for weight in transformer.parameters() if weight.requires_grad)
-    encoders = sum(stored_weights(path / name) for name in ("text_encoder", "text_encoder_2", "text_encoder_3"))
+    family = pipeline_family(path)
+    encoders = sum(stored_weights(path / name) for name in TEXT_ENCODERS)
     decoder = stored_weights(path / "vae")
-    text, width = prompt_sizes(path)
-    tokens = (shape.state[1] // shape.patch) ** 2 + text
+    text, width = family.prompt_tokens(path), transformer.config.joint_attention_dim
+    tokens = shape.tokens + text
     sides = sum(
-        trained * (size + 4 if isinstance(part, EMA) and size < 4 else size) for _, part in recipe.method.models_in_use
+        trained * (size + 4 if isinstance(part, EMA | SamplingPolicy) and size < 4 else size)
+        for _, part in recipe.method.models_in_use
     )
     samples = recipe.prompts * recipe.method.group_size * sample_bytes(recipe, shape)
     forward = forwarded_rows(recipe) * tokens * shape.width * FORWARD * size
     decoding = DECODING * decoder_channels(path) * shape.size**2 * 4
     copy = network * size if recipe.cluster.lag else 0
     learned = microbatch_steps(recipe)
-    stored = stored_bytes(transformer, shape, text, width, recompute=recipe.machine.recompute)
-    guided = 1 if recipe.pipeline.guidance == 1 else 2
+    stored = stored_bytes(family, transformer, shape, text, recompute=recipe.machine.recompute)
+    guided = 2 if shape.guidance == "classifier-free" and guidance_scale(shape, recipe.pipeline) != 1 else 1
     return Memory(
         total=network + encoders + decoder,
         trained=trained,
@@ -92,13 +102,6 @@ def stored_weights(folder: Path) -> int:
     return sum(prod(stored.shape) for file in files for stored in header(file).values())
 
 
-def prompt_sizes(path: Path) -> tuple[int, int]:
-    """The number of tokens of a prompt for the transformer, and their width."""
-    clip = whole(read_json(path / "tokenizer" / "tokenizer_config.json"), "model_max_length", low=1, high=1 << 20)
-    width = whole(read_json(path / "transformer" / "config.json"), "joint_attention_dim", low=1, high=1 << 20)
-    return clip + T5_TOKENS, width
-
-
 def decoder_channels(path: Path) -> int:
     """The channels of the decoder's last block."""
     return int(read_json(path / "vae" / "config.json")["block_out_channels"][0])
@@ -127,20 +130,17 @@ def microbatch_steps(recipe: Recipe) -> int:
     return min(answers, fit) * (denoise.end - denoise.first)
 
 
-def stored_bytes(transformer: nn.Module, shape: PipelineShape, text: int, width: int, *, recompute: bool) -> int:
-    """Bytes that a forward of one picture stores for the backward pass, counted on the meta device.
+def stored_bytes(family: PipelineFamily, transformer: Any, shape: PipelineShape, text: int, *, recompute: bool) -> int:
+    """Bytes that a forward of one picture, with `text` tokens, stores for the backward pass, on the meta device.
 
     Matrices of attention do not count: only on that device they exist. With `recompute`, the inputs of the blocks and,
     for the time of its backward pass, one block's activations.
     """
-    dtype = next(transformer.parameters()).dtype
-    inputs: dict[str, Any] = {
-        "hidden_states": torch.empty(1, *shape.state, dtype=dtype, device="meta"),
-        "timestep": torch.empty(1, device="meta"),
-        "encoder_hidden_states": torch.empty(1, text, width, dtype=dtype, device="meta"),
-        "pooled_projections": torch.empty(1, pooled_width(transformer), dtype=dtype, device="meta"),
-    }
-    tokens = (shape.state[1] // shape.patch) ** 2 + text
+    dtype, config = next(transformer.parameters()).dtype, transformer.config
+    x = torch.empty(1, *shape.state, dtype=dtype, device="meta")
+    prompt = torch.empty(1, text, config.joint_attention_dim, dtype=dtype, device="meta")
+    pooled = torch.empty(1, config.pooled_projection_dim, dtype=dtype, device="meta")
+    tokens = shape.tokens + text
     weights = {id(weight.untyped_storage()) for weight in transformer.parameters()}
     stored: dict[int, torch.UntypedStorage] = {}
 
@@ -151,13 +151,8 @@ def stored_bytes(transformer: nn.Module, shape: PipelineShape, text: int, width:
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        transformer(**inputs)
+        family.velocity(transformer, x, torch.empty(1, device="meta"), (prompt, pooled), 1.0)
     total = sum(storage.nbytes() for storage in stored.values())
     if not recompute:
         return total
     return total // shape.layers + shape.layers * tokens * shape.width * dtype.itemsize
-
-
-def pooled_width(transformer: Any) -> int:
-    """The width of pooled embeddings that a transformer takes."""
-    return transformer.config.pooled_projection_dim

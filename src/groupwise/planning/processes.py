@@ -63,7 +63,7 @@ def check_memory(recipe: Recipe, shape: Shape, context: int, available: int, own
     processes = process_memories(recipe, shape, context)
     name, largest = max(processes.items(), key=lambda process: process[1].peak)
     beside = at_once(recipe, processes) - largest.peak
-    refuse_beyond(largest, available - beside, f"{name}, beside the others," if beside else owner)
+    refuse_beyond(recipe, largest, available - beside, f"{name}, beside the others," if beside else owner)
     first, *others = processes.values()
     line = plan_line(recipe, first)
     if others and len(set(map(id, processes.values()))) == 1:

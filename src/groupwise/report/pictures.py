@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from groupwise.models.flow.pictures import Pixels, png, read_png
-from groupwise.report.read import lines, number
+from groupwise.models.flow.pictures import Pixels, png, read_png, reduced
+from groupwise.report.read import is_answer, lines, number
 from groupwise.runs.layout import PICTURES
 
 SIDE = 192  # a larger picture is reduced to at most so many pixels a side
@@ -44,21 +42,6 @@ def _cut(place: Any, sheet: Pixels | None) -> dict[str, str]:
     return {"picture": f"data:image/png;base64,{b64encode(png(reduced(pixels, SIDE))).decode()}"}
 
 
-def reduced(pixels: Pixels, side: int) -> Pixels:
-    """A picture whose longer side has at most `side` pixels, by means of square blocks.
-
-    >>> reduced(np.array([[[0] * 3, [9] * 3], [[9] * 3, [18] * 3]], np.uint8), 1).tolist()
-    [[[9, 9, 9]]]
-    """
-    block = math.ceil(max(pixels.shape[:2]) / side)
-    if block == 1:
-        return pixels
-    rows, columns = (max(n // block, 1) for n in pixels.shape[:2])
-    whole = np.pad(pixels, [(0, max(0, block - n)) for n in pixels.shape[:2]] + [(0, 0)], mode="edge")
-    blocks = whole[: rows * block, : columns * block].reshape(rows, block, columns, block, 3)
-    return blocks.mean((1, 3)).round().astype(np.uint8)
-
-
 def _points(points: Any) -> dict[str, list[list[float]]]:
     """The states of a trajectory in the plane, if all are pairs of finite numbers."""
     if not isinstance(points, list) or not 0 < len(points) <= MOST_POINTS:
@@ -77,7 +60,7 @@ def before_and_after(samples: Mapping[int, Path], *, budget: int, size: Any) -> 
         return []
     visits: dict[str, list[int]] = {}
     for iteration, path in samples.items():
-        for prompt in dict.fromkeys(str(row.get("prompt_id")) for row in lines(path)):
+        for prompt in dict.fromkeys(str(row.get("prompt_id")) for row in lines(path) if is_answer(row)):
             visits.setdefault(prompt, []).append(iteration)
     spans = {prompt: (found[0], found[-1]) for prompt, found in visits.items() if found[0] < found[-1]}
     chosen = sorted(spans, key=lambda prompt: spans[prompt][0] - spans[prompt][1])[:PROMPTS]
@@ -93,11 +76,11 @@ def before_and_after(samples: Mapping[int, Path], *, budget: int, size: Any) -> 
 
 
 def _rows(path: Path, prompts: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """The samples of these prompts in an iteration, by prompt, each with its picture."""
+    """The answers to these prompts in an iteration, by prompt, each with its picture."""
     sheet = read_sheet(path)
     found: dict[str, list[dict[str, Any]]] = {}
     for row in lines(path):
-        if (prompt := str(row.get("prompt_id"))) in prompts:
+        if is_answer(row) and (prompt := str(row.get("prompt_id"))) in prompts:
             facts = {"prompt": str(row.get("prompt", prompt))[:200], "outcome": str(row.get("outcome"))[:20]}
             numbers = {name: None if math.isnan(x := number(row.get(name))) else x for name in ("advantage", "reward")}
             found.setdefault(prompt, []).append({**facts, **numbers, **picture(row, sheet)})
@@ -105,7 +88,7 @@ def _rows(path: Path, prompts: Sequence[str]) -> dict[str, list[dict[str, Any]]]
 
 
 def _side(iteration: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The samples of a prompt in one iteration: counts of all of them, and the first `EACH` with a picture."""
+    """The answers to a prompt in one iteration: counts of all of them, and the first `EACH` with a picture."""
     kept = ("outcome", "advantage", "points" if any("points" in row for row in rows) else "picture")
     drawn = [{name: row[name] for name in kept} for row in rows if kept[-1] in row]
     rewards = [row["reward"] for row in rows if row["reward"] is not None]

@@ -85,6 +85,11 @@ def read(path: Path) -> Run:
     )
 
 
+def is_answer(row: Mapping[str, Any]) -> bool:
+    """Whether a row of a sample file is an answer. Branches of a tree, hints and the like have other roles."""
+    return row.get("role") in (None, "answer")
+
+
 def lines(path: Path, notes: list[str] | None = None) -> Iterator[dict[str, Any]]:
     """Read the JSON objects of a JSON-lines file. Skips an incomplete last line, which the run is still writing."""
     if not path.exists():

@@ -20,6 +20,15 @@ function opened(sample) {
   return sample;
 }
 
+// How many answers of a group are right, as text. Samples with another role, such as branches of a tree, do not count.
+function tallied(samples) {
+  const answers = samples.filter((s) => (s.role ?? "answer") === "answer");
+  if (!answers.length) return `${samples.length} with the role ${samples[0].role}, no answers`;
+  const right = answers.filter((s) => s.outcome === "correct").length;
+  const judged = answers.some((s) => ["correct", "wrong", "malformed"].includes(s.outcome));
+  return judged ? `${right} of ${answers.length} right` : `${answers.length} answers`;
+}
+
 // The largest absolute value of a field over a group. It gets full colour.
 function scale(group, field) {
   let top = field.floor;
@@ -144,15 +153,14 @@ class Inspector {
     const turns = this.iterations.map((i) => el("button", { type: "button", "aria-pressed": i === group.iteration, onclick: () => this.show(this.groups.findIndex((g) => g.iteration === i)) }, i));
     const siblings = this.groups.map((g, at) => [g, at]).filter(([g]) => g.iteration === group.iteration);
     const chips = siblings.map(([g, at]) => el("button", { type: "button", class: "chip", "aria-pressed": at === this.at, onclick: () => this.show(at) },
-      el("span", { class: "text" }, g.prompt), el("span", { class: "dots", "aria-label": `${g.samples.filter((s) => s.outcome === "correct").length} of ${g.samples.length} right` }, g.samples.map((s) => el("i", { class: s.outcome in GLYPH ? s.outcome : "" })))));
+      el("span", { class: "text" }, g.prompt), el("span", { class: "dots", "aria-label": tallied(g.samples) }, g.samples.map((s) => el("i", { class: s.outcome in GLYPH ? s.outcome : "" })))));
     this.colours = el("div", { class: "row" });
     return el("div", { class: "pickers" }, el("div", { class: "row" }, el("span", {}, "Iteration"), turns), el("div", { class: "row" }, el("span", {}, "Group"), chips), this.colours);
   }
 
   prompt(group) {
-    const right = group.samples.filter((s) => s.outcome === "correct").length;
-    const some = group.samples.length < group.of ? ` (showing ${group.samples.length} of its ${group.of} answers)` : "";
-    return el("div", { class: "prompt" }, el("div", { class: "note" }, `prompt ${group.prompt_id} · draw ${group.draw} · group ${group.group}${group.gold === null ? "" : ` · gold ${group.gold}`} · ${right} of ${group.samples.length} right${some}`), write(el("div", { class: "text" }), group.prompt));
+    const some = group.samples.length < group.of ? ` (showing ${group.samples.length} of its ${group.of} samples)` : "";
+    return el("div", { class: "prompt" }, el("div", { class: "note" }, `prompt ${group.prompt_id} · draw ${group.draw} · group ${group.group}${group.gold === null ? "" : ` · gold ${group.gold}`} · ${tallied(group.samples)}${some}`), write(el("div", { class: "text" }), group.prompt));
   }
 
   // Draws the cards in the chosen colours. A change of colours calls it again.

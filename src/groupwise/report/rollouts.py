@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from groupwise.report.comparisons import StoredComparison
 from groupwise.report.pictures import picture, read_sheet
-from groupwise.report.read import lines, number
+from groupwise.report.read import is_answer, lines, number
 from groupwise.runs.format_1 import upgraded_sample
 from groupwise.runs.layout import RunLayout, iteration_files
 
@@ -72,7 +72,7 @@ def evenly(items: list, most: int) -> list:
 
 
 def scan(run: Path) -> tuple[dict[int, list], dict[str, dict[int, list[int]]], dict[str, str]]:
-    """Read all sample files: groups by iteration; [right, graded] samples by prompt and iteration; prompts' texts."""
+    """Read all sample files: groups by iteration; [right, graded] answers by prompt and iteration; prompts' texts."""
     groups: dict[int, list] = {}
     tally: dict[str, dict[int, list[int]]] = {}
     texts: dict[str, str] = {}
@@ -82,7 +82,7 @@ def scan(run: Path) -> tuple[dict[int, list], dict[str, dict[int, list[int]]], d
             keys[_key(row)] = None
             prompt, outcome = str(row.get("prompt_id")), row.get("outcome")
             texts.setdefault(prompt, str(row.get("prompt", prompt))[:160])
-            if outcome in ("correct", "wrong", "malformed"):
+            if is_answer(row) and outcome in ("correct", "wrong", "malformed"):
                 cell = tally.setdefault(prompt, {}).setdefault(iteration, [0, 0])
                 cell[0] += outcome == "correct"
                 cell[1] += 1

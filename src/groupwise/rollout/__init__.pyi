@@ -5,6 +5,8 @@ from groupwise.rollout.buffer import Buffer as Buffer
 from groupwise.rollout.buffer import Pending as Pending
 from groupwise.rollout.buffer import Rollouts as Rollouts
 from groupwise.rollout.buffer import answers as answers
+from groupwise.rollout.co_sampled import SCHEDULE as SCHEDULE
+from groupwise.rollout.co_sampled import CoSampled as CoSampled
 from groupwise.rollout.columns import check_columns as check_columns
 from groupwise.rollout.columns import column_of as column_of
 from groupwise.rollout.cues import Cued as Cued
@@ -56,6 +58,8 @@ from groupwise.rollout.setting import RolloutSetting as RolloutSetting
 from groupwise.rollout.siblings import SiblingView as SiblingView
 from groupwise.rollout.speculation import SpeculativeEngine as SpeculativeEngine
 from groupwise.rollout.speculative import Speculative as Speculative
+from groupwise.rollout.stepping import ROWS as ROWS
+from groupwise.rollout.stepping import SteppingEngine as SteppingEngine
 from groupwise.rollout.strategy import Independent as Independent
 from groupwise.rollout.strategy import Turns as Turns
 from groupwise.rollout.success_tracker import SuccessTracker as SuccessTracker
@@ -65,5 +69,6 @@ from groupwise.rollout.synthesised import Synthesised as Synthesised
 from groupwise.rollout.thompson import ThompsonSampling as ThompsonSampling
 from groupwise.rollout.tracked import TrackedAnswers as TrackedAnswers
 from groupwise.rollout.trees import FeedbackTree as FeedbackTree
+from groupwise.rollout.unmasking import UnmaskingEngine as UnmaskingEngine
 from groupwise.rollout.wording import check_wording as check_wording
 from groupwise.rollout.wording import fill as fill

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from groupwise.data import Outcome, Sample, Verdict
-from groupwise.rollout.attempts import graded, is_correct
+from groupwise.rollout.attempts import graded, is_correct, is_graded
 
 OF = 8
 """A predicted pass rate is written as a number of correct answers among this many."""
@@ -47,12 +47,11 @@ class Statistics:
     def of(cls, answers: Sequence[Sample]) -> "Statistics":
         outcomes = graded(answers)
         correct = [s for s in answers if is_correct(s)]
-        verified = [s for s in answers if s.verdict and s.verdict.outcome is not Outcome.unverifiable]
         return cls(
             rate=sum(outcomes) / len(outcomes) if outcomes else None,
             lengths=tuple(len(s.tokens) for s in correct),
             correct=tuple(s.text.lower() for s in correct),
-            others=tuple(s.text.lower() for s in verified if not is_correct(s)),
+            others=tuple(s.text.lower() for s in answers if is_graded(s) and not is_correct(s)),
         )
 
 

@@ -25,6 +25,11 @@ def none_correct(samples: Iterable[Sample]) -> bool:
     return not any(map(is_correct, samples))
 
 
+def is_graded(sample: Sample) -> bool:
+    """Whether the sample has a verdict, and it is not unverifiable."""
+    return sample.verdict is not None and sample.verdict.outcome is not Outcome.unverifiable
+
+
 def score_of(sample: Sample) -> float:
     """The score in the sample's verdict; 0 if it has no verdict."""
     return sample.verdict.value if sample.verdict else 0.0

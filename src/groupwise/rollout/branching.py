@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Literal
 
 from groupwise.data import Draw, Outcome, Rollout, Sample, Sampler, Verdict
-from groupwise.rollout.attempts import score_of
+from groupwise.rollout.attempts import is_graded, score_of
 from groupwise.rollout.stretches import steps_from
 from groupwise.rollout.together import together
 
@@ -36,12 +36,7 @@ class Node:
     @property
     def graded(self) -> int:
         """The number of its leaves with a score."""
-        return sum(child.graded for child in self.children) if self.children else int(self.has_score)
-
-    @property
-    def has_score(self) -> bool:
-        verdict = self.sample.verdict
-        return verdict is not None and verdict.outcome is not Outcome.unverifiable
+        return sum(child.graded for child in self.children) if self.children else int(is_graded(self.sample))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +101,7 @@ class Branching:
 
     def _fused(self, children: Sequence[Node]) -> Verdict:
         """The verdict on a branch, from its children that have a score; unverifiable without one."""
-        graded = [child for child in children if child.has_score]
+        graded = [child for child in children if is_graded(child.sample)]
         if not graded:
             return Verdict(Outcome.unverifiable, cause="no answer of this branch has a score")
         largest = max(child.edge for child in graded)

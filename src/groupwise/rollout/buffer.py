@@ -33,6 +33,7 @@ from groupwise.data.rollout_json import (
     drawn_rollout_to_json,
 )
 from groupwise.models import Purpose
+from groupwise.rollout.attempts import is_graded
 from groupwise.rollout.round import Round
 from groupwise.rollout.sampler import DrawSampler
 from groupwise.rollout.setting import RolloutSetting
@@ -268,9 +269,10 @@ class Buffer:
         marked = []
         for number, one in enumerate(rollouts):
             by_strategy = one.selected or (True,) * len(one.samples)
-            which = tuple(s.role == "answer" and b and next(marks) for s, b in zip(one.samples, by_strategy))
+            pairs = list(zip(one.samples, by_strategy, strict=True))
+            which = tuple(s.role == "answer" and b and next(marks) for s, b in pairs)
             if any(which):
-                which = tuple(w or (b and self._also_trained(s)) for w, s, b in zip(which, one.samples, by_strategy))
+                which = tuple(w or (b and self._also_trained(s)) for w, (s, b) in zip(which, pairs, strict=True))
             answers = rollout == number
             cause = ""
             if not bool(answers.any()):
@@ -291,7 +293,7 @@ class Buffer:
             raise Usage(
                 problem, fix="let the strategy verify it or give it a verdict, or leave the role out of method.trains"
             )
-        return self.unverifiable == "wrong" or sample.verdict.outcome is not Outcome.unverifiable
+        return self.unverifiable == "wrong" or is_graded(sample)
 
 
 def _missing(n: int, rollouts: Sequence[Rollout]) -> int:
@@ -343,7 +345,10 @@ async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
 
 
 def _checked(rollout: Rollout, draw: Draw) -> Rollout:
-    """A strategy's rollout, checked. `Usage` if it answers another prompt, or if two samples share random numbers."""
+    """A strategy's rollout, checked.
+
+    `Usage` if it answers another prompt, if two samples share random numbers, or if `selected` has another length.
+    """
     if rollout.draw.id != draw.id:
         problem = f"the strategy was called with draw {draw.id} (a prompt's number) and returned draw {rollout.draw.id}"
         raise Usage(problem, fix="return Rollout(draw, samples) with the draw that the strategy was called with")
@@ -353,4 +358,9 @@ def _checked(rollout: Rollout, draw: Draw) -> Rollout:
         problem = f"the strategy returned {streams[twins[0]]} samples with the same random numbers (stream {twins[0]})"
         fix = "create samples with sampler.start or sampler.sample, and each copy with sample.fork(at, i) and another i"
         raise Usage(problem, fix=fix)
+    if rollout.selected is not None and len(rollout.selected) != len(rollout.samples):
+        problem = (
+            f"the strategy returned {len(rollout.samples)} samples, and `selected` has {len(rollout.selected)} marks"
+        )
+        raise Usage(problem, fix="return Rollout(draw, samples, selected) with one boolean for each sample, or None")
     return rollout

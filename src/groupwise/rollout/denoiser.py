@@ -1,9 +1,8 @@
 """The engine of a flow policy: denoising in the trainer's process; samples enter and leave at any step."""
 
 import asyncio
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import torch
@@ -11,26 +10,21 @@ from torch import Tensor
 
 from groupwise.data import (
     ENVIRONMENT,
-    ContextKey,
-    EngineLost,
     Finish,
     Generation,
     GenerationRequest,
     Ids,
     Usage,
 )
-from groupwise.models import FlowPolicy, lineage
+from groupwise.models import Denoise, FlowPolicy, lineage
 from groupwise.models.flow.actions import decode_action, encode_action
 from groupwise.models.flow.noise import euler, wide
 from groupwise.models.flow.normals import normals
 from groupwise.models.flow.policy import log_density
 from groupwise.rollout.layouts import padded
-from groupwise.rollout.loading import check_weights, load_weights
+from groupwise.rollout.stepping import ROWS, SteppingEngine
 
 __all__ = ["DenoisingEngine"]
-
-ROWS = 16
-"""Matrix products have a multiple of this many rows, or of the engine's, so that a sample does not depend on others."""
 
 
 @dataclass(eq=False)
@@ -39,6 +33,7 @@ class Denoised:
 
     request: GenerationRequest
     future: asyncio.Future[Generation]
+    denoise: Denoise
     step: int
     state: Tensor | None
     tokens: list[int] = field(default_factory=list)
@@ -47,119 +42,76 @@ class Denoised:
     noisy: list[bool] = field(default_factory=list)
 
     @classmethod
-    def of(cls, request: GenerationRequest, future: asyncio.Future[Generation]) -> "Denoised":
-        """A request at its first step, or after the last action of its path."""
+    def of(cls, request: GenerationRequest, future: asyncio.Future[Generation], denoise: Denoise) -> "Denoised":
+        """A request at its first step, or after the last action of its path. It may ask for another number of steps."""
+        if request.steps is not None:
+            denoise = replace(denoise, steps=request.steps)
         if not request.path:
-            return cls(request, future, 0, None)
+            return cls(request, future, denoise, 0, None)
         state = torch.from_numpy(decode_action(request.path[-1])[1].copy())
-        return cls(request, future, request.context[-1] + 1, state)
+        return cls(request, future, denoise, request.context[-1] + 1, state)
 
     @property
     def words(self) -> Ids:
         """The prompt's words, without the steps so far."""
         return self.request.context[: len(self.request.context) - self.request.at]
 
-    def end(self, steps: int) -> int:
+    @property
+    def end(self) -> int:
         """The number of the step after its next one, which may span several. The last one spans all that are left."""
-        stride = self.request.stride
+        stride, steps = self.request.stride, self.denoise.steps
         return self.step + stride if self.step + 2 * stride <= steps else steps
 
+    @property
+    def noisy_step(self) -> bool:
+        """Whether its next step has noise."""
+        return self.request.sampling.temperature > 0 and self.denoise.has_noise(self.step)
 
-class DenoisingEngine:
-    """An `Engine` over a flow policy. It shares the learner's weights if `load` gets the policy's own tensors.
 
-    At most `rows` samples are live; further requests wait in order of arrival. Each token is a denoising step. A step
-    with noise has its weights version as origin, a deterministic one `ENVIRONMENT`: it is no action and not trained. At
-    temperature 0 all steps are deterministic, and only the first state is random; another temperature multiplies the
-    noise, and log-probs stay those of the policy. Forks of a sample have its first state. Where a request has a
-    `stride`, a token is the number of the last step that it spans. A sample does not depend on the others: random
-    numbers are keyed, and on one thread states are bit-identical.
+class DenoisingEngine(SteppingEngine[Denoised]):
+    """An `Engine` over a flow policy: each token is a denoising step.
+
+    A step with noise has its weights version as origin, a deterministic one `ENVIRONMENT`: it is no action and not
+    trained. At temperature 0 all steps are deterministic, and only the first state is random; another temperature
+    multiplies the noise, and log-probs stay those of the policy. Forks of a sample have its first state. Where a
+    request has a `stride`, a token is the number of the last step that it spans. A sample does not depend on the
+    others: random numbers are keyed, and on one thread states are bit-identical. When weights are loaded, running
+    requests end with the finish `cut` and their steps so far.
     """
 
     def __init__(self, policy: FlowPolicy, *, seed: int, rows: int = 256) -> None:
-        self.version = 0
-        self._policy, self._seed, self._most = policy, seed, rows
-        self._waiting: deque[Denoised] = deque()
-        self._live: list[Denoised] = []
-        self._loop: asyncio.Task[None] | None = None
+        super().__init__(policy, rows=rows)
+        self._policy, self._seed = policy, seed
 
-    async def sample(self, request: GenerationRequest) -> Generation:
-        """Take the next steps of one sample, up to the last one or `limit` of them. `Usage` for an unfit request."""
-        self._check(request)
-        job = Denoised.of(request, asyncio.get_running_loop().create_future())
-        self._waiting.append(job)
-        if self._loop is None or self._loop.done():
-            self._loop = asyncio.create_task(self._run())
-        return await job.future
+    def _job(self, request: GenerationRequest, future: asyncio.Future[Generation]) -> Denoised:
+        return Denoised.of(request, future, self._policy.denoise)
 
-    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
-        """`Usage`: a denoising step has a log-prob only together with its states, which a request lacks."""
-        raise Usage(
-            "a flow policy cannot score the tokens of a step without the states of its path",
-            fix="use a strategy and an objective that do not score answers under other prompts",
-        )
-
-    async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
-        """Replace the weights. Running requests end with the finish `cut` and their steps so far.
-
-        ValueError for the weights of another model.
-        """
-        check_weights(self._policy.state_dict(), weights)
-        for job in self._live:
+    def _interrupt(self, jobs: Sequence[Denoised]) -> list[Denoised]:
+        for job in jobs:
             self._end(job, Finish.cut)
-        self._live = []
-        self.version = -1  # a failure below leaves a mixture of old and new weights
-        load_weights(self._policy, weights)
-        self.version = version
-
-    def prefill(self, contexts: Sequence[ContextKey]) -> None:
-        """Nothing to compute ahead: a prompt is a few embeddings."""
-
-    async def _run(self) -> None:
-        """Denoise step by step until no request is left."""
-        try:
-            while True:
-                await asyncio.sleep(0)  # a caller whose request finished may send the next one before the next step
-                self._live = [job for job in self._live if not job.future.done()]
-                while self._waiting and len(self._live) < self._most:
-                    job = self._waiting.popleft()
-                    if not job.future.done():
-                        self._live.append(job)
-                if not self._live:
-                    return
-                self._advance()
-        except BaseException as error:
-            for job in (*self._live, *self._waiting):
-                if not job.future.done():
-                    job.future.cancel() if isinstance(error, asyncio.CancelledError) else job.future.set_exception(
-                        error
-                    )
-            self._live = []
-            self._waiting.clear()
-            if not isinstance(error, Exception):
-                raise
+        return []
 
     @torch.inference_mode()
     def _advance(self) -> None:
         """Take one step of every live sample. Finished samples leave."""
         jobs, policy = self._live, self._policy
         if starting := [job for job in jobs if job.state is None]:
-            for job, state in zip(starting, self._normals(starting, first=True)):
+            for job, state in zip(starting, self._normals(starting, first=True), strict=True):
                 job.state = state
-        place, times, steps = policy.place, policy.times, policy.denoise.steps
-        spans = [(times[job.step], times[job.end(steps)]) for job in jobs]
+        place, times = policy.place, {job.denoise: policy.times_of(job.denoise) for job in jobs}
+        spans = [(times[job.denoise][job.step], times[job.denoise][job.end]) for job in jobs]
         fill = padded(len(jobs), min(ROWS, self._most)) - len(jobs)
         before = torch.stack([*(job.state for job in jobs), *[jobs[-1].state] * fill]).to(**place)  # type: ignore[list-item]
         now, then = torch.tensor([*spans, *[spans[-1]] * fill]).to(**place).unbind(1)
         words = policy.words([*(job.words for job in jobs), *[jobs[-1].words] * fill])
         velocity = policy.velocity(before, now, words)
         mean, std = policy.denoise.noise(before, velocity, now, then)
-        noisy = [job.request.sampling.temperature > 0 and policy.denoise.has_noise(job.step) for job in jobs]
+        noisy = [job.noisy_step for job in jobs]
         mask = torch.tensor([*noisy, *[False] * fill], device=place["device"])
         mean = torch.where(wide(mask, mean), mean, euler(before, velocity, now, then))
         after = mean.clone()
         if any(noisy):
-            chosen = [job for job, has_noise in zip(jobs, noisy) if has_noise]
+            chosen = [job for job, has_noise in zip(jobs, noisy, strict=True) if has_noise]
             noise = self._normals(chosen, first=False).to(mean)
             amount = torch.tensor([job.request.sampling.temperature for job in chosen]).to(std)
             after[mask] += wide(std[mask] * amount, noise) * noise
@@ -170,15 +122,15 @@ class DenoisingEngine:
         """Write a step into the samples, and end those that it finishes."""
         arrays = [x.float().cpu().numpy() for x in (before, after, mean)]
         for i, (job, has_noise, density) in enumerate(zip(self._live, noisy, logp.tolist())):
-            last = job.step == self._policy.denoise.steps - 1
+            last = job.step == job.denoise.steps - 1
             picture = self._policy.picture(after[i]) if last else None
             job.path.append(encode_action(*(x[i] for x in arrays), picture=picture))
             job.logp.append(density)
             job.noisy.append(has_noise)
             job.state = after[i].float()
-            job.step = job.end(self._policy.denoise.steps)
+            job.step = job.end
             job.tokens.append(job.step - 1)
-            if job.step == self._policy.denoise.steps:
+            if job.step == job.denoise.steps:
                 self._end(job, Finish.stop)
             elif len(job.path) == job.request.limit:
                 self._end(job, Finish.length)
@@ -206,10 +158,6 @@ class DenoisingEngine:
             job.future.set_result(result)
 
     def _check(self, request: GenerationRequest) -> None:
-        if request.limit < 1:
-            raise ValueError(f"a generation request asks for {request.limit} steps: its limit must be at least 1")
-        if self.version < 0:
-            raise EngineLost("the engine has no complete weights", evidence="its last load failed", fix="load again")
         if request.stride < 1 or (request.stride > 1 and request.sampling.temperature > 0):
             raise ValueError(
                 f"a generation request has steps of length {request.stride} at temperature "

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from groupwise.data import Engine
-from groupwise.models import Experts, FlowPolicy, Model, Tokenizer
+from groupwise.models import Experts, FlowPolicy, MaskedPolicy, Model, Tokenizer
 from groupwise.rollout.denoiser import DenoisingEngine
 from groupwise.rollout.engine import NativeEngine
+from groupwise.rollout.unmasking import UnmaskingEngine
 
 SOCKET = "EngineKind"
 __all__ = ["Native"]
@@ -32,8 +33,10 @@ class Native:
 
     def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> Engine:
         """The engine over the learner's model. If `experts` is given, it records the expert choices (routes) of all
-        tokens. A flow policy gets an engine of denoising steps.
+        tokens. A flow policy gets an engine of denoising steps, and a masked policy one that reveals canvases.
         """
+        if isinstance(model, MaskedPolicy):
+            return UnmaskingEngine(model, seed=seed, rows=self.rows)
         if isinstance(model, FlowPolicy):
             return DenoisingEngine(model, seed=seed, rows=self.rows)
         return NativeEngine(

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from groupwise.data import Draw, Outcome, Prompt, Rollout, Sample, Sampler, Strategy
+from groupwise.data import Draw, Prompt, Rollout, Sample, Sampler, Strategy
 from groupwise.data.errors import ends_run
+from groupwise.rollout.attempts import is_graded
 from groupwise.rollout.pair_judges import HigherScore, PairJudge
 from groupwise.rollout.strategy import Independent
 from groupwise.rollout.together import together
@@ -53,7 +54,7 @@ class PairwiseWins:
 
 def has_rivals(sample: Sample) -> bool:
     """Whether a sample is compared: it is an answer, and its verdict is not unverifiable."""
-    return sample.role == "answer" and sample.verdict is not None and sample.verdict.outcome is not Outcome.unverifiable
+    return sample.role == "answer" and is_graded(sample)
 
 
 def parts_of(results: Sequence[float | None]) -> dict[str, float]:

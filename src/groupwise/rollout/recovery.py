@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from groupwise.data import BadData, Draw, Ids, Outcome, Rollout, Sample, Sampler, Strategy
-from groupwise.rollout.attempts import context_of, is_correct
+from groupwise.data import BadData, Draw, Ids, Rollout, Sample, Sampler, Strategy
+from groupwise.rollout.attempts import context_of, is_correct, is_graded, score_of
 from groupwise.rollout.strategy import Independent
 from groupwise.rollout.wording import check_wording
 
@@ -36,9 +36,9 @@ class RecoveryPrompts:
         return replace(rollout, draw=replace(draw, memo={**draw.memo, "failures": contexts}))
 
     def _is_failure(self, s: Sample) -> bool:
-        if s.role != "answer" or s.verdict is None or s.verdict.outcome is Outcome.unverifiable:
+        if s.role != "answer" or not is_graded(s) or is_correct(s):
             return False
-        return not is_correct(s) and s.verdict.value < self.below and bool(s.verdict.feedback)
+        return score_of(s) < self.below and bool(s.verdict and s.verdict.feedback)
 
     def _context(self, draw: Draw, sampler: Sampler, failure: Sample) -> Ids:
         """The prompt with a failure and its feedback; empty if it leaves no room or cannot be tokenized."""

@@ -127,7 +127,7 @@ class Rows:
                 finish=finish, routes=self.jobs[r].routes + self.routes.of(r, n) if self.routes and n else (),
                 likeliest=tuple(self.jobs[r].likeliest),
             ))
-            for r, n, finish in zip(rows, lengths, finishes)
+            for r, n, finish in zip(rows, lengths, finishes, strict=True)
         ]  # fmt: skip
         self.with_stop_strings -= sum(bool(job.request.sampling.stop) for job, _ in finished)
         self.with_top -= sum(bool(job.request.top) for job, _ in finished)
@@ -147,7 +147,7 @@ class Rows:
                 x[to] = x[source]
             if self.routes is not None:
                 self.routes.move(to, source)
-            for r, s in zip(to, source):
+            for r, s in zip(to, source, strict=True):
                 self.jobs[r] = self.jobs[s]
         del self.jobs[left:]
         self.sequence[:left] = self.sequences.split(self.sequence[:left], self.newest[:left])

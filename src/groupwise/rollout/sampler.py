@@ -113,6 +113,7 @@ class DrawSampler:
                 context=sample.context + sample.tokens, limit=left, draw=self.draw.id, stream=sample.stream,
                 at=len(sample.tokens), sampling=sampling or self.setting.sampling, purpose=self.purpose,
                 content=sample.content, path=sample.path, top=top, stride=stride,
+                steps=self.setting.steps,
             )  # fmt: skip
             with self._awaiting("the engine"):
                 new = await self.setting.engine.sample(request)
@@ -147,7 +148,11 @@ class DrawSampler:
         numbers = list(dict.fromkeys(sample.group for sample in samples))
         groups = [[i for i, sample in enumerate(samples) if sample.group == number] for number in numbers]
         judged = await together(self._judged([samples[i] for i in group], verifier) for group in groups)
-        by_index = {i: sample for group, members in zip(groups, judged) for i, sample in zip(group, members)}
+        by_index = {
+            i: sample
+            for group, members in zip(groups, judged, strict=True)
+            for i, sample in zip(group, members, strict=True)
+        }
         return [by_index[i] for i in range(len(samples))]
 
     async def reply(self, sample: Sample) -> Observation:

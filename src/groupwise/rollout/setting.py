@@ -11,13 +11,14 @@ __all__ = ["RolloutSetting"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RolloutSetting:
-    """Engine, verifier, environment and limits of rollouts. Training and evaluation differ in `sampling` only.
+    """Engine, verifier, environment and limits of rollouts. Training and evaluation differ in `sampling` and `steps`.
 
     `deadline` bounds a whole rollout, from its start to its last verdict. `verdict_deadline` bounds each verdict and
     each call through `Sampler.outside`. Both are in seconds. `environment` creates an environment for each sample, if
     the strategy uses one. `replay` records the observations. `frame` holds the tokens that the chat template writes
     before and after an observation. `template` encodes prompts that a strategy writes. `positions` is the most tokens
-    of a sequence of the model; None for no bound. Scored answers are correct from `threshold` on; None if scores are
+    of a sequence of the model; None for no bound. `steps` is the number of denoising steps of a flow policy, if not its
+    own. Scored answers are correct from `threshold` on; None if scores are
     not outcomes.
     """
 
@@ -34,3 +35,4 @@ class RolloutSetting:
     template: Callable[[str], Ids] | None = None
     positions: int | None = None
     threshold: float | None = None
+    steps: int | None = None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from groupwise.data import Usage
-from groupwise.models import Experts, FlowPolicy, Model, Tokenizer
+from groupwise.models import Experts, FlowPolicy, MaskedPolicy, Model, Tokenizer
 from groupwise.rollout.native import Native
 from groupwise.rollout.speculation import SpeculativeEngine
 
@@ -29,7 +29,7 @@ class Speculative(Native):
 
     def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> SpeculativeEngine:
         """The engine over the learner's model. Raises `Usage` if it should record the experts of each token."""
-        assert not isinstance(model, FlowPolicy), "check refuses a flow model with this engine"
+        assert not isinstance(model, FlowPolicy | MaskedPolicy), "check refuses such a model with this engine"
         if experts is not None:
             raise Usage(
                 "the speculative engine does not record the experts of its tokens",

@@ -53,10 +53,11 @@ DISK = Disk()
 
 
 @contextmanager
-def storage_errors(what: str, where: Path, needed: int = 0) -> Iterator[None]:
+def storage_errors(what: str, where: Path, needed: int = 0, *, then: str = "") -> Iterator[None]:
     """A context that turns an OSError into a `Storage` error. Its fix names a remedy and how to continue the run.
 
-    `what` names the written thing in the message, `where` is its directory, `needed` the bytes to write.
+    `what` names the written thing in the message, `where` is its directory, `needed` the bytes to write. `then` is the
+    advice of a command that only reads the run, in place of continuing it.
     """
     try:
         yield
@@ -73,8 +74,12 @@ def storage_errors(what: str, where: Path, needed: int = 0) -> Iterator[None]:
                 f"free space on the disk of {where}, or raise its quota (df -h {where}; ulimit -f), "
                 f"or set a smaller save.keep"
             )
-        fix = f"{remedy}, then {_next_command(where)}"
+        fix = f"{remedy}, then {then or _next_command(where)}"
         raise Storage(f"{what} could not be written", evidence=evidence, fix=fix) from error
+
+
+REPEAT = "repeat the command"
+"""The advice of a command that does not train."""
 
 
 def _next_command(where: Path) -> str:
@@ -82,7 +87,7 @@ def _next_command(where: Path) -> str:
     from groupwise.runs.next_command import recorded_code, resume_command  # which imports this file
 
     run = next((path for path in (where, where.parent) if RunLayout(path).is_run), None)
-    return "repeat the command" if run is None else f"continue with: {resume_command(run, *recorded_code(run))}"
+    return REPEAT if run is None else f"continue with: {resume_command(run, *recorded_code(run))}"
 
 
 def check_writable(path: Path, example: str) -> None:

@@ -18,8 +18,10 @@ class ReplayLog:
     """A run's log of environments' replies, `replay/<iteration>.jsonl`: each line has a key (`question`) and a reply.
 
     `now` returns the number of finished iterations. Files from before the oldest checkpoint are removed. A line that
-    cannot be written stays in memory until the next write; `warn` is called once. Lines are not synced: they survive
-    the end of the process, not a power cut. The environment is called again for a lost or damaged line.
+    cannot be written stays in memory until the next write; `warn` is called once. Lines that the disk still refuses at
+    the end of their iteration are dropped, and `warn` is called again: only a resume from an earlier checkpoint would
+    read them. Lines are not synced: they survive the end of the process, not a power cut. The environment is called
+    again for a lost or damaged line.
     """
 
     def __init__(
@@ -60,8 +62,13 @@ class ReplayLog:
         if iteration == self._iteration:
             return
         if self._unwritten:
-            with suppress(OSError):
+            try:
                 self._flush()
+            except OSError:
+                lost = self._unwritten.count(b"\n")
+                self._warn(
+                    f"warning: {lost} observations of {self._path.name} may be lost: a resume asks for them again"
+                )
         oldest = min((i for i, _, _ in finished_checkpoints(self._layout.checkpoints)), default=0)
         for i, path in iteration_files(self._layout.replay, (".jsonl",)):
             if i < oldest:

@@ -3,6 +3,12 @@ from groupwise.tasks.alphabet import END as END
 from groupwise.tasks.alphabet import blank_tokenizer as blank_tokenizer
 from groupwise.tasks.alphabet import calculator_tokenizer as calculator_tokenizer
 from groupwise.tasks.alphabet import flow_tokenizer as flow_tokenizer
+from groupwise.tasks.alphabet import masked_tokenizer as masked_tokenizer
+from groupwise.tasks.beads import BEAD_COLOURS as BEAD_COLOURS
+from groupwise.tasks.beads import BEAD_PATTERNS as BEAD_PATTERNS
+from groupwise.tasks.beads import STRING_LENGTH as STRING_LENGTH
+from groupwise.tasks.beads import Beads as Beads
+from groupwise.tasks.beads import has_pattern as has_pattern
 from groupwise.tasks.big_sums import BigSums as BigSums
 from groupwise.tasks.calculator import Calculator as Calculator
 from groupwise.tasks.calculator import calculator_answer as calculator_answer

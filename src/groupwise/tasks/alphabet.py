@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-__all__ = ["END", "blank_tokenizer", "calculator_tokenizer", "flow_tokenizer"]
+__all__ = ["END", "blank_tokenizer", "calculator_tokenizer", "flow_tokenizer", "masked_tokenizer"]
 
 CHARACTERS = "0123456789+-*=;#"
 PRINTABLE = "".join(map(chr, range(0x20, 0x7F))) + "\n"
@@ -49,6 +49,23 @@ def flow_tokenizer(words: Sequence[str], steps: int) -> Tokenizer:
     tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate((*special, *words))}, unk_token=""))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    return tokenizer
+
+
+def masked_tokenizer(symbols: Sequence[str], words: Sequence[str], steps: int) -> Tokenizer:
+    """The tokenizer of a masked model: a token for the knobs of each of `steps` steps, an end token, a commit and a
+    token of each symbol, and words. Knobs and commits decode to nothing.
+
+    >>> tokenizer = masked_tokenizer(("r", "g"), ("mirror",), steps=2)
+    >>> tokenizer.encode("mirror").ids, tokenizer.decode([0, 4, 1, 3, 5, 6], skip_special_tokens=False)
+    ([7], 'rg')
+    """
+    special = [*(f"<{step}>" for step in range(steps)), END, *(f"<{symbol}>" for symbol in symbols)]
+    vocabulary = {token: i for i, token in enumerate((*special, *symbols, *words))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=""))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(Regex("^<[^>]+>$"), ""), decoders.Fuse()])
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
     return tokenizer
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.data import Ids, Task, Usage, looks_like_path, or_near
+from groupwise.tasks.beads import Beads
 from groupwise.tasks.big_sums import BigSums
 from groupwise.tasks.calculator import Calculator
 from groupwise.tasks.coin import CoinGuesses
@@ -32,6 +33,7 @@ __all__ = ["find_task", "takes_columns", "usual_template", "usual_verifier"]
 
 PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {
     "calculator": Calculator,
+    "beads": Beads,
     "big_sums": BigSums,
     "coin": CoinGuesses,
     "deduction": Deduction,
@@ -50,6 +52,7 @@ PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {
 }
 """Tasks that generate their problems."""
 VERIFIERS = {
+    "beads": "bead_string",
     "big_sums": "last_number",
     "calculator": "calculator_answer",
     "coin": "exact",

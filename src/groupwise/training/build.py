@@ -7,18 +7,22 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from torch import nn
 
-from groupwise.cluster.ray import RayReplicas
+from groupwise.cluster.ray_replicas import RayReplicas
 from groupwise.config.devices import device_label, device_of, resolved
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Engine, MissingRequirement, Prompt, Rollout, Sampling, Task, Usage, Verifier, gap_bound
-from groupwise.engines.served import Served
+from groupwise.engines.served import Served, Target
+from groupwise.evaluation.by_column import scores_by
 from groupwise.evaluation.evaluate import scores
 from groupwise.learner import Alone, Given, Learner, Ranks, check_routing, mixture
 from groupwise.models import (
     Decoder,
+    Experts,
     FlowPolicy,
+    MaskedPolicy,
     Model,
     PipelineShape,
     Tokenizer,
@@ -142,7 +146,8 @@ class Runtime:
         """The metrics of the held-out problems, from greedy answers and from answers sampled as in training."""
         sampling = self.recipe.sampling
         greedy = await self.answers(1, replace(sampling, temperature=0.0))
-        return scores(greedy, await self.answers(self.recipe.evaluate.samples, sampling))
+        sampled = await self.answers(self.recipe.evaluate.samples, sampling)
+        return scores(greedy, sampled) | scores_by(sampled, self.recipe.evaluate.by)
 
     @property
     def held_out(self) -> Sequence[Prompt]:
@@ -151,8 +156,9 @@ class Runtime:
 
     async def answers(self, n: int, sampling: Sampling) -> list[Rollout]:
         """Generate and verify `n` answers to each held-out problem."""
-        setting = replace(self.buffer.setting, verifier=self.verifier, sampling=sampling)
-        return await answers(self.held_out, n, setting, strategy=self.recipe.evaluate.strategy)
+        evaluate = self.recipe.evaluate
+        setting = replace(self.buffer.setting, verifier=self.verifier, sampling=sampling, steps=evaluate.steps)
+        return await answers(self.held_out, n, setting, strategy=evaluate.strategy)
 
 
 def read_policy(recipe: Recipe, use: Use, device: torch.device) -> Model:
@@ -168,11 +174,13 @@ def read_policy(recipe: Recipe, use: Use, device: torch.device) -> Model:
 
 
 def read_stored(directory: Path, recipe: Recipe, use: Use, device: torch.device) -> Model:
-    """The model in a directory, as a resolved recipe reads it. A flow model denoises as the recipe's method says."""
+    """The model in a directory, as a resolved recipe reads it. Flow and masked models take the method's steps."""
     dtype, trusted = DTYPES[recipe.machine.dtype], use.trust_remote_code
     model = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
     if isinstance(model, FlowPolicy) and recipe.method.denoise is not None:
         model.denoise = recipe.method.denoise
+    if isinstance(model, MaskedPolicy) and recipe.method.unmask is not None:
+        model.set_unmask(recipe.method.unmask)
     return with_pipeline(model, recipe)
 
 
@@ -287,10 +295,23 @@ def check_compiler(device: torch.device) -> None:
         ) from None
 
 
+def check_engine(recipe: Recipe, model: nn.Module, experts: Experts | None, *, adapter: bool) -> None:
+    """Raise the error of engines in other processes that cannot run a model with a mixture of `experts`.
+
+    The model needs no weights. `adapter`: it has one.
+    """
+    if isinstance(engine := recipe.engine, Served):
+        placed = recipe.cluster.launch == "ray" and engine.replicas > 0
+        device = device_of(recipe.machine.device)
+        target = Target(dtype=recipe.machine.dtype, device=device, adapter=adapter, placed=placed)
+        engine.check(model, experts if recipe.method.routing.replay == "engine" else None, target)
+
+
 def build_engine(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> Engine:
     """The engine of a recipe. Ray starts its replicas if it is the recipe's launcher."""
     engine, experts = recipe.engine, mixture(model) if recipe.method.routing.replay == "engine" else None
     if recipe.cluster.launch == "ray" and isinstance(engine, Served) and engine.replicas:
+        check_engine(recipe, model, mixture(model), adapter=has_adapter(model))
         launch = RayReplicas(recipe, engine.replicas)
         return engine.fleet(model, tokenizer, seed=recipe.seed, experts=experts, launch=launch)
     return engine.build(model, tokenizer, seed=recipe.seed, experts=experts)

@@ -1,12 +1,23 @@
 """Checks that a recipe's method and settings fit its model: a flow model, or a language model."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
-from groupwise.data import Prompt, Usage
+from groupwise.data import Prompt, Strategy, Usage, with_fields
 from groupwise.methods.families import method_files
-from groupwise.models import FlowShape, Pipeline, PipelineShape, base_directory, find_model, sized
+from groupwise.models import (
+    Denoise,
+    FlowShape,
+    MaskedShape,
+    Pipeline,
+    PipelineShape,
+    base_directory,
+    find_model,
+    guidance_scale,
+    sized,
+)
 from groupwise.models.decoder import Sizes
 from groupwise.rollout import Native, Retraced
 
@@ -15,6 +26,9 @@ def flow_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
     """Errors if the method does not fit the kind of the model, or settings are not available for flow models."""
     denoise = recipe.method.denoise
     if not isinstance(shape, FlowShape):
+        if recipe.evaluate.steps is not None:
+            what, fix = f"evaluate.steps does not fit the language model {recipe.model}", "leave it out"
+            return [Usage(what, evidence="its answers have no denoising steps", fix=fix)]
         if denoise is None:
             return []
         what = f"the method denoises, and {recipe.model} is a language model: its tokens are words"
@@ -28,31 +42,63 @@ def flow_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
     ]
     if isinstance(shape, PipelineShape):
         try:
-            sized(shape, recipe.pipeline)
+            guidance_scale(sized(shape, recipe.pipeline), recipe.pipeline)
         except Usage as error:
             errors.append(error)
+    if denoise is not None and recipe.evaluate.steps is not None:
+        try:
+            replace(denoise, steps=recipe.evaluate.steps)
+        except ValueError as error:
+            what, fix = "evaluate.steps does not fit method.denoise", "use another number of evaluate.steps"
+            errors.append(Usage(what, evidence=str(error), fix=fix))
     if denoise is None:
         names = [name for name, module in method_files().items() if ".methods.flow." in module]
         what = f"{recipe.model} is a flow model, and the method trains words: it does not set method.denoise"
         errors.append(Usage(what, fix=f"use a method of the family flow: --method {' or '.join(sorted(names))}"))
-    elif denoise.noise.level == 0 and not isinstance(recipe.method.strategy, Retraced):
-        what = "no step would be trained: without noise, a denoising step is not an action"
-        fix = "set method.denoise.noise.level above 0, or method.strategy to Retraced"
-        errors.append(Usage(what, evidence="method.denoise.noise.level is 0", fix=fix))
-    elif calm := [step for step in getattr(recipe.method.strategy, "noisy_steps", ()) if not denoise.has_noise(step)]:
-        what = f"the strategy needs noise in the denoising steps {calm}, and they have none"
-        evidence = f"steps {denoise.first} to {denoise.end - 1} have noise, by method.denoise"
-        errors.append(Usage(what, evidence=evidence, fix="take other steps in method.strategy, or set method.denoise"))
+    else:
+        errors += noise_errors(recipe.method.strategy, denoise)
     return errors
 
 
-def unfit_prompts(shape: Sizes, prompts: Iterable[Prompt]) -> list[Usage]:
-    """An error if a prompt of a flow model has more or fewer words than the model takes, or tokens of steps."""
-    if not isinstance(shape, FlowShape):
+def noise_errors(strategy: Strategy, denoise: Denoise) -> list[Usage]:
+    """An error if steps have no noise that the strategy, or one inside it, needs. `Retraced` steps have their own."""
+    parts = with_fields(strategy)
+    if any(isinstance(part, Retraced) for part in parts):
         return []
+    if denoise.noise.level == 0:
+        what = "no step would be trained: without noise, a denoising step is not an action"
+        fix = "set method.denoise.noise.level above 0, or method.strategy to Retraced"
+        return [Usage(what, evidence="method.denoise.noise.level is 0", fix=fix)]
+    steps = {step for part in parts for step in getattr(part, "noisy_steps", ())}
+    if calm := sorted(step for step in steps if not denoise.has_noise(step)):
+        what = f"the strategy needs noise in the denoising steps {calm}, and they have none"
+        evidence = f"steps {denoise.first} to {denoise.end - 1} have noise, by method.denoise"
+        return [Usage(what, evidence=evidence, fix="take other steps in method.strategy, or set method.denoise")]
+    return []
+
+
+def unfinished_pictures(recipe: Recipe, shape: Sizes, *, train: bool = True) -> list[Usage]:
+    """An error if samples of a flow model end before its last denoising step: they have no picture to grade.
+
+    Without `train`, only the samples of evaluation count.
+    """
+    trained, evaluated = (recipe.method.denoise or Denoise()).steps, recipe.evaluate.steps
+    steps = max(trained, evaluated or 0) if train else evaluated or trained
+    if not isinstance(shape, FlowShape) or recipe.sampling.max_tokens >= steps:
+        return []
+    what = f"sampling.max_tokens is {recipe.sampling.max_tokens}: a sample of {recipe.model} has {steps} steps"
+    fix = f"use at least {steps}, the number of steps in method.denoise.steps or evaluate.steps"
+    return [Usage(what, fix=fix)]
+
+
+def unfit_prompts(shape: Sizes, prompts: Iterable[Prompt]) -> list[Usage]:
+    """An error if a prompt of a flow or masked model does not have the words that the model takes."""
+    if not isinstance(shape, FlowShape | MaskedShape):
+        return []
+    kind = "flow" if isinstance(shape, FlowShape) else "masked"
     for prompt in prompts:
         if not shape.takes(prompt.context):
-            what = f"a prompt of this flow model has {shape.prompt}"
+            what = f"a prompt of this {kind} model has {shape.prompt}"
             fix = "correct the prompt, or use a task that the model was made for"
             return [Usage(what, evidence=f"problem {prompt.id}: {prompt.text[:80]!r}", fix=fix)]
     return []
@@ -60,8 +106,6 @@ def unfit_prompts(shape: Sizes, prompts: Iterable[Prompt]) -> list[Usage]:
 
 def unfit_settings(recipe: Recipe) -> dict[str, tuple[bool, str]]:
     """Settings that flow models do not have, by name: whether the recipe uses them, and what to do instead."""
-    denoise = recipe.method.denoise
-    steps = 0 if denoise is None else denoise.steps
     return {
         "warm_start": (recipe.warm_start is not None, "leave it out: demonstrations are texts"),
         "environment": (bool(recipe.environment), "leave it out: an environment replies to texts"),
@@ -69,10 +113,6 @@ def unfit_settings(recipe: Recipe) -> dict[str, tuple[bool, str]]:
         "sampling.temperature": (
             recipe.sampling.temperature != 1,
             "use 1.0; the amount of noise is method.denoise.noise.level",
-        ),
-        "sampling.max_tokens": (
-            recipe.sampling.max_tokens < steps,
-            f"use at least {steps}, the number of steps in method.denoise.steps",
         ),
     }
 

@@ -16,14 +16,15 @@ from groupwise.config.user_code import Use
 from groupwise.data import Outcome, Prompt, Rollout, Sample, Sampling, Strategy, Usage, Verdict, raise_all
 from groupwise.evaluation.presets import find_published
 from groupwise.evaluation.result import file_name, mean_of, number
-from groupwise.models import Messages, Purpose, Template, find_model, read_tokenizer
+from groupwise.models import Messages, Purpose, Template, find_model, read_shape, read_tokenizer
 from groupwise.planning.evaluation import evaluation_plan
 from groupwise.planning.memory import host_memory
 from groupwise.rollout import Independent, Native, RolloutSetting, answers
 from groupwise.runs.layout import RunLayout
 from groupwise.tasks import Problems
 from groupwise.training.build import Inputs, build, prepare, read_stored
-from groupwise.training.check import check_inputs
+from groupwise.training.check_flow import unfinished_pictures
+from groupwise.training.check_inputs import check_inputs
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
 from groupwise.training.models import BEST, At, RunModel, find_run_model, model_directory
 from groupwise.training.progress import print_note
@@ -142,7 +143,10 @@ def numbers_of_task(
         return [await ready.answers(n, sampling) for n, sampling in samplings]
 
     answered = asyncio.run(answer())
-    return [number(rollouts, protocol(ready, sampling, n, use)) for rollouts, (n, sampling) in zip(answered, samplings)]
+    return [
+        number(rollouts, protocol(ready, sampling, n, use), by=recipe.evaluate.by)
+        for rollouts, (n, sampling) in zip(answered, samplings)
+    ]
 
 
 def find_model_of(model_or_run: str, at: At = None) -> RunModel | None:
@@ -227,6 +231,9 @@ async def open_model(model_or_run: str, overrides: Sequence[tuple[str, Any]], us
     recipe = resolved(recipe)
     device = prepare(recipe.machine)
     directory = find_model(recipe.model)
+    shape = read_shape(directory, trust_remote_code=use.trust_remote_code)
+    limits = replace(recipe.sampling, max_tokens=sampling.max_tokens)  # a recipe refuses temperature 0
+    raise_all(unfinished_pictures(replace(recipe, sampling=limits), shape, train=False))
     tokenizer = read_tokenizer(directory)
     model = read_stored(directory, recipe, use, device)
     engine = Native().build(model, tokenizer, seed=recipe.seed, experts=None)
@@ -241,6 +248,7 @@ async def open_model(model_or_run: str, overrides: Sequence[tuple[str, Any]], us
         environment=environment_of(recipe, use),
         frame=frame_of(recipe, by_name),
         template=prompt_template(by_name),
+        steps=recipe.evaluate.steps,
     )
     await engine.load(0, dict(model.state_dict()))
     return OpenModel(recipe, next(iter(by_name.values())), setting)

@@ -20,7 +20,8 @@ from groupwise.cluster.given import GivenProcesses, GivenRank
 from groupwise.cluster.interface import interface_towards
 from groupwise.cluster.local import LocalProcesses
 from groupwise.cluster.processes import GRACE, Processes
-from groupwise.cluster.ray import Needs, RayProcesses, node_address
+from groupwise.cluster.ray import Needs, node_address
+from groupwise.cluster.ray_ranks import RayProcesses
 from groupwise.config.recipe import Cluster, Recipe
 from groupwise.config.text import at, read_recipe, write
 from groupwise.config.user_code import Permissions, Use, load_use

@@ -89,7 +89,8 @@ class Guards:
                 f"engine and learner differ by {gap:.3g} in the log-prob of a token",
                 evidence=f"the bound, engine.max_gap, is {self.max_gap:g}",
                 fix="check that both have the same weights; if the gap is bfloat16's rounding, use machine.dtype "
-                "float32, or raise engine.max_gap and correct the gap with a weight such as TruncatedImportance",
+                "float32, or raise engine.max_gap and correct the gap with a weight such as TruncatedImportance;\n"
+                "if two experts of a mixture are nearly tied, use method.routing.replay engine",
             )
 
     def state(self) -> dict[str, Any]:

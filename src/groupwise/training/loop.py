@@ -18,8 +18,11 @@ from groupwise.training.guards import Guards
 from groupwise.training.messages import send_iteration
 from groupwise.training.observe import has_engine_logprobs, lag_metrics, method_metrics
 from groupwise.training.recorder import Recorder
+from groupwise.training.watchdog import Stuck
 
 OLD_LOGP = Logp("policy")
+LOADING = 20.0
+"""Seconds after a stop is requested until weights must be loaded; service managers end a process after 30 or more."""
 
 
 async def run(
@@ -35,7 +38,7 @@ async def run(
 
     Ends earlier when `recorder.stopping` is set, or when the task is solved.
     """
-    await engine.load(learner.version, learner.weights())
+    await load(engine, learner, recorder, learner.version)
     if recorder.done < 0:
         recorder.evaluation(await evaluate())
         recorder.save(learner, buffer, guards)
@@ -73,7 +76,7 @@ async def run(
                 line |= method_metrics(method, learner.memories, results)
                 learner.remember(batch, line)
             with recorder.phase("publish"):
-                await engine.load(learner.publish(), learner.weights())
+                await load(engine, learner, recorder, learner.publish())
             if solved or due(recipe.evaluate.every, iteration + 1, recipe.iterations):
                 with recorder.phase("evaluate"):
                     line |= await evaluate()
@@ -81,6 +84,21 @@ async def run(
             recorder.solved = solved
             if not solved and due(recipe.save.every, iteration + 1, recipe.iterations):
                 recorder.save(learner, buffer, guards)
+
+
+async def load(engine: Engine, learner: Learner, recorder: Recorder, version: int) -> None:
+    """Load the learner's weights into the engine.
+
+    `Stuck` if the engine still waits, for example for its replicas, `LOADING` seconds after a stop is requested. A
+    resume then continues from the last checkpoint.
+    """
+
+    async def loaded() -> bool:
+        await engine.load(version, learner.weights())
+        return True
+
+    if not await recorder.unless_stopped(loaded(), LOADING):
+        raise Stuck(recorder.stopping, "publish")
 
 
 def take(
@@ -117,11 +135,13 @@ def learn(
         sampled = batch.logp_engine.to(learner.dtype)
         batch = batch.having(logp_old=torch.where(sampled.isnan(), batch.logp_old, sampled) if no_engine else sampled)
     batch = compute_advantages(batch, method)
-    return batch, [
+    results = [
         learner.step(batch, step, method.objective, method.routing, method.auxiliary_losses)
         for steps in plans
         for step in steps
     ]
+    learner.end_iteration()
+    return batch, results
 
 
 def plan(

@@ -14,7 +14,7 @@ from groupwise.learner.update import restore_policy
 from groupwise.models import Model, attach, find_model, has_adapter, read_model, read_tokenizer, write_model
 from groupwise.runs.best import best_iteration, held_out_values
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint, read_checkpoint
-from groupwise.runs.disk import DISK, Disk, storage_errors, write_directory
+from groupwise.runs.disk import DISK, REPEAT, Disk, storage_errors, write_directory
 from groupwise.runs.info import RunInfo
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
@@ -97,7 +97,7 @@ def model_directory(model: RunModel, use: Use, notify: Callable[[str], None]) ->
     if directory is None:
         assert model.iteration is not None, "a finished model has a directory"
         directory = RunLayout(model.run).model_at(model.iteration)
-        with storage_errors("the model", model.run):
+        with storage_errors("the model", model.run, then=REPEAT):
             directory.parent.mkdir(exist_ok=True)
             with write_directory(directory) as draft:
                 write_checkpoint_model(model, draft, use)

@@ -21,8 +21,10 @@ from groupwise.runs.disk import DISK, storage_errors, write_file
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.phases import runs_in
 from groupwise.training.build import build
+from groupwise.training.control import Control, Ending
 from groupwise.training.identity import recipe_changes
-from groupwise.training.run import Control, Ending, begin, read_checked, reopen, run_from
+from groupwise.training.run import run_from
+from groupwise.training.start import begin, read_checked, reopen
 
 
 def begin_phases(run: Path, data: Mapping[str, Any]) -> None:

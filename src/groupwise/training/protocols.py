@@ -53,6 +53,7 @@ def protocol(runtime: Runtime, sampling: Sampling, n: int, use: Use) -> dict[str
         },
         "template": {s.template: by_name[s.template].digest for s in evaluated},
         "sampling": {**asdict(sampling), "stop": list(sampling.stop)},
+        **({} if (denoise := recipe.method.denoise) is None else {"steps": recipe.evaluate.steps or denoise.steps}),
         "strategy": strategy_record(recipe.evaluate.strategy, use),
         **({"environment": environment_record(recipe.environment, use)} if recipe.environment else {}),
         "verifier": {

@@ -58,8 +58,8 @@ class Recorder:
         self.stopping = self.current_phase = ""
         self.solved = False
         self.dumps = RunLayout(run).skipped
-        self._run, self._logs, self._keep, self._warn, self._disk = run, logs, keep, warn, disk
-        self._on_metrics, self._extra = on_metrics, dict(extra)
+        self._run, self.logs, self._keep, self._warn, self._disk = run, logs, keep, warn, disk
+        self._on_metrics, self.extra = on_metrics, dict(extra)
         self._best = best
         self._evaluated = [line for line in read_lines(RunLayout(run).metrics) if is_evaluated(line)]
         self._saved = -1
@@ -90,11 +90,16 @@ class Recorder:
         """Add to the iteration's seconds of this name, for timings.jsonl."""
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
-    async def unless_stopped(self, work: Awaitable[T]) -> T | None:
-        """Await `work`, or cancel it and return None if a stop is requested first; a resume then repeats it."""
+    async def unless_stopped(self, work: Awaitable[T], patience: float = 0.0) -> T | None:
+        """Await `work`, or cancel it and return None if a stop is requested first; a resume then repeats it.
+
+        After the stop, `work` has `patience` seconds left.
+        """
         task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if patience and not task.done():
+                await asyncio.wait({task}, timeout=patience)
             if task.done():
                 return task.result()
             task.cancel()
@@ -130,7 +135,7 @@ class Recorder:
         }
         pictures, boxes = sample_pictures(rollouts)
         lines = [row | box for row, box in zip(sample_lines(rollouts, batch), boxes, strict=True)]
-        self._logs.samples(self.done, lines, token_columns(rollouts, results, objective), pictures)
+        self.logs.samples(self.done, lines, token_columns(rollouts, results, objective), pictures)
         if unverifiable > metric_bound(UNVERIFIABLE) * answers and not self._warned_ungraded:
             self._warned_ungraded = True
             ungraded = f"{unverifiable} of {answers} answers could not be graded"
@@ -149,10 +154,10 @@ class Recorder:
 
     def write(self, line: dict[str, Any]) -> None:
         """Write one iteration's metrics, and its timings."""
-        self._logs.metrics(line)
+        self.logs.metrics(line)
         self._evaluated += [finite(line)] if is_evaluated(line) else []
         timing = self._timing(line["iteration"])
-        self._logs.timings(timing)
+        self.logs.timings(timing)
         self._on_metrics(line, timing)
 
     def save(self, learner: Learner, buffer: Buffer, guards: Guards, *, last: bool = False) -> None:
@@ -162,8 +167,8 @@ class Recorder:
         """
         if self._saved == self.done:
             return
-        if self._logs.failures > self._unwritten:
-            self._unwritten = self._logs.failures
+        if self.logs.failures > self._unwritten:
+            self._unwritten = self.logs.failures
             self._warn(f"warning: logs could not be written {self._unwritten} times; their lines are kept in memory")
         return_freed_memory()
         tensors, state = learner.state()
@@ -174,8 +179,8 @@ class Recorder:
                 "learner": state,
                 "buffer": buffer.state(),
                 "guards": guards.state(),
-                **self._extra,
-                **self._logs.state(),
+                **self.extra,
+                **self.logs.state(),
             }
             best = partial(best_iteration, held_out_values(self._evaluated, self._best))
             save_checkpoint(

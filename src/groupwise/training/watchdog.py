@@ -36,7 +36,7 @@ JUDGES = ("DrawSampler._judged", "Several._verdict", "EnvironmentThreads.call")
 
 
 class Stuck(KeyboardInterrupt):
-    """A signal arrived while the loop was blocked in this phase; the blocking code was interrupted."""
+    """A stop was requested while the loop was blocked or waited in this phase, which was interrupted."""
 
     def __init__(self, cause: str, phase: str) -> None:
         super().__init__(cause)

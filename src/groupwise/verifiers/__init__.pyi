@@ -1,6 +1,8 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.verifiers.beads import bead_string as bead_string
 from groupwise.verifiers.code import CodeVerifier as CodeVerifier
 from groupwise.verifiers.countdown import Countdown as Countdown
+from groupwise.verifiers.figures import FigureVerifier as FigureVerifier
 from groupwise.verifiers.flipping import Flipping as Flipping
 from groupwise.verifiers.flow_states import quilt_patches as quilt_patches
 from groupwise.verifiers.flow_states import ring_direction as ring_direction

@@ -17,6 +17,7 @@ from groupwise.data import (
     Verifier,
 )
 from groupwise.sandbox.sandbox import Sandbox
+from groupwise.tasks.beads import Beads
 from groupwise.tasks.calculator import Calculator, calculator_answer
 from groupwise.tasks.deduction import Deduction
 from groupwise.tasks.edges import Edges
@@ -26,8 +27,10 @@ from groupwise.tasks.quilts import Quilts
 from groupwise.tasks.registry import nearest
 from groupwise.tasks.rings import Rings
 from groupwise.tasks.sums import Sums
+from groupwise.verifiers.beads import bead_string
 from groupwise.verifiers.code import CodeVerifier, code_verifier
 from groupwise.verifiers.countdown import Countdown
+from groupwise.verifiers.figures import FigureVerifier
 from groupwise.verifiers.flipping import Flipping
 from groupwise.verifiers.flow_states import quilt_patches, ring_direction
 from groupwise.verifiers.formats import Format, JsonSchema, Regex
@@ -47,6 +50,7 @@ from groupwise.verifiers.text import Choice, Text
 __all__ = ["find_verifier", "user_functions", "verifier_names"]
 
 FUNCTIONS: dict[str, Verifier] = {
+    "bead_string": bead_string,
     "calculator_answer": calculator_answer,
     "exact": exact,
     "last_number": last_number,
@@ -59,6 +63,7 @@ CLASSES: dict[str, Callable[..., Verifier]] = {
     "countdown": Countdown,
     "format": Format,
     "glyphs": GlyphVerifier,
+    "figures": FigureVerifier,
     "json_schema": JsonSchema,
     "judge": LLMJudge,
     "math": Math,
@@ -78,6 +83,7 @@ WRAPPERS: dict[str, Callable[..., Verifier]] = {"flipping": Flipping, "hackable"
 WRAPPED = "verifier"
 SEVERAL = "several"
 OF_TASKS: dict[str, tuple[type, ...]] = {
+    "bead_string": (Beads,),
     "calculator_answer": (Calculator, Sums),
     "proof_steps": (Deduction,),
     "quilt_patches": (Quilts,),

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.config.problems import suggestion
+from groupwise.config.problems import method_suggestion
 from groupwise.config.registry import methods as published_methods
 from groupwise.data import BadData, Usage
 from groupwise.methods import Method
@@ -68,7 +68,7 @@ def named_method(name: str) -> Method:
     """The published method with this name. `Usage` for an unknown name."""
     known = published_methods()
     if name not in known:
-        raise Usage(f"no method is called {name!r}", fix=suggestion(name, known))
+        raise Usage(f"no method is called {name!r}", fix=method_suggestion(name, known))
     return known[name]()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from groupwise.runs.disk import storage_errors, write_file
+from groupwise.runs.disk import REPEAT, storage_errors, write_file
 from groupwise.runs.jsonl import json_line
 from groupwise.runs.layout import RunLayout
 from groupwise.whatif.compare import FIGURES, Comparison, group_cosines, groups_of, sample_numbers
@@ -54,6 +54,6 @@ def write_comparison(stored: StoredIteration, comparison: Comparison, groups: Se
     """Store a comparison in the run's folder whatif/. It replaces an earlier one of the same iteration."""
     path = RunLayout(stored.run).comparison(stored.iteration)
     data = json_line(comparison_json(stored, comparison) | {"groups": groups})
-    with storage_errors("the comparison", path.parent, len(data)):
+    with storage_errors("the comparison", path.parent, len(data), then=REPEAT):
         path.parent.mkdir(exist_ok=True)
         write_file(path, data)

@@ -66,7 +66,7 @@ recipe: search, align, search, ...""",
         "tests/golden/test_contrast.py::test_preference_at_the_reference",
     ),
     effect=Effect(
-        metric="eval/parts/chain_true",
+        metric="eval/parts_of_correct/chain_true",
         direction="up",
         task="hinted_sums",
         parent="grpo",

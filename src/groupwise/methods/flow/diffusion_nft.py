@@ -1,7 +1,7 @@
 """DiffusionNFT: the velocity moves towards good samples and away from bad ones, on the forward process."""
 
 from groupwise.advantages import Bounded, Optimality, Standardised
-from groupwise.learner import EMA, InitialPolicy
+from groupwise.learner import InitialPolicy, SamplingPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.models import Denoise, FlowNoise
@@ -18,7 +18,7 @@ def diffusion_nft(*, group_size: int = 24, steps: int = 10, beta: float = 1.0, d
         denoise=Denoise(noise=FlowNoise(0.0), steps=steps),
         strategy=Retraced(),
         advantage=(Standardised(ddof=0, eps=1e-4), Bounded(5.0), Optimality(5.0)),
-        models=(("reference", InitialPolicy()), ("old", EMA(keep=0.0, every=2))),
+        models=(("reference", InitialPolicy()), ("old", SamplingPolicy())),
         objective=Objective(
             surrogate=ImplicitPair(beta, scale=5.0), penalties=(VelocityPenalty(distance),), aggregate=token_mean
         ),
@@ -63,6 +63,7 @@ l+- = mean (x0+- - x_0)^2 / sg[ max(mean |x0+- - x_0|, 1e-5) ]""",
         matched="steps",
         settings=("iterations = 10",),
     ),
-    finding="The metric was eval/accuracy at first. It was changed after one run of seed 0, since DiffusionNFT samples "
-    "without noise: greedy accuracy is that of the deterministic sampler for both.",
+    finding="The method samples without noise and flow_grpo with it, so eval/accuracy, the first metric of the effect, "
+    "compares answers of two samplers. It was changed after one run of seed 0 to the accuracy of the deterministic "
+    "sampler, which is the same for both.",
 )

@@ -85,6 +85,6 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
     ),
     toy="tests/golden/test_flow_pref_grpo.py::test_small_differences_are_ties_for_a_judge_with_a_margin",
     finding="Both runs are rewarded by a coordinate of the point, which grows with the distance from the centre: once "
-    "as a score, once by pairs. Pairs only delay the hack. After 40 iterations greedy accuracy fell from 0.55 to 0.05 "
-    "by the score and to 0.11 by pairs (difference +0.068, 95 % interval -0.119 to +0.254, three seeds).",
+    "as a score, once by pairs. Pairs only delay the hack: in an ablation with 40 iterations, added after the runs of "
+    "the effect, greedy accuracy ends far below that of the start with both rewards.",
 )

@@ -59,7 +59,7 @@ J = 1/G sum_i 1/|o_i| sum_t (pi / sg[pi])_it A_i,  A_i = (R_i - mean(R)) / std(R
         "tests/golden/test_reward.py::test_consistency_bonus",
     ),
     effect=Effect(
-        metric="eval/parts/chain_true",
+        metric="eval/parts_of_correct/chain_true",
         direction="up",
         task="calculator",
         parent="grpo",

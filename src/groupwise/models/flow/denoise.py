@@ -1,7 +1,6 @@
 """`Denoise`: how a flow policy turns noise into data, step by step."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 from groupwise.models.flow.noise import FlowNoise, Noise
 
@@ -51,7 +50,3 @@ class Denoise:
     def has_noise(self, step: int) -> bool:
         """Whether a step is stochastic."""
         return self.noise.level > 0 and self.first <= step < self.end
-
-    def span(self, step: int) -> tuple[float, float]:
-        """The times before and after a step."""
-        return list(pairwise(self.times))[step]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from groupwise.models.flow.actions import Pixels, all_states, decode_action, decoded_picture, final_state
 
-__all__ = ["Sheet", "picture_of", "png", "points_of"]
+__all__ = ["Sheet", "picture_of", "png", "points_of", "reduced"]
 
 SMALL, GAP = 32, 4
 """Pictures of fewer rows than `SMALL` are enlarged by whole factors; `GAP` pixels lie between pictures on a sheet."""
@@ -108,6 +108,21 @@ class Sheet:
                     pixels[top : top + len(large), left : left + large.shape[1]] = large
                     boxes[-1] = (left, top, large.shape[1], large.shape[0])
         return cls(pixels, tuple(boxes), scale)
+
+
+def reduced(pixels: Pixels, side: int) -> Pixels:
+    """A picture whose longer side has at most `side` pixels, by means of square blocks.
+
+    >>> reduced(np.array([[[0] * 3, [9] * 3], [[9] * 3, [18] * 3]], np.uint8), 1).tolist()
+    [[[9, 9, 9]]]
+    """
+    block = ceil(max(pixels.shape[:2]) / side)
+    if block == 1:
+        return pixels
+    rows, columns = (max(n // block, 1) for n in pixels.shape[:2])
+    whole = np.pad(pixels, [(0, max(0, block - n)) for n in pixels.shape[:2]] + [(0, 0)], mode="edge")
+    blocks = whole[: rows * block, : columns * block].reshape(rows, block, columns, block, 3)
+    return blocks.mean((1, 3)).round().astype(np.uint8)
 
 
 def png(pixels: Pixels) -> bytes:

@@ -66,7 +66,11 @@ class FlowPolicy(nn.Module):
     @property
     def times(self) -> tuple[float, ...]:
         """The time before each step, and 0 after the last one. Those of a pipeline are its scheduler's."""
-        return self.denoise.times if self.surroundings is None else self.surroundings.times(self.denoise.steps)
+        return self.times_of(self.denoise)
+
+    def times_of(self, denoise: Denoise) -> tuple[float, ...]:
+        """The times of another denoising."""
+        return denoise.times if self.surroundings is None else self.surroundings.times(denoise.steps)
 
     def picture(self, state: Float[Tensor, "*state"]) -> Pixels | None:
         """The decoded picture of a final state; None for a model whose states are not latents."""

@@ -7,12 +7,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from groupwise.data import BadData
+from groupwise.data import BadData, visible
 from groupwise.models.files import read_json
 from groupwise.models.flow.policy import FlowPolicy
-from groupwise.models.pipelines.index import OPTIONAL, pipeline_files, pipeline_index
+from groupwise.models.pipelines.index import (
+    ENCODERS,
+    WITH_WEIGHTS,
+    pipeline_family,
+    pipeline_files,
+    pipeline_index,
+    pipeline_shape,
+)
 from groupwise.models.pipelines.settings import Pipeline
-from groupwise.models.pipelines.shape import PipelineShape, pipeline_shape, sized
+from groupwise.models.pipelines.shape import PipelineShape, guidance_scale, sized
 from groupwise.models.pipelines.velocity import Frozen, PipelineVelocity
 from groupwise.models.transformers_files import quiet
 from groupwise.models.weights import header, refuse_nonfinite, refuse_types
@@ -31,28 +38,55 @@ def read_pipeline(path: Path, *, dtype: torch.dtype, device: torch.device | str)
 
     Transformer and text encoders have the dtype; the decoder is float32.
     """
-    parts, shape = pipeline_index(path), pipeline_shape(path)
+    family, parts, shape = pipeline_family(path), pipeline_index(path), pipeline_shape(path)
     for file in pipeline_files(path, ".safetensors"):
         refuse_types(file, header(file))
-    absent = {name: None for name in (*OPTIONAL, "image_encoder", "feature_extractor") if name not in parts}
+    absent = {name: None for name in (*family.optional, "image_encoder", "feature_extractor") if name not in parts}
     try:
         with quiet(), quiet("diffusers"):
             diffusers: Any = import_module("diffusers")
-            pipe = diffusers.StableDiffusion3Pipeline.from_pretrained(
-                path, local_files_only=True, use_safetensors=True, **absent,
+            encoders = {
+                name: text_encoder(path / name, kind, dtype) for name, kind in parts.items() if name in ENCODERS
+            }
+            pipe = getattr(diffusers, family.pipeline).from_pretrained(
+                path, local_files_only=True, use_safetensors=True, **absent, **encoders,
                 dtype={"vae": torch.float32, "default": dtype},
             )  # fmt: skip
             pipe.to(device)
     except (OSError, ValueError, RuntimeError, TypeError, AttributeError) as error:
         what, fix = f"diffusers cannot read the pipeline in {path}", "fetch the directory again"
         raise BadData(what, evidence=str(error).partition("\n")[0], fix=fix) from error
-    for module in (pipe.transformer, pipe.vae, pipe.text_encoder, pipe.text_encoder_2, pipe.text_encoder_3):
-        if module is not None:
-            freeze(path, module)
-    frozen = Frozen(pipe, tokens=0)
-    policy = FlowPolicy(shape, velocity=PipelineVelocity(frozen, 1.0), surroundings=frozen)
+    for name in (name for name in WITH_WEIGHTS if name in parts):
+        freeze(path, getattr(pipe, name))
+    refuse_superfluous(path / "transformer", pipe.transformer)
+    frozen = Frozen(family, pipe, tokens=0)
+    policy = FlowPolicy(
+        shape, velocity=PipelineVelocity(frozen, 1.0, shape.guidance == "classifier-free"), surroundings=frozen
+    )
     set_pipeline(policy, Pipeline())
     return policy
+
+
+def text_encoder(folder: Path, kind: str, dtype: torch.dtype) -> nn.Module:
+    """A text encoder. BadData if weights are not stored, or in other sizes: transformers makes random ones of them."""
+    transformers: Any = import_module("transformers")
+    encoder, info = getattr(transformers, kind).from_pretrained(
+        folder, dtype=dtype, local_files_only=True, use_safetensors=True, output_loading_info=True
+    )
+    if lacking := sorted({str(name) for key in ("missing_keys", "mismatched_keys") for name in info[key]}):
+        what = f"the files in {folder} lack weights that its config.json describes"
+        evidence = f"{len(lacking)}, such as {visible(lacking[0])}"
+        raise BadData(what, evidence=evidence, fix="fetch the directory again, with its own config.json")
+    return encoder
+
+
+def refuse_superfluous(folder: Path, transformer: nn.Module) -> None:
+    """BadData for stored weights that the configuration does not describe: diffusers drops them without a word."""
+    known = {name for name, _ in (*transformer.named_parameters(), *transformer.named_buffers())}
+    if odd := sorted({name for file in folder.glob("*.safetensors") for name in header(file)} - known):
+        what = f"the files in {folder} have weights that its config.json does not describe"
+        evidence = f"{len(odd)}, such as {visible(odd[0])}"
+        raise BadData(what, evidence=evidence, fix="fetch the directory again, with its own config.json")
 
 
 def freeze(path: Path, module: nn.Module) -> None:
@@ -66,12 +100,12 @@ def freeze(path: Path, module: nn.Module) -> None:
 
 
 def set_pipeline(policy: FlowPolicy, settings: Pipeline) -> None:
-    """Use a pipeline as a recipe says. `Usage` for a size of picture that the transformer does not take."""
+    """Use a pipeline as a recipe says. `Usage` for a size or a guidance that the transformer does not take."""
     shape, velocity = policy.shape, policy.velocity
     assert isinstance(shape, PipelineShape) and isinstance(velocity, PipelineVelocity), "the policy of a pipeline"
     policy.shape = sized(shape, settings)
-    velocity.guidance = settings.guidance
-    velocity.frozen.tokens = (policy.shape.state[1] // shape.patch) ** 2
+    velocity.guidance = guidance_scale(shape, settings)
+    velocity.frozen.tokens = policy.shape.tokens
     velocity.frozen.times.cache_clear()
 
 
@@ -83,12 +117,12 @@ def recompute_pipeline(policy: FlowPolicy) -> None:
 
 def pipeline_outline(path: Path) -> nn.Module:
     """The transformer of a pipeline without its weights, on the meta device."""
-    pipeline_index(path)
+    name = pipeline_index(path)["transformer"]
     config = read_json(path / "transformer" / "config.json")
     try:
         with quiet(), quiet("diffusers"), torch.device("meta"):
             diffusers: Any = import_module("diffusers")
-            return diffusers.SD3Transformer2DModel.from_config(config)
+            return getattr(diffusers, name).from_config(config)
     except (TypeError, ValueError, RuntimeError) as error:
         what = f"{path / 'transformer' / 'config.json'} does not describe a transformer"
         raise BadData(what, evidence=str(error), fix="fetch the directory again") from error

@@ -12,23 +12,25 @@ from typing import Any
 from groupwise.data import BadData, MissingRequirement
 from groupwise.models.fields import short
 from groupwise.models.files import listing, read_json
+from groupwise.models.pipelines.family import PipelineFamily
+from groupwise.models.pipelines.flux import Flux
+from groupwise.models.pipelines.shape import PipelineShape
+from groupwise.models.pipelines.stable_diffusion_3 import StableDiffusion3
 
-__all__ = ["INDEX", "is_pipeline", "pipeline_files", "pipeline_index"]
+__all__ = ["INDEX", "is_pipeline", "pipeline_family", "pipeline_files", "pipeline_index", "pipeline_shape"]
 
 INDEX = "model_index.json"
-CLASS = "StableDiffusion3Pipeline"
-PARTS = {
-    "transformer": "SD3Transformer2DModel", "scheduler": "FlowMatchEulerDiscreteScheduler", "vae": "AutoencoderKL",
-    "text_encoder": "CLIPTextModelWithProjection", "tokenizer": "CLIPTokenizer",
-    "text_encoder_2": "CLIPTextModelWithProjection", "tokenizer_2": "CLIPTokenizer",
-}  # fmt: skip
-"""The parts that every pipeline of this family has, with their classes."""
-OPTIONAL = {"text_encoder_3": ("T5EncoderModel",), "tokenizer_3": ("T5Tokenizer",)}
+FAMILIES: tuple[PipelineFamily, ...] = (StableDiffusion3(), Flux())
+PARTS = {name for family in FAMILIES for name in (*family.parts, *family.optional)}
+"""The folders that are read of a pipeline."""
 OF_DIFFUSERS = ("transformer", "scheduler", "vae")
 """The parts whose classes are in diffusers; those of the others are in transformers."""
-WITH_WEIGHTS = ("transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3")
+ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
+WITH_WEIGHTS = ("transformer", "vae", *ENCODERS)
 VIDEO = ("video", "wan", "mochi", "ltx", "hunyuan", "cogvideo", "transformer3d", "allegro", "latte")
 """Parts of the names of classes that make videos."""
+FROM_PICTURES = ("kontext", "fill", "control", "img2img", "inpaint", "redux", "edit")
+"""Parts of the names of classes that make pictures from pictures."""
 CODE = ("attn_implementation", "experts_implementation", "auto_map", "kernel", "quantization", "compression")
 """Parts of the names of settings by which transformers and diffusers load code: of the directory, or of a hub."""
 ODD_TIMES = ("stochastic_sampling", "invert_sigmas")
@@ -40,45 +42,61 @@ def is_pipeline(path: Path) -> bool:
     return os.path.isfile(path / INDEX)
 
 
+def pipeline_family(path: Path) -> PipelineFamily:
+    """The family of the pipeline in a directory, by its class. BadData for a class that cannot be trained here."""
+    index = read_json(path / INDEX)
+    kind = index.get("_class_name")
+    if found := next((family for family in FAMILIES if family.pipeline == kind), None):
+        return found
+    name, names = str(kind).lower(), " ".join(map(str, (kind, *classes(index).values()))).lower()
+    if any(word in names for word in VIDEO):
+        what, why = f"the pipeline in {path} makes videos", "states have frames, which no verifier and no report reads"
+    elif any(word in name for word in FROM_PICTURES):
+        what = f"pipelines of the class {short(kind)} make pictures from pictures"
+        why = "a prompt is text alone here"
+    else:
+        what, why = f"pipelines of the class {short(kind)} are not supported", "each has other arguments and latents"
+    known = " or ".join(family.pipeline for family in FAMILIES)
+    raise BadData(f"{what}: {why}", evidence=f"{path / INDEX}", fix=f"use a pipeline of the class {known}")
+
+
+def classes(index: dict[str, Any]) -> dict[str, str]:
+    """The class of each part that an index names. A class and its `Fast` variant are the same tokenizer."""
+    return {name: str(entry[1]).removesuffix("Fast") for name, entry in entries(index).items()}
+
+
+def entries(index: dict[str, Any]) -> dict[str, Any]:
+    """The package and the class of each part that an index names."""
+    return {name: entry for name, entry in index.items() if isinstance(entry, list) and len(entry) == 2 and entry[1]}
+
+
 def pipeline_index(path: Path) -> dict[str, str]:
     """The class of each part of a pipeline that is there. BadData for a pipeline that cannot be trained here.
 
     `MissingRequirement` without diffusers.
     """
-    index = read_json(path / INDEX)
-    kind = index.get("_class_name")
-    entries = {name: entry for name, entry in index.items() if isinstance(entry, list) and len(entry) == 2 and entry[1]}
-    parts = {name: str(entry[1]).removesuffix("Fast") for name, entry in entries.items()}
-    names = " ".join(map(str, (kind, *parts.values()))).lower()
-    if any(word in names for word in VIDEO):
-        what = (
-            f"the pipeline in {path} makes videos: its states have frames, which no verifier and no report reads here"
-        )
-        raise BadData(what, evidence=f"_class_name: {short(kind)}", fix=f"use a pipeline of pictures: {CLASS}")
-    if kind != CLASS:
-        what = f"pipelines of the class {short(kind)} are not supported: each has other arguments, latents and times"
-        raise BadData(
-            what, evidence=f"{path / INDEX}", fix=f"use a pipeline of the class {CLASS}, such as SD3 or SD3.5"
-        )
-    if (scheduler := parts.get("scheduler")) != PARTS["scheduler"]:
+    family, index = pipeline_family(path), read_json(path / INDEX)
+    parts, known = classes(index), {**family.parts, **family.optional}
+    if (scheduler := parts.get("scheduler")) != family.parts["scheduler"]:
         what = f"the scheduler of the pipeline in {path} is no flow matching by Euler steps"
-        fix = f"use a checkpoint that was trained by flow matching, with a {PARTS['scheduler']}"
+        fix = f"use a checkpoint that was trained by flow matching, with a {family.parts['scheduler']}"
         raise BadData(what, evidence=f"scheduler: {short(scheduler)}", fix=fix)
-    odd = [f"{name}: {short(parts.get(name))}" for name, wanted in PARTS.items() if parts.get(name) != wanted]
-    odd += [
-        f"{name}: {short(parts[name])}" for name, known in OPTIONAL.items() if parts.get(name, known[0]) not in known
+    odd = [
+        f"{name}: {short(parts.get(name))}"
+        for name, wanted in known.items()
+        if (name in parts or name in family.parts) and parts.get(name) != wanted
     ]
     odd += [
         f"{name}: of the package {short(entry[0])}"  # diffusers would import it
-        for name, entry in entries.items()
-        if name in (*PARTS, *OPTIONAL) and entry[0] != ("diffusers" if name in OF_DIFFUSERS else "transformers")
+        for name, entry in entries(index).items()
+        if name in known and entry[0] != ("diffusers" if name in OF_DIFFUSERS else "transformers")
     ]
     if odd:
-        what = f"the pipeline in {path} lacks parts, or has others than {CLASS}"
+        what = f"the pipeline in {path} lacks parts, or has others than {family.pipeline}"
         raise BadData(
             what, evidence=", ".join(odd), fix="fetch the whole directory again: hf download NAME --local-dir DIR"
         )
-    wanted = {name: parts[name] for name in (*PARTS, *OPTIONAL) if name in parts}
+    wanted = {name: parts[name] for name in known if name in parts}
     refuse_missing(path, wanted)
     refuse_code(path, wanted)
     refuse_scheduler(path)
@@ -86,6 +104,19 @@ def pipeline_index(path: Path) -> dict[str, str]:
         what = f"{path} is a pipeline, which needs diffusers"
         raise MissingRequirement(what, fix="pip install 'groupwise[diffusion]'")
     return wanted
+
+
+def pipeline_shape(path: Path) -> PipelineShape:
+    """The sizes of the pipeline in a directory. BadData for one that cannot be trained here, as in `pipeline_index`."""
+    pipeline_index(path)
+    transformer, vae = read_json(path / "transformer" / "config.json"), read_json(path / "vae" / "config.json")
+    family = pipeline_family(path)
+    try:
+        family.prompt_tokens(path)
+        return family.shape(transformer, vae)
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"the configurations of transformer, vae and tokenizers in {path} do not describe a pipeline"
+        raise BadData(what, evidence=str(error), fix="fetch the directory again") from error
 
 
 def refuse_missing(path: Path, parts: dict[str, str]) -> None:
@@ -133,7 +164,7 @@ def refuse_scheduler(path: Path) -> None:
 
 def pipeline_files(path: Path, *suffixes: str) -> list[Path]:
     """The files with these endings in the folders of a pipeline's parts, and its index."""
-    parts: dict[str, Any] = read_json(path / INDEX)
-    folders = [path / name for name in sorted(parts) if name in (*PARTS, *OPTIONAL) and os.path.isdir(path / name)]
+    index: dict[str, Any] = read_json(path / INDEX)
+    folders = [path / name for name in sorted(index) if name in PARTS and os.path.isdir(path / name)]
     files = [file for folder in folders for file in sorted(folder.iterdir()) if file.is_file()]
     return [file for file in (path / INDEX, *files) if file.name.endswith(suffixes)]

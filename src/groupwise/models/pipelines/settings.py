@@ -10,19 +10,20 @@ __all__ = ["Pipeline"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """Settings of a pipeline: the scale of classifier-free guidance, and the side of its square pictures in pixels.
+    """Settings of a pipeline: the scale of guidance, and the side of its square pictures in pixels.
 
-    The velocity is `u + guidance * (v - u)`, with v of the prompt and u of the empty prompt; 1 is v alone, at half the
-    price. Sampling and training use the same velocity. Without a `size`, it is the size that the transformer was
-    made for.
+    With classifier-free guidance the velocity is `u + guidance * (v - u)`, with v of the prompt and u of the empty
+    prompt; 1 is v alone, at half the price. A model that was distilled with guidance (FLUX.1 dev) reads the scale as a
+    number instead. Sampling and training use the same velocity. Without a `guidance`, it is the usual one of the
+    pipeline's class; without a `size`, it is the size that the transformer was made for.
     """
 
-    guidance: float = 4.5
+    guidance: float | None = None
     size: int | None = None
 
     def __post_init__(self) -> None:
         check_types(self)
-        if not (1 <= self.guidance < math.inf):
+        if self.guidance is not None and not (1 <= self.guidance < math.inf):
             raise ValueError(f"guidance is {self.guidance}\nuse a number from 1, which is no guidance")
         if self.size is not None and self.size < 1:
             raise ValueError(f"size is {self.size}\nuse a number of pixels, such as 512")

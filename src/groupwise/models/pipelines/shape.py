@@ -1,23 +1,19 @@
-"""The sizes of a pipeline, from the config.json of its transformer and of its decoder."""
+"""The sizes of a pipeline, and how a recipe's settings change them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from groupwise.data import BadData, Ids, Usage
-from groupwise.models.fields import whole
-from groupwise.models.files import read_json
+from groupwise.data import Ids, Usage
 from groupwise.models.flow.velocity import END, FlowShape
-from groupwise.models.pipelines.index import pipeline_index
 from groupwise.models.pipelines.settings import Pipeline
 
-__all__ = ["PipelineShape", "pipeline_shape", "sized"]
+__all__ = ["PipelineShape", "guidance_scale", "sized"]
 
 BYTES = 256
 LONGEST = 4096
 """The most bytes of a prompt."""
-SIZE = 1 << 16
+USUAL_GUIDANCE = {"classifier-free": 4.5, "embedded": 3.5, "none": 1.0}
+"""The scale of guidance if a recipe sets none: 4.5 by Flow-GRPO's code, 3.5 by diffusers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,18 +21,28 @@ class PipelineShape(FlowShape):
     """The sizes of a pipeline. Its words are the bytes of a prompt; `width` is that of the transformer.
 
     A latent covers `scale` pixels on a side, a token of the transformer `patch` latents; there are positions for `grid`
-    tokens on a side. `usual` is the side of the pictures that the transformer was made for.
+    tokens on a side. `usual` is the side of the pictures that the transformer was made for. `guidance` is how a picture
+    is guided: by a second velocity, that of the empty prompt; by a number that the transformer reads; or not at all.
     """
 
+    vocabulary: int = END + 1 + BYTES
+    words: int = BYTES
+    places: int = LONGEST
     usual: int
     scale: int
     patch: int
     grid: int
+    guidance: Literal["classifier-free", "embedded", "none"]
 
     @property
     def size(self) -> int:
         """The side of a picture, in pixels."""
         return self.state[1] * self.scale
+
+    @property
+    def tokens(self) -> int:
+        """The number of the transformer's tokens of a picture."""
+        return (self.state[1] // self.patch) ** 2
 
     @property
     def graded(self) -> tuple[int, ...]:
@@ -50,34 +56,6 @@ class PipelineShape(FlowShape):
         return 0 < len(words) <= self.places and min(words) > END
 
 
-def pipeline_shape(path: Path) -> PipelineShape:
-    """The sizes of the pipeline in a directory. BadData for one that cannot be trained here, as in `pipeline_index`."""
-    pipeline_index(path)
-    transformer, vae = read_json(path / "transformer" / "config.json"), read_json(path / "vae" / "config.json")
-    try:
-        return shape_of_configs(transformer, vae)
-    except (KeyError, TypeError, ValueError) as error:
-        what = f"the config.json of transformer and vae in {path} do not describe a pipeline"
-        raise BadData(what, evidence=str(error), fix="fetch the directory again") from error
-
-
-def shape_of_configs(transformer: Mapping[str, Any], vae: Mapping[str, Any]) -> PipelineShape:
-    """The sizes in two configurations. KeyError, TypeError or ValueError for invalid ones."""
-    names = (
-        "sample_size", "patch_size", "in_channels", "num_layers", "attention_head_dim", "num_attention_heads",
-        "pos_embed_max_size",
-    )  # fmt: skip
-    side, patch, channels, layers, head, heads, grid = (whole(transformer, name, low=1, high=SIZE) for name in names)
-    latents = whole(vae, "latent_channels", low=1, high=SIZE)
-    if latents != channels:
-        raise ValueError(f"the transformer has in_channels {channels}, the decoder latent_channels {latents}")
-    scale = 2 ** (len(vae["block_out_channels"]) - 1)
-    return PipelineShape(
-        vocabulary=END + 1 + BYTES, layers=layers, state=(channels, side, side), words=BYTES, places=LONGEST,
-        width=head * heads, usual=side * scale, scale=scale, patch=patch, grid=grid,
-    )  # fmt: skip
-
-
 def sized(shape: PipelineShape, settings: Pipeline) -> PipelineShape:
     """The sizes with pictures as a recipe asks for. `Usage` for a size that the transformer does not take."""
     size, unit = settings.size or shape.usual, shape.scale * shape.patch
@@ -88,3 +66,12 @@ def sized(shape: PipelineShape, settings: Pipeline) -> PipelineShape:
         raise Usage(what, fix=f"use --pipeline.size {max(unit, min(size // unit, shape.grid) * unit)}")
     side = size // shape.scale
     return replace(shape, state=(shape.state[0], side, side))
+
+
+def guidance_scale(shape: PipelineShape, settings: Pipeline) -> float:
+    """The scale of guidance that a recipe asks for, or the usual one. `Usage` for a model that takes none."""
+    scale = USUAL_GUIDANCE[shape.guidance] if settings.guidance is None else settings.guidance
+    if shape.guidance == "none" and scale != 1:
+        what = f"pipeline.guidance is {scale}: this transformer was distilled to make pictures without guidance"
+        raise Usage(what, evidence="guidance_embeds is false in its config.json", fix="leave pipeline.guidance out")
+    return scale

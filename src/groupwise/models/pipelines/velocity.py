@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from groupwise.models.flow.actions import Pixels
+from groupwise.models.pipelines.family import Conditions, PipelineFamily
 from groupwise.models.pipelines.prompts import prompt_text
 from groupwise.models.transformers_files import quiet
 
@@ -16,8 +17,6 @@ __all__ = ["Frozen", "PipelineVelocity"]
 
 CACHED = 128
 """The number of prompts whose embeddings are kept."""
-Conditions = tuple[Tensor, Tensor]
-"""The embeddings of a prompt: of its tokens [1, tokens, width], and pooled [1, width]."""
 
 
 class Frozen:
@@ -27,8 +26,8 @@ class Frozen:
     `tokens` is the number of the transformer's tokens of a picture, by which some schedulers shift their times.
     """
 
-    def __init__(self, pipe: Any, tokens: int) -> None:
-        self.pipe, self.tokens = pipe, tokens
+    def __init__(self, family: PipelineFamily, pipe: Any, tokens: int) -> None:
+        self.family, self.pipe, self.tokens = family, pipe, tokens
         self.conditions = lru_cache(CACHED)(self._conditions)
         self.times = lru_cache(self._times)
 
@@ -39,8 +38,7 @@ class Frozen:
     def _conditions(self, text: str) -> Conditions:
         """The embeddings of a prompt."""
         with quiet(), quiet("diffusers"):  # CLIP reads the first 77 tokens only
-            tokens, _, pooled, _ = self.pipe.encode_prompt(text, None, None, do_classifier_free_guidance=False)
-        return tokens, pooled
+            return self.family.embed(self.pipe, text)
 
     def _times(self, steps: int) -> tuple[float, ...]:
         """The times of the pipeline's scheduler, as the pipeline sets them: shift and last time are its own."""
@@ -48,7 +46,7 @@ class Frozen:
         if (config := scheduler.config).use_dynamic_shifting:
             rise = (config.max_shift - config.base_shift) / (config.max_image_seq_len - config.base_image_seq_len)
             shift = {"mu": config.base_shift + rise * (self.tokens - config.base_image_seq_len)}
-        scheduler.set_timesteps(steps, **shift)
+        scheduler.set_timesteps(steps, sigmas=self.family.sigmas(steps), **shift)
         return tuple(scheduler.sigmas.tolist())
 
     @torch.no_grad()
@@ -61,33 +59,27 @@ class Frozen:
 
 
 class PipelineVelocity(nn.Module):
-    """`u + guidance * (v - u)`: v is the transformer's velocity for the prompt, u that for the empty prompt.
+    """The transformer's velocity v for the prompt; if `twice`, `u + guidance * (v - u)` with u for the empty prompt.
 
     States and velocities have the dtype of `x`, at least float32; the transformer computes in that of its weights.
     """
 
-    def __init__(self, frozen: Frozen, guidance: float) -> None:
+    def __init__(self, frozen: Frozen, guidance: float, twice: bool) -> None:
         super().__init__()
-        self.transformer, self.frozen, self.guidance = frozen.pipe.transformer, frozen, guidance
+        self.transformer, self.frozen, self.guidance, self.twice = frozen.pipe.transformer, frozen, guidance, twice
 
     def forward(
         self, x: Float[Tensor, "n c h w"], t: Float[Tensor, " n"], words: Int[Tensor, "n places"]
     ) -> Float[Tensor, "n c h w"]:
         texts = [prompt_text(row) for row in words.tolist()]
         velocity = self._velocity(x, t, texts)
-        if self.guidance == 1:
+        if not self.twice or self.guidance == 1:
             return velocity
         empty = self._velocity(x, t, [""] * len(texts))
         return empty + self.guidance * (velocity - empty)
 
     def _velocity(self, x: Tensor, t: Tensor, texts: list[str]) -> Tensor:
         weight, scale = next(self.transformer.parameters()), self.frozen.pipe.scheduler.config.num_train_timesteps
-        tokens, pooled = zip(*map(self.frozen.conditions, texts))
-        out = self.transformer(
-            hidden_states=x.to(weight.dtype),
-            timestep=t * scale,
-            encoder_hidden_states=torch.cat(tokens).to(weight),
-            pooled_projections=torch.cat(pooled).to(weight),
-            return_dict=False,
-        )
-        return out[0].to(x.dtype)
+        tokens, pooled = (torch.cat(rows).to(weight) for rows in zip(*map(self.frozen.conditions, texts)))
+        family, latents = self.frozen.family, x.to(weight.dtype)
+        return family.velocity(self.transformer, latents, t * scale, (tokens, pooled), self.guidance).to(x.dtype)

@@ -1,0 +1,53 @@
+"""The ranks above 0 of a run, as processes on the nodes of a Ray cluster."""
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from groupwise.cluster.processes import Death, Processes
+from groupwise.cluster.ray import REPLY, Needs, Places, connected, lost
+from groupwise.data import WorkerLost
+from groupwise.engines.replica import START
+
+
+class RayProcesses(Processes):
+    """A context with Python processes on the nodes of a Ray cluster, by name. `environment` is added to the node's."""
+
+    def __init__(self, arguments: Mapping[str, Sequence[str]], environment: Mapping[str, str], needs: Needs) -> None:
+        self._arguments, self._environment, self._needs = arguments, dict(environment), needs
+        self._actors: dict[str, Any] = {}
+
+    def __enter__(self) -> "RayProcesses":
+        self._ray = connected()
+        names = ", ".join(self._arguments)
+        self._places = Places(self._ray, names, len(self._arguments), self._needs, "PACK")
+        for index, (name, arguments) in enumerate(self._arguments.items()):
+            self._actors[name] = self._places.start(index, arguments, self._environment)
+        try:
+            self._ray.get([actor.pid.remote() for actor in self._actors.values()], timeout=START)
+        except self._ray.exceptions.RayError as error:
+            self.__exit__(None, None, None)
+            raise WorkerLost(f"Ray did not start {names}", evidence="\n".join(lost(error).lines)) from error
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for actor in self._actors.values():
+            self._places.end(actor)
+        self._places.close()
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the processes."""
+        return list(self._arguments)
+
+    def deaths(self) -> Mapping[str, Death]:
+        """The processes that have ended, by name, and those whose actor is lost or does not answer."""
+        found = {name: self._death(actor) for name, actor in self._actors.items()}
+        return {name: death for name, death in found.items() if death is not None}
+
+    def _death(self, actor: Any) -> Death | None:
+        try:
+            code, lines = self._ray.get(actor.status.remote(), timeout=REPLY)
+        except self._ray.exceptions.RayError as error:
+            return lost(error)
+        return None if code is None else Death(code, lines)

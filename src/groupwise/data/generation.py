@@ -1,0 +1,164 @@
+"""The input and output of an engine: sampling parameters, requests and generations."""
+
+import hashlib
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from typing import Any
+
+from groupwise.data.field_types import check_types
+
+__all__ = ["ContextKey", "Finish", "Generation", "GenerationRequest", "Ids", "Likeliest", "Sampling"]
+
+Ids = tuple[int, ...]
+
+Likeliest = tuple[tuple[int, float], ...]
+"""The most probable tokens at one position: (token id, log-prob at temperature 1), in descending order."""
+
+ContextKey = tuple[str, Ids]
+"""The identity of a context: a hash of its content besides tokens, such as images (may be empty), and its token ids."""
+
+
+class Finish(IntEnum):
+    """Why generation ended: an end token or stop string, the token budget, or an interruption (`cut`)."""
+
+    stop = 0
+    length = 1
+    cut = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Sampling parameters. Temperature 0 is greedy decoding. `stop` strings stay in the answer.
+
+    Truncation (`top_p`, `top_k`, `min_p`) is for evaluation only: in training it would bias every ratio.
+    """
+
+    temperature: float = 1.0
+    max_tokens: int = 1024
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        cuts = 0 < self.top_p <= 1 and self.top_k >= 0 and 0 <= self.min_p < 1
+        if not (cuts and 0 <= self.temperature < float("inf")):
+            raise ValueError(f"{self}\nneeds temperature >= 0, 0 < top_p <= 1, top_k >= 0 and 0 <= min_p < 1")
+        if "" in self.stop:
+            raise ValueError("a stop string is empty: it would end every answer after one token\nremove it")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens is {self.max_tokens}\nset max_tokens >= 1: an answer has at least one token")
+
+    @property
+    def truncated(self) -> bool:
+        """Whether `top_p`, `top_k` or `min_p` removes tokens from the distribution."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """A request for up to `limit` next tokens of a sample, whose tokens so far are the last `at` ids of `context`.
+
+    The random number of the token at position t is keyed by (seed, purpose, draw, stream, t). Other requests in the
+    batch do not change it.
+    """
+
+    context: Ids
+    limit: int
+    draw: int
+    stream: Ids
+    at: int = 0
+    sampling: Sampling = Sampling()
+    purpose: int = 0
+    content: str = ""
+    """Hash of the prompt's content besides token ids, such as images."""
+    path: tuple[bytes, ...] = ()
+    """The sample's encoded actions so far (`Sample.path`), if the policy's actions are not tokens of text."""
+    top: int = 0
+    """The number of most probable tokens to return for each new position (`Generation.likeliest`)."""
+    stride: int = 1
+    """For a flow policy without noise: the number of denoising steps that one token spans."""
+    steps: int | None = None
+    """For a flow policy: the number of denoising steps, if not the policy's own; such a sample must not be trained."""
+
+    @property
+    def context_key(self) -> ContextKey:
+        """The identity of the request's context. Contexts with equal ids but different actions are different."""
+        return content_hash(self.content, self.path), self.context
+
+    def to_json(self) -> dict[str, Any]:
+        """The request as a JSON object, for an engine in another process.
+
+        >>> request = GenerationRequest(context=(5, 6), limit=8, draw=3, stream=(0,), sampling=Sampling(stop=("#",)))
+        >>> GenerationRequest.from_json(request.to_json()) == request
+        True
+        """
+        return {**asdict(self), "path": _base64(self.path)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "GenerationRequest":
+        """The request that `to_json` gave, also after `json.dumps` and `json.loads`."""
+        sampling = Sampling(**{**data["sampling"], "stop": tuple(data["sampling"]["stop"])})
+        tuples = {"context": tuple(data["context"]), "stream": tuple(data["stream"]), "path": _decoded(data["path"])}
+        return cls(**{**data, **tuples, "sampling": sampling})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """The engine's answer to a `GenerationRequest`. An interrupted generation has `Finish.cut`.
+
+    `logp` is under the sampling distribution. `routes` are the experts of a mixture, if the engine records them: for
+    each token of the request's context and each new token except the last, which was not forwarded. `path` has the
+    action of each new token, if actions are no words (see `Sample.path`). `likeliest` has the likeliest tokens at the
+    place of each new token, if the request has `top`.
+    """
+
+    tokens: Ids
+    logp: tuple[float, ...]
+    versions: Ids
+    finish: Finish
+    routes: tuple[bytes, ...] = ()
+    path: tuple[bytes, ...] = ()
+    likeliest: tuple[Likeliest, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The generation as JSON: `finish` by its name; `routes` (experts) and `path` (encoded actions) in base64.
+
+        >>> generation = Generation(tokens=(7,), logp=(-0.5,), versions=(2,), finish=Finish.stop)
+        >>> Generation.from_json(generation.to_json()) == generation
+        True
+        """
+        return {
+            **asdict(self), "finish": self.finish.name, "routes": _base64(self.routes), "path": _base64(self.path),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Generation":
+        """The generation that `to_json` gave, also after `json.dumps` and `json.loads`."""
+        tuples = {name: tuple(data[name]) for name in ("tokens", "logp", "versions")}
+        encoded = {name: _decoded(data[name]) for name in ("routes", "path")}
+        places = tuple(tuple((token, logp) for token, logp in place) for place in data["likeliest"])
+        return cls(**{**data, **tuples, **encoded, "finish": Finish[data["finish"]], "likeliest": places})
+
+
+def content_hash(content: str, path: Sequence[bytes]) -> str:
+    """Hash of all that a context contains besides token ids: content such as images (`content`), and encoded actions.
+
+    >>> content_hash("image", ()), content_hash("", (b"ab", b"c")) == content_hash("", (b"a", b"bc"))
+    ('image', False)
+    """
+    if not any(path):
+        return content
+    actions = "".join(hashlib.sha256(action).hexdigest() for action in path)
+    return hashlib.sha256(f"{content} {actions}".encode()).hexdigest()
+
+
+def _base64(rows: Sequence[bytes]) -> list[str]:
+    return [b64encode(row).decode() for row in rows]
+
+
+def _decoded(rows: Sequence[str]) -> tuple[bytes, ...]:
+    return tuple(map(b64decode, rows))

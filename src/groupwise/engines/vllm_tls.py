@@ -1,0 +1,45 @@
+"""Becomes a vLLM engine for trainers on other hosts, in vLLM's environment, as `replica_tls` is a native one.
+
+    python -m groupwise.engines.vllm_tls PYTHON SETTINGS HOST
+
+PYTHON is the interpreter of vLLM's environment. It imports this groupwise, which is not installed there.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from groupwise.data import GroupwiseError
+from groupwise.engines.replica import command
+from groupwise.engines.vllm import VllmSettings
+from groupwise.engines.vllm_environment import check_environment
+from groupwise.engines.vllm_replicas import vllm_program
+from groupwise.engines.weights_file import Exchange
+from groupwise.models import find_model
+
+Become = Callable[[str, list[str], Mapping[str, str]], Any]
+"""Replaces this process by a program, with its arguments and environment."""
+
+
+def main(python: str, settings: dict[str, Any], host: str, become: Become = os.execvpe) -> None:
+    """Replace this process by the engine. Its parent and its environment variables, such as devices, stay."""
+    spec = VllmSettings(**settings)
+    check_environment(python, gpu=spec.device != "cpu")
+    directory = find_model(spec.directory, weights=False).absolute()
+    exchange, lock = Exchange(Path(tempfile.gettempdir())).hand_on()
+    program = vllm_program(replace(spec, directory=str(exchange)), python)  # its package is in there, too
+    spec = replace(spec, directory=str(directory), host=host, exchange=str(exchange), lock=lock)
+    words = [*command(replace(program, settings=spec))[:-1], str(os.getppid())]
+    become(python, words, program.environment)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3])
+    except GroupwiseError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,139 @@
+"""`MaskedPolicy`: a masked model and its schedule as one trainable policy, whose tokens are commits and knobs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from groupwise.data import Batch, Entropy, Ids, Logp, Measure, Usage
+from groupwise.models.masked.actions import Commit, Knobs, decode_masked
+from groupwise.models.masked.predictor import MaskedShape, Predictor
+from groupwise.models.masked.unmask import Unmask, UnmaskingSchedule
+from groupwise.models.sampling import logprob_dtype
+
+__all__ = ["MaskedPolicy"]
+
+
+class MaskedPolicy(nn.Module):
+    """A network that predicts masked cells, and the schedule that chooses how cells are revealed. It is a `Policy`.
+
+    A trained token is the commit of a symbol, a draw from the softmax of its cell's logits over the temperature of the
+    step, or the knobs of a step, a draw from Gaussians. No gradient passes from one to the other: a commit's
+    temperature is a constant. Which cells are kept belongs to the environment.
+    """
+
+    recompute = compiled = False
+
+    def __init__(self, shape: MaskedShape, unmask: Unmask = Unmask()) -> None:  # noqa: B008
+        super().__init__()
+        self.shape = shape
+        self.predictor = Predictor(shape)
+        self.schedule = UnmaskingSchedule(unmask)
+
+    @property
+    def unmask(self) -> Unmask:
+        return self.schedule.unmask
+
+    def set_unmask(self, unmask: Unmask) -> None:
+        """Unmask in this way. A schedule of other settings starts again from them."""
+        if unmask != self.unmask:
+            self.schedule = UnmaskingSchedule(unmask).to(next(self.predictor.parameters()))
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The device and the dtype of log-probs: at least float32."""
+        weight = self.schedule.mean_change
+        return {"device": weight.device, "dtype": logprob_dtype(weight.dtype)}
+
+    def words(self, prompts: Sequence[Ids]) -> Int[Tensor, "n places"]:
+        """The words of prompts as rows."""
+        return torch.tensor(prompts, dtype=torch.long, device=self.place["device"]).view(-1, self.shape.places)
+
+    def measure(
+        self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any]
+    ) -> dict[Measure, Float[Tensor, " n"]]:
+        """Log-probs, also of side models, and entropies per trained token. `Usage` for another measure."""
+        for measure in wanted:
+            if not isinstance(measure, Logp | Entropy) or getattr(measure, "view", ""):
+                raise Usage(
+                    f"a masked policy does not compute the measure {measure}",
+                    fix="remove the component that needs it: a masked policy has log-probs and entropies",
+                )
+        actions = Actions.of(batch, self)
+        models = {"policy": self, **side_models}
+        names = {measure.model if isinstance(measure, Logp) else "policy" for measure in wanted}
+        numbers: dict[str, tuple[Tensor, Tensor]] = {}
+        for name in sorted(names):
+            with torch.set_grad_enabled(name == "policy" and torch.is_grad_enabled()):
+                numbers[name] = actions.logp_and_entropy(models[name])
+        return {
+            measure: numbers[measure.model][0] if isinstance(measure, Logp) else numbers["policy"][1].detach()
+            for measure in wanted
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Actions:
+    """The trained tokens of a batch: which are commits and which are knobs, and what their log-probs need.
+
+    A canvas of several commits is forwarded once: `row` is the canvas of each commit.
+    """
+
+    commits: Int[Tensor, " c"]
+    knobs: Int[Tensor, " k"]
+    canvases: Int[Tensor, "rows cells"]
+    words: Int[Tensor, "rows places"]
+    row: Int[Tensor, " c"]
+    cell: Int[Tensor, " c"]
+    symbol: Int[Tensor, " c"]
+    temperature: Float[Tensor, " c"]
+    step: Int[Tensor, " k"]
+    values: Float[Tensor, "k 2"]
+
+    @classmethod
+    def of(cls, batch: Batch, policy: MaskedPolicy) -> "Actions":
+        at: dict[type, list[int]] = {Commit: [], Knobs: []}
+        rows: dict[tuple[Ids, bytes], int] = {}
+        canvases, row, cell, symbol, temperature, step, values = [], [], [], [], [], [], []
+        for i, (s, place) in enumerate(zip(batch.sequences.index.tolist(), batch.place.tolist())):
+            sample = batch.samples[s]
+            action = decode_masked(sample.path[place])
+            at[type(action)].append(i)
+            if isinstance(action, Knobs):
+                step.append(action.step)
+                values.append(action.values.tolist())
+                continue
+            canvas = sample.context, action.canvas.tobytes()
+            if canvas not in rows:
+                rows[canvas] = len(rows)
+                canvases.append(action.canvas.tolist())
+            row.append(rows[canvas])
+            cell.append(action.cell)
+            symbol.append(sample.tokens[place] - policy.shape.first_commit)
+            temperature.append(action.temperature)
+        place, long = policy.place, {"device": policy.place["device"], "dtype": torch.long}
+        return cls(
+            commits=torch.tensor(at[Commit], **long), knobs=torch.tensor(at[Knobs], **long),
+            canvases=torch.tensor(canvases, **long).view(-1, policy.shape.cells),
+            words=policy.words([words for words, _ in rows]),
+            row=torch.tensor(row, **long), cell=torch.tensor(cell, **long), symbol=torch.tensor(symbol, **long),
+            temperature=torch.tensor(temperature, **place),
+            step=torch.tensor(step, **long), values=torch.tensor(values, **place).view(-1, 2),
+        )  # fmt: skip
+
+    def logp_and_entropy(self, model: MaskedPolicy) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+        """Log-prob and entropy of each token under a model. Only models with a token of theirs are in the graph."""
+        logp = torch.zeros(len(self.commits) + len(self.knobs), **model.place)
+        entropy = torch.zeros_like(logp)
+        if len(self.commits) or not len(self.knobs):  # an empty batch keeps the network in the graph
+            logits = model.predictor(self.canvases, self.words)[self.row, self.cell]
+            law = torch.log_softmax(logits.to(logp) / self.temperature[:, None], -1)
+            logp = logp.index_copy(0, self.commits, law.gather(1, self.symbol[:, None])[:, 0])
+            entropy = entropy.index_copy(0, self.commits, -(law.exp() * law).sum(-1))
+        if len(self.knobs):
+            logp = logp.index_copy(0, self.knobs, model.schedule.log_density(self.step, self.values))
+            entropy = entropy.index_copy(0, self.knobs, model.schedule.entropy(self.step))
+        return logp, entropy

@@ -1,0 +1,66 @@
+"""The task `beads`: a string of eight beads with a pattern and two colours, for the packaged masked model `beads`.
+
+A problem such as `mirror red green` asks for a pattern (`mirror`: the string reads the same backwards; `repeat`: its
+halves are equal) of two colours, both of which occur. The answer has one letter a bead: `rggrrggr`. A quarter of the
+problems is held out, and the packaged model was not trained on them.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from random import Random
+
+from groupwise.data import Ids, Prompt
+
+__all__ = ["BEAD_COLOURS", "BEAD_PATTERNS", "STRING_LENGTH", "Beads", "has_pattern"]
+
+STRING_LENGTH = 8
+"""The number of beads of a string."""
+BEAD_PATTERNS = ("mirror", "repeat")
+BEAD_COLOURS = ("red", "green", "blue", "yellow", "purple", "white")
+HELD_OUT = 15
+
+
+def has_pattern(beads: str, pattern: str) -> bool:
+    """Whether a string of beads has a pattern.
+
+    >>> has_pattern("rgbbbbgr", "mirror"), has_pattern("rgbbbbgr", "repeat"), has_pattern("rgbyrgby", "repeat")
+    (True, False, True)
+    """
+    half = len(beads) // 2
+    return beads[half:] == (beads[:half][::-1] if pattern == "mirror" else beads[:half])
+
+
+@cache
+def bead_split() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The problems to train on, and the held-out ones."""
+    pairs = itertools.permutations(BEAD_COLOURS, 2)
+    problems = [" ".join((pattern, *pair)) for pattern, pair in itertools.product(BEAD_PATTERNS, pairs)]
+    Random("beads").shuffle(problems)
+    return tuple(problems[HELD_OUT:]), tuple(problems[:HELD_OUT])
+
+
+@dataclass(frozen=True, slots=True)
+class Beads:
+    """All 60 problems, 15 of them held out. `row["answer"]` lists the pattern and both colours.
+
+    >>> task = Beads(encode=lambda text: tuple(map(len, text.split())))
+    >>> len(task), len(task.held_out), task[0].row["answer"]
+    (45, 15, ['repeat', 'purple', 'blue'])
+    """
+
+    encode: Callable[[str], Ids]
+    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "held_out", tuple(map(self._prompt, bead_split()[1])))
+
+    def __len__(self) -> int:
+        return len(bead_split()[0])
+
+    def __getitem__(self, index: int) -> Prompt:
+        return self._prompt(bead_split()[0][index])
+
+    def _prompt(self, problem: str) -> Prompt:
+        return Prompt(problem, self.encode(problem), problem, {"answer": problem.split()})

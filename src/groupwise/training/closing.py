@@ -1,0 +1,72 @@
+"""The last output of a run: its results, its files and the next command."""
+
+import shlex
+from pathlib import Path
+
+from groupwise.config.recipe import Recipe
+from groupwise.config.user_code import Use
+from groupwise.data import ACCURACY_GREEDY, INTERVALS, SCORE_GREEDY
+from groupwise.models import find_model, stored_dtype
+from groupwise.runs.jsonl import read_lines
+from groupwise.runs.layout import RunLayout
+from groupwise.runs.next_command import evaluate_command, extend_command, resume_command
+from groupwise.training.build import Runtime
+from groupwise.training.guards import PATIENCE
+from groupwise.training.recorder import Recorder
+
+
+def closing_message(run: Path, report: Path, recorder: Recorder, ready: Runtime) -> str:
+    """The last output of a run: held-out accuracy and score, paths, and the next command."""
+    recipe = ready.recipe
+    if recorder.stopping:
+        status = f"{recorder.stopping} after {recorder.done} of {recipe.iterations} iterations; saved."
+        if recorder.done < 0:
+            status = f"{recorder.stopping} during the warm start; saved."
+        command = resume_command(run, *code_of(ready.use))
+        return f"{status}{held_out_summary(run)}\n  report: {report}\n  continue: {command}"
+    status = f"done: {recipe.iterations} iterations"
+    if recorder.solved:
+        count = f"{recorder.done} of {recipe.iterations} iterations"
+        status = f"solved: every answer of the last {PATIENCE} iterations is correct, after {count}"
+    model, name = f"{RunLayout(run).model}{dtype_note(recipe)}", shlex.quote(str(run))
+    evaluate = evaluate_command(run, *code_of(ready.use))
+    return (
+        f"{status}{held_out_summary(run)}\n  report: {report}\n  model:  {model}\n"
+        f"  try:    {evaluate}\n          groupwise report {name} ANOTHER_RUN"
+    )
+
+
+def nothing_to_do(run: Path, ready: Runtime, recorder: Recorder) -> list[str]:
+    """The message that there is nothing to resume, if the run is finished; else empty."""
+    iterations = ready.recipe.iterations
+    count = f"{recorder.done} of {iterations} iterations"
+    if recorder.solved and recorder.done < iterations:
+        command = extend_command(run, 2 * iterations, *code_of(ready.use))
+        return [f"nothing to do: the task is solved, after {count}", f"train on nevertheless: {command}"]
+    return [f"nothing to do: {count} are done"] if recorder.done >= iterations else []
+
+
+def code_of(use: Use) -> tuple[str, tuple[str, ...]]:
+    """The command-line options for the code of a run, and the names of its functions in memory."""
+    return use.options, tuple(use.in_memory)
+
+
+def dtype_note(recipe: Recipe) -> str:
+    """A note on the dtype of the trained weights, if the model that the run started from has another."""
+    if recipe.lora is not None:
+        return ""
+    source = str(stored_dtype(find_model(recipe.model))).removeprefix("torch.")
+    return "" if source == recipe.machine.dtype else f"  ({recipe.machine.dtype}; its source is {source})"
+
+
+def held_out_summary(run: Path) -> str:
+    """The first and the last held-out greedy accuracy and score in a run's metrics; empty without evaluations."""
+    lines, summary = list(read_lines(RunLayout(run).metrics)), ""
+    for word, metric in (("greedy", ACCURACY_GREEDY), ("greedy score", SCORE_GREEDY)):
+        if not (evaluated := [line for line in lines if metric in line]):
+            continue
+        first, last = (line[metric] for line in (evaluated[0], evaluated[-1]))
+        low, high = (evaluated[-1][name] for name in INTERVALS[metric])
+        before = f"{first:.3f} -> " if len(evaluated) > 1 else ""
+        summary += f"\n  held-out {word} {before}{last:.3f}  (95 % interval {low:.3f} .. {high:.3f})"
+    return summary

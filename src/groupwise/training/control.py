@@ -1,0 +1,49 @@
+"""A program's handle on a run, and how a run ended."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from groupwise.training.recorder import Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended: exit code, last message, and `stopped`, the reason of an early end ("" without one)."""
+
+    stopped: str
+    code: int
+    message: str = ""
+
+
+class Control:
+    """A program's handle on a run: it receives each iteration's metrics, and can stop the run from any thread.
+
+    `on_iteration` gets the directory of the run, which may be a phase, and each line of metrics.
+    """
+
+    def __init__(self, on_iteration: Callable[[Path, dict[str, Any]], object] = lambda run, line: None) -> None:
+        self.on_iteration = on_iteration
+        self._cause = ""
+        self._stop: Callable[[str], None] | None = None
+
+    def stop(self, cause: str) -> None:
+        """Request that the run saves a checkpoint and ends at the next safe point, or at once if it has not started."""
+        self._cause = self._cause or cause
+        if self._stop is not None:
+            self._stop(cause)
+
+    @contextlib.contextmanager
+    def of(self, recorder: Recorder) -> Iterator[None]:
+        """Connect `stop` to a running loop, for the duration of the context."""
+        running = asyncio.get_running_loop()
+        self._stop = lambda cause: running.call_soon_threadsafe(recorder.stop, cause) and None
+        try:
+            if self._cause:
+                recorder.stop(self._cause)
+            yield
+        finally:
+            self._stop = None

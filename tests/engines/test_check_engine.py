@@ -1,0 +1,73 @@
+"""Engines that a run refuses when it starts: `check` reports them in the same words, without weights or processes."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupwise.config import Recipe
+from groupwise.config.devices import resolved
+from groupwise.config.recipe import Cluster, Machine
+from groupwise.config.user_code import Use
+from groupwise.data import GroupwiseError
+from groupwise.engines import Served, Vllm, vllm_replicas
+from groupwise.methods import grpo
+from groupwise.models import Lora, attach, find_model, read_model, read_tokenizer
+from groupwise.training.build import DTYPES, build_engine
+from groupwise.training.check_inputs import check_inputs
+from tests.models.mixtures import trainable
+
+PORT = f"127.0.0.1:1#sha256={'0' * 64}"
+
+
+def refusals(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> tuple[GroupwiseError, GroupwiseError]:
+    """The error of the check that is about the engine, and that of the start."""
+    monkeypatch.delenv("GROUPWISE_SECRET", raising=False)
+    recipe = resolved(recipe)
+    directory = find_model(recipe.model)
+    model, tokenizer = read_model(directory, dtype=DTYPES[recipe.machine.dtype]), read_tokenizer(directory)
+    if recipe.lora is not None:
+        attach(model, recipe.lora, seed=0)
+    with pytest.raises(GroupwiseError) as started:
+        build_engine(recipe, model, tokenizer)
+    (found,) = [error for error in check_inputs(recipe, Use()) if error.what == started.value.what]
+    return found, started.value
+
+
+def text(error: GroupwiseError) -> str:
+    """An error without the random part of a directory's name."""
+    return re.sub(r"groupwise-engines-\w+", "DIRECTORY", str(error))
+
+
+@pytest.mark.parametrize(
+    ("engine", "fields", "words"),
+    [
+        (Served(addresses=(PORT,)), {}, "engines on other hosts need a secret"),
+        (Served(exchange="/dev/null/nowhere"), {}, "the weights for the engines"),
+        (Vllm(python="nowhere/python"), {}, "no environment of vLLM at nowhere/python"),
+        (Vllm(), {"machine": Machine(dtype="float64")}, "its dtype is float64"),
+        (Vllm(), {"lora": Lora()}, "it has an adapter"),
+        (Vllm(place="same"), {}, "frees its memory on GPUs only"),
+    ],
+)
+def test_the_check_reports_what_the_start_of_a_run_refuses(
+    engine: Served, fields: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "lora" in fields:
+        pytest.importorskip("peft")
+    found, started = refusals(Recipe(method=grpo(), engine=engine, **fields), monkeypatch)
+    assert text(found) == text(started) and words in text(found) and found.code == started.code
+
+
+def test_a_mixture_of_experts_over_the_wire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Recipe(method=grpo(), model=str(trainable(tmp_path / "moe")), engine=Served())
+    found, started = refusals(recipe, monkeypatch)
+    assert text(found) == text(started) and "modules of transformers" in found.evidence
+
+
+def test_the_environment_of_a_placed_engine_is_checked_on_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("groupwise.cluster.launch.library", lambda: None)
+    monkeypatch.setattr(vllm_replicas, "check_environment", lambda python, gpu: pytest.fail("checked here"))
+    recipe = Recipe(method=grpo(), engine=Vllm(python="nowhere/python"), cluster=Cluster(launch="ray"))
+    assert not [error for error in check_inputs(recipe, Use()) if "vLLM" in str(error)]

@@ -1,0 +1,229 @@
+"""The engine of masked policies: bits, keyed draws, log-probs of the learner, a load in between; and the actions."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from groupwise.data import (
+    ENVIRONMENT,
+    Draw,
+    Entropy,
+    Finish,
+    Generation,
+    GenerationRequest,
+    Logp,
+    Outcome,
+    Prompt,
+    Rollout,
+    Sample,
+    Sampling,
+    Usage,
+    Verdict,
+    pack,
+)
+from groupwise.models import Commit, Knobs, MaskedPolicy, MaskedShape, Unmask, decode_masked, find_model, read_model
+from groupwise.rollout import CoSampled
+from groupwise.rollout.unmasking import UnmaskingEngine
+from tests.rollout.fakes import sampler_of
+
+SHAPE = MaskedShape(
+    vocabulary=64 + 1 + 6 + 5, layers=2, cells=6, symbols=3, words=5, places=2, width=16, heads=2
+)  # fmt: skip
+FIRST = SHAPE.first_word
+UNMASK = Unmask(steps=3, spread=0.5)
+REQUEST = GenerationRequest(context=(FIRST, FIRST + 3), limit=40, draw=5, stream=(2,))
+
+
+def policy_with(unmask: Unmask = UNMASK, seed: int = 0) -> MaskedPolicy:
+    torch.manual_seed(seed)
+    policy = MaskedPolicy(SHAPE, unmask)
+    for parameter in policy.predictor.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    torch.nn.init.normal_(policy.schedule.mean_change, std=0.02)
+    return policy
+
+
+def generated(engine: UnmaskingEngine, requests: Sequence[GenerationRequest]) -> list[Generation]:
+    async def all_of_them() -> list[Generation]:
+        return await asyncio.gather(*map(engine.sample, requests))
+
+    return asyncio.run(all_of_them())
+
+
+def alone(policy: MaskedPolicy, request: GenerationRequest = REQUEST, seed: int = 0) -> Generation:
+    return generated(UnmaskingEngine(policy, seed=seed), [request])[0]
+
+
+def bits(generation: Generation) -> tuple[object, ...]:
+    return generation.tokens, generation.path, generation.logp[: len(generation.path)], generation.versions
+
+
+def others(n: int) -> list[GenerationRequest]:
+    return [replace(REQUEST, context=(FIRST + i % 5, FIRST), draw=i, stream=(i, 1)) for i in range(n)]
+
+
+def sample_of(generation: Generation, request: GenerationRequest = REQUEST) -> Sample:
+    return Sample(
+        context=request.context, stream=request.stream, tokens=generation.tokens, origin=generation.versions,
+        logp=generation.logp, path=generation.path, finish=generation.finish, verdict=Verdict(Outcome.scored, 0.0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [1, 15, 16, 40])
+@pytest.mark.parametrize("model", ["tiny", "beads"])
+def test_other_samples_change_no_bit(n: int, model: str) -> None:
+    torch.set_num_threads(1)
+    policy, request, extra = policy_with(), REQUEST, others(n)
+    if model == "beads":
+        policy = read_model(find_model("beads"))
+        assert isinstance(policy, MaskedPolicy)
+        first = policy.shape.first_word
+        request, *extra = (replace(r, context=(first, first + 2, first + 3), limit=64) for r in (request, *extra))
+    among = generated(UnmaskingEngine(policy, seed=0), [*extra[: n // 2], request, *extra[n // 2 :]])[n // 2]
+    assert bits(among) == bits(alone(policy, request))
+
+
+def test_samples_wait_for_rows_and_change_no_bit() -> None:
+    requests = [REQUEST, *others(20)]
+    few, many = (generated(UnmaskingEngine(policy_with(), seed=0, rows=rows), requests) for rows in (16, 256))
+    assert list(map(bits, few)) == list(map(bits, many))
+    assert len({generation.tokens for generation in many}) > 10
+
+
+def test_random_numbers_are_keyed_by_seed_purpose_draw_and_stream() -> None:
+    policy = policy_with()
+    first = alone(policy).path
+    changed = [replace(REQUEST, purpose=4), replace(REQUEST, draw=6), replace(REQUEST, stream=(3,))]
+    assert all(alone(policy, request).path != first for request in changed)
+    assert alone(policy, seed=1).path != first and alone(policy).path == first
+
+
+def test_a_sample_replays_from_its_actions() -> None:
+    """Commits fill masked cells of the canvas before their step; each step masks the least sure cells again."""
+    policy, again = policy_with(Unmask(steps=4, spread=2.0)), 0
+    for request in others(30):
+        generation = alone(policy, request)
+        actions = [decode_masked(action) for action in generation.path]
+        knobs = [action for action in actions if isinstance(action, Knobs)]
+        commits = list(zip(generation.tokens, actions))[: len(actions)]
+        assert [k.step for k in knobs] == list(range(len(knobs))) and generation.finish is Finish.stop
+        canvases = {a.step: a.canvas for a in actions if isinstance(a, Commit)}
+        sureness = np.zeros(SHAPE.cells)
+        before = np.full(SHAPE.cells, SHAPE.symbols)
+        for k in knobs:
+            assert k.step not in canvases or (canvases[k.step] == before).all()
+            with torch.no_grad():
+                logits = policy.predictor(torch.tensor(before)[None], policy.words([request.context]))[0]
+            p = torch.log_softmax(logits, -1).numpy()
+            after = before.copy()
+            for token, action in commits:
+                if isinstance(action, Commit) and action.step == k.step:
+                    assert before[action.cell] == SHAPE.symbols
+                    assert action.temperature == pytest.approx(math.exp(k.values[0]), rel=1e-6)
+                    after[action.cell] = token - SHAPE.first_commit
+                    sureness[action.cell] = p[action.cell, after[action.cell]]
+            share = 0.0 if k.step == 3 else 1 / (1 + math.exp(-k.values[1]))
+            later = canvases.get(k.step + 1)
+            if later is not None:
+                assert (later == SHAPE.symbols).sum() == round(share * SHAPE.cells)
+                gone = (after != SHAPE.symbols) & (later == SHAPE.symbols)
+                kept = later != SHAPE.symbols
+                again += int(gone.sum())
+                assert not (gone.any() and kept.any()) or sureness[gone].max() <= sureness[kept].min() + 1e-6
+                after = later.copy()
+            before = after
+        assert [t - SHAPE.first_symbol for t in generation.tokens[len(actions) :]] == before.tolist()
+        assert len(generation.tokens) <= SHAPE.longest(4)
+    assert again > 0
+
+
+def test_log_probs_are_the_learners() -> None:
+    policy = policy_with()
+    requests = others(9)
+    samples = [sample_of(g, r) for g, r in zip(generated(UnmaskingEngine(policy, seed=0), requests), requests)]
+    batch = pack([Rollout(Draw(0, Prompt("p", REQUEST.context), 9), tuple(samples))])
+    numbers = policy.measure(batch, [Logp("policy"), Entropy()], {})
+    torch.testing.assert_close(numbers[Logp("policy")].double(), batch.logp_engine, atol=2e-6, rtol=0)
+    assert numbers[Entropy()].isfinite().all() and batch.tokens == sum(len(s.path) for s in samples)
+    reference = policy.measure(batch, [Logp("reference")], {"reference": policy_with(seed=1)})[Logp("reference")]
+    assert not reference.requires_grad and not torch.allclose(reference, numbers[Logp("policy")])
+    with pytest.raises(Usage, match="does not compute"):
+        policy.measure(batch, [Logp("policy", view="hint")], {})
+
+
+def test_a_fixed_schedule_has_no_knobs_and_its_shares() -> None:
+    generation = alone(policy_with(Unmask(steps=3)))
+    actions = [decode_masked(action) for action in generation.path]
+    assert [a.step for a in actions if isinstance(a, Commit)] == [0, 0, 1, 1, 2, 2] and len(actions) == 6
+
+
+def test_temperature_0_is_deterministic_and_trains_nothing() -> None:
+    policy = policy_with()
+    greedy = [alone(policy, replace(r, context=REQUEST.context, sampling=Sampling(temperature=0))) for r in others(3)]
+    assert len({g.tokens for g in greedy}) == 1 and set(greedy[0].versions) == {ENVIRONMENT}
+    assert all(map(math.isnan, greedy[0].logp))
+
+
+def test_a_load_starts_requests_over() -> None:
+    old, new = policy_with(), policy_with(seed=1)
+
+    async def loaded() -> Generation:
+        engine = UnmaskingEngine(old, seed=0)
+        task = asyncio.create_task(engine.sample(REQUEST))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await engine.load(7, new.state_dict())
+        return await task
+
+    generation = asyncio.run(loaded())
+    assert set(generation.versions) == {7, ENVIRONMENT}
+    assert generation.path == alone(new).path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"context": (FIRST,)}, "a prompt of this masked model has 2 words"),
+        ({"context": (0, FIRST)}, "a prompt of this masked model has 2 words"),
+        ({"limit": 12}, "generates whole samples"),
+        ({"sampling": Sampling(top_p=0.5)}, "draws from its whole law"),
+    ],
+)
+def test_unfit_requests(change: dict[str, object], message: str) -> None:
+    with pytest.raises(Usage, match=message) as raised:
+        alone(policy_with(), replace(REQUEST, **change))
+    assert raised.value.fix
+
+
+def test_co_sampled_splits_each_answer() -> None:
+    async def graded(prompt: Prompt, sample: Sample) -> Verdict:
+        return Verdict(Outcome.scored, len(sample.tokens) / 64)
+
+    engine = UnmaskingEngine(policy_with(), seed=0)
+    draw = Draw(3, Prompt("p", REQUEST.context), 4)
+    sampler = sampler_of(engine, draw, verifier=graded, sampling=Sampling(max_tokens=40))
+    rollout = asyncio.run(CoSampled()(draw, sampler))
+    answers, schedules = rollout.samples[:4], rollout.samples[4:]
+    assert [s.role for s in rollout.samples] == ["answer"] * 4 + ["schedule"] * 4
+    for i, (answer, schedule) in enumerate(zip(answers, schedules, strict=True)):
+        assert schedule.verdict == answer.verdict and schedule.parent == i
+        assert {type(decode_masked(a)) for a in answer.path} == {Commit}
+        assert {type(decode_masked(a)) for a in schedule.path} == {Knobs} and all(schedule.trained)
+        assert sum(answer.trained) == len(answer.path) == len(answer.tokens) - SHAPE.cells
+    batch = pack([rollout], roles=("answer", "schedule"))
+    assert len(set(batch.keys)) == 8 and batch.groups.count == 2
+    numbers = policy_with().measure(batch, [Logp("policy")], {})[Logp("policy")].double()
+    torch.testing.assert_close(numbers, batch.logp_engine, atol=2e-6, rtol=0)
+
+
+def test_the_packaged_model_reads_and_speaks() -> None:
+    policy = read_model(find_model("beads"))
+    assert isinstance(policy, MaskedPolicy) and policy.unmask == Unmask()
+    assert sum(p.numel() for p in policy.parameters()) < 70_000
+    with pytest.raises(ValueError, match="not an action"):
+        decode_masked(b"flow")

@@ -1,0 +1,138 @@
+"""Whole runs of masked policies: they resume to the bit; check refuses unfit recipes; verdicts on strings of beads."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from groupwise.config.text import read_recipe
+from groupwise.config.user_code import Use
+from groupwise.data import BadData, Outcome, Prompt, Sample
+from groupwise.methods import co_grpo
+from groupwise.models import MaskedPolicy, Unmask, find_model, read_model, read_tokenizer, write_model
+from groupwise.tasks.beads import has_pattern
+from groupwise.training.build import build
+from groupwise.training.check import check
+from groupwise.training.run import run_from
+from groupwise.training.start import begin
+from groupwise.verifiers import bead_string
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+SMALL: dict[str, Any] = {"method.group_size": 4, "prompts": 6, "evaluate.problems": 4, "evaluate.every": 0}
+
+
+def beads_run(directory: Path, iterations: int, stop_at: int = 0, **changes: Any) -> Path:
+    """A small run of the recipe `beads`; with `stop_at` it is stopped after that iteration and resumed."""
+    fields = [(k, str(x)) for k, x in {**SMALL, "save.every": 1, "iterations": iterations, **changes}.items()]
+    recipe = read_recipe(RECIPES / "beads.toml", fields)
+    use = Use()
+    directory.mkdir()
+    first = replace(recipe, iterations=stop_at) if stop_at else recipe
+    begin(directory, build(first, use), use, "co_grpo", "train")
+    run_from(directory, build(first, use))
+    if stop_at:
+        text = (directory / "recipe.toml").read_text().replace(f"iterations = {stop_at}", f"iterations = {iterations}")
+        (directory / "recipe.toml").write_text(text)
+        run_from(directory, build(recipe, use), changed=True)
+    return directory
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("form", ["joint", "alternating"])
+def test_a_run_resumes_to_the_bit(tmp_path: Path, form: str) -> None:
+    turns = 'mask = [{ kind = "TakingTurns", roles = ["schedule", "answer"] }], '
+    turns += 'schedules = { "mask.0.turn" = { kind = "Cycle", values = [0, 1] } }'
+    method = {"method": f'{{ base = "co_grpo", group_size = 4, {turns} }}'}
+    changes = {} if form == "joint" else method
+    whole = beads_run(tmp_path / "whole", 3, **changes)
+    cut = beads_run(tmp_path / "cut", 3, stop_at=2, **changes)
+    if form == "alternating":
+        assert read_recipe(whole / "recipe.toml").method == co_grpo(group_size=4, form="alternating")
+    assert lines(whole)[-1]["iteration"] == 3 and lines(whole)[1]["grad_norm"] > 0
+    names = [*(f"samples/00000{i}{suffix}" for i in (1, 2, 3) for suffix in (".jsonl", ".safetensors"))]
+    for name in [*names, "model/model.safetensors", "model/config.json"]:
+        assert (whole / name).read_bytes() == (cut / name).read_bytes(), name
+    assert lines(whole)[1]["sampling/sampling_logp_difference/max"] < 1e-4
+    model, base = read_model(whole / "model"), read_model(find_model("beads"))
+    assert isinstance(model, MaskedPolicy) and isinstance(base, MaskedPolicy)
+    assert model.unmask.spread == 0.3 and model.schedule.mean_change.abs().max() > 0
+    assert not torch.equal(model.predictor.leave.weight, base.predictor.leave.weight)
+    rows = [json.loads(line) for line in (whole / "samples" / "000001.jsonl").read_text().splitlines()]
+    assert all(len(row["text"]) == 8 for row in rows if row["role"] == "answer")
+
+
+def test_another_method_trains_it_with_a_fixed_schedule(tmp_path: Path) -> None:
+    run = beads_run(
+        tmp_path / "run", 1, method='{ base = "dr_grpo", group_size = 4, minibatches = 1, unmask = { steps = 3 } }'
+    )
+    model = read_model(run / "model")
+    assert isinstance(model, MaskedPolicy) and model.unmask == Unmask(steps=3)
+    assert lines(run)[1]["grad_norm"] > 0 and model.schedule.mean_change.abs().max() == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "fields", "message"),
+    [
+        ("beads.toml", [("method", "grpo")], "does not set method.unmask"),
+        ("beads.toml", [("method", "flow_grpo")], "the method is for flow models"),
+        (None, [("method", "co_grpo")], "calculator is a language model"),
+        ("rings.toml", [("method", "co_grpo")], "rings is a flow model"),
+        ("beads.toml", [("sampling.max_tokens", "40")], "sampling.max_tokens does not fit"),
+        ("beads.toml", [("method.unmask.steps", "6")], "sampling.max_tokens does not fit"),
+        ("beads.toml", [("sampling.temperature", "0.7")], "sampling.temperature does not fit"),
+        ("beads.toml", [("method.strategy", "Turns")], "method.strategy does not fit"),
+        ("beads.toml", [("evaluate.steps", "6")], "evaluate.steps does not fit"),
+        ("beads.toml", [("lora.rank", "4")], "lora does not fit"),
+        ("beads.toml", [("method.unmask.steps", "0")], "needs 1 <= steps <= 64"),
+        ("beads.toml", [("method.unmask.spread", "0.01")], "needs a floor above 0"),
+        ("beads.toml", [("task", "rings")], "token"),
+    ],
+)
+def test_check_refuses_recipes_that_do_not_fit_a_masked_model(source: str | None, fields: Any, message: str) -> None:
+    errors = check(None if source is None else RECIPES / source, fields)
+    assert any(message in str(error) for error in errors), errors
+    assert all(error.fix for error in errors)
+
+
+def test_the_packaged_recipe_passes_the_check() -> None:
+    assert check(RECIPES / "beads.toml") == []
+
+
+def test_directories_of_masked_models(tmp_path: Path) -> None:
+    model, tokenizer = read_model(find_model("beads")), read_tokenizer(find_model("beads"))
+    write_model(model, tmp_path, tokenizer=tokenizer)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        assert (tmp_path / name).read_bytes() == (find_model("beads") / name).read_bytes(), name
+    config = json.loads((tmp_path / "config.json").read_text())
+    for wrong in ({"cells": 0}, {"width": 47}, {"unmask": {"steps": 4}}, {"unmask": config["unmask"] | {"steps": 99}}):
+        (tmp_path / "config.json").write_text(json.dumps(config | wrong))
+        with pytest.raises(BadData, match="does not describe"):
+            read_model(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"cells": 9}))
+    with pytest.raises(BadData, match="not those that its config"):
+        read_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "pattern", "colours"),
+    [
+        ("rggrrggr", Outcome.correct, 1, 1),
+        ("rrrrrrrr", Outcome.wrong, 1, 0),
+        ("rgbrrbgr", Outcome.wrong, 1, 0),
+        ("rggrgrrg", Outcome.wrong, 0, 1),
+        ("rggrrgg", Outcome.malformed, 0, 0),
+        ("rggr ggr", Outcome.malformed, 0, 0),
+    ],
+)
+def test_verdicts_on_beads(text: str, outcome: Outcome, pattern: float, colours: float) -> None:
+    prompt = Prompt("p", (1,), "", {"answer": ["mirror", "red", "green"]})
+    verdict = asyncio.run(bead_string(prompt, Sample(context=(1,), stream=(0,), text=text)))
+    assert verdict.outcome is outcome and verdict.parts == {"pattern": pattern, "colours": colours}
+    assert has_pattern("rgrgrgrg", "repeat") and not has_pattern("rgrgrgrg", "mirror")

@@ -8,21 +8,20 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
-from benchmarks.atlas.running import run_all
-
-from groupwise.certificates.studies import TrialResult, read_results
+from groupwise.certificates.studies import read_results
 from groupwise.data import MissingRequirement
 from studies.figures import need_matplotlib, new_figure, write_svg
 from studies.pages import RESULTS, filled, read_exact, store_exact, total_cost, written
+from studies.running import HOME, find_study, run_jobs
 from studies.study import SEEDS, Study
 
-HOME = Path(__file__).parents[1]
 NAMES = (
     "length_bias",
+    "difficulty",
     "clip_fraction",
+    "gspo_regimes",
     "r1_zero",
     "dynamic_sampling",
     "divisors",
@@ -30,6 +29,8 @@ NAMES = (
     "ladder",
     "clip_higher",
     "moe",
+    "engine_logprobs",
+    "smollm2",
 )
 """The studies, in the order in which `make studies` runs them."""
 COST_PAGE = "README.md"
@@ -44,28 +45,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=seeds_of, default=list(SEEDS), metavar="0..4", help="run only these seeds")
     parser.add_argument("--part", action="append", default=[], metavar="PART", help="run only this part of a study")
     parser.add_argument("--minutes", type=float, default=math.inf, metavar="N", help="start no run after N minutes")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="train in N processes at once")
     parser.add_argument("--page", action="store_true", help="only write the pages from the stored results")
     a = parser.parse_args(argv)
     if unknown := [name for name in a.study if name not in NAMES]:
         parser.error(f"no study is called {unknown[0]!r}: take {', '.join(NAMES)}")
+    if a.jobs < 1:
+        parser.error(f"--jobs is {a.jobs}: at least one process trains")
+    studies, until, complete = list(map(find_study, a.study or NAMES)), time.monotonic() + 60 * a.minutes, True
     try:
         need_matplotlib()
+        able = [] if a.page else [study for study in studies if is_able(study, named=bool(a.study))]
     except MissingRequirement as error:
         print(f"error: {error}", file=sys.stderr)
         return error.code
-    until, complete = time.monotonic() + 60 * a.minutes, True
-    for study in map(find_study, a.study or NAMES):
-        if not a.page:
+    for study in studies:
+        if study in able:
             store_exact(study.name, study.exact(), HOME)
-            complete &= run(study, a.seeds, a.part, until)
+            complete &= run_jobs(a.jobs, study.name, a.seeds, a.part, until)
         write(study, HOME)
     write_cost(HOME)
     return int(not complete)
 
 
-def find_study(name: str) -> Study:
-    """The study of a file in this folder."""
-    return import_module(f"studies.{name}").STUDY
+def is_able(study: Study, *, named: bool) -> bool:
+    """Whether a study's requirements are installed. MissingRequirement if not and the command names the study."""
+    try:
+        study.requires()
+    except MissingRequirement as error:
+        if named:
+            raise
+        print(f"left out: {study.name}: {error}", flush=True)
+        return False
+    return True
 
 
 def seeds_of(text: str) -> list[int]:
@@ -76,16 +88,6 @@ def seeds_of(text: str) -> list[int]:
     """
     first, dots, last = text.partition("..")
     return list(range(int(first), int(last) + 1)) if dots else [int(seed) for seed in text.split(",")]
-
-
-def run(study: Study, seeds: Sequence[int], parts: Sequence[str], until: float) -> bool:
-    """Run the trials that have no fresh result, and store each result. Returns whether none failed."""
-    complete, trials = True, study.trials(seeds, parts)
-    for trial, result in run_all(trials, HOME / RESULTS, HOME / "runs" / "studies", HOME, until, study.base):
-        text = f"{result.cpu_seconds:.0f} s" if isinstance(result, TrialResult) else f"failed: {result!r}"
-        complete &= isinstance(result, TrialResult)
-        print(f"{trial.task} {trial.method} seed {trial.seed} {' '.join(trial.settings)}: {text}", flush=True)
-    return complete
 
 
 def write(study: Study, home: Path) -> None:

@@ -42,8 +42,7 @@ def arm(label: str, method: str, *settings: str) -> Arm:
 
 def arms(*settings: str) -> dict[str, Arm]:
     """The four objectives on the coin."""
-    methods = {"dr_grpo": "dr_grpo"}
-    return {key: arm(label, methods.get(key, "grpo"), *settings, *OWN[key]) for key, label in LABELS.items()}
+    return {key: arm(label, key if key == "dr_grpo" else "grpo", *settings, *OWN[key]) for key, label in LABELS.items()}
 
 
 COIN = arms()
@@ -97,7 +96,8 @@ def lengths(values: Mapping[str, tuple[Estimate, Estimate]]) -> str:
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     pushes = [(LABELS.get(key, "GSPO"), *(Estimate(tuple(x)) for x in sides)) for key, sides in exact["push"].items()]
-    gap, model = {key: x.minus(y) for key, (x, y) in ends_exact(exact).items()}, gaps(measured["coin"])
+    gap = {key: x.minus(y) for key, (x, y) in ends_exact(exact).items()}
+    model = gaps(measured.get("long", measured["coin"]))
     return {
         "push": table(("objective", "wrong answers", "right answers", "all answers"), pushes),
         "two_numbers": lengths(ends_exact(exact)),
@@ -120,12 +120,12 @@ def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, .
 
 
 def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) -> None:
-    coin = measured["coin"]
+    model = measured.get("long", measured["coin"])
     for axes, below, (key, runs) in zip(panels[:4], panels[4:], exact["two_numbers"].items(), strict=True):
         for side, name in enumerate(("wrong", "right")):
             at_all = [(i, Estimate(tuple(x[side] for x in pairs))) for i, pairs in enumerate(zip(*runs), 1)]
             line(axes, at_all, side, name, dashed=bool(side))
-            line(below, coin.series(key, (WRONG, RIGHT)[side]), side, name, dashed=bool(side))
+            line(below, model.series(key, (WRONG, RIGHT)[side]), side, name, dashed=bool(side))
         axes.set(title=LABELS[key], ylim=(0, 66))
         below.set(xlabel="iteration", ylim=(0, 66))
     for first, name in ((panels[0], "two numbers"), (panels[4], "language model")):

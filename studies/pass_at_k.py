@@ -37,9 +37,9 @@ def passes(m: Measured, at: int) -> dict[int, Estimate]:
     return {k: m.mean("grpo", metric(k), at, at) for k in KS}
 
 
-def gains(m: Measured) -> dict[int, Estimate]:
+def gains(m: Measured, last: int = LAST) -> dict[int, Estimate]:
     """Pass@k after minus before training, by k."""
-    before, after = passes(m, 0), passes(m, LAST)
+    before, after = passes(m, 0), passes(m, last)
     return {k: after[k].minus(before[k]) for k in KS}
 
 
@@ -48,12 +48,12 @@ def verdict(gain: Estimate) -> str:
     return "*rises*" if gain.interval[0] > 0 else "*falls*" if gain.interval[1] < 0 else "*not shown*"
 
 
-def part(m: Measured) -> str:
+def part(m: Measured, last: int = LAST) -> str:
     """The table of one task."""
-    before, after = passes(m, 0), passes(m, LAST)
+    before, after = passes(m, 0), passes(m, last)
     rows = [
         (k, f"{before[k].mean:.3f}", f"{after[k].mean:.3f}", gain, len(m.seeds), verdict(gain))
-        for k, gain in gains(m).items()
+        for k, gain in gains(m, last).items()
     ]
     return f"{table(('k', 'before', 'after', 'difference', 'seeds', 'result'), rows)}\n\n{cost(m)}"
 
@@ -83,14 +83,19 @@ def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, .
 
 def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) -> None:
     for axes, (name, m) in zip(panels, measured.items()):
-        for i, (label, by_k) in enumerate((("before", passes(m, 0)), ("after", passes(m, LAST)))):
-            style = {"color": COLOURS[i], "linestyle": "-" if i else "--", "linewidth": 2.2, "label": label}
-            axes.plot(KS, [x.mean for x in by_k.values()], **style)
-            axes.fill_between(KS, *zip(*(x.interval for x in by_k.values())), color=style["color"], alpha=0.2)
-        axes.set_xscale("log", base=2)
-        axes.set(title=TASKS[name], xlabel="k", xticks=KS, xticklabels=KS, ylim=(0, 1.02))
+        curves(axes, m, TASKS[name])
     panels[0].set_ylabel("pass@k")
     panels[0].legend(loc="upper left")
+
+
+def curves(axes: Any, m: Measured, title: str, last: int = LAST) -> None:
+    """Pass@k against k, before and after training."""
+    for i, (label, by_k) in enumerate((("before", passes(m, 0)), ("after", passes(m, last)))):
+        style = {"color": COLOURS[i], "linestyle": "-" if i else "--", "linewidth": 2.2, "label": label}
+        axes.plot(KS, [x.mean for x in by_k.values()], **style)
+        axes.fill_between(KS, *zip(*(x.interval for x in by_k.values())), color=style["color"], alpha=0.2)
+    axes.set_xscale("log", base=2)
+    axes.set(title=title, xlabel="k", xticks=KS, xticklabels=KS, ylim=(0, 1.02))
 
 
 STUDY = Study(

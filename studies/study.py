@@ -59,6 +59,16 @@ class Estimate:
         low, high = self.interval
         return low > 0 or high < 0
 
+    @property
+    def verdict(self) -> str:
+        """Whether the interval lies above 0, below, or neither.
+
+        >>> Estimate((1.0, 1.1, 0.9)).verdict, Estimate((-1.0, 1.0)).verdict
+        ('*shown*', '*not shown*')
+        """
+        low, high = self.interval
+        return "*shown*" if low > 0 else "*opposite*" if high < 0 else "*not shown*"
+
     def __str__(self) -> str:
         low, high = self.interval
         return f"{self.mean:.3g} ({low:.3g} to {high:.3g})"
@@ -120,7 +130,8 @@ class Study:
     `parts` are comparisons by name, each with its arms; `exact` computes numbers that need no run. `blocks` returns the
     generated texts of the page by name, that of a part under its name. `rows` are the numbers of the figure, with their
     head. `draw` draws it onto the panels of a figure; `alt` is its alternative text. `excerpts` are other pages that
-    show a block. The first part is needed for all of them. `base` makes the model `@base` of a seed.
+    show a block. The first part is needed for all of them. `base` makes the model `@base` of a seed. `requires` raises
+    MissingRequirement where the runs need something that is not installed.
     """
 
     name: str
@@ -135,6 +146,7 @@ class Study:
     exact: Callable[[], Exact] = dict
     excerpts: tuple[str, ...] = ()
     base: Callable[[int, Path], Recipe] | None = None
+    requires: Callable[[], object] = dict
 
     def trials(self, seeds: Iterable[int], parts: Iterable[str] = ()) -> dict[Trial, set[str]]:
         """The runs of some parts, or of all, in order, each once, with the metrics that are stored."""

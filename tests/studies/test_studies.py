@@ -1,6 +1,8 @@
 """The studies: recipes resolve, pages and tables equal the stored results, and the exact parts obey their laws."""
 
+import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -12,6 +14,7 @@ from studies.divisors import MicrobatchMean
 from studies.dynamic_sampling import ARMS, accuracies
 from studies.figures import THEME, need_matplotlib
 from studies.pages import RESULTS, csv_text, filled, read_exact, total_cost, written
+from studies.stable_rates import HIGH, LOW, RIGHT, mean_spread, over_rates, rung
 from studies.study import SEEDS, Arm, Estimate, Measured
 
 from groupwise.certificates.studies import Trial, TrialResult, read_results
@@ -21,11 +24,13 @@ from groupwise.data import MissingRequirement, pack, rollout_of
 from groupwise.methods import dapo, dr_grpo, grpo
 from groupwise.objective import Clip, complete, group_token_mean, sequence_mean, token_mean
 from groupwise.rewards import mixed_outcomes
+from groupwise.tasks.largest import is_held_out
 from studies import __main__ as command
-from studies import ladder, mixtures, moe, push
+from studies import difficulty, engine_logprobs, ladder, levels, mixtures, moe, push, smollm2
+from studies import running as study_runs
 
 HOME = Path(__file__).parents[2]
-STUDIES = [command.find_study(name) for name in command.NAMES]
+STUDIES = [study_runs.find_study(name) for name in command.NAMES]
 NAMED = pytest.mark.parametrize("study", STUDIES, ids=command.NAMES)
 
 
@@ -73,6 +78,11 @@ def test_only_seeds_with_every_arm_count_and_differences_are_paired() -> None:
     assert STUDIES[0].measured(results) == {} and STUDIES[0].not_run("coin").endswith("makes these 20 runs.")
     difference = m.mean("dapo", "entropy", 2, 3).minus(m.mean("grpo", "entropy", 2, 3))
     assert difference.values == (1.0, 2.0) and str(difference) == "1.5 (-4.85 to 7.85)"
+    assert [Estimate(x).verdict for x in ((1.0, 1.1), (-1.0, -1.1), (1.0, -1.0))] == [
+        "*shown*",
+        "*opposite*",
+        "*not shown*",
+    ]
     assert Estimate((1.0, 1.1, 0.9)).excludes_zero and not difference.excludes_zero
     assert Estimate((-0.001, 0.001, -0.001)).brief == "0.00 (0.00 to 0.00)"
     assert Estimate((-0.1, -0.3)).brief == "-0.20 (-1.47 to 1.07)" and Estimate((20.0, 20.0)).brief.startswith("20 (")
@@ -106,16 +116,35 @@ def test_the_ladder_ends_with_dapo_and_each_rung_adds_its_technique() -> None:
     assert len({repr(method) for method in methods}) == len(ladder.PAPER) == 6
 
 
-def test_stable_rates_are_counted_within_a_seed() -> None:
+def test_the_largest_stable_rate_is_counted_within_a_seed() -> None:
     def run(trial: Trial, last: float) -> TrialResult:
         points = {i: 0.4 if i <= 5 else last for i in range(1, moe.LAST + 1)}
-        return replace(result(trial, 0.0), metrics={moe.RIGHT: points})
+        spreads = {LOW: dict.fromkeys(points, 0.5), HIGH: dict.fromkeys(points, 2.0)}
+        return replace(result(trial, 0.0), metrics={RIGHT: points, **spreads})
 
-    falls = {"grpo 2e-4": 0.3, "grpo 1e-4": 0.1}
-    arms = {name: (arm.trial(0), falls.get(name, 0.5)) for name, arm in moe.ARMS.items()}
-    m = Measured(moe.ARMS, {trial: run(trial, last) for trial, last in arms.values()})
-    assert [moe.stable(m, key).values for key in moe.METHODS] == [(1.0,), (3.0,), (3.0,)]
-    assert moe.right(m, "grpo").mean == pytest.approx(0.3) and moe.right(m, "gspo").mean == pytest.approx(0.5)
+    falls = {"grpo 2e-4": 0.3, "grpo 1.4e-4": 0.1, **{f"R2 {rate}": 0.0 for rate in moe.RATES}}
+    arms = {name: (arm.trial(0), falls.get(name, 0.5)) for name, arm in moe.ARMS["rates"].items()}
+    m = Measured(moe.ARMS["rates"], {trial: run(trial, last) for trial, last in arms.values()})
+    assert [rung(m, key, moe.RATES, moe.LAST).values for key in ("grpo", "gspo", "R2")] == [(1.0,), (3.0,), (0.0,)]
+    assert over_rates(m, "grpo", RIGHT, moe.RATES, 16, 20).mean == pytest.approx(0.3)
+    assert mean_spread(m, "gspo", moe.RATES, 1, 5).mean == pytest.approx(math.log(4))
+
+
+def test_the_old_logprobs_of_the_engine_are_compared_under_the_same_engine() -> None:
+    values = {"gspo stale engine": 0.7, "gspo stale learner": 0.5, "grpo stale engine": 0.4, "grpo stale learner": 0.5}
+    arms = {key: engine_logprobs.ARMS[key] for key in values}
+
+    def run(trial: Trial, right: float) -> TrialResult:
+        points = {i: 0.0 if i <= 10 else right for i in range(1, engine_logprobs.LAST + 1)}
+        return replace(result(trial, 0.0), metrics={RIGHT: points})
+
+    m = Measured(arms, {arms[key].trial(0): run(arms[key].trial(0), x) for key, x in values.items()})
+    assert engine_logprobs.change(m, "gspo", "stale").mean == pytest.approx(0.2)
+    assert engine_logprobs.change(m, "grpo", "stale").mean == pytest.approx(-0.1)
+    for engine in engine_logprobs.ENGINES:
+        pair = [engine_logprobs.ARMS[f"gspo {engine} {source}"].trial(0).recipe() for source in ("learner", "engine")]
+        assert [recipe.method.proximal for recipe in pair] == ["recomputed", "sampled"]
+        assert replace(pair[1], method=pair[0].method) == pair[0]
 
 
 def test_the_base_of_a_seed_is_made_once_and_again_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +156,7 @@ def test_the_base_of_a_seed_is_made_once_and_again_the_same(tmp_path: Path, monk
         return (Path(mixtures.mixture(seed, tmp_path / name).model) / "model.safetensors").read_bytes()
 
     assert weights(1, "a") == weights(1, "b") != weights(2, "a")
-    trial = moe.ARMS["grpo 1e-4"].trial(1)
+    trial = moe.ARMS["rates"]["grpo 1e-4"].trial(1)
     assert trial.recipe().model == running.BASE
     first = running.on_base(trial.recipe(), tmp_path, mixtures.mixture)
     monkeypatch.setattr(running, "train", None)
@@ -146,14 +175,19 @@ def test_a_killed_command_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: 
         metrics = {name: {1: 0.0} for name in study.metrics}
         return replace(result(trial, 0.0), metrics=metrics, code=running.code_hash(trial.recipe().method))
 
-    monkeypatch.setattr(command, "HOME", tmp_path)
+    monkeypatch.setattr(study_runs, "HOME", tmp_path)
     monkeypatch.setattr(running, "run_trial", run_trial)
     (tmp_path / "studies").mkdir()
     with pytest.raises(KeyboardInterrupt):
-        command.run(study, [0, 1], ["coin"], math.inf)
-    assert command.run(study, [0, 1], ["coin"], math.inf)
+        study_runs.run(study.name, [0, 1], ["coin"], math.inf)
+    assert study_runs.run(study.name, [0, 1], ["coin"], math.inf)
     trials = list(study.trials([0, 1], ["coin"]))
     assert runs == [*trials[:6], *trials[5:]] and set(read_results(tmp_path / RESULTS)) == set(trials)
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_trials_of_a_study() -> None:
+    assert study_runs.run_jobs(2, "length_bias", [90], ["coin"], until=0.0)  # no time is left, so none starts a run
 
 
 def test_the_cost_counts_each_run_once_and_missing_ones_with_the_mean_of_their_part() -> None:
@@ -164,6 +198,65 @@ def test_the_cost_counts_each_run_once_and_missing_ones_with_the_mean_of_their_p
     assert total_cost([STUDIES[0]], stored).startswith("All studies together are 20 runs, which take 10 CPU minutes")
     page = (HOME / command.COST_PAGE).read_text("utf-8")
     assert total_cost(STUDIES, read_results(HOME / RESULTS)) in page, "python -m studies --page"
+
+
+def test_a_study_without_its_requirement_is_left_out_unless_the_command_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    def missing() -> None:
+        raise MissingRequirement("no such model", fix="pip install it")
+
+    studies = {"ladder": ladder.STUDY, "smollm2": replace(smollm2.STUDY, requires=missing)}
+    ran, pages = [], []
+    monkeypatch.setattr(command, "NAMES", tuple(studies))
+    monkeypatch.setattr(command, "find_study", studies.__getitem__)
+    monkeypatch.setattr(command, "need_matplotlib", lambda: None)
+    monkeypatch.setattr(command, "run_jobs", lambda jobs, name, *others: not ran.append(name))
+    monkeypatch.setattr(command, "write", lambda study, home: pages.append(study.name))
+    monkeypatch.setattr(command, "write_cost", lambda home: None)
+    assert command.main([]) == 0
+    assert (ran, pages) == (["ladder"], ["ladder", "smollm2"])
+    assert capsys.readouterr().out == "left out: smollm2: no such model\n  do:   pip install it\n"
+    assert command.main(["smollm2"]) == MissingRequirement.code
+    assert ran == ["ladder"] and "error: no such model\n  do:   pip install it" in capsys.readouterr().err
+    assert command.main(["smollm2", "--page"]) == 0 and pages[-1] == "smollm2"
+
+
+def test_the_files_of_levels_are_those_of_the_generator_and_share_no_problem() -> None:
+    stored = {path.name: path.read_text("utf-8") for path in (HOME / "studies" / "levels").iterdir()}
+    assert stored == levels.files()
+    prompts = {name: {json.loads(line)["prompt"] for line in text.splitlines()} for name, text in stored.items()}
+    assert sum(map(len, prompts.values())) == len(set.union(*prompts.values()))
+
+
+def test_the_weight_of_a_question_is_its_expected_gradient() -> None:
+    """With centred rewards it is (n - 1) / n p (1 - p); with the std it is symmetric, and larger at the ends."""
+    centred = replace(grpo(group_size=difficulty.GROUP), advantage=(difficulty.centred,))
+    for p in (0.1, 0.5):
+        assert difficulty.weight(centred, p) == pytest.approx(15 / 16 * p * (1 - p))
+    plain = grpo(group_size=difficulty.GROUP)
+    assert difficulty.weight(plain, 0.1) == pytest.approx(difficulty.weight(plain, 0.9))
+    assert difficulty.weight(plain, 0.1) / difficulty.weight(plain, 0.5) > 4 * 0.1 * 0.9
+
+
+def test_the_sums_of_smollm2_are_all_different_and_right_and_enough_are_held_out() -> None:
+    rows = [json.loads(line) for line in (HOME / "studies" / "smollm2.jsonl").read_text("utf-8").splitlines()]
+    numbers = [tuple(map(int, re.findall(r"\d\d", row["prompt"]))) for row in rows]
+    assert [row["prompt"] for row in rows] == [f"What is {a} + {b}?" for a, b in numbers]
+    assert list(map(sum, numbers)) == [row["answer"] for row in rows]
+    assert len(set(numbers)) == len(rows) == 720 and sum(is_held_out(row["prompt"]) for row in rows) == 72
+
+
+def test_accuracies_of_templates_are_means_over_seeds_with_intervals_over_problems() -> None:
+    def run(trial: Trial, low: float) -> TrialResult:
+        points = {"eval/accuracy": 0.5, "eval/low": low, "eval/high": 0.9}
+        return replace(result(trial, 0.0), metrics={name: {0: x} for name, x in points.items()})
+
+    arms = smollm2.TEMPLATES
+    m = Measured(
+        arms, {arm.trial(seed): run(arm.trial(seed), 0.1 + seed / 5) for arm in arms.values() for seed in (0, 1)}
+    )
+    assert smollm2.share(m, "r1", "sampled") == pytest.approx((0.5, 0.2, 0.9))
 
 
 def test_the_push_on_length_is_that_of_the_division_by_length() -> None:

@@ -1,0 +1,114 @@
+"""Where does GSPO learn faster than GRPO? With longer answers, more updates, or wider bounds? GSPO, arXiv:2507.18071.
+
+Stated before the runs. The paper says that GSPO learns faster at equal compute, and gives a reason: the noise of token
+ratios adds up with the length of the answers and with the distance from the sampling policy. On the packaged model it
+learned more slowly (studies/clip_fraction.py, studies/engine_logprobs.py). So each regime here moves one thing towards
+the reason, from a base of four minibatches and answers of 14 to 32 tokens, at a learning rate of 1e-4, in 20
+iterations:
+
+- *minibatches*: 16 optimizer steps with the samples of an iteration.
+- *epochs*: each sample is trained on four times.
+- *longer*: wordy_sums after a warm start, answers of about 30 tokens with repeated steps, and a budget of 72.
+- *wider*: bounds of GSPO ten times as wide, 3e-3 and 4e-3. The paper's fit its long answers: the mean of log-ratios
+  varies less the longer an answer is. GRPO is that of the base.
+
+Both methods have the bounds of their papers otherwise, and no KL term. Compared, within a seed: the share of right
+answers over the last ten iterations. GSPO *wins* in a regime if the interval of GSPO minus GRPO lies above 0.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from studies.clip_fraction import BOUNDS, CLIPPED, REWARD, percent
+from studies.figures import line
+from studies.study import Arm, Estimate, Exact, Measured, Study, cost, table
+
+LAST = 20
+BASE = (f"iterations = {LAST}", "prompts = 16", "method.group_size = 16", "method.minibatches = 4",
+        "evaluate.problems = 16", "optimizer.lr = 1e-4", "optimizer.decay = constant")  # fmt: skip
+REGIMES = {
+    "base": ("calculator", ()),
+    "minibatches": ("calculator", ("method.minibatches = 16",)),
+    "epochs": ("calculator", ("method.epochs = 4",)),
+    "longer": ("wordy_sums", ()),
+}
+WIDER = ("method.objective.surrogate.low = 3e-3", "method.objective.surrogate.high = 4e-3")
+
+
+def arm(method: str, regime: str, bounds: tuple[str, ...] = ()) -> Arm:
+    """A method in a regime, with the bounds of its paper if there are no others."""
+    task, own = REGIMES[regime]
+    base = [line for line in BASE if not any(line.split(" = ")[0] == other.split(" = ")[0] for other in own)]
+    return Arm(label=method.upper(), method=method, task=task, settings=(*base, *own, *(bounds or BOUNDS[method])))
+
+
+ARMS = {f"{method} {regime}": arm(method, regime) for regime in REGIMES for method in BOUNDS}
+ARMS["gspo wider"] = arm("gspo", "base", WIDER)
+SIDES = {regime: (f"grpo {regime}", f"gspo {regime}") for regime in REGIMES} | {"wider": ("grpo base", "gspo wider")}
+"""The two arms of each comparison."""
+
+
+def gain(m: Measured, regime: str) -> Estimate:
+    """The share of right answers over the last ten iterations: GSPO minus GRPO."""
+    grpo, gspo = (m.mean(key, REWARD, LAST - 9, LAST) for key in SIDES[regime])
+    return gspo.minus(grpo)
+
+
+def verdict(x: Estimate) -> str:
+    """Who learns faster, by the interval of the difference."""
+    return {"*shown*": "*GSPO wins*", "*opposite*": "*GRPO wins*"}.get(x.verdict, "*not shown*")
+
+
+def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
+    m = measured["regimes"]
+    rows = [
+        (
+            regime,
+            *(percent(m.mean(key, CLIPPED, 1, LAST)) for key in sides),
+            *(f"{m.mean(key, REWARD, LAST - 9, LAST).mean:.3f}" for key in sides),
+            gain(m, regime),
+            len(m.seeds),
+            verdict(gain(m, regime)),
+        )
+        for regime, sides in SIDES.items()
+    ]
+    head = ("regime", "GRPO clips", "GSPO clips", "GRPO right", "GSPO right", "difference", "seeds", "result")
+    each = ", ".join(f"{gain(m, regime).brief} ({regime})" for regime in SIDES)
+    return {
+        "regimes": f"{table(head, rows)}\n\n{cost(m)}",
+        "gspo_regimes": f"- [Where GSPO wins](docs/studies/gspo-regimes.md): GSPO's share of right answers minus "
+        f"GRPO's is {each}.",
+    }
+
+
+def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, ...]]:
+    m = measured["regimes"]
+    return [("arm", "seed", "iteration", "right")] + [
+        (key, seed, i, x) for key in m.arms for seed, run in zip(m.seeds, m.runs(key))
+        for i, x in run.metrics[REWARD].items()
+    ]  # fmt: skip
+
+
+def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) -> None:
+    m = measured["regimes"]
+    for axes, (regime, sides) in zip(panels, [(name, x) for name, x in SIDES.items() if name != "base"], strict=True):
+        for i, key in enumerate(sides):
+            line(axes, m.series(key, REWARD), i, m.arms[key].label, dashed=bool(i))
+        axes.set(title=regime, xlabel="iteration", ylim=(0, 1))
+    panels[0].set_ylabel("share of right answers")
+    panels[0].legend(loc="lower right")
+
+
+STUDY = Study(
+    name="gspo_regimes",
+    page="docs/studies/gspo-regimes.md",
+    parts={"regimes": ARMS},
+    metrics=(CLIPPED, REWARD, "completions/mean_length"),
+    blocks=blocks,
+    rows=rows,
+    draw=draw,
+    alt="Share of right answers over iterations with GRPO and GSPO in four regimes: more minibatches, more epochs, "
+    "longer answers, and wider bounds of GSPO.",
+    panels=4,
+    excerpts=("README.md",),
+)

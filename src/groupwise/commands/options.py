@@ -27,7 +27,7 @@ fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` expl
   optimizer         lr betas eps weight_decay clip warmup decay
   machine           device dtype threads microbatch_tokens recompute compile deadline verdict_deadline
   cluster           launch ranks lanes shard lag deadline
-  evaluate          every problems samples strategy best steps
+  evaluate          every problems samples strategy by best steps
   save              every keep model_every
 
   groupwise train recipe.toml --method.objective.surrogate.high 0.35 --iterations 50

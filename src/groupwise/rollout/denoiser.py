@@ -19,7 +19,7 @@ from groupwise.data import (
 from groupwise.models import Denoise, FlowPolicy, lineage
 from groupwise.models.flow.actions import decode_action, encode_action
 from groupwise.models.flow.noise import euler, wide
-from groupwise.models.flow.normals import normals
+from groupwise.models.flow.normals import LARGE, normals
 from groupwise.models.flow.policy import log_density
 from groupwise.rollout.layouts import padded
 from groupwise.rollout.stepping import ROWS, SteppingEngine
@@ -82,6 +82,8 @@ class DenoisingEngine(SteppingEngine[Denoised]):
     def __init__(self, policy: FlowPolicy, *, seed: int, rows: int = 256) -> None:
         super().__init__(policy, rows=rows)
         self._policy, self._seed = policy, seed
+        large = prod(policy.shape.state) >= LARGE  # pictures whose memory bounds the rows
+        self._multiple = min(ROWS, rows) if large else ROWS
 
     def _job(self, request: GenerationRequest, future: asyncio.Future[Generation]) -> Denoised:
         return Denoised.of(request, future, self._policy.denoise)
@@ -100,7 +102,7 @@ class DenoisingEngine(SteppingEngine[Denoised]):
                 job.state = state
         place, times = policy.place, {job.denoise: policy.times_of(job.denoise) for job in jobs}
         spans = [(times[job.denoise][job.step], times[job.denoise][job.end]) for job in jobs]
-        fill = padded(len(jobs), min(ROWS, self._most)) - len(jobs)
+        fill = padded(len(jobs), self._multiple) - len(jobs)
         before = torch.stack([*(job.state for job in jobs), *[jobs[-1].state] * fill]).to(**place)  # type: ignore[list-item]
         now, then = torch.tensor([*spans, *[spans[-1]] * fill]).to(**place).unbind(1)
         words = policy.words([*(job.words for job in jobs), *[jobs[-1].words] * fill])

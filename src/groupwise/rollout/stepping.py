@@ -13,7 +13,7 @@ from groupwise.rollout.loading import check_weights, load_weights
 __all__ = ["ROWS", "SteppingEngine"]
 
 ROWS = 16
-"""Matrix products have a multiple of this many rows, or of the engine's, so that a sample does not depend on others."""
+"""Matrix products have a multiple of this many rows, so that a sample depends neither on others nor on their limit."""
 
 
 @runtime_checkable

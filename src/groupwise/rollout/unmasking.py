@@ -90,7 +90,7 @@ class UnmaskingEngine(SteppingEngine[Unmasked]):
     def _drawn(self, jobs: Sequence[Unmasked]) -> StepDraws:
         """Draw the knobs of all jobs' steps, and a symbol for each of their cells."""
         policy, n = self._policy, len(jobs)
-        filled = [*jobs, *[jobs[-1]] * (padded(n, min(ROWS, self._most)) - n)]
+        filled = [*jobs, *[jobs[-1]] * (padded(n, ROWS) - n)]
         device = policy.place["device"]
         u = torch.from_numpy(np.concatenate([self._uniforms(job) for job in filled]).reshape(len(filled), -1))
         step = torch.tensor([job.step for job in filled], device=device)

@@ -13,6 +13,7 @@ from groupwise.models.keyed import LOW, Key, key_words, philox
 __all__ = ["normals"]
 
 LARGE = 1 << 14
+"""Numbers of a state from which it is a large picture: a generator of torch makes its noise."""
 
 
 def normals(

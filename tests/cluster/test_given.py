@@ -12,7 +12,7 @@ import pytest
 
 import groupwise as gw
 from groupwise.__main__ import main
-from groupwise.cluster.given import GivenRank
+from groupwise.cluster.given import GivenProcesses, GivenRank
 from groupwise.cluster.interface import VARIABLE, interface, interface_towards
 from groupwise.cluster.launch import check_launch
 from groupwise.config.recipe import Cluster, Recipe
@@ -124,8 +124,21 @@ def test_a_place_that_rank_0_cannot_have_and_a_rank_0_that_is_not_there() -> Non
         port = listener.getsockname()[1]
         with pytest.raises(Usage, match="cannot listen"):
             host_store(2, "127.0.0.1", port)
-    with pytest.raises(WorkerLost, match="rank 0 is not at"):
+    with pytest.raises(WorkerLost, match=r"rank 0 is not at .*, after 0\.5 s"):
         join_store(port, 2, deadline=0.5)
+
+
+def test_a_given_rank_that_was_not_started_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("groupwise.cluster.processes.REPORT", 0.05)
+    lines: list[str] = []
+    with (
+        GivenProcesses(["rank 1", "rank 2"]) as processes,
+        pytest.raises(WorkerLost, match="rank 2: not ready") as caught,
+    ):
+        processes.wait_for(lambda: ["rank 2"], 0.2, lines.append)
+    assert "with its RANK" in caught.value.fix
+    (line,) = lines
+    assert line.startswith("waiting for rank 2, up to 0.2 s: start it")
 
 
 def test_a_rank_above_0_is_no_run_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

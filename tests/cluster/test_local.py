@@ -23,7 +23,7 @@ def test_the_error_of_a_dead_process_has_its_last_lines() -> None:
     code = "import sys; print('x' * 5000); print('no such model', file=sys.stderr); sys.exit(3)"
     with LocalProcesses({"rank 1": ["-c", code], "rank 2": SLEEP}, os.environ) as processes:
         with pytest.raises(WorkerLost) as caught:
-            processes.wait_until(lambda: False, DEADLINE)
+            processes.wait_for(lambda: ["rank 1"], DEADLINE)
         pids = processes.pids
     assert caught.value.what == "rank 1 ended with exit code 3"
     assert caught.value.evidence.endswith("no such model") and len(caught.value.evidence) < 4100
@@ -43,7 +43,7 @@ def test_the_cause_comes_before_its_consequence() -> None:
 def test_a_process_that_is_not_ready_in_time() -> None:
     with LocalProcesses({"rank 1": SLEEP}, os.environ) as processes, pytest.raises(WorkerLost, match="not ready after"):
         processes.check(patience=0.1)
-        processes.wait_until(lambda: False, 0.1)
+        processes.wait_for(lambda: ["rank 1"], 0.1)
 
 
 def test_the_end_of_a_child_is_its_own_or_that_of_the_caller() -> None:

@@ -1,9 +1,12 @@
 """Runs on several ranks: equal bits on 1, 2 and 4, also after kill -9 of a rank; and what is refused."""
 
 import os
+import re
 import shutil
 import signal
+import time
 from pathlib import Path
+from threading import Thread
 from typing import Literal
 
 import pytest
@@ -23,6 +26,7 @@ from groupwise.runs.layout import RunLayout
 from groupwise.training.check_machine import check_sharding
 from groupwise.training.follower import recipe_of_followers
 from groupwise.training.messages import message, parts
+from groupwise.training.progress import Progress
 
 LANES, ITERATIONS = 4, 3
 SMALL = {
@@ -43,24 +47,61 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return gw.train(out=tmp_path_factory.mktemp("one"), **SMALL).directory
 
 
+@pytest.fixture
+def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The processes of the ranks that a run has started, from rank 1 on."""
+    started: list[int] = []
+    enter = LocalProcesses.__enter__
+
+    def entered(self: LocalProcesses) -> LocalProcesses:
+        enter(self)
+        started.extend(self.pids.values())
+        return self
+
+    monkeypatch.setattr(LocalProcesses, "__enter__", entered)
+    return started
+
+
+@pytest.mark.parametrize("shard", ["none", "full"])
+def test_signals_end_a_run_whose_rank_is_stopped(
+    shard: str, tmp_path: Path, pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first signal requests a stop, which needs the rank; the second ends the run before `cluster.deadline`.
+
+    A replica is stopped while it learns, a shard while it saves.
+    """
+    lines: list[str] = []
+
+    def interrupt() -> None:
+        for _ in range(2):
+            time.sleep(1.0)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def stop(run: gw.Run, line: dict) -> None:
+        if line["iteration"] == 1:
+            os.kill(pids[0], signal.SIGSTOP)
+            Thread(target=interrupt).start()
+
+    settings = SMALL | {"cluster.ranks": 2, "cluster.shard": shard, "cluster.deadline": 300.0}
+    settings |= {"save.every": 1 if shard == "full" else 0}
+    monkeypatch.setattr("groupwise.training.waiting.REPORT", 0.3)
+    monkeypatch.setattr(Progress, "say", lambda self, line: lines.append(line))
+    with pytest.raises(KeyboardInterrupt):
+        gw.train(out=tmp_path, on_iteration=stop, **settings)
+    assert shard == "full" or any(re.match(r"waiting for rank 1 for \d s: ", line) for line in lines)
+    assert any("groupwise resume" in line for line in lines)
+    assert not Path(f"/proc/{pids[0]}").exists()
+
+
 @pytest.mark.kill
 @pytest.mark.t(49)
 def test_a_run_on_two_ranks_whose_rank_is_killed_ends_on_four_with_the_bits_of_one(
-    one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one: Path, tmp_path: Path, pids: list[int]
 ) -> None:
-    pids: list[int] = []
-    enter = LocalProcesses.__enter__
-
-    def started(self: LocalProcesses) -> LocalProcesses:
-        enter(self)
-        pids.extend(self.pids.values())
-        return self
-
     def kill(run: gw.Run, line: dict) -> None:
         if line["iteration"] == 2:
             os.kill(pids[0], signal.SIGKILL)
 
-    monkeypatch.setattr(LocalProcesses, "__enter__", started)
     with pytest.raises(WorkerLost) as caught:
         gw.train(out=tmp_path, on_iteration=kill, **SMALL | {"cluster.ranks": 2})
     assert caught.value.what == "rank 1 was killed by SIGKILL" and "groupwise resume" in caught.value.fix

@@ -92,6 +92,10 @@ class GivenProcesses(Processes):
         """The names of the processes."""
         return self._names
 
+    @property
+    def remedy(self) -> str:
+        return "start it with the same command, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and with its RANK"
+
     def deaths(self) -> Mapping[str, Death]:
         """None that is known."""
         return {}

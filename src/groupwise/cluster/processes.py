@@ -11,6 +11,8 @@ from groupwise.data import WorkerLost
 
 POLL = 0.02
 """Seconds between two looks at the processes."""
+REPORT = 10.0
+"""Seconds until a message names the processes that are late."""
 GRACE = 2.0
 """Seconds in which a process whose connection closed must end, for its death to be the cause."""
 
@@ -50,14 +52,27 @@ class Processes(ABC):
     @abstractmethod
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
 
-    def wait_until(self, ready: Callable[[], bool], deadline: float) -> None:
-        """Wait until `ready`. `WorkerLost` if a process ends before, or after `deadline` seconds."""
-        end = time.monotonic() + deadline
-        while not ready():
+    @property
+    def remedy(self) -> str:
+        """The fix of the error for a process that is late."""
+        return "look at the load of this machine"
+
+    def wait_for(
+        self, late: Callable[[], Sequence[str]], deadline: float, notify: Callable[[str], None] = lambda line: None
+    ) -> None:
+        """Wait until no process is `late`. `WorkerLost` if one ends before, or is late after `deadline` seconds.
+
+        `notify` gets a line with the names of late processes after `REPORT` seconds.
+        """
+        start, reported = time.monotonic(), False
+        while names := late():
             self.check()
-            if time.monotonic() > end:
-                names = ", ".join(self.names)
-                raise WorkerLost(f"{names}: not ready after {deadline:g} s", fix="look at the load of this machine")
+            waited = time.monotonic() - start
+            if waited > deadline:
+                raise WorkerLost(f"{', '.join(names)}: not ready after {deadline:g} s", fix=self.remedy)
+            if waited > REPORT and not reported:
+                reported = True
+                notify(f"waiting for {', '.join(names)}, up to {deadline:g} s: {self.remedy}")
             time.sleep(POLL)
 
     def check(self, patience: float = 0.0) -> None:

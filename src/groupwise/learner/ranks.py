@@ -7,6 +7,7 @@ has the same bits on every rank and for every number of ranks.
 
 import copy
 import socket
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ M = TypeVar("M", bound=torch.nn.Module)
 Store, TCPStore, PrefixStore = dist.Store, dist.TCPStore, dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 IDLE = timedelta(seconds=60)
 """How long a rank without work waits for a message before it waits again."""
+RETRY = 0.2
+"""Seconds between two attempts to reach rank 0."""
 START = timedelta(seconds=120)
 """The longest wait for the other ranks to start: they import torch and read the model."""
 LOOPBACK = "127.0.0.1"
@@ -32,6 +35,20 @@ CALL = "called"
 """The key that rank 0 sets when its learner starts, and when it ends."""
 STARTS, ENDS = b"starts", b"ends"
 """Its values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A wait for another rank: `what` it should send or receive, and since when, in seconds of `time.monotonic`."""
+
+    who: str
+    what: str
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of this wait so far."""
+        return time.monotonic() - self.since
 
 
 @runtime_checkable
@@ -53,6 +70,11 @@ class Ranks(Protocol):
 
     @property
     def lanes(self) -> int: ...
+
+    @property
+    def waiting(self) -> Wait | None:
+        """The present wait for another rank, seen from any thread."""
+        ...
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         """Add each tensor to that of the other ranks, in place."""
@@ -127,14 +149,29 @@ def host_store(size: int, host: str = LOOPBACK, port: int = 0) -> TCPStore:
 
 def join_store(port: int, size: int, *, deadline: float, host: str = LOOPBACK) -> TCPStore:
     """Connect to the store of rank 0. `WorkerLost` if it does not answer within `deadline` seconds."""
+    end = time.monotonic() + deadline
     try:
-        return TCPStore(host, port, size, False, timeout=timedelta(seconds=deadline), wait_for_workers=False)
-    except (dist.DistError, RuntimeError) as error:
+        until_open(host, port, end)  # the client of torch begins its wait again, up to three times
+        left = timedelta(seconds=max(end - time.monotonic(), RETRY))
+        return TCPStore(host, port, size, False, timeout=left, wait_for_workers=False)
+    except (dist.DistError, RuntimeError, OSError) as error:
         raise WorkerLost(
-            f"rank 0 is not at {host}:{port}",
+            f"rank 0 is not at {host}:{port}, after {deadline:g} s",
             evidence=str(error).partition("\n")[0],
             fix="start rank 0 too, and name its address in MASTER_ADDR and MASTER_PORT",
         ) from error
+
+
+def until_open(host: str, port: int, end: float) -> None:
+    """Wait until something listens at an address. The OSError of the last attempt after `end` (`time.monotonic`)."""
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=max(end - time.monotonic(), RETRY)).close()
+            return
+        except OSError:
+            if time.monotonic() + RETRY > end:
+                raise
+            time.sleep(RETRY)
 
 
 def part_of_store(store: Store, name: str) -> Store:
@@ -215,6 +252,7 @@ class Alone(_WholeModels):
     lanes: int = 1
     rank: int = field(default=0, init=False)
     size: int = field(default=1, init=False)
+    waiting: None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         check_lanes(self.lanes, 1)
@@ -240,6 +278,7 @@ class Replicas(_WholeModels):
         check_lanes(lanes, size)
         self.rank, self.size, self.lanes, self.deadline = rank, size, lanes, deadline
         self._store, self._messages = store, 0
+        self.waiting: Wait | None = None
         with self.errors("all ranks", "the start"):
             store.set(f"started/{rank}", "")
             store.wait([f"started/{other}" for other in range(size)], START)
@@ -323,7 +362,8 @@ class Replicas(_WholeModels):
 
     @contextmanager
     def errors(self, who: str, what: str) -> Iterator[None]:
-        """Turn an error of torch.distributed into `WorkerLost`, which names the awaited rank."""
+        """A wait. An error of torch.distributed becomes `WorkerLost`, which names the awaited rank."""
+        self.waiting = Wait(who, what)
         try:
             yield
         except (RuntimeError, ValueError) as error:
@@ -334,3 +374,5 @@ class Replicas(_WholeModels):
                 evidence=str(error).partition("\n")[0],
                 fix="continue from the last checkpoint with groupwise resume",
             ) from error
+        finally:
+            self.waiting = None

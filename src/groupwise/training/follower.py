@@ -8,9 +8,10 @@ takes the same optimizer steps. It ends when rank 0 ends.
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,22 +92,24 @@ def rank_store(recipe: Recipe, run: Path) -> Iterator[Meeting | None]:
 
 
 @contextmanager
-def several_ranks(ready: Runtime, meeting: Meeting | None, checkpoint: Checkpoint | None = None) -> Iterator[None]:
+def several_ranks(
+    ready: Runtime, meeting: Meeting | None, checkpoint: Checkpoint | None, notify: Callable[[str], None]
+) -> Iterator[None]:
     """A context in which the other ranks of the recipe share the learner's steps. With one rank it does nothing.
 
     A sharded learner starts in it, from the `checkpoint` if there is one. `WorkerLost` names a rank that died, with its
-    last lines, or that did not answer.
+    last lines, or that did not answer; `notify` gets a line about ranks that are late.
     """
     cluster = ready.recipe.cluster
     if meeting is None or meeting.store is None:
         yield
         return
-    call_ranks(meeting.store)
-    others = [f"started/{rank}" for rank in range(1, cluster.ranks)]
+    call_ranks(store := meeting.store)
     with interface_towards(meeting.host), processes_of(ready, meeting) as processes:
-        processes.wait_until(lambda: meeting.store is not None and meeting.store.check(others), START.total_seconds())
+        late = partial(late_ranks, store, cluster.ranks)
+        processes.wait_for(late, START.total_seconds(), notify)
         kind = kind_of_ranks(cluster.sharded)
-        ranks = kind(meeting.store, 0, cluster.ranks, cluster.lanes, deadline=cluster.deadline)
+        ranks = kind(store, 0, cluster.ranks, cluster.lanes, deadline=cluster.deadline)
         try:
             start(ready, ranks, checkpoint)
             yield
@@ -117,6 +120,11 @@ def several_ranks(ready: Runtime, meeting: Meeting | None, checkpoint: Checkpoin
             if not cluster.sharded:
                 ready.learner.ranks = Alone(cluster.lanes)
             ranks.close()
+
+
+def late_ranks(store: Store, ranks: int) -> list[str]:
+    """The names of the ranks above 0 that have not started."""
+    return [f"rank {rank}" for rank in range(1, ranks) if not store.check([f"started/{rank}"])]
 
 
 def processes_of(ready: Runtime, meeting: Meeting) -> Processes:

@@ -1,6 +1,5 @@
 """The training loop: sample rollouts, pack them into a batch, update the weights, record metrics."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -18,6 +17,7 @@ from groupwise.training.guards import Guards
 from groupwise.training.messages import send_iteration
 from groupwise.training.observe import has_engine_logprobs, lag_metrics, method_metrics
 from groupwise.training.recorder import Recorder
+from groupwise.training.waiting import in_thread
 from groupwise.training.watchdog import Stuck
 
 OLD_LOGP = Logp("policy")
@@ -62,7 +62,8 @@ async def run(
                     await engine.sleep()
             steps = partial(train, recipe, method, learner, collected, batch, iteration)
             with recorder.phase("learn", watched_as=AHEAD if lag else ""):
-                batch, results = await asyncio.to_thread(steps) if lag else steps()
+                apart = lag or learner.ranks.size > 1
+                batch, results = await in_thread(steps, learner.ranks, recorder.warn) if apart else steps()
             if lag:
                 recorder.add_seconds("engine_idle", ahead.idle)
                 with recorder.phase("wait", watched_as=AHEAD):
@@ -94,7 +95,9 @@ async def load(engine: Engine, learner: Learner, recorder: Recorder, version: in
     """
 
     async def loaded() -> bool:
-        await engine.load(version, learner.weights())
+        sharded = learner.ranks.shards
+        weights = await in_thread(learner.weights, learner.ranks, recorder.warn) if sharded else learner.weights()
+        await engine.load(version, weights)
         return True
 
     if not await recorder.unless_stopped(loaded(), LOADING):

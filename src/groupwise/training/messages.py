@@ -16,6 +16,7 @@ from groupwise.data import Rollout
 from groupwise.data.rollout_json import rollout_to_json
 from groupwise.learner import Learner, Ranks, Replicas
 from groupwise.runs.checkpoints import OtherParts, tensor_bytes, write_part
+from groupwise.training.waiting import interruptible
 
 
 def start_message(recipe: str, learner: Learner) -> bytes:
@@ -41,9 +42,12 @@ def other_parts(ranks: Ranks) -> OtherParts:
 
     assert isinstance(ranks, Shards)
 
-    def write(draft: Path) -> dict[str, Mapping[str, Any]]:
+    def ask(draft: Path) -> list[dict[str, Any]]:
         ranks.send(message({"do": "save", "directory": str(draft.absolute())}))
-        replies = ranks.replies({})[1:]
+        return ranks.replies({})[1:]
+
+    def write(draft: Path) -> dict[str, Mapping[str, Any]]:
+        replies = interruptible(lambda: ask(draft))
         for reply in replies:
             if "errno" in reply:
                 raise OSError(reply["errno"], os.strerror(reply["errno"]), str(draft))

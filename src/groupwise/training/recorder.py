@@ -37,7 +37,7 @@ class Recorder:
     """Writes a run's metrics, samples and checkpoints. `done` counts its iterations; -1 before the first evaluation.
 
     `stopping` is the reason for a requested stop, or "". `solved` is set if the run ends early because all its groups
-    are right. `on_metrics` receives each line of metrics and its timing.
+    are right. `on_metrics` receives each line of metrics and its timing, and `warn` a line for the user.
     `extra` is stored in every checkpoint. `best` is the metric by which the best checkpoint is kept.
     """
 
@@ -58,7 +58,7 @@ class Recorder:
         self.stopping = self.current_phase = ""
         self.solved = False
         self.dumps = RunLayout(run).skipped
-        self._run, self.logs, self._keep, self._warn, self._disk = run, logs, keep, warn, disk
+        self._run, self.logs, self._keep, self.warn, self._disk = run, logs, keep, warn, disk
         self._on_metrics, self.extra = on_metrics, dict(extra)
         self._best = best
         self._evaluated = [line for line in read_lines(RunLayout(run).metrics) if is_evaluated(line)]
@@ -139,10 +139,10 @@ class Recorder:
         if unverifiable > metric_bound(UNVERIFIABLE) * answers and not self._warned_ungraded:
             self._warned_ungraded = True
             ungraded = f"{unverifiable} of {answers} answers could not be graded"
-            self._warn(f"iteration {self.done}: {ungraded}; the first because of: {cause}")
+            self.warn(f"iteration {self.done}: {ungraded}; the first because of: {cause}")
         if collected.missing and not self._warned_missing:
             self._warned_missing = True
-            self._warn(
+            self.warn(
                 f"iteration {self.done} trains on {len(collected.selected)} prompts: {collected.missing} missing "
                 f"after {collected.rounds} rounds; rollout/missing counts later ones"
             )
@@ -169,7 +169,7 @@ class Recorder:
             return
         if self.logs.failures > self._unwritten:
             self._unwritten = self.logs.failures
-            self._warn(f"warning: logs could not be written {self._unwritten} times; their lines are kept in memory")
+            self.warn(f"warning: logs could not be written {self._unwritten} times; their lines are kept in memory")
         return_freed_memory()
         tensors, state = learner.state()
         try:
@@ -189,7 +189,7 @@ class Recorder:
             )  # fmt: skip
         except Storage as error:
             self._misses += 1
-            self._warn(str(error))
+            self.warn(str(error))
             if self._misses >= MISSES or last:
                 raise
         else:
@@ -237,7 +237,7 @@ class Recorder:
                 write_file(stem.with_suffix(suffix), data, self._disk)
         except OSError as error:
             where = f"its batch could not be written: {error.strerror}"
-        self._warn(f"iteration {self.done}, step {number}: {result.skipped}; weights unchanged, {where}")
+        self.warn(f"iteration {self.done}, step {number}: {result.skipped}; weights unchanged, {where}")
 
 
 def peak_memory() -> float:

@@ -215,7 +215,7 @@ async def run_loop(
         unfinished = recorder.done < ready.recipe.iterations and not (recorder.stopping or recorder.solved)
         if not (unfinished or recorder.done < 0):  # a stop before the first evaluation leaves a checkpoint of it
             return
-        with several_ranks(ready, store, checkpoint):
+        with several_ranks(ready, store, checkpoint, say):
             await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, recorder, ready.guards, ready.evaluate)
             recorder.save(ready.learner, ready.buffer, ready.guards, last=True)
 

@@ -61,6 +61,15 @@ def test_every_rank_of_every_number_of_ranks_has_the_bits_of_one(directory: Path
             assert [name for name, x in one.items() if not torch.equal(x, other[name])] == []
 
 
+@pytest.mark.t(51)
+@pytest.mark.parametrize("size", (1, 2, 4))
+def test_every_trained_tensor_moves_on_every_rank(directory: Path, size: int) -> None:
+    start = policy_learner(Alone(), torch.float32).model.state_dict()
+    for rank in range(size):
+        policy = read(directory, size, rank, "float32")
+        assert [name for name, x in start.items() if torch.equal(x, policy[f"float32/policy.{name}"])] == []
+
+
 def test_lanes_change_the_order_of_a_sum_and_nothing_else(directory: Path) -> None:
     """Four lanes against one: equal up to rounding, and not equal in float32, or the other tests prove nothing."""
     b = batch()

@@ -176,6 +176,7 @@ def stop_after(run: ToyRun, iteration: int) -> None:
     run.learner.step = stopping  # type: ignore[method-assign]
 
 
+@pytest.mark.t(45)
 def test_a_run_with_a_lag_trains_each_draw_once_and_no_token_above_the_lag(tmp_path: Path) -> None:
     """Stopped and resumed at two iterations. Weights change while a sample is generated: some have two versions."""
     for iteration in (2, 4, 6):

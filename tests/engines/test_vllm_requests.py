@@ -27,8 +27,7 @@ from groupwise.data import (
     Usage,
     WorkerLost,
 )
-from groupwise.engines import Exchange, Fleet, Probe, Remote, Vllm, served, vllm_replicas
-from groupwise.engines import fleet as fleets
+from groupwise.engines import Exchange, Fleet, Probe, Remote, Vllm, places, served, vllm_replicas
 from groupwise.engines import server as servers
 from groupwise.engines.served import Target
 from groupwise.engines.vllm import VllmSettings, keyed_sample
@@ -327,7 +326,7 @@ def test_an_answer_with_tokens_of_new_weights_waits_for_the_probe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first replica is found to have half of the new weights: its answer is not returned, but asked again."""
-    monkeypatch.setattr(fleets, "PAUSE", 0.0)
+    monkeypatch.setattr(places, "PAUSE", 0.0)
     model, order = decoder(), []
     check = Probe.check
 

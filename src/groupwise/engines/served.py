@@ -60,8 +60,8 @@ class Served(Native):
 
     `addresses` are further engines, which `groupwise serve` started: a socket on this machine, or
     `HOST:PORT#sha256=FINGERPRINT`. For the latter, `secret_file` has the secret of these engines (default: the
-    environment variable GROUPWISE_SECRET). A replica that dies, or is silent for `deadline` seconds while it owes an
-    answer, is replaced at most `restarts` times in ten minutes; its requests are sent again. `exchange` is the
+    environment variable GROUPWISE_SECRET). A replica that dies, or is silent or idle for `deadline` seconds while it
+    owes an answer, is replaced at most `restarts` times in ten minutes; its requests are sent again. `exchange` is the
     directory for the weights that the replicas read, such as `/dev/shm` (default: the system's directory for temporary
     files). With `place = "same"`, the replicas free their weights and caches while the learner trains, so that both fit
     on one device.
@@ -125,6 +125,7 @@ class Served(Native):
         return kind(
             start, self.replicas + len(self.addresses), exchange=exchange,
             probe=Probe(decoder, tokenizer, gap_bound(self.max_gap, dtype)), rows=self.rows, restarts=self.restarts,
+            addresses=[text.partition("#")[0] for text in self.addresses],
         )  # fmt: skip
 
     def check(self, model: nn.Module, experts: Experts | None, target: Target) -> None:

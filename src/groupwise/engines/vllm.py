@@ -65,7 +65,8 @@ class VllmEngine:
         from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
         from vllm.v1.engine.exceptions import EngineDeadError  # pyright: ignore[reportMissingImports]
 
-        self.version = -1
+        self.version, self.steps = -1, 0
+        """The version of the weights, and the number of forward passes that vLLM's process has made."""
         self._llm, self._shape, self._tokenizer, self._settings = llm, shape, tokenizer, settings
         self._parameters, self._kinds, self._dead = SamplingParams, RequestOutputKind, EngineDeadError
         self._ends = sorted(t for t in tokenizer.eos if t < shape.vocabulary)
@@ -91,6 +92,7 @@ class VllmEngine:
             enable_sleep_mode=settings.sleeps,
         )  # fmt: skip
         engine = cls(AsyncLLM.from_engine_args(arguments), shape, tokenizer, settings)
+        await engine._llm.collective_rpc("count_steps")
         if settings.keyed:
             await engine._llm.collective_rpc("use_keys", args=(settings.seed,))
         if settings.socket:
@@ -174,12 +176,12 @@ class VllmEngine:
         """Nothing: vLLM caches the blocks of a prompt with its first request, and later ones share them."""
 
     async def watch(self) -> None:
-        """Raise `EngineLost` when vLLM's process has ended, or did not answer for `deadline` seconds."""
+        """Count its steps. Raise `EngineLost` when vLLM's process has ended, or did not answer for `deadline` seconds."""
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(min(1.0, self._settings.deadline / 8))
             try:
                 async with asyncio.timeout(self._settings.deadline):
-                    await self._llm.engine_core.get_weight_version_async()
+                    (self.steps,) = await self._llm.collective_rpc("steps")
             except (TimeoutError, self._dead) as error:
                 raise self._lost(error) from error
 
@@ -221,6 +223,21 @@ class WorkerExtension:
 
     model_runner: Any
     reload_weights: Callable[..., None]
+    _steps: int
+
+    def count_steps(self) -> None:
+        """Count the forward passes from now on."""
+        self._steps, execute = 0, self.model_runner.execute_model
+
+        def counted(*arguments: Any, **settings: Any) -> Any:
+            self._steps += 1
+            return execute(*arguments, **settings)
+
+        self.model_runner.execute_model = counted
+
+    def steps(self) -> int:
+        """The number of forward passes."""
+        return self._steps
 
     def replace_weights(self, path: str, sha256: str) -> None:
         """Load all weights from a file, and pack the output layer of tied embeddings again.

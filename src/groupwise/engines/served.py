@@ -20,7 +20,7 @@ from groupwise.engines.secret import read_secret
 from groupwise.engines.server import Identity, servable
 from groupwise.engines.shared_device import SharedDeviceFleet
 from groupwise.engines.tls import TlsAddress
-from groupwise.engines.weights_file import Exchange
+from groupwise.engines.weights_file import Exchange, state_bytes
 from groupwise.models import Experts, Model, Tokenizer, has_adapter, write_fresh
 from groupwise.models.lora import adapter_text
 from groupwise.rollout import Native
@@ -131,11 +131,15 @@ class Served(Native):
     def check(self, model: nn.Module, experts: Experts | None, target: Target) -> None:
         """`Usage` for a model that the engines cannot run, or a missing secret. The model needs no weights.
 
-        `Storage` if the directory for the weights cannot be made.
+        `Storage` if the directory for the weights cannot be made, or has no room for them.
         """
-        servable(model, experts)
+        decoder = servable(model, experts)
         self.secret()
-        self.new_exchange().close()
+        exchange = self.new_exchange()
+        try:
+            exchange.check_room(state_bytes(decoder))
+        finally:
+            exchange.close()
 
     def new_exchange(self) -> Exchange:
         """A new directory for the weights of one run. `Storage` if it cannot be made."""

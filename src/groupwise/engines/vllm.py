@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from groupwise.data import ContextKey, EngineLost, Generation, GenerationRequest, Ids, Usage
-from groupwise.engines.replica import ReplicaSettings, end_with_parent, serve, state_bytes
+from groupwise.engines.replica import ReplicaSettings, end_with_parent, serve
 from groupwise.engines.replica_tls import serve_hosts
 from groupwise.engines.server import EngineServer, Identity
 from groupwise.engines.upload import Uploads
 from groupwise.engines.vllm_requests import BLOCK, Key, cache_bytes, generation, sampling_arguments
-from groupwise.engines.weights_file import Exchange, read_weights, write_weights
+from groupwise.engines.weights_file import Exchange, read_weights, state_bytes, write_weights
 from groupwise.models import Decoder, Shape, Tokenizer, choose, read_shape, read_tokenizer, truncated, uniform
 from groupwise.rollout.rows import completes_stop
 
@@ -176,7 +176,7 @@ class VllmEngine:
         """Nothing: vLLM caches the blocks of a prompt with its first request, and later ones share them."""
 
     async def watch(self) -> None:
-        """Count its steps. Raise `EngineLost` when vLLM's process has ended, or did not answer for `deadline` seconds."""
+        """Read the count of steps. `EngineLost` if vLLM's process has ended, or is silent for `deadline` seconds."""
         while True:
             await asyncio.sleep(min(1.0, self._settings.deadline / 8))
             try:

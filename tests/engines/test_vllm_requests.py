@@ -241,14 +241,14 @@ def test_a_placed_engine_becomes_vllms_program_with_its_device_and_directory(tmp
     python, exchange = tmp_path / "python", tmp_path / "exchange"
     exchange.mkdir()
     (tmp_path / "program.py").write_text(PROGRAM)
-    python.write_text(f'#!/bin/sh\nshift 3\nexec {sys.executable} {tmp_path}/program.py "$@"\n')
+    python.write_text(f'#!/bin/sh\nshift 7\nexec {sys.executable} {tmp_path}/program.py "$@"\n')
     python.chmod(0o700)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "5", "GROUPWISE_SECRET": "s" * 32, "TMPDIR": str(exchange)}
     command = [sys.executable, "-c", BECOME, str(python), json.dumps(asdict(PLACED))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     found, parent, held, variables = json.loads(done.stdout)
     assert parent == os.getpid() and held
-    assert Path(found["directory"]) == find_model("calculator").absolute() and found["host"] == "127.0.0.1"
+    assert Path(found["directory"]) == find_model("calculator").absolute() and found["listen"] == "127.0.0.1:0"
     assert Path(found["exchange"]).parent == exchange
     assert variables == {"CUDA_VISIBLE_DEVICES": "5", "VLLM_USE_V2_MODEL_RUNNER": "0", "GROUPWISE_SECRET": "s" * 32,
                          "PYTHONPATH": f"{found['exchange']}/packages"}  # fmt: skip

@@ -22,6 +22,7 @@ from groupwise.engines.remote import Remote
 from groupwise.engines.server import EngineServer, Identity
 from groupwise.engines.upload import Uploads
 from groupwise.engines.weights_file import Exchange, state_bytes
+from groupwise.sandbox.bound import bound_command
 from groupwise.sandbox.processes import end_with_parent, last_lines
 
 START = 120.0
@@ -63,11 +64,10 @@ class Program:
     """The module that starts it on another host, and the first arguments of that. Settings and a host follow."""
 
 
-def command(program: Program) -> list[str]:
-    """The command that starts the program as a child of this process."""
-    # -P: no module in the working directory shadows a package.
+def command(program: Program, parent: int) -> list[str]:
+    """The command that starts the program as a child of the process `parent`."""
     settings = json.dumps(asdict(program.settings))
-    return [program.python, "-P", "-m", program.module, settings, str(os.getpid())]
+    return bound_command(program.python, parent, ["-P", "-m", program.module, settings, str(parent)])
 
 
 class Replica(Remote):
@@ -98,8 +98,8 @@ async def start_replica(program: Program, number: int, deadline: float) -> Repli
         with there, log.open("wb") as output:
             # In its own session, Ctrl-C does not reach it.
             process = subprocess.Popen(
-                command(program), stdin=there.fileno(), stdout=output, stderr=output, start_new_session=True,
-                env=program.environment,
+                command(program, os.getpid()), env=program.environment, start_new_session=True,
+                stdin=there.fileno(), stdout=output, stderr=output,
             )  # fmt: skip
     except OSError as error:
         here.close()

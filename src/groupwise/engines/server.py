@@ -153,10 +153,23 @@ class EngineServer:
         `ready` is called once clients can connect.
         """
         listener = bound(path)
+        tasks: set[asyncio.Task[Any] | None] = set()
+
+        async def serve(reader: StreamReader, writer: StreamWriter) -> None:
+            tasks.add(task := asyncio.current_task())
+            with suppress(asyncio.CancelledError):  # the end below is no error
+                await self.connection(reader, writer)
+            tasks.discard(task)
+
         try:
-            async with await asyncio.start_unix_server(self.connection, sock=listener) as server:
+            server = await asyncio.start_unix_server(serve, sock=listener)
+            try:
                 ready()
-                await server.serve_forever()
+                await asyncio.Event().wait()
+            finally:
+                server.close()
+                for task in filter(None, tasks):
+                    task.cancel()
         finally:
             path.unlink(missing_ok=True)
 

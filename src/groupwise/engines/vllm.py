@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +24,11 @@ from torch import Tensor
 
 from groupwise.data import ContextKey, EngineLost, Generation, GenerationRequest, Ids, Usage
 from groupwise.engines.replica import ReplicaSettings, end_with_parent, serve
-from groupwise.engines.replica_tls import serve_hosts
+from groupwise.engines.replica_tls import announce, serve_hosts
 from groupwise.engines.server import EngineServer, Identity
 from groupwise.engines.upload import Uploads
 from groupwise.engines.vllm_requests import BLOCK, Key, cache_bytes, generation, sampling_arguments
-from groupwise.engines.weights_file import Exchange, read_weights, state_bytes, write_weights
+from groupwise.engines.weights_file import HERE, Exchange, read_weights, state_bytes, write_weights
 from groupwise.models import Decoder, Shape, Tokenizer, choose, read_shape, read_tokenizer, truncated, uniform
 from groupwise.rollout.rows import completes_stop
 
@@ -37,18 +38,22 @@ PACK = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings(ReplicaSettings):
-    """What the process needs to build its engine. With a `socket`, it listens there, and has the directory's weights.
+    """What the process needs to build its engine. The engine of a named `model` starts with the directory's weights.
 
-    With a `host`, it listens there for trainers on other hosts, and keeps their weights in the directory `exchange`,
-    which the open file `lock` holds. vLLM computes in another process, which is lost if it does not answer within
-    `deadline` seconds. With `sleeps`, it can free its memory.
+    With a `socket`, it listens there. With `listen`, HOST:PORT, it listens there for trainers on other hosts, with the
+    key and the secret in these files (see `serve_hosts`), and keeps their weights in the directory `exchange`, which
+    the open file `lock` holds, or in a new one. vLLM computes in another process, which is lost if it does not answer
+    within `deadline` seconds. With `sleeps`, it can free its memory.
     """
 
     keyed: bool
     deadline: float
     sleeps: bool
+    model: str = ""
     socket: str = ""
-    host: str = ""
+    listen: str = ""
+    key: str = ""
+    secret_file: str = ""
     exchange: str = ""
     lock: int = -1
 
@@ -83,7 +88,7 @@ class VllmEngine:
         size = torch.finfo(getattr(torch, settings.dtype)).bits // 8
         arguments = AsyncEngineArgs(
             model=settings.directory, dtype=settings.dtype, skip_tokenizer_init=True, enforce_eager=True,
-            load_format="auto" if settings.socket else "dummy", distributed_executor_backend="uni",
+            load_format="auto" if settings.model else "dummy", distributed_executor_backend="uni",
             # To score a text, vLLM also samples a token after it, which is never forwarded.
             max_model_len=shape.positions + 1, max_num_seqs=settings.rows,
             max_num_batched_tokens=max(PACK, settings.rows), max_logprobs=-1, logprobs_mode="processed_logprobs",
@@ -95,7 +100,7 @@ class VllmEngine:
         await engine._llm.collective_rpc("count_steps")
         if settings.keyed:
             await engine._llm.collective_rpc("use_keys", args=(settings.seed,))
-        if settings.socket:
+        if settings.model:
             await engine._stamp(0)
         return engine
 
@@ -307,13 +312,14 @@ async def run(spec: VllmSettings) -> None:
     with torch.device("meta"):
         decoder = Decoder(shape).to(getattr(torch, spec.dtype))
     engine = await VllmEngine.start(spec, shape, tokenizer)
-    exchange = Exchange.handed(Path(spec.exchange), spec.lock) if spec.host else None
+    exchange = exchange_of(spec) if spec.listen else None
     uploads = Uploads(exchange, state_bytes(decoder)) if exchange else None
     server = EngineServer(engine, Identity.of(decoder, tokenizer, seed=spec.seed), shape.vocabulary, uploads)
-    if spec.host:
-        serving = serve_hosts(server, spec.host)
+    if spec.listen:
+        files = {"key_file": spec.key, "secret_file": spec.secret_file}
+        serving = serve_hosts(server, spec.listen, model=spec.model, **files)
     elif spec.socket:
-        serving = server.listen(Path(spec.socket), lambda: print(f"served at {spec.socket}", flush=True))
+        serving = server.listen(Path(spec.socket), lambda: announce(spec.socket, spec.model))
     else:
         serving = serve(server, socket.socket(fileno=os.dup(0)))
     terminated = asyncio.Event()
@@ -325,11 +331,20 @@ async def run(spec: VllmSettings) -> None:
         if error := task.exception():
             print(error, file=sys.stderr)
             code = getattr(error, "code", 1)
+    if spec.socket:
+        Path(spec.socket).unlink(missing_ok=True)
     if exchange:
         exchange.close()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # vLLM's process ends with this one, and its orderly end takes seconds
+
+
+def exchange_of(spec: VllmSettings) -> Exchange:
+    """The directory for weights from other hosts: that of the program before this one, or a new one."""
+    if spec.exchange:
+        return Exchange.handed(Path(spec.exchange), spec.lock)
+    return Exchange(Path(tempfile.gettempdir()), HERE)
 
 
 if __name__ == "__main__":

@@ -243,6 +243,31 @@ def test_a_run_has_the_bytes_of_the_native_run(tmp_path: Path) -> None:
     assert (native / file).read_bytes() == (vllm / file).read_bytes()
 
 
+def test_an_engine_for_other_hosts_gives_the_bytes_of_the_native_run(tmp_path: Path) -> None:
+    """`groupwise serve --engine Vllm --listen`: weights are sent over TLS, and SIGTERM leaves nothing behind."""
+    places, environment = tmp_path / "tmp", {**os.environ, "GROUPWISE_SECRET": "s" * 32}
+    places.mkdir()
+    words = [sys.executable, "-m", "groupwise"]
+    serve = ["serve", "calculator", "--engine", "Vllm", "--python", PYTHON, "--listen", "127.0.0.1:0", "--rows", "64"]
+    process = subprocess.Popen(
+        [*words, *serve], env={**environment, "TMPDIR": str(places)}, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    address = next(line for line in process.stdout if " is served at " in line).split()[4].rstrip(";")
+    engines = ["Native", f'{{ kind = "Served", replicas = 0, addresses = ["{address}"] }}']
+    for name, engine in zip(("native", "served"), engines):
+        train = ["train", "--name", name, "--iterations", "2", "--prompts", "8", "--evaluate.problems", "16"]
+        train += ["--engine", engine] if name == "served" else []
+        done = subprocess.run([*words, *train], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    process.terminate()
+    assert process.wait(100) == 128 + signal.SIGTERM and not [*places.glob("groupwise-engines-*")]
+    process.stdout.close()
+    (native,), (served,) = ([*tmp_path.glob(f"runs/{name}-*")] for name in ("native", "served"))
+    file = "checkpoints/000002/tensors.safetensors"
+    assert (native / file).read_bytes() == (served / file).read_bytes()
+
+
 def test_without_keys_the_distribution_is_the_native_one_and_tokens_are_not() -> None:
     async def go() -> None:
         model, tokenizer = calculator()

@@ -222,14 +222,12 @@ class Fleet:
         tried = f"each of {self._count} was started again {self._restarts} times"
         if any(self._addresses):
             tried = "; ".join(place.history for place in self._places)
-        evidence = f"{error.what}\n{error.evidence}".strip() if isinstance(error, GroupwiseError) else repr(error)
-        known = isinstance(error, GroupwiseError) and not isinstance(error, EngineLost)
-        fix = error.fix if isinstance(error, GroupwiseError) else ""  # of an EngineLost: how to start the engine
-        return (type(error) if known else WorkerLost)(
-            f"no engine is left: {tried}",
-            evidence=evidence,
-            fix=fix or "continue from the last checkpoint, with engine.kind = 'Native'",
-        )
+        kind, evidence, fix = WorkerLost, repr(error), ""
+        if isinstance(error, GroupwiseError):
+            evidence, fix = f"{error.what}\n{error.evidence}".strip(), error.fix
+            kind = WorkerLost if isinstance(error, EngineLost) else type(error)
+        fix = fix or "continue from the last checkpoint, with engine.kind = 'Native'"
+        return kind(f"no engine is left: {tried}", evidence=evidence, fix=fix)
 
     # Replicas
 

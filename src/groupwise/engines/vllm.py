@@ -100,6 +100,9 @@ class VllmEngine:
         await engine._llm.collective_rpc("count_steps")
         if settings.keyed:
             await engine._llm.collective_rpc("use_keys", args=(settings.seed,))
+        engine.version = 0
+        await engine.score((0,), (0,))  # the first forward pass compiles for seconds: not within a request's deadline
+        engine.version = -1
         if settings.model:
             await engine._stamp(0)
         return engine

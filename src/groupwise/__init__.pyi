@@ -194,6 +194,7 @@ from groupwise.data.user_cache import user_cache as user_cache
 from groupwise.data.verdicts import Outcome as Outcome
 from groupwise.data.verdicts import Verdict as Verdict
 from groupwise.data.visible import visible as visible
+from groupwise.engines.ending import serve_until_signal as serve_until_signal
 from groupwise.engines.fleet import Fleet as Fleet
 from groupwise.engines.listening import listen_tls as listen_tls
 from groupwise.engines.probe import Probe as Probe

@@ -117,15 +117,12 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
 
             return evaluate.sample(a.model, a.prompt, overrides, allowed, at=a.at, n=a.n, answer=a.answer,
                                    out=a.out)  # fmt: skip
-        case "serve" if a.engine == "Vllm":
+        case "serve":
+            from groupwise.commands.serve import ServeOptions, serve
             from groupwise.commands.serve_vllm import serve_vllm
 
-            return serve_vllm(a.model, a.socket, python=a.python, dtype=a.dtype, seed=a.seed, threads=a.threads)
-        case "serve":
-            from groupwise.commands.serve import serve
-
-            return serve(a.model, socket=a.socket, listen=a.listen, secret_file=a.secret_file, key=a.key,
-                         dtype=a.dtype, seed=a.seed, threads=a.threads)  # fmt: skip
+            options = options_of(ServeOptions, a)
+            return serve_vllm(a.model, options, a.python) if a.engine == "Vllm" else serve(a.model, options)
         case "chat":
             from groupwise.commands.chat import chat
 

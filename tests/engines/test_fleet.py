@@ -1,20 +1,21 @@
 """A fleet: equal answers, lost, silent and lying replicas, and the queue."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 from torch import Tensor
 
-from groupwise.data import EngineLost, Generation, GenerationRequest, Mismatch, WorkerLost
-from groupwise.engines import Exchange, Fleet, Probe, Remote
+from groupwise.data import EngineLost, Generation, GenerationRequest, Mismatch, Storage, WorkerLost
+from groupwise.engines import Exchange, Fleet, Probe, Remote, places
 from groupwise.engines import fleet as fleets
+from groupwise.engines.heartbeat import PACE, Heartbeat, Owed
 from groupwise.engines.wire import PROTOCOL, encode, read_message
 from groupwise.models import Decoder
 from groupwise.rollout import NativeEngine
-from tests.engines.lines import IDENTITY, blank, changed, engine, pair, remote, weights
+from tests.engines.lines import IDENTITY, blank, changed, engine, pair, remote, server, weights
 from tests.rollout.fakes import FakeEngine, decoder, generate, request, without_end_token
 
 T = TypeVar("T")
@@ -23,7 +24,7 @@ REQUESTS = [request(i, stream=(j,)) for i in range(4) for j in range(4)]
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleets, "PAUSE", 0.0)
+    monkeypatch.setattr(places, "PAUSE", 0.0)
 
 
 def run(call: Awaitable[T]) -> T:
@@ -36,10 +37,10 @@ def run(call: Awaitable[T]) -> T:
 
 def fleet(
     path: Path, model: Decoder, start: Callable[[int], Awaitable[Remote]], *, count: int = 2, rows: int = 64,
-    restarts: int = 3,
+    restarts: int = 3, addresses: Sequence[str] = (),
 ) -> Fleet:  # fmt: skip
-    probe = Probe(model, without_end_token(), 1e-3)
-    return Fleet(start, count, exchange=Exchange(path), probe=probe, rows=rows, restarts=restarts)
+    probe, exchange = Probe(model, without_end_token(), 1e-3), Exchange(path)
+    return Fleet(start, count, exchange=exchange, probe=probe, rows=rows, restarts=restarts, addresses=addresses)
 
 
 async def honest(number: int) -> Remote:
@@ -187,25 +188,189 @@ def test_a_silent_engine_is_lost_and_a_slow_one_is_not() -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answers `hello` once, and reads on without a word, as a stopped process does."""
         await read_message(reader, 1 << 20)
-        reply = {"protocol": PROTOCOL, "version": 0, "model": "", "tokenizer": "", "dtype": "", "seed": 0}
+        reply = {"protocol": PROTOCOL, "version": 0, "steps": 0, "model": "", "tokenizer": "", "dtype": "", "seed": 0}
         writer.write(encode({"id": 0, "reply": reply}))
         while await read_message(reader, 1 << 20) is not None:
             pass
-
-    async def slow(_: GenerationRequest) -> tuple[int, ...]:
-        await asyncio.sleep(1.0)
-        return 7, 8
 
     async def go() -> None:
         silent = Remote(*await pair(mute), name="mute", deadline=0.2)
         await silent.hello(20.0)
         with pytest.raises(EngineLost, match="mute is lost") as caught:
             await silent.sample(request())
-        assert "sent nothing for 0.2 s" in caught.value.evidence
-        patient = await remote(FakeEngine(slow), deadline=0.4)
+        assert "sent nothing for 0.2 s, while 1 requests waited: sample" in caught.value.evidence
+        patient = await remote(Slow(blank=False), deadline=0.4)
         assert (await patient.sample(request())).tokens == (7, 8)
 
     run(go())
+
+
+class Slow(FakeEngine):
+    """Takes a second for an answer; unless it is `blank`, it counts steps meanwhile."""
+
+    steps = 0
+
+    def __init__(self, *, blank: bool) -> None:
+        super().__init__(self.work)
+        self._blank = blank
+
+    async def work(self, _: GenerationRequest) -> tuple[int, ...]:
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            self.steps += not self._blank
+        return 7, 8
+
+
+def test_an_engine_that_replies_and_does_no_work_is_lost() -> None:
+    async def go() -> None:
+        idle = await remote(Slow(blank=True), name="idle", deadline=0.2)
+        with pytest.raises(EngineLost, match="idle is lost") as caught:
+            await idle.sample(request())
+        assert caught.value.evidence == "it replies, but did no work for 0.2 s, while 1 requests waited: sample"
+
+    run(go())
+
+
+def test_a_load_has_more_time_the_larger_its_file_is() -> None:
+    heartbeat = Heartbeat(4.0)
+
+    def beats(*owed: Owed) -> int:
+        """How many beats an engine has that replies to `hello` and does nothing else."""
+        heartbeat.beat([])
+        for count in range(1, 100):
+            heartbeat.heard = True
+            if heartbeat.beat(owed):
+                return count
+        return 100
+
+    assert (beats(Owed("sample")), beats(Owed("sample"), Owed("load", 40e6 / PACE))) == (5, 7)
+
+
+class Stuck(NativeEngine):
+    """Ends no request, or no load of new weights, of the first replica that is started."""
+
+    stuck_in = ""
+
+    async def sample(self, request: GenerationRequest) -> Generation:
+        if self.stuck_in == "sample":
+            await asyncio.sleep(1000)
+        return await super().sample(request)
+
+    async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
+        if self.stuck_in == "load" and version == 1:
+            await asyncio.sleep(1000)
+        await super().load(version, weights)
+
+
+@pytest.mark.parametrize("verb", ["sample", "load"])
+def test_requests_of_an_engine_that_never_ends_one_are_asked_elsewhere(tmp_path: Path, verb: str) -> None:
+    model, lines, starts = decoder(), [], []
+
+    async def start(number: int) -> Remote:
+        twin = blank(Stuck)
+        twin.stuck_in = "" if starts else verb
+        starts.append(number)
+        return await remote(twin, name=f"replica {number}", deadline=0.4)
+
+    async def go() -> list[Generation]:
+        group = fleet(tmp_path, model, start)
+        group.warn = lines.append
+        await group.load(0, weights(model))
+        while len(group.replicas) < 2:
+            await asyncio.sleep(0.001)
+        await group.load(1, changed(model))
+        answers = list(await asyncio.gather(*map(group.sample, REQUESTS)))
+        assert group.figures()["engine/restarts"] == 1 and group.figures()["engine/restarts"] == 0
+        return answers
+
+    found = run(go())
+    native = engine(model)
+    native.version = 1
+    assert found == generate(native, REQUESTS) and len(starts) == 3
+    (line,) = lines
+    assert line.startswith(f"replica {starts[0]} is lost: it replies, but did no work for") and f": {verb}" in line
+    assert line.endswith("; started again (1 of 3)")
+
+
+class Raises(NativeEngine):
+    """Fails in a request of draw 3, `times` times over all its engines."""
+
+    times: ClassVar[list[int]] = [0]
+
+    async def sample(self, request: GenerationRequest) -> Generation:
+        if request.draw == 3 and self.times[0]:
+            self.times[0] -= 1
+            raise RuntimeError("out of memory")
+        return await super().sample(request)
+
+
+def test_a_request_in_which_an_engine_fails_is_asked_elsewhere(tmp_path: Path) -> None:
+    model, lines = decoder(), []
+
+    async def go() -> list[Generation]:
+        Raises.times[:] = [1]
+        group = fleet(tmp_path, model, lambda number: remote(blank(Raises), name=f"replica {number}"))
+        group.warn = lines.append
+        await group.load(0, weights(model))
+        return list(await asyncio.gather(*map(group.sample, REQUESTS)))
+
+    assert run(go()) == generate(engine(model), REQUESTS)
+    assert len(lines) == 1 and "is lost: it failed in a request: the engine failed" in lines[0]
+
+
+def test_a_request_in_which_every_engine_fails_ends_with_the_error_and_the_engines_name(tmp_path: Path) -> None:
+    async def go() -> None:
+        model = decoder()
+        Raises.times[:] = [1000]
+        group = fleet(tmp_path, model, lambda number: remote(blank(Raises), name=f"replica {number}"), restarts=20)
+        await group.load(0, weights(model))
+        await group.sample(request(3))
+
+    with pytest.raises(WorkerLost, match=r"^the engine replica \d failed") as caught:
+        run(go())
+    assert "RuntimeError: out of memory" in caught.value.evidence and Raises.times == [998]
+
+
+@pytest.mark.parametrize("verb", ["hello", "score", "sample", "load"])
+def test_a_malformed_reply_is_the_loss_of_its_engine(verb: str, tmp_path: Path) -> None:
+    async def go() -> None:
+        serving = server(blank())
+        answer = serving._verbs[verb]
+
+        async def empty(*arguments: Any) -> dict[str, Any]:
+            await answer(*arguments)
+            return {"none": 0}
+
+        serving._verbs[verb] = empty
+        if verb == "hello":
+            serving._hello = empty  # type: ignore[method-assign]
+        client = Remote(*await pair(serving.connection), name="odd", deadline=20.0)
+        await client.hello(20.0)
+        await client.load(0, weights(decoder()))
+        await client.score((1, 2), (3, 4))
+        await client.sample(request())
+
+    with pytest.raises(EngineLost, match="odd is lost") as caught:
+        run(go())
+    assert f"its reply to {verb} is malformed" in caught.value.evidence
+
+
+def test_the_cause_of_a_fleets_end_keeps_its_type_and_names_the_addresses(tmp_path: Path) -> None:
+    """One engine at an address was never reached; the other one cannot read the weights."""
+
+    async def start(number: int) -> Remote:
+        raise EngineLost("no engine listens on host:7", fix="check the address") if number else Storage("damaged")
+
+    async def go() -> None:
+        model = decoder()
+        group = fleet(tmp_path, model, start, restarts=1, addresses=["host:6", "host:7"])
+        await group.load(0, weights(model))
+
+    with pytest.raises(
+        Storage, match="the engine at host:6 was tried 2 times; the engine at host:7 was tried"
+    ) as caught:
+        run(go())
+    assert "damaged" in caught.value.evidence
 
 
 def test_a_fleet_that_cannot_start_ends_with_the_cause(tmp_path: Path) -> None:

@@ -14,8 +14,17 @@ from groupwise.__main__ import main
 from groupwise.config.devices import resolved
 from groupwise.config.text import read_recipe
 from groupwise.data import EngineLost, SharesDevice, Usage
-from groupwise.engines import EngineServer, Exchange, Probe, Remote, Served, SharedDeviceFleet, SleepingEngine, Vllm
-from groupwise.engines import fleet as fleets
+from groupwise.engines import (
+    EngineServer,
+    Exchange,
+    Probe,
+    Remote,
+    Served,
+    SharedDeviceFleet,
+    SleepingEngine,
+    Vllm,
+    places,
+)
 from groupwise.engines import served as fleets_of
 from groupwise.engines.replica import Program
 from groupwise.learner import Learner
@@ -31,7 +40,7 @@ SAME = '{ kind = "Served", replicas = 1, place = "same" }'
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleets, "PAUSE", 0.0)
+    monkeypatch.setattr(places, "PAUSE", 0.0)
 
 
 class Counting(SleepingEngine):

@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from groupwise.data import Finish, Generation, GenerationRequest, Mismatch, Sampling, Usage
-from groupwise.engines import Fleet, Vllm
-from groupwise.engines import fleet as fleets
+from groupwise.engines import Fleet, Vllm, places
 from groupwise.engines.replica import Program, Replica, ReplicaSettings
 from groupwise.engines.vllm_environment import DEFAULT_PYTHON
 from groupwise.models import Decoder, Shape, Tokenizer, find_model, read_model, read_tokenizer
@@ -168,7 +167,7 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
         return replace(whole, module="half", environment={**whole.environment, "PYTHONPATH": path})
 
     monkeypatch.setattr(Vllm, "program", half)
-    monkeypatch.setattr(fleets, "PAUSE", 0.0)
+    monkeypatch.setattr(places, "PAUSE", 0.0)
     shape = Shape(vocabulary=2048, width=256, layers=1, heads=4, kv_heads=2, head_dim=64, inner=256, tied=True,
                   qk_norm=True, positions=128, family="qwen3")  # fmt: skip
 
@@ -188,7 +187,7 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
 
 def test_answers_are_equal_through_kill_9_and_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """First the process that we started is killed while it samples, then the one that vLLM started from it."""
-    monkeypatch.setattr(fleets, "PAUSE", 0.0)
+    monkeypatch.setattr(places, "PAUSE", 0.0)
     before = shared_memory()
     pids: list[int] = []
 
@@ -242,6 +241,31 @@ def test_a_run_has_the_bytes_of_the_native_run(tmp_path: Path) -> None:
     (native,), (vllm,) = ([*tmp_path.glob(f"runs/{name}-*")] for name in ("native", "vllm"))
     file = "checkpoints/000003/tensors.safetensors"
     assert (native / file).read_bytes() == (vllm / file).read_bytes()
+
+
+def test_an_engine_for_other_hosts_gives_the_bytes_of_the_native_run(tmp_path: Path) -> None:
+    """`groupwise serve --engine Vllm --listen`: weights are sent over TLS, and SIGTERM leaves nothing behind."""
+    places, environment = tmp_path / "tmp", {**os.environ, "GROUPWISE_SECRET": "s" * 32}
+    places.mkdir()
+    words = [sys.executable, "-m", "groupwise"]
+    serve = ["serve", "calculator", "--engine", "Vllm", "--python", PYTHON, "--listen", "127.0.0.1:0", "--rows", "64"]
+    process = subprocess.Popen(
+        [*words, *serve], env={**environment, "TMPDIR": str(places)}, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    address = next(line for line in process.stdout if " is served at " in line).split()[4].rstrip(";")
+    engines = ["Native", f'{{ kind = "Served", replicas = 0, addresses = ["{address}"] }}']
+    for name, engine in zip(("native", "served"), engines):
+        train = ["train", "--name", name, "--iterations", "2", "--prompts", "8", "--evaluate.problems", "16"]
+        train += ["--engine", engine] if name == "served" else []
+        done = subprocess.run([*words, *train], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    process.terminate()
+    assert process.wait(100) == 128 + signal.SIGTERM and not [*places.glob("groupwise-engines-*")]
+    process.stdout.close()
+    (native,), (served,) = ([*tmp_path.glob(f"runs/{name}-*")] for name in ("native", "served"))
+    file = "checkpoints/000002/tensors.safetensors"
+    assert (native / file).read_bytes() == (served / file).read_bytes()
 
 
 def test_without_keys_the_distribution_is_the_native_one_and_tokens_are_not() -> None:

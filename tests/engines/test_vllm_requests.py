@@ -27,8 +27,7 @@ from groupwise.data import (
     Usage,
     WorkerLost,
 )
-from groupwise.engines import Exchange, Fleet, Probe, Remote, Vllm, served, vllm_replicas
-from groupwise.engines import fleet as fleets
+from groupwise.engines import Exchange, Fleet, Probe, Remote, Vllm, places, served, vllm_replicas
 from groupwise.engines import server as servers
 from groupwise.engines.served import Target
 from groupwise.engines.vllm import VllmSettings, keyed_sample
@@ -242,14 +241,14 @@ def test_a_placed_engine_becomes_vllms_program_with_its_device_and_directory(tmp
     python, exchange = tmp_path / "python", tmp_path / "exchange"
     exchange.mkdir()
     (tmp_path / "program.py").write_text(PROGRAM)
-    python.write_text(f'#!/bin/sh\nshift 3\nexec {sys.executable} {tmp_path}/program.py "$@"\n')
+    python.write_text(f'#!/bin/sh\nshift 7\nexec {sys.executable} {tmp_path}/program.py "$@"\n')
     python.chmod(0o700)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "5", "GROUPWISE_SECRET": "s" * 32, "TMPDIR": str(exchange)}
     command = [sys.executable, "-c", BECOME, str(python), json.dumps(asdict(PLACED))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     found, parent, held, variables = json.loads(done.stdout)
     assert parent == os.getpid() and held
-    assert Path(found["directory"]) == find_model("calculator").absolute() and found["host"] == "127.0.0.1"
+    assert Path(found["directory"]) == find_model("calculator").absolute() and found["listen"] == "127.0.0.1:0"
     assert Path(found["exchange"]).parent == exchange
     assert variables == {"CUDA_VISIBLE_DEVICES": "5", "VLLM_USE_V2_MODEL_RUNNER": "0", "GROUPWISE_SECRET": "s" * 32,
                          "PYTHONPATH": f"{found['exchange']}/packages"}  # fmt: skip
@@ -327,7 +326,7 @@ def test_an_answer_with_tokens_of_new_weights_waits_for_the_probe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first replica is found to have half of the new weights: its answer is not returned, but asked again."""
-    monkeypatch.setattr(fleets, "PAUSE", 0.0)
+    monkeypatch.setattr(places, "PAUSE", 0.0)
     model, order = decoder(), []
     check = Probe.check
 

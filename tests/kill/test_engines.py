@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 import groupwise as gw
-from groupwise.engines import Remote, Served, WeightsFile
-from groupwise.engines import fleet as fleets
+from groupwise.engines import Fleet, Remote, Served, WeightsFile, places
 from groupwise.engines.replica import Replica
 from groupwise.learner import Learner
 from groupwise.training.build import Runtime
@@ -92,7 +91,7 @@ class Disturbance:
 
 def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> None:
     """Call the disturbance at the moment of this name."""
-    hello, evaluate, load = Replica.hello, Runtime.evaluate, fleets.Fleet.load
+    hello, evaluate, load = Replica.hello, Runtime.evaluate, Fleet.load
     counts = {"sample": 0, "score": 0}
 
     async def greeted(self: Replica, seconds: float) -> Any:
@@ -100,7 +99,7 @@ def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> N
         disturbance.started(self)
         return found
 
-    async def loaded(self: fleets.Fleet, version: int, weights: Any) -> None:
+    async def loaded(self: Fleet, version: int, weights: Any) -> None:
         await load(self, version, weights)
         while version == 0 and any(place.version < 0 for place in self._places):
             await asyncio.sleep(0.01)
@@ -123,7 +122,7 @@ def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> N
 
     patch.setattr(Replica, "hello", greeted)
     patch.setattr(Runtime, "evaluate", evaluated)
-    patch.setattr(fleets.Fleet, "load", loaded)
+    patch.setattr(Fleet, "load", loaded)
     if moment == "idle":
         step = Learner.step
         patch.setattr(Learner, "step", lambda *args, **how: (disturbance.send(), step(*args, **how))[1])
@@ -152,7 +151,7 @@ def test_a_run_ends_as_if_undisturbed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """With a lag of 1, "idle" is a step of the learner, while the other engines sample the next iteration."""
-    monkeypatch.setattr(fleets, "PAUSE", 0.0)
+    monkeypatch.setattr(places, "PAUSE", 0.0)
     disturbance = Disturbance(TARGETS[target], number)
     watch(monkeypatch, disturbance, moment)
     served = Served(deadline=2.0, restarts=20, exchange=str(exchange))
@@ -194,7 +193,7 @@ def test_an_engine_on_another_host_that_is_started_again_comes_back(
             os.kill(started[0].pid, signal.SIGCONT)
         return await sample(self, request)
 
-    monkeypatch.setattr(fleets, "PAUSE", 0.0)
+    monkeypatch.setattr(places, "PAUSE", 0.0)
     monkeypatch.setattr(Remote, "sample", disturbed)
     address = start("127.0.0.1:0")
     served = Served(

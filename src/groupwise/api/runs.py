@@ -29,7 +29,7 @@ from groupwise.training.control import Control, Ending
 from groupwise.training.phases import begin_phases, run_phases
 from groupwise.training.progress import print_note
 from groupwise.training.run import run_from
-from groupwise.training.start import begin, directory_name, read_checked, reopen
+from groupwise.training.start import begin, directory_name, reach_engines, read_checked, reopen
 
 Finish = Callable[[Ending], object]
 """A function that receives the ending of a run, or of each phase of a run."""
@@ -54,6 +54,7 @@ def start(
         if chosen.note:
             print_note(chosen.note)
         ready = build(recipe, use, inputs)
+        reach_engines(ready)
         base = base_of(read_with_overrides(chosen.source, chosen.fields)) or base_name(recipe.method)
         begin(run, ready, use, base, options.command)
         return run, train(run, ready, options, finish, control)

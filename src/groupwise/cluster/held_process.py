@@ -1,9 +1,4 @@
-"""One process with its output, held by the process that starts it: the run itself, or a worker of a cluster.
-
-    python -m groupwise.cluster.held_process PARENT ARGUMENT...
-
-As a program, it becomes a Python process with these arguments, which the kernel ends with its parent.
-"""
+"""One process with its output, held by the process that starts it: the run itself, or a worker of a cluster."""
 
 import os
 import signal
@@ -12,7 +7,8 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 
-from groupwise.sandbox.processes import end_with_parent, last_lines
+from groupwise.sandbox.bound import bound_command
+from groupwise.sandbox.processes import last_lines
 
 
 class HeldProcess:
@@ -24,9 +20,9 @@ class HeldProcess:
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], *, bound: bool = False) -> None:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115
-        prefix = ["-P", "-m", __name__, str(os.getpid())] if bound else []
+        command = bound_command(sys.executable, os.getpid(), arguments) if bound else [sys.executable, *arguments]
         self.process = subprocess.Popen(
-            [sys.executable, *prefix, *arguments],
+            command,
             stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, env={**os.environ, **environment},
             start_new_session=True,
         )  # fmt: skip
@@ -51,13 +47,3 @@ class HeldProcess:
             self.process.kill()
             code, ours = self.process.wait(), (*ours, -signal.SIGKILL)
         return None if code in ours else code, last_lines(self.log)
-
-
-def main(parent: int, arguments: Sequence[str]) -> None:
-    """Replace this process by one with these arguments, which ends with its parent."""
-    end_with_parent(parent)
-    os.execv(sys.executable, [sys.executable, *arguments])
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])

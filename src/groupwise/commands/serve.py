@@ -2,50 +2,65 @@
 
 import asyncio
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from groupwise.config.devices import device_of
-from groupwise.config.recipe import Machine
-from groupwise.data import Usage, visible
-from groupwise.engines import EngineServer, Exchange, HostKey, Identity, Uploads, listen_tls, read_secret, servable
-from groupwise.engines.tls import listener_on, reachable
+from groupwise.data import Usage
+from groupwise.engines import EngineServer, Exchange, Identity, Uploads, read_secret, servable, serve_until_signal
+from groupwise.engines.replica_tls import announce, serve_hosts
+from groupwise.engines.weights_file import HERE, state_bytes
 from groupwise.models import find_model, read_model, read_tokenizer
 from groupwise.rollout import NativeEngine
 
 
-def serve(
-    model: str, *, socket: str, listen: str, secret_file: str, key: str, dtype: str, seed: int, threads: int
-) -> int:
-    """Serve the model in a directory, as version 0, until the process is interrupted.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """The options of `groupwise serve`: where an engine listens, and the settings of the recipes that use it.
 
-    It listens on the Unix socket `socket`, or on `listen`, HOST:PORT, for other hosts that know the secret. `dtype`,
-    `seed` and `threads` are those of the recipes that use the engine.
+    It listens on the Unix socket `socket`, or on `listen`, HOST:PORT, for other hosts that know the secret.
     """
-    if bool(socket) == bool(listen):
-        raise Usage("an engine listens on a socket or for other hosts", fix="name --socket FILE or --listen HOST:PORT")
-    secret = read_secret(secret_file) if listen else b""
-    torch.set_num_threads(threads)
-    directory, device = find_model(model), device_of(Machine().device)
-    decoder = servable(read_model(directory, dtype=getattr(torch, dtype), device=device, seed=seed), None)
+
+    socket: str
+    listen: str
+    secret_file: str
+    key: str
+    dtype: str
+    device: str
+    seed: int
+    threads: int
+    rows: int
+    cache_tokens: int
+
+    def check(self) -> None:
+        """`Usage` unless there is one place to listen, and a secret for other hosts."""
+        if bool(self.socket) == bool(self.listen):
+            what = "an engine listens on a socket or for other hosts"
+            raise Usage(what, fix="name --socket FILE or --listen HOST:PORT")
+        if self.listen:
+            read_secret(self.secret_file)
+
+
+def serve(model: str, options: ServeOptions) -> int:
+    """Serve the model in a directory, as version 0, until a signal ends the process; returns the exit code."""
+    options.check()
+    torch.set_num_threads(options.threads)
+    directory, device, seed = find_model(model), device_of(options.device), options.seed
+    decoder = servable(read_model(directory, dtype=getattr(torch, options.dtype), device=device, seed=seed), None)
     tokenizer = read_tokenizer(directory)
-    largest = sum(x.numel() * x.element_size() for x in decoder.state_dict().values())
+    exchange = Exchange(Path(tempfile.gettempdir()), HERE) if options.listen else None
     server = EngineServer(
-        NativeEngine(decoder, tokenizer, seed=seed), Identity.of(decoder, tokenizer, seed=seed),
-        decoder.shape.vocabulary, Uploads(Exchange(Path(tempfile.gettempdir())), largest) if listen else None,
+        NativeEngine(decoder, tokenizer, seed=seed, rows=options.rows, cache_tokens=options.cache_tokens),
+        Identity.of(decoder, tokenizer, seed=seed), decoder.shape.vocabulary,
+        Uploads(exchange, state_bytes(decoder)) if exchange else None,
     )  # fmt: skip
-    if listen:
-        host_key = HostKey.kept(Path(key)) if key else HostKey.new()
-        listener = listener_on(listen)
-        announce(model, str(reachable(listener, host_key)))
-        asyncio.run(listen_tls(server, listener, host_key, secret))
+    if options.listen:
+        serving = serve_hosts(
+            server, options.listen, key_file=options.key, secret_file=options.secret_file, model=model
+        )  # fmt: skip
     else:
-        path = Path(socket).absolute()
-        asyncio.run(server.listen(path, lambda: announce(model, str(path))))
-    return 0
-
-
-def announce(model: str, address: str) -> None:
-    """Print the address that clients use."""
-    print(visible(f"{model} is served at {address}; Ctrl-C ends"), flush=True)
+        path = Path(options.socket).absolute()
+        serving = server.listen(path, lambda: announce(path, model))
+    return asyncio.run(serve_until_signal(serving))

@@ -1,39 +1,69 @@
-"""`groupwise serve --engine Vllm`: one vLLM engine in its environment, on a Unix socket. Ctrl-C ends it."""
+"""`groupwise serve --engine Vllm`: one vLLM engine in its environment. Ctrl-C ends it."""
 
-import subprocess
+import asyncio
+import os
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from groupwise.data import Usage, WorkerLost
+from groupwise.commands.serve import ServeOptions
+from groupwise.config.devices import device_of
+from groupwise.data import WorkerLost
+from groupwise.engines import servable, serve_until_signal
 from groupwise.engines.replica import command
 from groupwise.engines.served import Target
 from groupwise.engines.vllm import VllmSettings
-from groupwise.engines.vllm_replicas import Vllm, vllm_program
+from groupwise.engines.vllm_environment import check_environment
+from groupwise.engines.vllm_replicas import Vllm, check_model, vllm_program
 from groupwise.models import find_model, read_model
 
+GRACE = 5.0
+"""Seconds in which the process must end after SIGTERM."""
 
-def serve_vllm(model: str, path: str, *, python: str, dtype: str, seed: int, threads: int) -> int:
-    """Serve the model in a directory, as version 0, until the process is interrupted. `python`: vLLM's interpreter."""
-    if not path:
-        raise Usage("a vLLM engine listens on a socket of this machine only", fix="name --socket FILE")
-    kind, directory = Vllm(python=python), find_model(model).absolute()
-    loaded = read_model(directory, dtype=getattr(torch, dtype), seed=seed)
-    kind.check(loaded, None, Target.of(loaded))
+
+def serve_vllm(model: str, options: ServeOptions, python: str) -> int:
+    """Serve the model in a directory, as version 0, until a signal ends the process; returns the exit code.
+
+    `python` is the interpreter of vLLM's environment.
+    """
+    options.check()
+    directory, device = find_model(model).absolute(), device_of(options.device)
+    loaded = servable(read_model(directory, dtype=getattr(torch, options.dtype), seed=options.seed), None)
+    target = Target(dtype=options.dtype, device=device, adapter=False, placed=True)  # the device is not a learner's
+    check_model(loaded.shape, target, sleeps=False)
+    check_environment(python, gpu=device != "cpu")
+    defaults = Vllm(python=python)
     with tempfile.TemporaryDirectory() as packages:
         spec = VllmSettings(
-            directory=packages, dtype=dtype, device="cpu", threads=threads, seed=seed, rows=kind.rows,
-            cache_tokens=kind.cache_tokens, compiled=False, adapter="", keyed=kind.keyed, deadline=kind.deadline,
-            sleeps=False, socket=str(Path(path).absolute()),
+            directory=packages, dtype=options.dtype, device=device, threads=options.threads, seed=options.seed,
+            rows=options.rows, cache_tokens=options.cache_tokens, compiled=False, adapter="", keyed=defaults.keyed,
+            deadline=defaults.deadline, sleeps=False, model=model, socket=_absolute(options.socket),
+            listen=options.listen, key=_absolute(options.key), secret_file=_absolute(options.secret_file),
         )  # fmt: skip
         program = vllm_program(spec, python)
         program = replace(program, settings=replace(spec, directory=str(directory)))
+        return asyncio.run(serve_until_signal(hold(command(program, os.getpid()), program.environment)))
+
+
+async def hold(words: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Run a process until it ends, or this call is cancelled. `WorkerLost` if it ends by itself."""
+    # In its own session, Ctrl-C does not reach it.
+    process = await asyncio.create_subprocess_exec(*words, env=environment, start_new_session=True)
+    try:
+        code = await process.wait()
+    except asyncio.CancelledError:
+        process.terminate()
         try:
-            code = subprocess.run(command(program), env=program.environment, check=False).returncode
-        except KeyboardInterrupt:
-            return 130
-    if code:
-        raise WorkerLost("vLLM ended", evidence=f"exit code {code}; its last lines are above", fix="groupwise doctor")
-    return 0
+            await asyncio.wait_for(process.wait(), GRACE)
+        except TimeoutError:
+            process.kill()
+        raise
+    raise WorkerLost("vLLM ended", evidence=f"exit code {code}; its last lines are above", fix="groupwise doctor")
+
+
+def _absolute(path: str) -> str:
+    """The absolute path; empty for none."""
+    return str(Path(path).absolute()) if path else ""

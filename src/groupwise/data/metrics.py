@@ -276,6 +276,8 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
             better="lower",
         ),
         Metric(f"{SECONDS}/engine_idle", "with `cluster.lag`: seconds in which the engines wait", better="lower"),
+        Metric("engine/<number>/rows", "mean number of requests in an engine, while any engine has one"),
+        Metric("engine/restarts", "engines in other processes that were lost and started again", better="lower"),
         Metric("memory_mib", "largest resident memory of the process so far, in MiB", better="lower"),
         Metric("clock", "local time at the end of the iteration"),
     ),

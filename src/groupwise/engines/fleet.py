@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
 
@@ -16,10 +16,11 @@ from groupwise.data import (
     GenerationRequest,
     GroupwiseError,
     Ids,
-    Mismatch,
     Usage,
     WorkerLost,
 )
+from groupwise.engines.occupancy import Occupancy
+from groupwise.engines.places import Place
 from groupwise.engines.probe import Expected, Probe
 from groupwise.engines.remote import Remote
 from groupwise.engines.weights_file import Exchange, WeightsFile, write_weights
@@ -29,10 +30,8 @@ __all__ = ["Fleet"]
 T = TypeVar("T")
 StartReplica = Callable[[int], Awaitable[Remote]]
 """Starts the replica of this number, or connects to it. It gets weights before requests."""
-WINDOW = 600.0
-"""Seconds in which `restarts` are counted."""
-PAUSE = 0.5
-"""Seconds before the second restart within the window; doubled for each further one."""
+ATTEMPTS = 2
+"""The fewest engines that fail in a request until its error ends the run; more engines are asked once each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,46 +42,28 @@ class Published:
     expected: Expected
 
 
-@dataclass(slots=True, eq=False)
-class Place:
-    """One of the fleet's replicas, over all processes that have held this place."""
-
-    number: int
-    replica: Remote | None = None
-    version: int = -1
-    """The version that its replica was admitted with; -1 if it may not get requests."""
-    requests: int = 0
-    admitted: bool = False
-    """Whether one of its replicas has been admitted."""
-    gone: bool = False
-    """Whether it was given up."""
-    starts: deque[float] = field(default_factory=deque)
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when its replica is lost, or there are new weights."""
-    error: Exception | None = None
-
-    def dismiss(self) -> None:
-        """Send it no more requests until it is admitted again, and wake its keeper."""
-        self.version = -1
-        self.wake.set()
-
-
 class Fleet:
     """An `Engine` over `count` replicas. An answer does not depend on the replica, since random numbers are keyed.
 
     A request goes to the admitted replica with the fewest requests, at most `rows` each; the others wait in order of
-    arrival. If a replica is lost, its requests are sent again elsewhere, and a new one is started. It is admitted with
-    the weights of now, once the `probe` has compared its scores. A place that needs more than `restarts` new replicas
-    in ten minutes is given up; when all are, requests raise `WorkerLost` with the last cause.
+    arrival. If a replica is lost, or fails in a request, its requests are sent again elsewhere, and a new one is
+    started. It is admitted with the weights of now, once the `probe` has compared its scores. A place that needs more
+    than `restarts` new replicas in ten minutes is given up; when all are, requests raise the last cause, `WorkerLost`
+    for a lost process. A request in which each of the engines fails raises `WorkerLost`, too.
 
-    The replicas belong to the event loop of the first `load`, and end with it.
+    The last places are those of the engines at `addresses`. `warn` gets a line for each loss. The replicas belong to
+    the event loop of the first `load`, and end with it.
     """
 
     def __init__(
-        self, start: StartReplica, count: int, *, exchange: Exchange, probe: Probe, rows: int, restarts: int
-    ) -> None:
+        self, start: StartReplica, count: int, *, exchange: Exchange, probe: Probe, rows: int, restarts: int,
+        addresses: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self._start, self._count, self._exchange, self._probe = start, count, exchange, probe
         self._rows, self._restarts = rows, restarts
+        self._addresses = [""] * (count - len(addresses)) + list(addresses)
+        self.warn: Callable[[str], None] = lambda line: None
+        self._occupancy, self._restarted = Occupancy(count), 0
         self._places: list[Place] = []
         self._keepers: list[asyncio.Task[None]] = []
         self._published: Published | None = None
@@ -137,6 +118,29 @@ class Fleet:
             if isinstance(place.error, Usage) and not place.admitted:  # otherwise the run continues with the others
                 raise place.error
 
+    def figures(self) -> dict[str, float]:
+        """The restarts of engines and the mean number of requests in each, since the last call."""
+        restarted, self._restarted = self._restarted, 0
+        rows = {f"engine/{number}/rows": mean for number, mean in enumerate(self._occupancy.take())}
+        return {"engine/restarts": float(restarted), **rows}
+
+    async def reach(self) -> None:
+        """Connect once to each engine at an address, before a run begins.
+
+        `Usage` for an engine that is another one than the run needs, or that has another secret. `EngineLost` if no
+        engine can be reached, and the run starts none itself.
+        """
+        reached, lost = not all(self._addresses), None
+        for number, address in enumerate(self._addresses):
+            if address:
+                try:
+                    (await self._start(number)).end()
+                    reached = True
+                except EngineLost as error:
+                    lost = error
+        if lost is not None and not reached:
+            raise lost
+
     def prefill(self, contexts: Sequence[ContextKey]) -> None:
         """Cache these prompts in every admitted replica: each serves samples of most groups."""
         for place in self._places:
@@ -157,18 +161,28 @@ class Fleet:
     # Requests
 
     async def _ask(self, call: Callable[[Place, Remote], Awaitable[T]]) -> T:
-        """The result of a call by the first replica that lives to return it."""
+        """The result of a call by the first replica that returns one."""
+        failures = 0
         while True:
             place = await self._turn()
+            replica = place.replica
+            assert replica is not None, "an admitted place has a replica"
             try:
-                assert place.replica is not None, "an admitted place has a replica"
-                return await call(place, place.replica)
+                return await call(place, replica)
             except EngineLost as error:
-                if place.replica is not None:
-                    place.replica.fail(error.what)  # also one that runs but has no weights
+                replica.fail(error.what)  # also one that runs but has no weights
+            except WorkerLost as error:
+                replica.fail(f"it failed in a request: {error.evidence or error.what}")
+                failures += 1
+                if failures >= max(self._count, ATTEMPTS):
+                    raise
             finally:
-                place.requests -= 1
+                self._count_requests(place, -1)
                 self._dispatch()
+
+    def _count_requests(self, place: Place, change: int) -> None:
+        place.requests += change
+        self._occupancy.change(place.number, change)
 
     async def _turn(self) -> Place:
         """Wait for an admitted place with a free row; the request counts there from now on."""
@@ -183,7 +197,7 @@ class Fleet:
             return await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                turn.result().requests -= 1
+                self._count_requests(turn.result(), -1)
                 self._dispatch()
             raise
 
@@ -197,7 +211,7 @@ class Fleet:
             if not free:
                 return
             place = min(free, key=lambda place: (place.requests, place.number))
-            place.requests += 1
+            self._count_requests(place, 1)
             self._queue.popleft().set_result(place)
 
     def _lost(self) -> GroupwiseError:
@@ -205,13 +219,15 @@ class Fleet:
         error = next((place.error for place in self._places if place.error is not None), None)
         if isinstance(error, Usage):
             return error
-        evidence = f"{error.what}\n{error.evidence}" if isinstance(error, GroupwiseError) else repr(error)
-        kind = Mismatch if isinstance(error, Mismatch) else WorkerLost
-        what = f"no engine is left: each of {self._count} was started again {self._restarts} times"
-        fix = error.fix if isinstance(error, EngineLost) else ""  # of one that was never reached
-        return kind(
-            what, evidence=evidence, fix=fix or "continue from the last checkpoint, with engine.kind = 'Native'"
-        )
+        tried = f"each of {self._count} was started again {self._restarts} times"
+        if any(self._addresses):
+            tried = "; ".join(place.history for place in self._places)
+        kind, evidence, fix = WorkerLost, repr(error), ""
+        if isinstance(error, GroupwiseError):
+            evidence, fix = f"{error.what}\n{error.evidence}".strip(), error.fix
+            kind = WorkerLost if isinstance(error, EngineLost) else type(error)
+        fix = fix or "continue from the last checkpoint, with engine.kind = 'Native'"
+        return kind(f"no engine is left: {tried}", evidence=evidence, fix=fix)
 
     # Replicas
 
@@ -219,13 +235,16 @@ class Fleet:
         """Start all places, at the first load in an event loop."""
         if any(not keeper.done() for keeper in self._keepers):
             return
-        self._places = [Place(number) for number in range(self._count)]
+        self._places = [Place(number, address) for number, address in enumerate(self._addresses)]
         self._keepers = [asyncio.create_task(self._keep(place)) for place in self._places]
 
     async def _keep(self, place: Place) -> None:
         """Keep a place filled until it is given up: start a replica, and another one when it is lost."""
         try:
-            while (pause := self._pause(place)) is not None:
+            while (pause := place.pause(self._restarts)) is not None:
+                if place.error is not None:
+                    self.warn(place.loss(self._restarts))
+                    self._restarted += 1
                 await asyncio.sleep(pause)
                 place.starts.append(monotonic())
                 await self._fill(place)
@@ -236,6 +255,7 @@ class Fleet:
             place.gone = True
             if all(place.gone for place in self._places):
                 self._abandon()
+        self.warn(place.loss(self._restarts))
         await self._notify()
 
     async def _fill(self, place: Place) -> None:
@@ -259,15 +279,6 @@ class Fleet:
         for turn in self._queue:
             if not turn.done():
                 turn.set_exception(self._lost())
-
-    def _pause(self, place: Place) -> float | None:
-        """Seconds before the next start of a replica in this place; None if it is given up."""
-        while place.starts and monotonic() - place.starts[0] > WINDOW:
-            place.starts.popleft()
-        again = len(place.starts) - 1
-        if again >= self._restarts:
-            return None
-        return PAUSE * 2 ** (again - 1) if again > 0 else 0.0
 
     async def _keep_loaded(self, place: Place, replica: Remote) -> None:
         """Load the weights of now into a replica, and all later ones, until it raises."""

@@ -5,13 +5,15 @@ import itertools
 import os
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from torch import Tensor
 
-from groupwise.data import ContextKey, EngineLost, Generation, GenerationRequest, Ids, Usage
+from groupwise.data import ContextKey, EngineLost, Generation, GenerationRequest, Ids, Usage, WorkerLost
+from groupwise.engines.heartbeat import PACE, Heartbeat, Owed
 from groupwise.engines.secret import prove
 from groupwise.engines.server import Identity
 from groupwise.engines.tls import TlsAddress, check_certificate, client_context, place
@@ -30,15 +32,24 @@ from groupwise.engines.wire import (
 __all__ = ["Remote"]
 
 R = TypeVar("R", bound="Remote")
-BEATS = 4
-"""How often the deadline is divided: an engine that owes an answer gets a `hello` this often."""
+T = TypeVar("T")
+Reply = dict[str, Any]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Call(Owed):
+    """A request with the future of its reply."""
+
+    reply: asyncio.Future[Reply]
 
 
 class Remote:
-    """An `Engine` in another process. If that process dies, or is silent for `deadline` seconds, it is lost.
+    """An `Engine` in another process. If that process dies, is silent for `deadline` seconds, or works on none of its
+    requests for as long, it is lost.
 
-    A long answer is no silence: an engine that owes an answer also replies to `hello`, between two tokens. A lost
-    engine raises `EngineLost` for every pending and later call.
+    A long answer is neither: an engine that owes an answer also replies to `hello`, between two tokens, with the number
+    of steps that it has computed. A lost engine raises `EngineLost` for every pending and later call. `WorkerLost` if
+    the engine fails in a request.
     """
 
     def __init__(
@@ -50,8 +61,10 @@ class Remote:
         self.on_loss: Callable[[], None] = lambda: None
         self._writer = writer
         self._numbers = itertools.count()
-        self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._heard = True
+        self._pending: dict[int, Call] = {}
+        self._heartbeat = Heartbeat(deadline)
+        self._greeting = -1
+        """The id of the newest `hello`."""
         self._tasks = [asyncio.create_task(self._read(reader))]
 
     @classmethod
@@ -98,22 +111,19 @@ class Remote:
                 reply = await self._call("hello", protocol=PROTOCOL)
         except TimeoutError:
             raise self.fail(f"it did not answer within {seconds:g} s") from None
-        self.version = int(reply["version"])
+        self.version = self._parsed("hello", lambda: int(reply["version"]))
         self._tasks.append(asyncio.create_task(self._watch()))
         return Identity.from_json(reply)
 
     async def sample(self, request: GenerationRequest) -> Generation:
         """The next tokens of one sample. A cancelled call cancels the request in the engine."""
         reply = await self._call("sample", request=request.to_json())
-        try:
-            return Generation.from_json(reply)
-        except (KeyError, TypeError, ValueError) as error:
-            raise self.fail(f"its answer is no generation: {error}") from error
+        return self._parsed("sample", lambda: Generation.from_json(reply))
 
     async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
         """The log-prob of each token given all tokens before it."""
         reply = await self._call("score", context=context, tokens=tokens, temperature=temperature)
-        return tuple(map(float, reply["logp"]))
+        return self._parsed("score", lambda: tuple(map(float, reply["logp"])))
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """Write the weights to a file, which the engine reads. Both processes must be on one host."""
@@ -121,21 +131,25 @@ class Remote:
             await self.fetch(await asyncio.to_thread(write_weights, Path(directory), version, weights))
 
     async def fetch(self, file: WeightsFile) -> None:
-        """Make the engine read a weights file, or send the file to another host. `Storage` if it is damaged."""
+        """Make the engine read a weights file, or send the file to another host. `Storage` if it is damaged.
+
+        The engine has `deadline` seconds, and those that it needs to read the file at `PACE`.
+        """
         load = {"version": file.version, "sha256": file.sha256}
         if self.same_host:
-            reply = await self._call("load", file=str(file.path), **load)
+            more = file.path.stat().st_size / PACE
+            reply = await self._call("load", more=more, file=str(file.path), **load)
         else:
             reply = await self._send_file(file.path, load)
-        self.version = int(reply["version"])
+        self.version = self._parsed("load", lambda: int(reply["version"]))
 
-    async def _send_file(self, path: Path, load: dict[str, Any]) -> dict[str, Any]:
+    async def _send_file(self, path: Path, load: dict[str, Any]) -> Reply:
         """Send a weights file in parts; the engine loads it after the last one, and its reply to that is returned."""
         with path.open("rb") as file:
             size, reply = os.fstat(file.fileno()).st_size, {}
             for offset in range(0, size, LARGEST_PART):
                 part = await asyncio.to_thread(file.read, LARGEST_PART)
-                reply = await self._call("load", part, size=size, offset=offset, **load)
+                reply = await self._call("load", part, more=size / PACE, size=size, offset=offset, **load)
         return reply
 
     async def sleep(self) -> None:
@@ -171,9 +185,9 @@ class Remote:
         return self.cause
 
     def _close(self) -> None:
-        for future in self._pending.values():
-            if not future.done():
-                future.set_exception(self._error())
+        for call in self._pending.values():
+            if not call.reply.done():
+                call.reply.set_exception(self._error())
         current = asyncio.current_task()
         for task in self._tasks:
             if task is not current:
@@ -184,13 +198,21 @@ class Remote:
     def _error(self) -> EngineLost:
         return EngineLost(f"the engine {self.name} is lost", evidence=self.cause, fix="start it again")
 
-    async def _call(self, verb: str, part: bytes = b"", **arguments: Any) -> dict[str, Any]:
+    def _parsed(self, verb: str, parse: Callable[[], T]) -> T:
+        """The value in a reply. An engine whose reply has none is lost."""
+        try:
+            return parse()
+        except (KeyError, TypeError, ValueError) as error:
+            raise self.fail(f"its reply to {verb} is malformed: {type(error).__name__}: {error}") from error
+
+    async def _call(self, verb: str, part: bytes = b"", more: float = 0.0, **arguments: Any) -> Reply:
+        """The reply to a request. The engine may take `more` seconds beyond the deadline."""
         self.check()
         number = next(self._numbers)
-        future = self._pending[number] = asyncio.get_running_loop().create_future()
+        call = self._pending[number] = Call(verb, more, reply=asyncio.get_running_loop().create_future())
         try:
             self._send(number, verb, part, **arguments)
-            return await future
+            return await call.reply
         except asyncio.CancelledError:
             if not self.cause:
                 self._send(next(self._numbers), "cancel", of=number)
@@ -210,35 +232,46 @@ class Remote:
         """Pass each reply to its caller, until the connection ends."""
         try:
             while (message := await read_message(reader, LARGEST_REPLY)) is not None:
-                self._heard = True
-                error, reply = message.get("error"), message.get("reply")
-                if message.get("id") is None:
+                self._heartbeat.heard = True
+                number, error = message.get("id"), message.get("error")
+                if number is None:
                     self.fail(str(error_of(error)))
                     return
-                future = self._pending.get(message["id"]) if isinstance(message["id"], int) else None
-                if future is not None and not future.done():
-                    if isinstance(reply, dict):
-                        future.set_result(reply)
-                    else:
-                        future.set_exception(error_of(error))
+                if isinstance(number, int):
+                    self._pass_on(number, message.get("reply"), error)
             self.fail("its connection closed")
         except WireError as error:
             self.fail(f"it sent no message of the protocol: {error}")
 
-    async def _watch(self) -> None:
-        """Lose the engine if it owes an answer and sends nothing for `deadline` seconds.
+    def _pass_on(self, number: int, reply: Any, error: Any) -> None:
+        """Give a reply or an error to its caller, or the steps in a reply to `hello` to the heartbeat."""
+        call = self._pending.get(number)
+        if call is None:
+            if number == self._greeting and isinstance(reply, dict):
+                self._heartbeat.steps = reply.get("steps", 0)
+        elif not call.reply.done():
+            self._heartbeat.answers += 1
+            if isinstance(reply, dict):
+                call.reply.set_result(reply)
+            else:
+                call.reply.set_exception(self._failure(error_of(error)))
 
-        It counts beats, not seconds: this process may itself be busy for long, while replies wait to be read.
-        """
-        silent = 0
+    def _failure(self, error: Exception) -> Exception:
+        """An error of the engine. One that is no refusal of the request names the engine."""
+        if type(error) is not WorkerLost:
+            return error
+        evidence = "\n".join(text for text in (error.what, error.evidence) if text)
+        return WorkerLost(f"the engine {self.name} failed", evidence=evidence, fix=error.fix)
+
+    async def _watch(self) -> None:
+        """Lose the engine if it owes an answer and the heartbeat finds that none will come."""
         while True:
-            await asyncio.sleep(self.deadline / BEATS)
-            silent = 0 if self._heard or not self._pending else silent + 1
-            self._heard = False
-            if silent >= BEATS:
-                self.fail(f"it sent nothing for {self.deadline:g} s, while {len(self._pending)} requests waited")
+            await asyncio.sleep(self._heartbeat.seconds)
+            if cause := self._heartbeat.beat(self._pending.values()):
+                self.fail(cause)
             elif self._pending:
-                self._send(next(self._numbers), "hello")
+                self._greeting = next(self._numbers)
+                self._send(self._greeting, "hello")
 
 
 async def open_tls(address: TlsAddress, secret: bytes) -> tuple[StreamReader, StreamWriter]:

@@ -15,17 +15,15 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from groupwise.data import EngineLost
 from groupwise.engines.remote import Remote
 from groupwise.engines.server import EngineServer, Identity
 from groupwise.engines.upload import Uploads
-from groupwise.engines.weights_file import Exchange
+from groupwise.engines.weights_file import Exchange, state_bytes
+from groupwise.sandbox.bound import bound_command
 from groupwise.sandbox.processes import end_with_parent, last_lines
-
-if TYPE_CHECKING:
-    from groupwise.models import Decoder
 
 START = 120.0
 """Seconds that a child may take to start. Most of it is the import of torch."""
@@ -66,11 +64,10 @@ class Program:
     """The module that starts it on another host, and the first arguments of that. Settings and a host follow."""
 
 
-def command(program: Program) -> list[str]:
-    """The command that starts the program as a child of this process."""
-    # -P: no module in the working directory shadows a package.
+def command(program: Program, parent: int) -> list[str]:
+    """The command that starts the program as a child of the process `parent`."""
     settings = json.dumps(asdict(program.settings))
-    return [program.python, "-P", "-m", program.module, settings, str(os.getpid())]
+    return bound_command(program.python, parent, ["-P", "-m", program.module, settings, str(parent)])
 
 
 class Replica(Remote):
@@ -88,7 +85,8 @@ class Replica(Remote):
         code = self.process.wait()
         # A process closes its connection before it has ended, so that it may end by itself in spite of the signal.
         killed = killed and code == -signal.SIGKILL
-        status = self.cause if killed else f"its process ended with exit code {code}"
+        ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        status = self.cause if killed else f"its process {ended}"
         return "\n".join([status, *printed(self.log)])
 
 
@@ -100,8 +98,8 @@ async def start_replica(program: Program, number: int, deadline: float) -> Repli
         with there, log.open("wb") as output:
             # In its own session, Ctrl-C does not reach it.
             process = subprocess.Popen(
-                command(program), stdin=there.fileno(), stdout=output, stderr=output, start_new_session=True,
-                env=program.environment,
+                command(program, os.getpid()), env=program.environment, start_new_session=True,
+                stdin=there.fileno(), stdout=output, stderr=output,
             )  # fmt: skip
     except OSError as error:
         here.close()
@@ -161,11 +159,6 @@ def native_server(spec: ReplicaSettings, *, same_host: bool = True) -> EngineSer
     engine.version = -1  # until the first load
     uploads = None if same_host else Uploads(Exchange(Path(tempfile.gettempdir())), state_bytes(decoder))
     return EngineServer(engine, Identity.of(decoder, tokenizer, seed=spec.seed), shape.vocabulary, uploads)
-
-
-def state_bytes(decoder: "Decoder") -> int:
-    """The bytes of a model's weights."""
-    return sum(x.numel() * x.element_size() for x in decoder.state_dict().values())
 
 
 async def serve(server: EngineServer, connection: socket.socket) -> None:

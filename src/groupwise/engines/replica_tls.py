@@ -13,8 +13,10 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from groupwise.data import visible
 from groupwise.engines.listening import listen_tls
 from groupwise.engines.replica import ReplicaSettings, native_server
 from groupwise.engines.secret import read_secret
@@ -23,6 +25,12 @@ from groupwise.engines.tls import HostKey, TlsAddress, listener_on, place, reach
 from groupwise.models import find_model
 
 SERVED = "served at "
+"""The begin of the line with the address of a replica that a cluster has started."""
+
+
+def announce(address: object, model: str = "") -> None:
+    """Print the address that clients use; with the name of a `model`, for the user of `groupwise serve`."""
+    print(visible(f"{model} is {SERVED}{address}; Ctrl-C ends") if model else f"{SERVED}{address}", flush=True)
 
 
 def printed_address(lines: Sequence[str]) -> TlsAddress | None:
@@ -41,14 +49,21 @@ def main(settings: dict[str, Any], host: str) -> None:
     spec = ReplicaSettings(**settings)
     directory = str(find_model(spec.directory, weights=False))
     server = native_server(replace(spec, directory=directory), same_host=False)
-    asyncio.run(serve_hosts(server, host))
+    asyncio.run(serve_hosts(server, place(host, 0)))
 
 
-async def serve_hosts(server: EngineServer, host: str) -> None:
-    """Serve trainers that know the secret, on a free port of `host`, until cancelled. It prints the address."""
-    key, listener = HostKey.new(), listener_on(place(host, 0))
-    print(f"{SERVED}{reachable(listener, key)}", flush=True)
-    await listen_tls(server, listener, key, read_secret(""))
+async def serve_hosts(
+    server: EngineServer, listen: str, *, key_file: str = "", secret_file: str = "", model: str = ""
+) -> None:
+    """Serve trainers that know the secret, on `listen`, HOST:PORT, until cancelled. It announces the address.
+
+    Without a `key_file` it has a new key, and so a new address. Without a `secret_file`, the secret is in the
+    environment.
+    """
+    secret = read_secret(secret_file)
+    key, listener = HostKey.kept(Path(key_file)) if key_file else HostKey.new(), listener_on(listen)
+    announce(reachable(listener, key), model)
+    await listen_tls(server, listener, key, secret)
 
 
 if __name__ == "__main__":

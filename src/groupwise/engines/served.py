@@ -20,7 +20,7 @@ from groupwise.engines.secret import read_secret
 from groupwise.engines.server import Identity, servable
 from groupwise.engines.shared_device import SharedDeviceFleet
 from groupwise.engines.tls import TlsAddress
-from groupwise.engines.weights_file import Exchange
+from groupwise.engines.weights_file import Exchange, state_bytes
 from groupwise.models import Experts, Model, Tokenizer, has_adapter, write_fresh
 from groupwise.models.lora import adapter_text
 from groupwise.rollout import Native
@@ -60,8 +60,8 @@ class Served(Native):
 
     `addresses` are further engines, which `groupwise serve` started: a socket on this machine, or
     `HOST:PORT#sha256=FINGERPRINT`. For the latter, `secret_file` has the secret of these engines (default: the
-    environment variable GROUPWISE_SECRET). A replica that dies, or is silent for `deadline` seconds while it owes an
-    answer, is replaced at most `restarts` times in ten minutes; its requests are sent again. `exchange` is the
+    environment variable GROUPWISE_SECRET). A replica that dies, or is silent or idle for `deadline` seconds while it
+    owes an answer, is replaced at most `restarts` times in ten minutes; its requests are sent again. `exchange` is the
     directory for the weights that the replicas read, such as `/dev/shm` (default: the system's directory for temporary
     files). With `place = "same"`, the replicas free their weights and caches while the learner trains, so that both fit
     on one device.
@@ -125,16 +125,21 @@ class Served(Native):
         return kind(
             start, self.replicas + len(self.addresses), exchange=exchange,
             probe=Probe(decoder, tokenizer, gap_bound(self.max_gap, dtype)), rows=self.rows, restarts=self.restarts,
+            addresses=[text.partition("#")[0] for text in self.addresses],
         )  # fmt: skip
 
     def check(self, model: nn.Module, experts: Experts | None, target: Target) -> None:
         """`Usage` for a model that the engines cannot run, or a missing secret. The model needs no weights.
 
-        `Storage` if the directory for the weights cannot be made.
+        `Storage` if the directory for the weights cannot be made, or has no room for them.
         """
-        servable(model, experts)
+        decoder = servable(model, experts)
         self.secret()
-        self.new_exchange().close()
+        exchange = self.new_exchange()
+        try:
+            exchange.check_room(state_bytes(decoder))
+        finally:
+            exchange.close()
 
     def new_exchange(self) -> Exchange:
         """A new directory for the weights of one run. `Storage` if it cannot be made."""

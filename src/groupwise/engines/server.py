@@ -10,6 +10,7 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -49,6 +50,15 @@ class LoadsFiles(Protocol):
     """An engine whose weights are in another process, which reads a weights file itself."""
 
     async def load_file(self, version: int, file: Path, sha256: str) -> None: ...
+
+
+@runtime_checkable
+class CountsSteps(Protocol):
+    """An engine that counts the forward passes of its model. One without a count must end a request within the
+    client's deadline; one with it, only a step."""
+
+    @property
+    def steps(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,10 +153,23 @@ class EngineServer:
         `ready` is called once clients can connect.
         """
         listener = bound(path)
+        tasks: set[asyncio.Task[Any] | None] = set()
+
+        async def serve(reader: StreamReader, writer: StreamWriter) -> None:
+            tasks.add(task := asyncio.current_task())
+            with suppress(asyncio.CancelledError):  # the end below is no error
+                await self.connection(reader, writer)
+            tasks.discard(task)
+
         try:
-            async with await asyncio.start_unix_server(self.connection, sock=listener) as server:
+            server = await asyncio.start_unix_server(serve, sock=listener)
+            try:
                 ready()
-                await server.serve_forever()
+                await asyncio.Event().wait()
+            finally:
+                server.close()
+                for task in filter(None, tasks):
+                    task.cancel()
         finally:
             path.unlink(missing_ok=True)
 
@@ -191,13 +214,13 @@ class EngineServer:
             raise WireError(f"there is no verb {verb!r:.40}: the verbs are {', '.join(self._verbs)}, cancel")
         if number in calls or len(calls) >= MOST_CALLS:
             raise WireError(f"the id {number} is in use" if number in calls else f"more than {MOST_CALLS} requests")
-        calls[number] = asyncio.create_task(self._answer(number, act(message, client), client.writer))
+        calls[number] = asyncio.create_task(self._answer(number, partial(act, message, client), client.writer))
         calls[number].add_done_callback(lambda _: calls.pop(number, None))
 
-    async def _answer(self, number: int, call: Awaitable[dict[str, Any]], writer: StreamWriter) -> None:
+    async def _answer(self, number: int, call: Callable[[], Awaitable[dict[str, Any]]], writer: StreamWriter) -> None:
         """Send the reply or the error of one call."""
         try:
-            message = {"id": number, "reply": await call}
+            message = {"id": number, "reply": await call()}
         except Exception as error:  # an engine's failure is its caller's to handle
             message = {"id": number, "error": error_json(error)}
         self._send(writer, message)
@@ -215,7 +238,8 @@ class EngineServer:
     # The verbs
 
     async def _hello(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
-        return {"protocol": PROTOCOL, "version": self.engine.version, **asdict(self.identity)}
+        steps = self.engine.steps if isinstance(self.engine, CountsSteps) else 0
+        return {"protocol": PROTOCOL, "version": self.engine.version, "steps": steps, **asdict(self.identity)}
 
     async def _sample(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
         return (await self.engine.sample(generation_request(message.get("request")))).to_json()

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from groupwise.data import Usage
-from groupwise.engines.weights_file import Exchange
-from groupwise.runs.disk import storage_errors
+from groupwise.engines.weights_file import HERE, Exchange, weights_errors
 
 __all__ = ["Uploads"]
 
@@ -29,7 +28,7 @@ class Uploads:
             fix = "start the engine with the run's model and machine.dtype: groupwise serve MODEL"
             raise Usage("these are not the weights of this engine's model", evidence=evidence, fix=fix)
         self._count += 1
-        with storage_errors("the weights of a trainer", self.directory, size):
+        with weights_errors(self.directory.parent, size, HERE):
             return Upload(self.directory / f"upload-{self._count:06d}.safetensors", sha256, size)
 
 
@@ -45,7 +44,7 @@ class Upload:
         if offset != self.arrived or not 0 < len(part) <= self.size - offset:
             raise ValueError(f"a part of {len(part)} bytes at {offset}: {self.arrived} of {self.size} bytes are here")
         self.arrived += len(part)
-        with storage_errors("the weights of a trainer", self.path.parent, self.size):
+        with weights_errors(self.path.parent.parent, self.size, HERE):
             await asyncio.to_thread(self._write, part)
 
     @property

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +23,12 @@ import torch
 from torch import Tensor
 
 from groupwise.data import ContextKey, EngineLost, Generation, GenerationRequest, Ids, Usage
-from groupwise.engines.replica import ReplicaSettings, end_with_parent, serve, state_bytes
-from groupwise.engines.replica_tls import serve_hosts
+from groupwise.engines.replica import ReplicaSettings, end_with_parent, serve
+from groupwise.engines.replica_tls import announce, serve_hosts
 from groupwise.engines.server import EngineServer, Identity
 from groupwise.engines.upload import Uploads
 from groupwise.engines.vllm_requests import BLOCK, Key, cache_bytes, generation, sampling_arguments
-from groupwise.engines.weights_file import Exchange, read_weights, write_weights
+from groupwise.engines.weights_file import HERE, Exchange, read_weights, state_bytes, write_weights
 from groupwise.models import Decoder, Shape, Tokenizer, choose, read_shape, read_tokenizer, truncated, uniform
 from groupwise.rollout.rows import completes_stop
 
@@ -37,18 +38,22 @@ PACK = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings(ReplicaSettings):
-    """What the process needs to build its engine. With a `socket`, it listens there, and has the directory's weights.
+    """What the process needs to build its engine. The engine of a named `model` starts with the directory's weights.
 
-    With a `host`, it listens there for trainers on other hosts, and keeps their weights in the directory `exchange`,
-    which the open file `lock` holds. vLLM computes in another process, which is lost if it does not answer within
-    `deadline` seconds. With `sleeps`, it can free its memory.
+    With a `socket`, it listens there. With `listen`, HOST:PORT, it listens there for trainers on other hosts, with the
+    key and the secret in these files (see `serve_hosts`), and keeps their weights in the directory `exchange`, which
+    the open file `lock` holds, or in a new one. vLLM computes in another process, which is lost if it does not answer
+    within `deadline` seconds. With `sleeps`, it can free its memory.
     """
 
     keyed: bool
     deadline: float
     sleeps: bool
+    model: str = ""
     socket: str = ""
-    host: str = ""
+    listen: str = ""
+    key: str = ""
+    secret_file: str = ""
     exchange: str = ""
     lock: int = -1
 
@@ -65,7 +70,8 @@ class VllmEngine:
         from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
         from vllm.v1.engine.exceptions import EngineDeadError  # pyright: ignore[reportMissingImports]
 
-        self.version = -1
+        self.version, self.steps = -1, 0
+        """The version of the weights, and the number of forward passes that vLLM's process has made."""
         self._llm, self._shape, self._tokenizer, self._settings = llm, shape, tokenizer, settings
         self._parameters, self._kinds, self._dead = SamplingParams, RequestOutputKind, EngineDeadError
         self._ends = sorted(t for t in tokenizer.eos if t < shape.vocabulary)
@@ -82,7 +88,7 @@ class VllmEngine:
         size = torch.finfo(getattr(torch, settings.dtype)).bits // 8
         arguments = AsyncEngineArgs(
             model=settings.directory, dtype=settings.dtype, skip_tokenizer_init=True, enforce_eager=True,
-            load_format="auto" if settings.socket else "dummy", distributed_executor_backend="uni",
+            load_format="auto" if settings.model else "dummy", distributed_executor_backend="uni",
             # To score a text, vLLM also samples a token after it, which is never forwarded.
             max_model_len=shape.positions + 1, max_num_seqs=settings.rows,
             max_num_batched_tokens=max(PACK, settings.rows), max_logprobs=-1, logprobs_mode="processed_logprobs",
@@ -91,9 +97,13 @@ class VllmEngine:
             enable_sleep_mode=settings.sleeps,
         )  # fmt: skip
         engine = cls(AsyncLLM.from_engine_args(arguments), shape, tokenizer, settings)
+        await engine._llm.collective_rpc("count_steps")
         if settings.keyed:
             await engine._llm.collective_rpc("use_keys", args=(settings.seed,))
-        if settings.socket:
+        engine.version = 0
+        await engine.score((0,), (0,))  # the first forward pass compiles for seconds: not within a request's deadline
+        engine.version = -1
+        if settings.model:
             await engine._stamp(0)
         return engine
 
@@ -174,12 +184,12 @@ class VllmEngine:
         """Nothing: vLLM caches the blocks of a prompt with its first request, and later ones share them."""
 
     async def watch(self) -> None:
-        """Raise `EngineLost` when vLLM's process has ended, or did not answer for `deadline` seconds."""
+        """Read the count of steps. `EngineLost` if vLLM's process has ended, or is silent for `deadline` seconds."""
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(min(1.0, self._settings.deadline / 8))
             try:
                 async with asyncio.timeout(self._settings.deadline):
-                    await self._llm.engine_core.get_weight_version_async()
+                    (self.steps,) = await self._llm.collective_rpc("steps")
             except (TimeoutError, self._dead) as error:
                 raise self._lost(error) from error
 
@@ -221,6 +231,21 @@ class WorkerExtension:
 
     model_runner: Any
     reload_weights: Callable[..., None]
+    _steps: int
+
+    def count_steps(self) -> None:
+        """Count the forward passes from now on."""
+        self._steps, execute = 0, self.model_runner.execute_model
+
+        def counted(*arguments: Any, **settings: Any) -> Any:
+            self._steps += 1
+            return execute(*arguments, **settings)
+
+        self.model_runner.execute_model = counted
+
+    def steps(self) -> int:
+        """The number of forward passes."""
+        return self._steps
 
     def replace_weights(self, path: str, sha256: str) -> None:
         """Load all weights from a file, and pack the output layer of tied embeddings again.
@@ -290,13 +315,14 @@ async def run(spec: VllmSettings) -> None:
     with torch.device("meta"):
         decoder = Decoder(shape).to(getattr(torch, spec.dtype))
     engine = await VllmEngine.start(spec, shape, tokenizer)
-    exchange = Exchange.handed(Path(spec.exchange), spec.lock) if spec.host else None
+    exchange = exchange_of(spec) if spec.listen else None
     uploads = Uploads(exchange, state_bytes(decoder)) if exchange else None
     server = EngineServer(engine, Identity.of(decoder, tokenizer, seed=spec.seed), shape.vocabulary, uploads)
-    if spec.host:
-        serving = serve_hosts(server, spec.host)
+    if spec.listen:
+        files = {"key_file": spec.key, "secret_file": spec.secret_file}
+        serving = serve_hosts(server, spec.listen, model=spec.model, **files)
     elif spec.socket:
-        serving = server.listen(Path(spec.socket), lambda: print(f"served at {spec.socket}", flush=True))
+        serving = server.listen(Path(spec.socket), lambda: announce(spec.socket, spec.model))
     else:
         serving = serve(server, socket.socket(fileno=os.dup(0)))
     terminated = asyncio.Event()
@@ -308,11 +334,20 @@ async def run(spec: VllmSettings) -> None:
         if error := task.exception():
             print(error, file=sys.stderr)
             code = getattr(error, "code", 1)
+    if spec.socket:
+        Path(spec.socket).unlink(missing_ok=True)
     if exchange:
         exchange.close()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # vLLM's process ends with this one, and its orderly end takes seconds
+
+
+def exchange_of(spec: VllmSettings) -> Exchange:
+    """The directory for weights from other hosts: that of the program before this one, or a new one."""
+    if spec.exchange:
+        return Exchange.handed(Path(spec.exchange), spec.lock)
+    return Exchange(Path(tempfile.gettempdir()), HERE)
 
 
 if __name__ == "__main__":

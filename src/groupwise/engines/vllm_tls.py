@@ -16,6 +16,7 @@ from typing import Any
 
 from groupwise.data import GroupwiseError
 from groupwise.engines.replica import command
+from groupwise.engines.tls import place
 from groupwise.engines.vllm import VllmSettings
 from groupwise.engines.vllm_environment import check_environment
 from groupwise.engines.vllm_replicas import vllm_program
@@ -33,9 +34,8 @@ def main(python: str, settings: dict[str, Any], host: str, become: Become = os.e
     directory = find_model(spec.directory, weights=False).absolute()
     exchange, lock = Exchange(Path(tempfile.gettempdir())).hand_on()
     program = vllm_program(replace(spec, directory=str(exchange)), python)  # its package is in there, too
-    spec = replace(spec, directory=str(directory), host=host, exchange=str(exchange), lock=lock)
-    words = [*command(replace(program, settings=spec))[:-1], str(os.getppid())]
-    become(python, words, program.environment)
+    spec = replace(spec, directory=str(directory), listen=place(host, 0), exchange=str(exchange), lock=lock)
+    become(python, command(replace(program, settings=spec), os.getppid()), program.environment)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,34 @@
 """Weights as one safetensors file, and the directory in which a run's engines find it."""
 
+import errno
 import fcntl
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from groupwise.data import Storage
-from groupwise.runs.disk import DISK, Disk, file_draft, storage_errors
+from groupwise.runs.disk import DISK, Disk, file_draft
 
 __all__ = ["Exchange", "WeightsFile", "read_weights", "write_weights"]
 
 PREFIX = "groupwise-engines-"
 """The begin of an exchange directory's name."""
+COPIES = 2
+"""Weights files at a time: the new one is written while engines may read the one before."""
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+ELSEWHERE = "name another one: engine.exchange"
+HERE = "name another one in the environment variable TMPDIR"
+"""How to choose another directory for the weights: in a recipe, and for an engine on another host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +45,41 @@ def write_weights(directory: Path, version: int, weights: Mapping[str, Tensor], 
     path = directory / f"weights-{version:06d}.safetensors"
     tensors = {name: x.detach().cpu().contiguous() for name, x in weights.items()}
     needed = sum(x.numel() * x.element_size() for x in tensors.values())
-    with storage_errors("the weights for the engines", directory, needed):
+    with weights_errors(directory.parent, needed):
         with file_draft(path, disk) as draft:
             try:
                 save_file(tensors, draft)
             except SafetensorError as error:  # how it reports a full disk
                 raise OSError(*_os_error(error)) from error
         return WeightsFile(version, path, _sha256(path))
+
+
+@contextmanager
+def weights_errors(parent: Path, needed: int = 0, elsewhere: str = ELSEWHERE) -> Iterator[None]:
+    """A context that turns an OSError in a directory for weights into a `Storage` error. Its fix names the directory.
+
+    `parent` has the directories of all runs, since that of one run is gone when its user reads the error.
+    """
+    try:
+        yield
+    except OSError as error:
+        evidence = f"{error.strerror or error} ({parent})"
+        fix = f"make {parent} writable, or {elsewhere}"
+        if error.errno in (errno.ENOENT, errno.ENOTDIR) and not parent.is_dir():
+            fix = f"make the directory {parent}, or {elsewhere}"
+        if error.errno in NO_SPACE:
+            evidence += f"; {_megabytes(shutil.disk_usage(parent).free)} free, {_megabytes(needed)} needed"
+            fix = f"free space in {parent} for {COPIES} copies of the weights, or {elsewhere}"
+        raise Storage("the weights for the engines could not be written", evidence=evidence, fix=fix) from error
+
+
+def state_bytes(model: nn.Module) -> int:
+    """The bytes of a model's weights."""
+    return sum(x.numel() * x.element_size() for x in model.state_dict().values())
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
 
 
 def _os_error(error: SafetensorError) -> tuple[int, str]:
@@ -76,10 +111,20 @@ class Exchange:
     The directory of a killed process is removed by the next `Exchange` in the same place: its lock is free.
     """
 
-    def __init__(self, parent: Path) -> None:
-        with storage_errors("the weights for the engines", parent):
+    def __init__(self, parent: Path, elsewhere: str = ELSEWHERE) -> None:
+        with weights_errors(parent, elsewhere=elsewhere):
             remove_abandoned(parent)
             self._hold(*_locked_directory(parent))
+
+    def check_room(self, size: int) -> None:
+        """`Storage` if `COPIES` weights files of this size do not fit."""
+        parent, needed = self.path.parent, COPIES * size
+        if (free := shutil.disk_usage(parent).free) < needed:
+            raise Storage(
+                f"the weights for the engines do not fit in {parent}",
+                evidence=f"{_megabytes(free)} free, {_megabytes(needed)} needed: {COPIES} copies of the weights",
+                fix=f"free space there, or {ELSEWHERE}",
+            )
 
     def _hold(self, path: Path, lock: int) -> None:
         self.path, self._lock = path, lock

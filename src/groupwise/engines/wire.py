@@ -22,7 +22,7 @@ from groupwise.data import (
     WorkerLost,
 )
 
-PROTOCOL = 1
+PROTOCOL = 2
 """The number of this protocol. Both sides must have the same."""
 LARGEST_REQUEST, LARGEST_REPLY = 8 << 20, 256 << 20
 """Bytes of the longest message in each direction. A longer one is refused before it is read."""

@@ -36,7 +36,8 @@ class NativeEngine:
         self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int = 256, cache_tokens: int = 1 << 20,
         experts: Experts | None = None,
     ) -> None:  # fmt: skip
-        self.version = 0
+        self.version, self.steps = 0, 0
+        """The version of the weights, and the number of forward passes so far."""
         self._decoder, self._cache_tokens, self._max_rows = decoder, cache_tokens, rows
         self._model = decoder if experts else with_blocked_weights(decoder)  # hooks record routes
         self._experts = experts
@@ -101,6 +102,7 @@ class NativeEngine:
                 self._admit()
                 if not self._rows.jobs:
                     return
+                self.steps += 1
                 self._resolve(self._rows.advance())
         except asyncio.CancelledError:
             self._fail(None)
@@ -162,6 +164,7 @@ class NativeEngine:
                 pack = []
 
     def _forward(self, contexts: Sequence[Ids], routes: Routes | None = None) -> tuple[Prefill, Tensor]:
+        self.steps += 1
         layout = Prefill.of(contexts, next(self._decoder.parameters()).device)
         return layout, self._model(layout.tokens, layout, **({"routes": routes} if routes else {}))
 

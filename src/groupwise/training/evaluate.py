@@ -14,6 +14,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_over, read_with_problems
 from groupwise.config.user_code import Use
 from groupwise.data import Outcome, Prompt, Rollout, Sample, Sampling, Strategy, Usage, Verdict, raise_all
+from groupwise.engines import Fleet
 from groupwise.evaluation.presets import find_published
 from groupwise.evaluation.result import file_name, mean_of, number
 from groupwise.models import Messages, Purpose, Template, find_model, read_shape, read_tokenizer
@@ -137,6 +138,8 @@ def numbers_of_task(
 ) -> list[dict[str, Any]]:
     """The results on one task: one for each pair (answers per problem, sampling)."""
     ready = build(recipe, use, inputs)
+    if isinstance(ready.engine, Fleet):
+        ready.engine.warn = print_note
 
     async def answer() -> list[list[Rollout]]:
         await ready.engine.load(0, dict(ready.model.state_dict()))  # an engine in another process has no weights yet

@@ -52,6 +52,8 @@ class Progress:
             text += f"  length {line[MEAN_LENGTH]:.1f}  {timing[TOKENS_PER_SECOND]:,.0f} tok/s"
         if LAG_MEAN in line:
             text += f"  lag {line[LAG_MEAN]:.1f}"
+        if rows := [f"{timing[name]:.0f}" for name in timing if name.startswith("engine/") and name.endswith("/rows")]:
+            text += f"  rows {'+'.join(rows)}"
         text += self._left(done)
         if self.live:
             text = text[: self._columns() - 1]

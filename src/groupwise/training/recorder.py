@@ -38,7 +38,8 @@ class Recorder:
 
     `stopping` is the reason for a requested stop, or "". `solved` is set if the run ends early because all its groups
     are right. `on_metrics` receives each line of metrics and its timing, and `warn` a line for the user.
-    `extra` is stored in every checkpoint. `best` is the metric by which the best checkpoint is kept.
+    `extra` is stored in every checkpoint. `best` is the metric by which the best checkpoint is kept. `engine_figures`
+    returns numbers about the engines since its last call, for timings.jsonl.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Recorder:
         best: str = "",
         extra: Mapping[str, Any] = MappingProxyType({}),
         on_metrics: Callable[[dict[str, Any], dict[str, Any]], None] = lambda line, timing: None,
+        engine_figures: Callable[[], Mapping[str, float]] = dict,
         warn: Callable[[str], None] = lambda text: None,
         disk: Disk = DISK,
     ) -> None:
@@ -59,7 +61,7 @@ class Recorder:
         self.solved = False
         self.dumps = RunLayout(run).skipped
         self._run, self.logs, self._keep, self.warn, self._disk = run, logs, keep, warn, disk
-        self._on_metrics, self.extra = on_metrics, dict(extra)
+        self._on_metrics, self._engine_figures, self.extra = on_metrics, engine_figures, dict(extra)
         self._best = best
         self._evaluated = [line for line in read_lines(RunLayout(run).metrics) if is_evaluated(line)]
         self._saved = -1
@@ -222,6 +224,7 @@ class Recorder:
             SECONDS: seconds,
             **{f"{SECONDS}/{name}": s for name, s in phases.items()},
             TOKENS_PER_SECOND: tokens / seconds if seconds > 0 else 0.0,
+            **self._engine_figures(),
             "memory_mib": peak_memory(),
         }
 

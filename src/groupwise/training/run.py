@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.data import BadData, GroupwiseError, Storage, Usage
+from groupwise.engines import Fleet
 from groupwise.learner.update import restore_policy
 from groupwise.report.report import write_report
 from groupwise.runs.checkpoints import Checkpoint, newest_checkpoint
@@ -76,8 +77,9 @@ def run_from(
         if not isinstance(error, Storage):
             with contextlib.suppress(OSError):
                 progress.say(f"report: {write_report([run])}")
-            if recorder.done >= 0:
-                progress.say(f"continue from the last checkpoint: {resume_command(run, *code_of(ready.use))}")
+        command = resume_command(run, *code_of(ready.use))
+        if recorder.done >= 0 and not (isinstance(error, Storage) and command in error.fix):
+            progress.say(f"continue from the last checkpoint: {command}")
         if isinstance(error, Stuck):
             return Ending(error.cause, CODES.get(error.cause, 0))
         raise
@@ -120,10 +122,13 @@ def open_recorder(
     sinks = {"sinks": recipe.sinks, "load": ready.use.find}
     logs = RunLogs.resume(run, state, done, **sinks, changed=changed, warn=progress.say, disk=disk)
     accepted = record_changes(run, ready, state, [*changes, *logs.changes], done, disk)
+    engine = {}
+    if isinstance(ready.engine, Fleet):
+        ready.engine.warn, engine = progress.say, {"engine_figures": ready.engine.figures}
     watch = partial(watch_iteration, run, ready, progress, Alerts(ready.guards.max_gap), control, disk)
     recorder = Recorder(
         run, logs, keep=recipe.save.keep, best=recipe.evaluate.best, extra=accepted, on_metrics=watch,
-        warn=progress.say, disk=disk,
+        warn=progress.say, disk=disk, **engine,
     )  # fmt: skip
     remove_later_models(run, done, disk)
     return recorder, changes

@@ -1,5 +1,6 @@
 """Makes a directory a run, or opens a run again to continue it."""
 
+import asyncio
 import re
 import shlex
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_recipe, write
 from groupwise.config.user_code import Use
 from groupwise.data import Storage, raise_all
+from groupwise.engines import Fleet
 from groupwise.models import find_model, read_shape
 from groupwise.runs.checkpoints import finished_checkpoints
 from groupwise.runs.info import start_run
@@ -52,6 +54,12 @@ def read_checked(recipe: Recipe, use: Use, notify: Callable[[str], None]) -> Inp
     for note in notes:
         notify(note)
     return inputs[0]
+
+
+def reach_engines(ready: Runtime) -> None:
+    """Raise the error of engines at addresses that cannot be reached, or are other ones than the run needs."""
+    if isinstance(ready.engine, Fleet):
+        asyncio.run(ready.engine.reach())
 
 
 def begin(run: Path, ready: Runtime, use: Use, base: str, command: str) -> None:

@@ -1,0 +1,32 @@
+"""The end of a serving process by a signal: an orderly one, which removes its socket and its files of weights."""
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any
+
+__all__ = ["serve_until_signal"]
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Ctrl-C, and the signal of Slurm, Kubernetes and other managers."""
+PATIENCE = 10.0
+"""Seconds in which connections must have ended after a signal."""
+
+
+async def serve_until_signal(serving: Coroutine[Any, Any, None]) -> int:
+    """Serve until SIGINT or SIGTERM; returns the exit code, 128 and the signal's number."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, lambda code=128 + number: ended.done() or ended.set_result(code))
+    task = asyncio.create_task(serving)
+    try:
+        await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        task.cancel()
+        await asyncio.wait({task}, timeout=PATIENCE)
+        return await ended
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)

@@ -280,7 +280,7 @@ def test_the_sign_of_the_advantage_pushes_both_streams() -> None:
 def test_the_alternating_form_leaves_one_of_both_as_it_is(size: int) -> None:
     """Schedule, tokens, schedule: the other's weights stay to the bit in each turn.
 
-    Also with weight decay, with moments of earlier turns, and with microbatches of `size` samples, which a mask empties.
+    Also with weight decay, moments of earlier turns, and microbatches of `size` samples, some emptied by the mask.
     """
     policy, form = policy_of(Table()), co_grpo(steps=STEPS, form="alternating")
     learner = Learner(policy, optimizer=AdamW(lr=1e-3, weight_decay=0.1), steps=6, side_models=form.models)

@@ -38,9 +38,14 @@ class MaskedPolicy(nn.Module):
         return self.schedule.unmask
 
     def set_unmask(self, unmask: Unmask) -> None:
-        """Unmask in this way. A schedule of other settings starts again from them."""
-        if unmask != self.unmask:
-            self.schedule = UnmaskingSchedule(unmask).to(next(self.predictor.parameters()))
+        """Unmask in this way. A schedule with another start begins there; else it keeps its means and deviations."""
+        if unmask == self.unmask:
+            return
+        stored, self.schedule = self.schedule, UnmaskingSchedule(unmask).to(self.schedule.mean_change)
+        if unmask.continues(stored.unmask):
+            scale = stored.unmask.speed / unmask.speed if unmask.speed else 0.0
+            for parameter, trained in zip(self.schedule.parameters(), stored.parameters(), strict=True):
+                parameter.data.copy_(trained.data * scale)
 
     @property
     def place(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from groupwise.__main__ import main
 from groupwise.config.text import read_recipe
 from groupwise.config.user_code import Use
 from groupwise.data import BadData, Outcome, Prompt, Sample
@@ -75,6 +76,17 @@ def test_another_method_trains_it_with_a_fixed_schedule(tmp_path: Path) -> None:
     model = read_model(run / "model")
     assert isinstance(model, MaskedPolicy) and model.unmask == Unmask(steps=3)
     assert lines(run)[1]["grad_norm"] > 0 and model.schedule.mean_change.abs().max() == 0
+
+
+def test_samples_are_text_and_have_no_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With `--out`, a line says that no file is written."""
+    words = ["sample", "beads", "mirror red green", "--method", "co_grpo", "--out", str(tmp_path / "x.png")]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert len(printed.out.strip()) == 8 and "x.png is not written: --out is for pictures" in printed.err
+    assert not [*tmp_path.iterdir()]
+    assert main([*words[:-2], "--evaluate.steps", "3"]) == 2
+    assert "has 4 steps, and no others" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("steps", "tokens"), [(6, 70), (4, 48)])

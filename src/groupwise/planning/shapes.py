@@ -32,7 +32,7 @@ def planned_shape(directory: Path) -> Shape:
         if isinstance(shape, FlowShape | MaskedShape):
             kind = "flow" if isinstance(shape, FlowShape) else "masked"
             what = f"{directory.name} is a {kind} model of this package, which plan does not model"
-            fix = "plan a language model or a pipeline of diffusers; recipes of the packaged small ones need about 0.3 GiB"
+            fix = "plan a language model or a pipeline of diffusers; the packaged small ones need about 0.3 GiB"
             raise Usage(what, fix=fix)
         fix = f"plan a model of the families qwen2, qwen3, llama, mistral or {', '.join(SPARSE)}"
         raise Usage(f"the memory of model_type {config.get('model_type')!r} is not modelled", fix=fix)

@@ -1,4 +1,4 @@
-"""Errors of what a recipe reads: model directory, tokenizer, task and verifier."""
+"""Checks the inputs of a recipe: model directory, tokenizer, task and verifier."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

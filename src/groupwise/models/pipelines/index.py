@@ -45,8 +45,8 @@ def pipeline_family(path: Path) -> PipelineFamily:
     """The family of the pipeline in a directory, by its class. BadData for a class that cannot be trained here."""
     index = read_json(path / INDEX)
     kind = index.get("_class_name")
-    if found := next((family for family in FAMILIES if family.pipeline == kind), None):
-        return found
+    if family := next((family for family in FAMILIES if family.pipeline == kind), None):
+        return family
     name, names = str(kind).lower(), " ".join(map(str, (kind, *classes(index).values()))).lower()
     if any(word in names for word in VIDEO):
         what, why = f"the pipeline in {path} makes videos", "states have frames, which no verifier and no report reads"
@@ -80,20 +80,22 @@ def pipeline_index(path: Path) -> dict[str, str]:
         what = f"the scheduler of the pipeline in {path} is no flow matching by Euler steps"
         fix = f"use a checkpoint that was trained by flow matching, with a {family.parts['scheduler']}"
         raise BadData(what, evidence=f"scheduler: {short(scheduler)}", fix=fix)
-    odd = [
+    differences = [
         f"{name}: {short(parts.get(name))}"
         for name, wanted in known.items()
         if (name in parts or name in family.parts) and parts.get(name) != wanted
     ]
-    odd += [
+    differences += [
         f"{name}: of the package {short(entry[0])}"  # diffusers would import it
         for name, entry in entries(index).items()
         if name in known and entry[0] != ("diffusers" if name in OF_DIFFUSERS else "transformers")
     ]
-    if odd:
+    if differences:
         what = f"the pipeline in {path} lacks parts, or has others than {family.pipeline}"
         raise BadData(
-            what, evidence=", ".join(odd), fix="fetch the whole directory again: hf download NAME --local-dir DIR"
+            what,
+            evidence=", ".join(differences),
+            fix="fetch the whole directory again: hf download NAME --local-dir DIR",
         )
     wanted = {name: parts[name] for name in known if name in parts}
     refuse_missing(path, wanted)

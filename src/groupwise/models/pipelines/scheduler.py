@@ -11,7 +11,7 @@ from groupwise.models.files import read_json
 
 __all__ = ["refuse_scheduler", "shift_of_tokens"]
 
-ODD_TIMES = ("stochastic_sampling", "invert_sigmas")
+NOT_ODE = ("stochastic_sampling", "invert_sigmas")
 """Settings with which a step without noise is not the ODE's."""
 STEPS = 1 << 20
 """The most steps of training, and the most tokens of a picture, in a configuration."""
@@ -28,9 +28,11 @@ def refuse_scheduler(path: Path) -> None:
     """BadData if a step of the scheduler in a pipeline's directory is none of the ODE, or its numbers are invalid."""
     file = path / "scheduler" / "scheduler_config.json"
     config = read_json(file)
-    if odd := [name for name in ODD_TIMES if config.get(name)]:
+    if settings := [name for name in NOT_ODE if config.get(name)]:
         what = "the steps of this scheduler are not those of the ODE, to which the noise of a method is added"
-        raise BadData(what, evidence=f"{file}: {', '.join(odd)}", fix=f"set {odd[0]} to false, if the model allows it")
+        raise BadData(
+            what, evidence=f"{file}: {', '.join(settings)}", fix=f"set {settings[0]} to false, if the model allows it"
+        )
     try:
         check_numbers(config)
     except ValueError as error:

@@ -89,8 +89,8 @@ class Branching:
         if node.parent is not None:
             wide = replace(sampler.sampling, temperature=self.scale)
             node.sample = await sampler.extend(node.sample, limit=1, sampling=wide)
-        limit = None if end is None else end - len(node.sample.tokens)
-        node.sample = await sampler.extend(node.sample, limit=limit)
+        left = None if end is None else end - len(node.sample.tokens)
+        node.sample = await sampler.extend(node.sample, limit=left)
 
     def _fork(self, node: Node, split: int) -> list[Node]:
         """The children of a node, which divide its leaves; at the last split, one for each leaf."""

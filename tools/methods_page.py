@@ -76,7 +76,7 @@ def _section(function: Callable[..., Method]) -> list[str]:
     head, *rows = differences(reference)
     notes = [f"It changes [{reference.parent}](#{reference.parent})."] if reference.parent else []
     notes += [f"Its paper describes: {reference.kind}."] if reference.kind != "method" else []
-    notes += [f"Claim, stated before the runs: {reference.effect.claim}."] if reference.effect else []
+    notes += [f"Claim, stated before the runs: {reference.effect.claim(name)}."] if reference.effect else []
     notes += [f"No effect is measured. {reference.no_effect}"] if reference.no_effect else []
     notes += [f"Finding: {reference.finding}"] if reference.finding else []
     return [

@@ -145,7 +145,7 @@ def test_show_prints_the_effect_and_the_finding_of_a_method(monkeypatch):
     monkeypatch.setattr(sys.modules[gspo.__module__], "REFERENCE", found)
     lines = show("gspo").splitlines()
     assert "  ratio, 2025, engine, code read" in lines and "  It equals GRPO at one minibatch." in lines
-    assert lines[lines.index("effect") + 1].strip() == found.effect.claim
+    assert lines[lines.index("effect") + 1].strip() == found.effect.claim("gspo")
     assert "  minibatches: 1 -> 4" in lines[lines.index("changes in grpo") : lines.index("constants")]
 
 

@@ -135,7 +135,6 @@ def test_with_a_flow_model(tmp_path: Path) -> None:
         killed_ends_as(straight, tmp_path / str(number), death)
 
 
-@pytest.mark.kill
 def test_with_a_masked_model(tmp_path: Path) -> None:
     """Killed before the samples of its second iteration, and in a save. The checkpoint has the schedule."""
     sampling = Sampling(max_tokens=48)

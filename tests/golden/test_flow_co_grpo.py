@@ -276,18 +276,23 @@ def test_the_sign_of_the_advantage_pushes_both_streams() -> None:
         assert float((change * ready.advantage * ready.share)[which].sum()) > 0
 
 
-@pytest.mark.parametrize("iteration", [0, 1])
-def test_the_alternating_form_leaves_one_of_both_as_it_is(iteration: int) -> None:
-    """Schedule first, then tokens: the other's weights and moments stay to the bit, also with weight decay."""
-    method = at(co_grpo(steps=STEPS, form="alternating"), Now(iteration, iterations=4))
-    policy = policy_of(Table())
-    learner = Learner(policy, optimizer=AdamW(lr=1e-3, weight_decay=0.1), steps=2, side_models=method.models)
-    batch = pack([sampled(policy, method.strategy)], roles=method.trains)  # type: ignore[arg-type]
-    plan = [StepPlan((tuple(range(len(batch))),))]
-    batch = learner.compute_measures(batch, plan, method.needs_before_steps | {Logp("policy")})
-    batch = compute_advantages(batch, method)
-    before = {name: x.clone() for name, x in policy.state_dict().items()}
-    for _ in range(2):
-        assert not learner.step(batch, plan[0], method.objective).skipped
-    moved = {name.partition(".")[0] for name, x in policy.state_dict().items() if not torch.equal(x, before[name])}
-    assert moved == {"schedule" if iteration == 0 else "predictor"}
+@pytest.mark.parametrize("size", [1, 5, 12])
+def test_the_alternating_form_leaves_one_of_both_as_it_is(size: int) -> None:
+    """Schedule, tokens, schedule: the other's weights stay to the bit in each turn.
+
+    Also with weight decay, moments of earlier turns, and microbatches of `size` samples, some emptied by the mask.
+    """
+    policy, form = policy_of(Table()), co_grpo(steps=STEPS, form="alternating")
+    learner = Learner(policy, optimizer=AdamW(lr=1e-3, weight_decay=0.1), steps=6, side_models=form.models)
+    for iteration, trained in enumerate(("schedule", "predictor", "schedule")):
+        method = at(form, Now(iteration, iterations=4))
+        batch = pack([sampled(policy, method.strategy)], roles=method.trains)  # type: ignore[arg-type]
+        microbatches = tuple(tuple(range(i, min(i + size, len(batch)))) for i in range(0, len(batch), size))
+        plan = [StepPlan(microbatches)]
+        batch = learner.compute_measures(batch, plan, method.needs_before_steps | {Logp("policy")})
+        batch = compute_advantages(batch, method)
+        before = {name: x.clone() for name, x in policy.state_dict().items()}
+        for _ in range(2):
+            assert not learner.step(batch, plan[0], method.objective).skipped
+        moved = {name.partition(".")[0] for name, x in policy.state_dict().items() if not torch.equal(x, before[name])}
+        assert moved == {trained}, iteration

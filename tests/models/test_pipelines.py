@@ -263,6 +263,16 @@ def without(part: str) -> Callable[[Path], None]:
     return lambda directory: shutil.rmtree(directory / part)
 
 
+def null(file: str, field: str) -> Callable[[Path], None]:
+    """Sets a field of a JSON file to null."""
+
+    def damage(directory: Path) -> None:
+        content = json.loads((directory / file).read_text()) | {field: None}
+        (directory / file).write_text(json.dumps(content))
+
+    return damage
+
+
 def pickled(directory: Path) -> None:
     file = directory / "vae" / "diffusion_pytorch_model.safetensors"
     file.rename(file.with_suffix(".bin"))
@@ -292,7 +302,10 @@ def without_a_weight(directory: Path) -> None:
         ("model_index.json", {"transformer": ["antigravity", "SD3Transformer2DModel"]}, None, "lacks parts"),
         ("text_encoder/config.json", {"text_config": {"_attn_implementation": "user/kernel"}}, None, "names code"),
         ("scheduler/scheduler_config.json", {"stochastic_sampling": True}, None, "not those of the ODE"),
+        ("scheduler/scheduler_config.json", {"shift": 0}, None, "does not describe the times"),
+        ("scheduler/scheduler_config.json", {"num_train_timesteps": "1000"}, None, "does not describe the times"),
         ("transformer/config.json", {"in_channels": 16}, None, "do not describe a pipeline"),
+        ("vae/config.json", {"scaling_factor": 0}, None, "scaling_factor is 0"),
         ("vae/config.json", {}, without("vae"), "lacks its part vae"),
         ("vae/config.json", {}, pickled, "pickles are never loaded"),
         ("vae/config.json", {}, cut, "is damaged"),
@@ -319,6 +332,22 @@ def test_directories_that_cannot_be_trained_are_refused(
         ("text_encoder_2/config.json", {"auto_map": {"AutoModel": "code.T5"}}, None, "names code"),
         ("text_encoder/config.json", {"_attn_implementation": "user/kernel"}, None, "names code"),
         ("scheduler/scheduler_config.json", {"invert_sigmas": True}, None, "not those of the ODE"),
+        ("scheduler/scheduler_config.json", {"base_shift": "x"}, None, "base_shift is 'x'"),
+        (
+            "scheduler/scheduler_config.json",
+            {},
+            null("scheduler/scheduler_config.json", "max_shift"),
+            "max_shift is None",
+        ),
+        (
+            "scheduler/scheduler_config.json",
+            {"base_image_seq_len": 9, "max_image_seq_len": 9},
+            None,
+            "base_image_seq_len is 9",
+        ),
+        ("scheduler/scheduler_config.json", {"time_shift_type": "x"}, None, "time_shift_type is 'x'"),
+        ("vae/config.json", {}, null("vae/config.json", "shift_factor"), "shift_factor is None"),
+        ("vae/config.json", {"shift_factor": None}, None, "shift_factor is missing"),
         ("transformer/config.json", {"in_channels": 96, "out_channels": 16}, None, "do not describe a pipeline"),
         ("transformer/config.json", {"axes_dims_rope": [4, 4, 4]}, None, "do not describe a pipeline"),
         ("transformer/config.json", {"guidance_embeds": False}, None, "weights that its config.json does not describe"),
@@ -333,6 +362,15 @@ def test_directories_of_flux_are_refused(
     flux: Path, tmp_path: Path, file: str, fields: Any, damage: Callable[[Path], None] | None, message: str
 ) -> None:
     test_directories_that_cannot_be_trained_are_refused(flux, tmp_path, file, fields, damage, message)
+
+
+def test_a_shift_beyond_all_times_is_refused(flux: Path, tmp_path: Path) -> None:
+    """Its numbers are valid one by one: the shift grows by 99.5 from each token of a picture to the next."""
+    steep = {"base_image_seq_len": 1, "max_image_seq_len": 2, "max_shift": 100}
+    policy = policy_of(changed(flux, tmp_path, "scheduler/scheduler_config.json", **steep))
+    with pytest.raises(BadData, match="shifts the times of a picture") as caught:
+        _ = policy.times
+    assert "pipeline.size" in str(caught.value.fix)
 
 
 def test_the_index_of_the_published_flux_is_read(flux: Path, tmp_path: Path) -> None:

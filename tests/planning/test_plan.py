@@ -10,7 +10,7 @@ from groupwise.commands.plan_table import plan_lines
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_recipe
 from groupwise.data import BadData, Usage
-from groupwise.models import Lora, Shape
+from groupwise.models import Lora, Shape, find_model
 from groupwise.planning.fitting import changed, largest_microbatch, nearest_changes
 from groupwise.planning.machines import AssumedLengths, Machines, on_machines, read_machines
 from groupwise.planning.memory import Process, microbatch, run_memory
@@ -148,6 +148,9 @@ def test_a_model_that_is_not_modelled_is_refused(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps(config | change))
         with pytest.raises(BadData, match=error):
             planned_shape(tmp_path)
+    for name, kind in (("rings", "flow"), ("beads", "masked")):
+        with pytest.raises(Usage, match=f"{name} is a {kind} model of this package"):
+            planned_shape(find_model(name))
     sparse = planned_shape(PUBLISHED / "qwen3-30b-a3b")
     with pytest.raises(Usage, match="an adapter on a mixture of experts"):
         plan_run(replace(RECIPE, lora=Lora(rank=4)), sparse, EIGHT, 100)

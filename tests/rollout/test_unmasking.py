@@ -104,7 +104,7 @@ def test_random_numbers_are_keyed_by_seed_purpose_draw_and_stream() -> None:
 
 
 def test_a_sample_replays_from_its_actions() -> None:
-    """Commits fill masked cells of the canvas before their step; each step masks the least sure cells again."""
+    """Commits fill masked cells of the canvas before their step; a step masks those of least confidence again."""
     policy, again = policy_with(Unmask(steps=4, spread=2.0)), 0
     for request in others(30):
         generation = alone(policy, request)
@@ -113,7 +113,7 @@ def test_a_sample_replays_from_its_actions() -> None:
         commits = list(zip(generation.tokens, actions))[: len(actions)]
         assert [k.step for k in knobs] == list(range(len(knobs))) and generation.finish is Finish.stop
         canvases = {a.step: a.canvas for a in actions if isinstance(a, Commit)}
-        sureness = np.zeros(SHAPE.cells)
+        confidence = np.zeros(SHAPE.cells)
         before = np.full(SHAPE.cells, SHAPE.symbols)
         for k in knobs:
             assert k.step not in canvases or (canvases[k.step] == before).all()
@@ -126,7 +126,7 @@ def test_a_sample_replays_from_its_actions() -> None:
                     assert before[action.cell] == SHAPE.symbols
                     assert action.temperature == pytest.approx(math.exp(k.values[0]), rel=1e-6)
                     after[action.cell] = token - SHAPE.first_commit
-                    sureness[action.cell] = p[action.cell, after[action.cell]]
+                    confidence[action.cell] = p[action.cell, after[action.cell]]
             share = 0.0 if k.step == 3 else 1 / (1 + math.exp(-k.values[1]))
             later = canvases.get(k.step + 1)
             if later is not None:
@@ -134,7 +134,7 @@ def test_a_sample_replays_from_its_actions() -> None:
                 gone = (after != SHAPE.symbols) & (later == SHAPE.symbols)
                 kept = later != SHAPE.symbols
                 again += int(gone.sum())
-                assert not (gone.any() and kept.any()) or sureness[gone].max() <= sureness[kept].min() + 1e-6
+                assert not (gone.any() and kept.any()) or confidence[gone].max() <= confidence[kept].min() + 1e-6
                 after = later.copy()
             before = after
         assert [t - SHAPE.first_symbol for t in generation.tokens[len(actions) :]] == before.tolist()
@@ -160,6 +160,19 @@ def test_a_fixed_schedule_has_no_knobs_and_its_shares() -> None:
     generation = alone(policy_with(Unmask(steps=3)))
     actions = [decode_masked(action) for action in generation.path]
     assert [a.step for a in actions if isinstance(a, Commit)] == [0, 0, 1, 1, 2, 2] and len(actions) == 6
+
+
+def test_the_schedule_starts_at_its_settings() -> None:
+    """Before training, its mean knobs are the temperature and the shares; a request's temperature multiplies them."""
+    settings = Unmask(steps=3, temperature=0.5)
+    policy = policy_with(settings)
+    torch.nn.init.zeros_(policy.schedule.mean_change)
+    torch.testing.assert_close(policy.schedule.mean[:, 0].exp(), torch.full((3,), 0.5))
+    torch.testing.assert_close(policy.schedule.mean[:-1, 1].sigmoid(), torch.tensor(settings.shares[:-1]))
+    for temperature in (1.0, 0.4):
+        actions = map(decode_masked, alone(policy, replace(REQUEST, sampling=Sampling(temperature=temperature))).path)
+        commits = [action.temperature for action in actions if isinstance(action, Commit)]
+        assert commits == pytest.approx([0.5 * temperature] * 6)
 
 
 def test_temperature_0_is_deterministic_and_trains_nothing() -> None:
@@ -190,8 +203,11 @@ def test_a_load_starts_requests_over() -> None:
     [
         ({"context": (FIRST,)}, "a prompt of this masked model has 2 words"),
         ({"context": (0, FIRST)}, "a prompt of this masked model has 2 words"),
-        ({"limit": 12}, "generates whole samples"),
-        ({"sampling": Sampling(top_p=0.5)}, "draws from its whole law"),
+        ({"limit": 12}, "has up to 25 tokens, and the request allows 12"),
+        ({"context": (*REQUEST.context, 64), "at": 1}, "the request continues 1 tokens"),
+        ({"stride": 2}, "the request skips steps"),
+        ({"steps": 5}, "has 3 steps, and no others"),
+        ({"sampling": Sampling(top_p=0.5)}, "draws from its whole distribution"),
     ],
 )
 def test_unfit_requests(change: dict[str, object], message: str) -> None:

@@ -71,6 +71,14 @@ def test_a_run_resumes_to_the_bit_with_its_pictures(tmp_path: Path, method: str)
         assert lines(whole)[1]["sampling/sampling_logp_difference/max"] < 1e-4
 
 
+def test_a_mask_may_empty_a_microbatch(tmp_path: Path) -> None:
+    """The first part of a tree loses all its steps. The gradient is that of one microbatch with all samples."""
+    masked = '{ base = "branch_grpo", group_size = 4, mask = [{ kind = "OutsideSteps", first = 0, count = 4 }] }'
+    changes = {"method": masked, "sampling.max_tokens": 20, "evaluate.problems": 1}
+    one, all_ = (rings_run(tmp_path / str(n), 1, **changes, **{"machine.microbatch_tokens": n}) for n in (1, 4096))
+    assert lines(one)[1]["grad_norm"] == pytest.approx(lines(all_)[1]["grad_norm"], rel=1e-4) != 0
+
+
 def test_held_out_samples_may_take_other_steps_than_training(tmp_path: Path) -> None:
     """The evaluation is that of a run with so many steps; the samples of training keep theirs."""
     few = {"method.denoise.steps": 4, "sampling.max_tokens": 16, "evaluate.problems": 8}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from groupwise.__main__ import main
 from groupwise.config.text import read_recipe
 from groupwise.config.user_code import Use
 from groupwise.data import BadData, Outcome, Prompt, Sample
@@ -77,6 +78,58 @@ def test_another_method_trains_it_with_a_fixed_schedule(tmp_path: Path) -> None:
     assert lines(run)[1]["grad_norm"] > 0 and model.schedule.mean_change.abs().max() == 0
 
 
+def test_samples_are_text_and_have_no_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With `--out`, a line says that no file is written."""
+    words = ["sample", "beads", "mirror red green", "--method", "co_grpo", "--out", str(tmp_path / "x.png")]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert len(printed.out.strip()) == 8 and "x.png is not written: --out is for pictures" in printed.err
+    assert not [*tmp_path.iterdir()]
+    assert main([*words[:-2], "--evaluate.steps", "3"]) == 2
+    assert "has 4 steps, and no others" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("steps", "tokens"), [(6, 70), (4, 48)])
+def test_a_reference_from_a_directory_unmasks_as_the_method_does(tmp_path: Path, steps: int, tokens: int) -> None:
+    """Its stored schedule is fixed and has 4 steps; the log-probs of knobs need the method's spread and steps."""
+    reference = {"method.models.reference": '{ kind = "Given", directory = "beads" }'}
+    changes = {**reference, "method.unmask.steps": steps, "sampling.max_tokens": tokens, "evaluate.problems": 1}
+    run, other = (beads_run(tmp_path / name, 2, **changes) for name in ("given", "again"))
+    plain = beads_run(tmp_path / "copied", 2, **{name: x for name, x in changes.items() if name not in reference})
+    assert lines(run)[2]["kl"] == lines(other)[2]["kl"] == lines(plain)[2]["kl"] > 0
+
+
+def test_a_trained_schedule_is_kept_with_another_speed_and_floor(tmp_path: Path) -> None:
+    """Its means and deviations stay; a schedule with another start is discarded, and `check` says so before the run."""
+    policy = read_model(find_model("beads"))
+    assert isinstance(policy, MaskedPolicy)
+    trained = Unmask(spread=0.3)
+    policy.set_unmask(trained)
+    for parameter in policy.schedule.parameters():
+        torch.nn.init.normal_(parameter, std=0.02)
+    write_model(policy, tmp_path, tokenizer=read_tokenizer(find_model("beads")))
+    known = policy.schedule.mean.detach(), policy.schedule.std.detach()
+    for unmask in (replace(trained, speed=5.0), replace(trained, floor=0.01), replace(trained, speed=40.0, floor=0.02)):
+        policy.set_unmask(unmask)
+        assert policy.unmask == unmask
+        torch.testing.assert_close((policy.schedule.mean, policy.schedule.std), known)
+    for unmask in (replace(trained, speed=0.0), replace(trained, spread=0.2), replace(trained, temperature=0.9)):
+        policy.set_unmask(trained)
+        policy.schedule.mean_change.data.fill_(0.01)
+        policy.set_unmask(unmask)
+        assert policy.schedule.mean_change.abs().max() == 0
+
+    def notes(**changes: Any) -> list[str]:
+        found: list[str] = []
+        fields = [("model", str(tmp_path)), *((f"method.unmask.{name}", str(x)) for name, x in changes.items())]
+        assert check(RECIPES / "beads.toml", fields, warn=found.append) == []
+        return [line for line in found if "is discarded" in line]
+
+    assert notes() == notes(speed=5, floor=0.01) == []
+    (line,) = notes(spread=0.2)
+    assert "to keep it, set method.unmask to steps = 4, temperature = 1, spread = 0.3" in line
+
+
 @pytest.mark.parametrize(
     ("source", "fields", "message"),
     [
@@ -101,6 +154,19 @@ def test_check_refuses_recipes_that_do_not_fit_a_masked_model(source: str | None
     assert all(error.fix for error in errors)
 
 
+@pytest.mark.parametrize(("model", "known"), [("beads", "co_grpo"), ("rings", "flow_grpo")])
+def test_advice_names_methods_that_fit(model: str, known: str) -> None:
+    """Each method that the error names is one for this kind of model; an unreadable method gives no error about it."""
+    (error,) = check(RECIPES / f"{model}.toml", [("method", "grpo")])
+    names = str(error.fix).partition(",")[0].removeprefix("use --method ").split(" or ")
+    assert known in names
+    for name in names:
+        errors = check(RECIPES / f"{model}.toml", [("method", name), ("sampling.max_tokens", "48")])
+        assert not [e for e in errors if "does not set" in e.what or "the method is" in e.what], (name, errors)
+    (only,) = check(RECIPES / f"{model}.toml", [("method.group_size", "0")])
+    assert "group_size is 0" in only.what
+
+
 def test_the_packaged_recipe_passes_the_check() -> None:
     assert check(RECIPES / "beads.toml") == []
 
@@ -111,10 +177,26 @@ def test_directories_of_masked_models(tmp_path: Path) -> None:
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         assert (tmp_path / name).read_bytes() == (find_model("beads") / name).read_bytes(), name
     config = json.loads((tmp_path / "config.json").read_text())
-    for wrong in ({"cells": 0}, {"width": 47}, {"unmask": {"steps": 4}}, {"unmask": config["unmask"] | {"steps": 99}}):
+    unmask = config["unmask"]
+    for wrong, why in (
+        ({"cells": 0}, "cells is 0"),
+        ({"width": 47}, "width is 47"),
+        ({"layers": 999}, "layers is 999: it must be a whole number from 1 to 128"),
+        ({"words": 9999, "places": 9999}, "places is 9999 with 9999 embeddings each"),
+        ({"unmask": unmask | {"steps": 99}}, "steps is 99"),
+        ({"unmask": unmask | {"temperature": "hot"}}, "temperature is 'hot': it must be a number"),
+        ({"unmask": unmask | {"heat": 1}}, "unmask has the fields 'heat'"),
+    ):
         (tmp_path / "config.json").write_text(json.dumps(config | wrong))
-        with pytest.raises(BadData, match="does not describe"):
+        with pytest.raises(BadData, match="does not describe a masked model") as caught:
             read_model(tmp_path)
+        assert why in str(caught.value)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"unmask": {"steps": 4}}))
+    with pytest.raises(BadData, match="lacks temperature"):
+        read_model(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"unmask": unmask | {"temperature": 1, "spread": 0}}))
+    policy = read_model(tmp_path)
+    assert isinstance(policy, MaskedPolicy) and policy.unmask == Unmask()
     (tmp_path / "config.json").write_text(json.dumps(config | {"cells": 9}))
     with pytest.raises(BadData, match="not those that its config"):
         read_model(tmp_path)

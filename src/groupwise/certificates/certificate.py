@@ -107,7 +107,7 @@ def certificate_of(
         parts=parts_of(method()),
         changes=tuple(diff(known[reference.parent](), method())) if reference.parent else (),
         differences=reference.differences,
-        effect=reference.effect.claim if reference.effect else "",
+        effect=reference.effect.claim(name) if reference.effect else "",
         no_effect=reference.no_effect,
         toy=reference.toy,
         measured=measured,

@@ -10,6 +10,7 @@ from groupwise.evaluation.result import check_file, evaluation_text, write
 from groupwise.models.flow.pictures import Sheet, picture_of, png
 from groupwise.training import evaluate as evaluation
 from groupwise.training.models import At
+from groupwise.training.progress import print_note
 
 
 def evaluate(
@@ -52,21 +53,24 @@ def sample(
     at: At = None,
     n: int = 1,
     answer: str | None = None,
-    out: str = "sample.png",
+    out: str | None = None,
 ) -> int:
     """Print `n` answers of a model directory or of a run's model to one prompt. No verifier grades them.
 
-    The pictures of a flow model are written to the file `out` instead, side by side. A single answer is greedy unless
-    the overrides choose how tokens are drawn. `at` chooses a checkpoint of a run.
+    The pictures of a flow model are written to the file `out` instead (default: sample.png), side by side. A single
+    answer is greedy unless the overrides choose how tokens are drawn. `at` chooses a checkpoint of a run.
     """
     loaded = load_use(allowed)
     changes = evaluation.for_one_answer(overrides) if n == 1 else overrides
     samples = evaluation.sample(model_or_run, prompt, changes, loaded, at=at, n=n, answer=answer)
     if sheet := Sheet.of([[picture_of(result.path) for result in samples]]):
-        check_file(Path(out))
-        Path(out).write_bytes(png(sheet.pixels))
-        print(visible(f"written: {out}"))
+        path = Path(out or "sample.png")
+        check_file(path)
+        path.write_bytes(png(sheet.pixels))
+        print(visible(f"written: {path}"))
         return 0
+    if out:
+        print_note(f"note: {visible(out)} is not written: --out is for pictures, and the answers are text")
     for i, result in enumerate(samples, 1):
         if result.counts and n > 1:
             print(visible(f"-- {i} of {n}"))

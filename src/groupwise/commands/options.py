@@ -255,7 +255,7 @@ COMMANDS = (
             AT,
             option("-n", type=count, default=1, metavar="N", help="number of answers (default: 1, greedy)"),
             option("--answer", metavar="TEXT", help="the gold answer, for an environment that needs it"),
-            option("--out", default="sample.png", metavar="FILE.png",
+            option("--out", metavar="FILE.png",
                    help="the file for the pictures of a flow model (default: sample.png)"),
             USE, UNSAFE, TRUST,
         ),

@@ -37,7 +37,7 @@ def show_method(function: Callable[..., Method]) -> str:
         f"changes in {reference.parent}": changes,
         "constants": text.write(function()).rstrip().splitlines(),
         "differences": table(differences(reference), WIDTH),
-        "effect": [reference.effect.claim] if reference.effect else textwrap.wrap(reference.no_effect, WIDTH),
+        "effect": [reference.effect.claim(name)] if reference.effect else textwrap.wrap(reference.no_effect, WIDTH),
         "shown in expectation": [reference.toy] if reference.toy else [],
         "finding": textwrap.wrap(reference.finding, WIDTH),
         "proofs": list(reference.proofs),

@@ -48,15 +48,19 @@ class Effect:
             if " = " not in line:
                 raise ValueError(f"{line!r} is not a setting FIELD = VALUE\nwrite it like method.minibatches = 8")
 
-    @property
-    def claim(self) -> str:
-        """The stated effect as one line of text.
+    def claim(self, method: str) -> str:
+        """The stated effect of this method as one line. Against the method itself, it names the settings that differ.
 
-        >>> Effect(metric="entropy", direction="up", task="sums", parent="grpo", least=0.1, matched="steps").claim
+        >>> Effect(metric="entropy", direction="up", task="sums", parent="grpo", least=0.1, matched="steps").claim("x")
         'entropy is higher than with grpo by at least 0.1, on sums, at equal steps'
         """
         change = {"up": "higher", "down": "lower"}[self.direction]
-        than = f"{self.metric} is {change} than with {self.parent} by at least {self.least:g}"
+        own, parent = "", self.parent
+        if parent == method:
+            changed = {line.partition(" = ")[0] for line in self.own_settings}
+            replaced = [line for line in self.settings if line.partition(" = ")[0] in changed]
+            own, parent = f" with {', '.join(self.own_settings)}", ", ".join(replaced) or "its usual settings"
+        than = f"{self.metric} is {change}{own} than with {parent} by at least {self.least:g}"
         return f"{than}, on {self.task}, at equal {self.matched}"
 
 

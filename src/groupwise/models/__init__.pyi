@@ -74,6 +74,7 @@ from groupwise.models.masked.files import is_masked as is_masked
 from groupwise.models.masked.files import masked_config as masked_config
 from groupwise.models.masked.files import masked_shape as masked_shape
 from groupwise.models.masked.files import read_masked as read_masked
+from groupwise.models.masked.files import stored_unmask as stored_unmask
 from groupwise.models.masked.policy import MaskedPolicy as MaskedPolicy
 from groupwise.models.masked.predictor import MaskedShape as MaskedShape
 from groupwise.models.masked.predictor import Predictor as Predictor

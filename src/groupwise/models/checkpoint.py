@@ -82,9 +82,9 @@ def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = 
     except KeyError as error:
         raise BadData(f"{path / 'config.json'} lacks {error.args[0]}", fix="fetch the file again") from error
     except (TypeError, ValueError, OverflowError) as error:
-        raise BadData(
-            f"{path / 'config.json'} does not describe a decoder", evidence=str(error), fix="fetch the file again"
-        ) from error
+        kind = "a flow model" if is_flow(config) else "a masked model" if is_masked(config) else "a decoder"
+        what, fix = f"{path / 'config.json'} does not describe {kind}", "fetch the file again"
+        raise BadData(what, evidence=str(error), fix=fix) from error
     if context > shape.positions:
         raise BadData(
             f"the model in {path} takes at most {shape.positions} tokens at once",

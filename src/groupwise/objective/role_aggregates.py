@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Weighs
-from groupwise.objective.aggregates import sequence_mean
+from groupwise.data import Batch, Segments, Weighs
 
 SOCKET = "Aggregate"
 __all__ = ["role_mean"]
@@ -25,12 +24,16 @@ class RoleMean:
     weighs: ClassVar[Weighs] = "sequences"
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
-        roles = sorted({s.role for s in step.samples})
-        number = torch.tensor([roles.index(s.role) for s in step.samples], device=step.place.device)
-        live = (step.sequences.lengths > 0).to(step.advantage)
-        size = torch.stack([(live * (number == i)).sum() for i in range(len(roles))] or [live.sum()])
-        share = sequence_mean(step) * max(step.sequences.live, 1)
-        return share / step.sequences.spread(size.clamp(min=1)[number] if len(roles) else live)
+        s, roles = step.sequences, by_role(step)
+        live = roles.spread(roles.total((s.lengths > 0).to(step.advantage)))
+        return s.spread(1 / s.size(step.advantage).clamp(min=1) / live.clamp(min=1))
+
+
+def by_role(step: Batch) -> Segments:
+    """The samples of a step in segments: one for each role, in alphabetical order."""
+    names = sorted({sample.role for sample in step.samples})
+    number = [names.index(sample.role) for sample in step.samples]
+    return Segments(torch.tensor(number, dtype=torch.long, device=step.place.device), len(names))
 
 
 role_mean = RoleMean()

@@ -26,7 +26,7 @@ class Unmasked:
     request: GenerationRequest
     future: asyncio.Future[Generation]
     canvas: Tensor
-    sureness: Tensor
+    confidence: Tensor
     step: int = 0
     tokens: list[int] = field(default_factory=list)
     path: list[bytes] = field(default_factory=list)
@@ -50,7 +50,7 @@ class StepDraws:
     temperature: Float[Tensor, " n"]
     symbol: Int[Tensor, "n cells"]
     logp: Float[Tensor, "n cells"]
-    sureness: Float[Tensor, "n cells"]
+    confidence: Float[Tensor, "n cells"]
 
 
 class UnmaskingEngine(SteppingEngine[Unmasked]):
@@ -94,23 +94,23 @@ class UnmaskingEngine(SteppingEngine[Unmasked]):
         device = policy.place["device"]
         u = torch.from_numpy(np.concatenate([self._uniforms(job) for job in filled]).reshape(len(filled), -1))
         step = torch.tensor([job.step for job in filled], device=device)
-        heat = torch.tensor([job.request.sampling.temperature for job in filled]).to(**policy.place)
-        normal = torch.special.ndtri(u[:, -2:].clamp(min=2.0**-54)).to(heat) * (heat > 0)[:, None]
-        knobs = (policy.schedule.mean[step].to(heat) + policy.schedule.std[step].to(heat) * normal).float()
-        knobs_logp = policy.schedule.log_density(step, knobs) if not policy.unmask.is_fixed else torch.zeros_like(heat)
-        # What a commit's action stores is what the learner computes with: the temperature as float32.
-        temperature = (temperatures(knobs) * torch.where(heat > 0, heat, 1.0)).float()
+        scale = torch.tensor([job.request.sampling.temperature for job in filled]).to(**policy.place)
+        normal = torch.special.ndtri(u[:, -2:].clamp(min=2.0**-54)).to(scale) * (scale > 0)[:, None]
+        knobs = (policy.schedule.mean[step].to(scale) + policy.schedule.std[step].to(scale) * normal).float()
+        knobs_logp = policy.schedule.log_density(step, knobs) if not policy.unmask.is_fixed else torch.zeros_like(scale)
+        # An action stores the temperature as float32, and the learner reads it there: round it before it is used.
+        temperature = (temperatures(knobs) * torch.where(scale > 0, scale, 1.0)).float()
         words = policy.words([job.request.context for job in filled])
         logits = policy.predictor(torch.stack([job.canvas for job in filled]).to(device), words)
         logits = logits.to(policy.place["dtype"])
         law = torch.log_softmax(logits / temperature.to(logits)[:, None, None], -1)
         chosen = choose(law.flatten(0, 1).cpu(), u[:, :-2].flatten()).view(len(filled), -1)
-        symbol = torch.where((heat > 0).cpu()[:, None], chosen, logits.argmax(-1).cpu())
+        symbol = torch.where((scale > 0).cpu()[:, None], chosen, logits.argmax(-1).cpu())
         at = symbol[..., None].to(device)
-        sureness = torch.log_softmax(logits, -1).gather(-1, at)[..., 0]
+        confidence = torch.log_softmax(logits, -1).gather(-1, at)[..., 0]
         logp = law.gather(-1, at)[..., 0]
         return StepDraws(
-            *(x.cpu()[:n] for x in (knobs, knobs_logp, temperature, symbol, logp.double(), sureness.double()))
+            *(x.cpu()[:n] for x in (knobs, knobs_logp, temperature, symbol, logp.double(), confidence.double()))
         )
 
     def _uniforms(self, job: Unmasked) -> np.ndarray:
@@ -122,12 +122,12 @@ class UnmaskingEngine(SteppingEngine[Unmasked]):
         )
 
     def _record(self, job: Unmasked, drawn: StepDraws, i: int, count: int) -> None:
-        """Write a step into a sample. The `count` cells with the least sureness are masked, also earlier ones."""
+        """Write a step into a sample. The `count` cells with the least confidence are masked, also earlier ones."""
         shape, before = self._policy.shape, job.canvas
         hidden = before == shape.symbols
         canvas = torch.where(hidden, drawn.symbol[i], before)
-        job.sureness = torch.where(hidden, drawn.sureness[i], job.sureness)
-        canvas[job.sureness.argsort(stable=True)[:count]] = shape.symbols
+        job.confidence = torch.where(hidden, drawn.confidence[i], job.confidence)
+        canvas[job.confidence.argsort(stable=True)[:count]] = shape.symbols
         committed = (hidden & (canvas != shape.symbols)).nonzero()[:, 0]
         if not self._policy.unmask.is_fixed:
             job.add([job.step], [encode_knobs(job.step, drawn.knobs[i].numpy())], [float(drawn.knobs_logp[i])])
@@ -159,12 +159,21 @@ class UnmaskingEngine(SteppingEngine[Unmasked]):
                 evidence=f"the prompt has the tokens {', '.join(map(str, words))}",
                 fix="use prompts of the task that the model was made for",
             )
-        longest = shape.longest(self._policy.unmask.steps)
-        if request.at or request.limit < longest or request.stride != 1 or request.steps is not None:
-            raise Usage(
-                f"a masked policy generates whole samples, of up to {longest} tokens",
-                evidence=f"the request continues {request.at} tokens, by at most {request.limit}",
-                fix=f"use the strategy Independent or CoSampled, and sampling.max_tokens of at least {longest}",
+        whole = "use the strategy Independent or CoSampled: they request whole samples"
+        if request.at:
+            what = f"a masked policy generates whole samples, and the request continues {request.at} tokens"
+            raise Usage(what, fix=whole)
+        if request.stride != 1:
+            raise Usage("a masked policy takes each step of its schedule, and the request skips steps", fix=whole)
+        if request.steps is not None:
+            what = f"the schedule of this masked policy has {self._policy.unmask.steps} steps, and no others"
+            evidence, fix = (
+                f"the request has steps = {request.steps}",
+                "leave out evaluate.steps: it is for flow models",
             )
+            raise Usage(what, evidence=evidence, fix=fix)
+        if request.limit < (longest := shape.longest(self._policy.unmask.steps)):
+            what = f"an answer of this masked policy has up to {longest} tokens, and the request allows {request.limit}"
+            raise Usage(what, fix=f"use sampling.max_tokens of at least {longest}")
         if request.sampling.truncated:
-            raise Usage("a masked policy draws from its whole law", fix="leave out top_p, top_k and min_p")
+            raise Usage("a masked policy draws from its whole distribution", fix="leave out top_p, top_k and min_p")

@@ -174,18 +174,19 @@ def read_policy(recipe: Recipe, use: Use, device: torch.device) -> Model:
 
 
 def read_stored(directory: Path, recipe: Recipe, use: Use, device: torch.device) -> Model:
-    """The model in a directory, as a resolved recipe reads it. Flow and masked models take the method's steps."""
+    """The model in a directory, as a resolved recipe reads it."""
     dtype, trusted = DTYPES[recipe.machine.dtype], use.trust_remote_code
     model = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
-    if isinstance(model, FlowPolicy) and recipe.method.denoise is not None:
-        model.denoise = recipe.method.denoise
-    if isinstance(model, MaskedPolicy) and recipe.method.unmask is not None:
-        model.set_unmask(recipe.method.unmask)
-    return with_pipeline(model, recipe)
+    return with_settings(model, recipe)
 
 
-def with_pipeline(model: Model, recipe: Recipe) -> Model:
-    """The model; if it is that of a pipeline, with the recipe's guidance and size of pictures."""
+def with_settings(model: Model, recipe: Recipe) -> Model:
+    """The model with the recipe's settings for its kind: steps, and a pipeline's guidance and size of pictures."""
+    method = recipe.method
+    if isinstance(model, FlowPolicy) and method.denoise is not None:
+        model.denoise = method.denoise
+    if isinstance(model, MaskedPolicy) and method.unmask is not None:
+        model.set_unmask(method.unmask)
     if isinstance(model, FlowPolicy) and isinstance(model.shape, PipelineShape):
         set_pipeline(model, recipe.pipeline)
     return model
@@ -228,7 +229,7 @@ def given_models(model: Model, recipe: Recipe, tokenizer: Tokenizer | None) -> d
             if tokenizer is not None:
                 check_vocabulary(name, directory, tokenizer)
             given = read_model(directory, dtype=parameter.dtype, device=parameter.device).requires_grad_(False)
-            models[name] = with_pipeline(given, recipe)
+            models[name] = with_settings(given, recipe)
     return models
 
 

@@ -66,6 +66,7 @@ def check(
         warn(start.note)
     recipe, problems = read_with_problems(start.source, start.fields, use)
     errors: list[GroupwiseError] = [*problems]
+    readable = recipe is not None
     if recipe is None:  # the fields for model and task may still be valid
         recipe, _ = read_with_problems(start.source, start.fields, use, only=INPUT_FIELDS)
     else:
@@ -73,7 +74,9 @@ def check(
         for line in inactive_parts(recipe.method):
             warn(line)
     if recipe is not None:
-        inputs = check_inputs(recipe, use, warn, fetch=False, receive=lambda read: other_ids(recipe, read, warn))
+        inputs = check_inputs(
+            recipe, use, warn, fetch=False, method=readable, receive=lambda read: other_ids(recipe, read, warn)
+        )
         errors += [error for error in inputs if not any(e.what.endswith(error.what) for e in errors)]
     return errors
 

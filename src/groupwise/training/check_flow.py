@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from importlib import import_module
+from typing import Literal
 
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.data import Prompt, Strategy, Usage, with_fields
-from groupwise.methods.families import method_files
+from groupwise.methods.families import method_family, method_files
 from groupwise.models import (
     Denoise,
     FlowShape,
@@ -52,12 +54,22 @@ def flow_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
             what, fix = "evaluate.steps does not fit method.denoise", "use another number of evaluate.steps"
             errors.append(Usage(what, evidence=str(error), fix=fix))
     if denoise is None:
-        names = [name for name, module in method_files().items() if ".methods.flow." in module]
         what = f"{recipe.model} is a flow model, and the method trains words: it does not set method.denoise"
-        errors.append(Usage(what, fix=f"use a method of the family flow: --method {' or '.join(sorted(names))}"))
+        errors.append(Usage(what, fix=f"use --method {methods_with('denoise')}"))
     else:
         errors += noise_errors(recipe.method.strategy, denoise)
     return errors
+
+
+def methods_with(field: Literal["denoise", "unmask"]) -> str:
+    """The published methods of the family flow that set this field, for an error message.
+
+    >>> methods_with("unmask")
+    'co_grpo'
+    """
+    modules = {name: module for name, module in method_files().items() if method_family(name) == "flow"}
+    methods = {name: getattr(import_module(module), name)() for name, module in modules.items()}
+    return " or ".join(sorted(name for name, method in methods.items() if getattr(method, field) is not None))
 
 
 def noise_errors(strategy: Strategy, denoise: Denoise) -> list[Usage]:

@@ -1,4 +1,4 @@
-"""Errors of what a recipe reads: model directory, tokenizer, task and verifier."""
+"""Checks the inputs of a recipe: model directory, tokenizer, task and verifier."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,7 +40,7 @@ from groupwise.training.check_machine import (
     check_place,
     check_sharding,
 )
-from groupwise.training.check_masked import kind_errors
+from groupwise.training.check_masked import kind_errors, schedule_notes
 from groupwise.training.check_method import method_notes
 from groupwise.training.check_model import check_model, check_side_models
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
@@ -59,17 +59,19 @@ def check_inputs(
     *,
     train: bool = True,
     fetch: bool = True,
+    method: bool = True,
     receive: Callable[[Inputs], None] = lambda inputs: None,
 ) -> list[GroupwiseError]:
     """Errors of trackers (sinks), environment, model directory, tokenizer, task and verifier.
 
     With `train` the task must have training problems. With `fetch` the weights of a model on the hub are downloaded and
-    checked. Warnings are passed to `warn`. `receive` gets what was read, so that a run reads it once.
+    checked. Without `method`, that of the recipe is a placeholder, and checks that read it are skipped. Warnings are
+    passed to `warn`. `receive` gets what was read, so that a run reads it once.
     """
     recipe = resolved(recipe)
     weights = fetch or not of_hub(recipe.model)
     errors = [*check_machine(recipe, use, warn, train=train), *(check_place(recipe) if train else ())]
-    for line in method_notes(recipe) if train else ():
+    for line in method_notes(recipe) if train and method else ():
         warn(line)
     with collected(errors):
         environment_of(recipe, use)
@@ -100,7 +102,7 @@ def check_inputs(
             warn(line)
         longest = longest_request(recipe, task, demonstrations[0] if demonstrations else ())
         if not any(isinstance(error, BadData) for error in errors):
-            check_fit(recipe, directory, task, longest, use, errors, warn, train=train)
+            check_fit(recipe, directory, task, longest, use, errors, warn, train=train, method=method)
         if isinstance(recipe.engine, Native) and longest > recipe.engine.cache_tokens:
             what = f"engine.cache_tokens is {recipe.engine.cache_tokens}: the longest request does not fit"
             raise Usage(what, fix=f"use --engine.cache_tokens {longest} or more")
@@ -136,16 +138,23 @@ def check_fit(
     warn: Callable[[str], None],
     *,
     train: bool,
+    method: bool,
 ) -> None:
     """Check that model, method, prompts and memory fit one another, for requests of at most `longest` tokens.
 
-    Errors that do not end the checks are appended to `errors`; others are raised. `warn` gets a line about memory.
+    Errors that do not end the checks are appended to `errors`; others are raised. `warn` gets notes, and a line about
+    memory. Without `method`, only model and prompts are checked.
     """
     shape = read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
     check_sharding(recipe, shape)
-    errors += [*unfit_prompts(shape, all_problems(task)), *unfinished_pictures(recipe, shape, train=train)]
+    errors += unfit_prompts(shape, all_problems(task))
+    if not method:
+        return
+    errors += unfinished_pictures(recipe, shape, train=train)
     if train:
         errors += kind_errors(recipe, shape)
+        for line in schedule_notes(recipe, directory, shape):
+            warn(line)
     if train and isinstance(shape, Shape) and not any("lora" in error.what for error in errors):
         context = max(len(prompt.context) for prompt in all_problems(task))
         warn(check_memory(recipe, shape, context, *available_memory(recipe.machine)))

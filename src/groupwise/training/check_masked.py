@@ -1,12 +1,14 @@
 """Checks that a recipe's method and settings fit its model: a masked model, or another one."""
 
+from pathlib import Path
+
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.data import Usage
-from groupwise.models import FlowShape, MaskedShape, Pipeline
+from groupwise.models import FlowShape, MaskedShape, Pipeline, stored_unmask
 from groupwise.models.decoder import Sizes
 from groupwise.rollout import CoSampled, Independent, Native
-from groupwise.training.check_flow import flow_errors
+from groupwise.training.check_flow import flow_errors, methods_with
 
 
 def kind_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
@@ -34,9 +36,21 @@ def masked_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
         what = f"{recipe.model} is a masked model, and the method does not set method.unmask"
         if denoise is not None:
             what = f"{recipe.model} is a masked model, and the method is for flow models: it sets method.denoise"
-        fix = "use --method co_grpo; for another method and a fixed schedule, set method.unmask = { steps = 4 }"
+        fix = f"use --method {methods_with('unmask')}, or another one with a fixed schedule: --method.unmask.steps 4"
         errors.append(Usage(what, fix=fix))
     return errors
+
+
+def schedule_notes(recipe: Recipe, directory: Path, shape: Sizes) -> list[str]:
+    """A note if a run discards the schedule of a masked model, which had a spread and so may be trained. Else none."""
+    if not isinstance(shape, MaskedShape) or (unmask := recipe.method.unmask) is None:
+        return []
+    stored = stored_unmask(directory)
+    if stored.is_fixed or unmask.continues(stored):
+        return []
+    start = f"steps = {stored.steps}, temperature = {stored.temperature:g}, spread = {stored.spread:g}"
+    what = f"the schedule of {recipe.model} is discarded, with all that it has learned: method.unmask has another start"
+    return [f"  note: {what}; to keep it, set method.unmask to {start} and a speed above 0"]
 
 
 def unfit_settings(recipe: Recipe, shape: MaskedShape) -> dict[str, tuple[bool, str]]:

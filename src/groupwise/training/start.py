@@ -22,8 +22,9 @@ from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from groupwise.training.about import describe_run
 from groupwise.training.build import Inputs, Runtime, build
-from groupwise.training.check_flow import flow_errors, unfinished_pictures
+from groupwise.training.check_flow import unfinished_pictures
 from groupwise.training.check_inputs import check_inputs
+from groupwise.training.check_masked import kind_errors
 from groupwise.training.check_method import dry_run
 from groupwise.training.extend import extend
 from groupwise.training.identity import (
@@ -87,7 +88,7 @@ def reopen(
     check_launch(recipe)
     check_model_code(run, recipe, use)
     shape = read_shape(find_model(recipe.model), trust_remote_code=use.trust_remote_code)
-    raise_all([*flow_errors(recipe, shape), *unfinished_pictures(recipe, shape)])
+    raise_all([*kind_errors(recipe, shape), *unfinished_pictures(recipe, shape)])
     ready = build(recipe, use)
     check_data(run, ready)
     check_base(run, ready)

@@ -66,6 +66,12 @@ joint: L_V + L_A;  alternating: L_A, then L_V""",
             "learning rates", "not readable", "not obtained", "one; the schedule's numbers move 20 times as fast"
         ),
         Difference(
+            "gradient clipping",
+            "not readable",
+            "not obtained",
+            "one norm, mostly the schedule's: it scales both losses",
+        ),
+        Difference(
             "form",
             "alternating",
             "not obtained",

@@ -91,10 +91,10 @@ class Sheet:
     @classmethod
     def of(cls, groups: Sequence[Sequence[Pixels | None]]) -> "Sheet | None":
         """The sheet of these groups; None without pictures."""
-        given = [picture for group in groups for picture in group if picture is not None]
-        if not given:
+        pictures = [picture for group in groups for picture in group if picture is not None]
+        if not pictures:
             return None
-        rows, columns = (max(p.shape[axis] for p in given) for axis in (0, 1))
+        rows, columns = (max(p.shape[axis] for p in pictures) for axis in (0, 1))
         scale = max(1, ceil(SMALL / rows))
         height, width = rows * scale + GAP, columns * scale + GAP
         pixels = np.full((GAP + height * len(groups), GAP + width * max(map(len, groups)), 3), BACKGROUND, np.uint8)

@@ -80,7 +80,7 @@ class FlowPolicy(nn.Module):
         """The words of prompts as rows of equal length."""
         places = max(map(len, prompts), default=0)
         rows = [(*words, *[END] * (places - len(words))) for words in prompts]
-        return torch.tensor(rows, dtype=torch.long, device=self.place["device"]).view(-1, places)
+        return torch.tensor(rows, dtype=torch.long, device=self.place["device"]).view(len(rows), places)
 
     def measure(
         self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any]
@@ -88,7 +88,8 @@ class FlowPolicy(nn.Module):
         """Numbers per trained token. `Usage` for a measure that a flow model does not have."""
         steps = Steps.of(batch, self)
         forward = steps.forward
-        numbers = {m: torch.zeros_like(steps.now) for m in wanted}
+        # Leaves: the learner runs backward for each microbatch, also for one that a mask emptied.
+        numbers = {m: torch.zeros_like(steps.now, requires_grad=torch.is_grad_enabled()) for m in wanted}
         for which, kind in ((~forward, Denoising), (forward, Renoising)):
             if bool(which.any()):
                 part = kind(steps.take(which), self, side_models)

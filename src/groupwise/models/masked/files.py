@@ -1,24 +1,29 @@
 """Reads and writes the directory of a masked model: config.json, model.safetensors, and the tokenizer."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from groupwise.data import BadData
-from groupwise.models.fields import whole
+from groupwise.models.fields import mapping, real, short, whole
+from groupwise.models.files import read_json
 from groupwise.models.masked.policy import MaskedPolicy
 from groupwise.models.masked.predictor import MaskedShape
 from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS, Unmask
 from groupwise.models.weights import header, refuse_types, tensors, weight_files
 
-__all__ = ["is_masked", "masked_config", "masked_shape", "read_masked"]
+__all__ = ["is_masked", "masked_config", "masked_shape", "read_masked", "stored_unmask"]
 
 MASKED = "groupwise_masked"
 SIZE = 1 << 14
 """The largest width, number of cells and vocabulary."""
+TABLE = 1 << 20
+"""The most embeddings of a table: one for each symbol in each cell, or each word in each place."""
+LAYERS = 128
+"""The most layers."""
 NAMES = ("cells", "symbols", "words", "places", "width", "layers", "heads")
 
 
@@ -29,9 +34,12 @@ def is_masked(config: Mapping[str, Any]) -> bool:
 
 def masked_shape(config: Mapping[str, Any]) -> MaskedShape:
     """The sizes in a configuration. KeyError or ValueError for an invalid one."""
-    sizes = {name: whole(config, name, low=1, high=SIZE) for name in NAMES}
-    if sizes["layers"] > MOST_UNMASKING_STEPS or sizes["places"] * sizes["words"] > SIZE:
-        raise ValueError(f"layers is {sizes['layers']} and words is {sizes['words']}: too large for this format")
+    sizes = {name: whole(config, name, low=1, high=LAYERS if name == "layers" else SIZE) for name in NAMES}
+    for count, entries in (("cells", sizes["symbols"] + 1), ("places", sizes["words"])):
+        if sizes[count] * entries > TABLE:
+            raise ValueError(
+                f"{count} is {sizes[count]} with {entries} embeddings each: at most {TABLE} fit in a table"
+            )
     if sizes["width"] % sizes["heads"]:
         raise ValueError(f"width is {sizes['width']}: it must be a multiple of heads, {sizes['heads']}")
     unmask_of(config)
@@ -45,12 +53,18 @@ def masked_config(model: MaskedPolicy) -> dict[str, Any]:
 
 
 def unmask_of(config: Mapping[str, Any]) -> Unmask:
-    """The settings of the stored schedule. ValueError if they are not complete, or invalid."""
-    stored, names = config["unmask"], asdict(Unmask())
-    types = {name: type(value) for name, value in names.items()}
-    if not isinstance(stored, dict) or {name: type(value) for name, value in stored.items()} != types:
-        raise ValueError(f"unmask is {stored!r:.200}: it must have the fields {', '.join(names)}")
-    return Unmask(**stored)
+    """The settings of the stored schedule. KeyError or ValueError if one is missing or invalid."""
+    stored = mapping(config, "unmask")
+    names = [field.name for field in fields(Unmask)]
+    if unknown := sorted(stored.keys() - names):
+        raise ValueError(f"unmask has the fields {', '.join(map(short, unknown))}: it has {', '.join(names)}")
+    numbers = {name: real(stored, name, low=0) for name in names if name != "steps"}
+    return Unmask(steps=whole(stored, "steps", low=1, high=MOST_UNMASKING_STEPS), **numbers)
+
+
+def stored_unmask(path: Path) -> Unmask:
+    """The settings of the schedule that the masked model in a directory has, from its config.json."""
+    return unmask_of(read_json(path / "config.json"))
 
 
 def read_masked(

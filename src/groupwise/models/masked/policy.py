@@ -38,9 +38,14 @@ class MaskedPolicy(nn.Module):
         return self.schedule.unmask
 
     def set_unmask(self, unmask: Unmask) -> None:
-        """Unmask in this way. A schedule of other settings starts again from them."""
-        if unmask != self.unmask:
-            self.schedule = UnmaskingSchedule(unmask).to(next(self.predictor.parameters()))
+        """Unmask in this way. A schedule with another start begins there; else it keeps its means and deviations."""
+        if unmask == self.unmask:
+            return
+        stored, self.schedule = self.schedule, UnmaskingSchedule(unmask).to(self.schedule.mean_change)
+        if unmask.continues(stored.unmask):
+            scale = stored.unmask.speed / unmask.speed if unmask.speed else 0.0
+            for parameter, trained in zip(self.schedule.parameters(), stored.parameters(), strict=True):
+                parameter.data.copy_(trained.data * scale)
 
     @property
     def place(self) -> dict[str, Any]:
@@ -125,10 +130,12 @@ class Actions:
         )  # fmt: skip
 
     def logp_and_entropy(self, model: MaskedPolicy) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-        """Log-prob and entropy of each token under a model. Only models with a token of theirs are in the graph."""
-        logp = torch.zeros(len(self.commits) + len(self.knobs), **model.place)
+        """Log-prob and entropy of each token under a model. Weights without a token of theirs are not in the graph."""
+        # A leaf: the learner runs backward for each microbatch, also for one that a mask emptied. That pass must reach
+        # no weights, since AdamW moves weights with a gradient of 0 by their momentum and by weight decay.
+        logp = torch.zeros(len(self.commits) + len(self.knobs), requires_grad=torch.is_grad_enabled(), **model.place)
         entropy = torch.zeros_like(logp)
-        if len(self.commits) or not len(self.knobs):  # an empty batch keeps the network in the graph
+        if len(self.commits):
             logits = model.predictor(self.canvases, self.words)[self.row, self.cell]
             law = torch.log_softmax(logits.to(logp) / self.temperature[:, None], -1)
             logp = logp.index_copy(0, self.commits, law.gather(1, self.symbol[:, None])[:, 0])

@@ -48,6 +48,14 @@ class Unmask:
         """The share of masked cells after each step, before training."""
         return tuple(1 - (step + 1) / self.steps for step in range(self.steps))
 
+    def continues(self, stored: "Unmask") -> bool:
+        """Whether a schedule that was trained with the `stored` settings is kept: its start is that of these settings.
+
+        `speed` and `floor` may differ: they are settings of training.
+        """
+        start = (self.steps, self.temperature, self.spread) == (stored.steps, stored.temperature, stored.spread)
+        return start and (self.speed > 0 or stored.speed == 0)
+
     @property
     def is_fixed(self) -> bool:
         """Whether the schedule is no policy: its knobs have no noise."""

@@ -1,4 +1,4 @@
-"""`PipelineFamily`: in what the pipelines of one class differ from others. The rest of the room is common to all."""
+"""`PipelineFamily`: the code that differs between classes of pipelines. The rest of the room is common to all."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,7 +56,12 @@ class PipelineFamily(Protocol):
         ...
 
     def velocity(
-        self, transformer: Any, x: Float[Tensor, "n c h w"], t: Float[Tensor, " n"], given: Conditions, guidance: float
+        self,
+        transformer: Any,
+        x: Float[Tensor, "n c h w"],
+        t: Float[Tensor, " n"],
+        conditions: Conditions,
+        guidance: float,
     ) -> Float[Tensor, "n c h w"]:
         """One forward of the transformer. Times are the scheduler's, by default from 1000 to 0."""
         ...

@@ -83,9 +83,9 @@ def text_encoder(folder: Path, kind: str, dtype: torch.dtype) -> nn.Module:
 def refuse_superfluous(folder: Path, transformer: nn.Module) -> None:
     """BadData for stored weights that the configuration does not describe: diffusers drops them without a word."""
     known = {name for name, _ in (*transformer.named_parameters(), *transformer.named_buffers())}
-    if odd := sorted({name for file in folder.glob("*.safetensors") for name in header(file)} - known):
+    if unknown := sorted({name for file in folder.glob("*.safetensors") for name in header(file)} - known):
         what = f"the files in {folder} have weights that its config.json does not describe"
-        evidence = f"{len(odd)}, such as {visible(odd[0])}"
+        evidence = f"{len(unknown)}, such as {visible(unknown[0])}"
         raise BadData(what, evidence=evidence, fix="fetch the directory again, with its own config.json")
 
 

@@ -20,7 +20,7 @@ __all__ = ["Flux"]
 T5_TOKENS = 512
 """The most tokens of a prompt for T5. Those of dev have 512, those of schnell 256, by the tokenizer's own length."""
 UNBOUNDED = 10**31
-"""Above what tokenizers write as their length if they have none."""
+"""A bound above the length that tokenizers write if they have none."""
 TRAINED = 1000
 """The factor of times and guidance inside the transformer."""
 AXES = (16, 56, 56)
@@ -74,9 +74,14 @@ class Flux:
         return tokens, pooled
 
     def velocity(
-        self, transformer: Any, x: Float[Tensor, "n c h w"], t: Float[Tensor, " n"], given: Conditions, guidance: float
+        self,
+        transformer: Any,
+        x: Float[Tensor, "n c h w"],
+        t: Float[Tensor, " n"],
+        conditions: Conditions,
+        guidance: float,
     ) -> Float[Tensor, "n c h w"]:
-        (tokens, pooled), rows, columns = given, x.shape[2] // 2, x.shape[3] // 2
+        (tokens, pooled), rows, columns = conditions, x.shape[2] // 2, x.shape[3] // 2
         embedded = torch.full_like(t, guidance) if transformer.config.guidance_embeds else None
         out = transformer(
             hidden_states=packed(x), timestep=t / TRAINED, guidance=embedded, encoder_hidden_states=tokens,

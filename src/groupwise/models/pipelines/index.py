@@ -1,4 +1,4 @@
-"""Reads what a pipeline's directory says of itself, from JSON alone; refuses what cannot be trained here.
+"""Reads the index and the sizes of a pipeline from its JSON files, and refuses pipelines that cannot be trained here.
 
 Layout of diffusers: model_index.json names the class of each part, and each part has a folder with its own files.
 """
@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.data import BadData, MissingRequirement
-from groupwise.models.fields import short
+from groupwise.models.fields import LARGEST, real, short
 from groupwise.models.files import listing, read_json
 from groupwise.models.pipelines.family import PipelineFamily
 from groupwise.models.pipelines.flux import Flux
+from groupwise.models.pipelines.scheduler import refuse_scheduler
 from groupwise.models.pipelines.shape import PipelineShape
 from groupwise.models.pipelines.stable_diffusion_3 import StableDiffusion3
 
@@ -33,8 +34,6 @@ FROM_PICTURES = ("kontext", "fill", "control", "img2img", "inpaint", "redux", "e
 """Parts of the names of classes that make pictures from pictures."""
 CODE = ("attn_implementation", "experts_implementation", "auto_map", "kernel", "quantization", "compression")
 """Parts of the names of settings by which transformers and diffusers load code: of the directory, or of a hub."""
-ODD_TIMES = ("stochastic_sampling", "invert_sigmas")
-"""Settings of the scheduler with which a step without noise is not the ODE's."""
 
 
 def is_pipeline(path: Path) -> bool:
@@ -46,8 +45,8 @@ def pipeline_family(path: Path) -> PipelineFamily:
     """The family of the pipeline in a directory, by its class. BadData for a class that cannot be trained here."""
     index = read_json(path / INDEX)
     kind = index.get("_class_name")
-    if found := next((family for family in FAMILIES if family.pipeline == kind), None):
-        return found
+    if family := next((family for family in FAMILIES if family.pipeline == kind), None):
+        return family
     name, names = str(kind).lower(), " ".join(map(str, (kind, *classes(index).values()))).lower()
     if any(word in names for word in VIDEO):
         what, why = f"the pipeline in {path} makes videos", "states have frames, which no verifier and no report reads"
@@ -81,20 +80,22 @@ def pipeline_index(path: Path) -> dict[str, str]:
         what = f"the scheduler of the pipeline in {path} is no flow matching by Euler steps"
         fix = f"use a checkpoint that was trained by flow matching, with a {family.parts['scheduler']}"
         raise BadData(what, evidence=f"scheduler: {short(scheduler)}", fix=fix)
-    odd = [
+    differences = [
         f"{name}: {short(parts.get(name))}"
         for name, wanted in known.items()
         if (name in parts or name in family.parts) and parts.get(name) != wanted
     ]
-    odd += [
+    differences += [
         f"{name}: of the package {short(entry[0])}"  # diffusers would import it
         for name, entry in entries(index).items()
         if name in known and entry[0] != ("diffusers" if name in OF_DIFFUSERS else "transformers")
     ]
-    if odd:
+    if differences:
         what = f"the pipeline in {path} lacks parts, or has others than {family.pipeline}"
         raise BadData(
-            what, evidence=", ".join(odd), fix="fetch the whole directory again: hf download NAME --local-dir DIR"
+            what,
+            evidence=", ".join(differences),
+            fix="fetch the whole directory again: hf download NAME --local-dir DIR",
         )
     wanted = {name: parts[name] for name in known if name in parts}
     refuse_missing(path, wanted)
@@ -113,10 +114,13 @@ def pipeline_shape(path: Path) -> PipelineShape:
     family = pipeline_family(path)
     try:
         family.prompt_tokens(path)
+        real(vae, "scaling_factor", low=1e-6)
+        real(vae, "shift_factor", low=-LARGEST)
         return family.shape(transformer, vae)
     except (KeyError, TypeError, ValueError) as error:
         what = f"the configurations of transformer, vae and tokenizers in {path} do not describe a pipeline"
-        raise BadData(what, evidence=str(error), fix="fetch the directory again") from error
+        evidence = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+        raise BadData(what, evidence=evidence, fix="fetch the directory again") from error
 
 
 def refuse_missing(path: Path, parts: dict[str, str]) -> None:
@@ -151,15 +155,6 @@ def keys_of(value: Any) -> Iterator[str]:
         yield from keys_of(inner)
     for inner in value if isinstance(value, list) else ():
         yield from keys_of(inner)
-
-
-def refuse_scheduler(path: Path) -> None:
-    """BadData for settings of the scheduler under which its step is no step of the ODE."""
-    file = path / "scheduler" / "scheduler_config.json"
-    config = read_json(file)
-    if odd := [name for name in ODD_TIMES if config.get(name)]:
-        what = "the steps of this scheduler are not those of the ODE, to which the noise of a method is added"
-        raise BadData(what, evidence=f"{file}: {', '.join(odd)}", fix=f"set {odd[0]} to false, if the model allows it")
 
 
 def pipeline_files(path: Path, *suffixes: str) -> list[Path]:

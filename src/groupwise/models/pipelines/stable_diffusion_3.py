@@ -60,9 +60,14 @@ class StableDiffusion3:
         return tokens, pooled
 
     def velocity(
-        self, transformer: Any, x: Float[Tensor, "n c h w"], t: Float[Tensor, " n"], given: Conditions, guidance: float
+        self,
+        transformer: Any,
+        x: Float[Tensor, "n c h w"],
+        t: Float[Tensor, " n"],
+        conditions: Conditions,
+        guidance: float,
     ) -> Float[Tensor, "n c h w"]:
-        tokens, pooled = given
+        tokens, pooled = conditions
         return transformer(
             hidden_states=x, timestep=t, encoder_hidden_states=tokens, pooled_projections=pooled, return_dict=False
         )[0]

@@ -122,5 +122,5 @@ if __name__ == "__main__":
     words = argparse.ArgumentParser()
     words.add_argument("directory", type=Path)
     words.add_argument("--kind", choices=KINDS, default=KINDS[0])
-    given = words.parse_args()
-    write_tiny_pipeline(given.directory, given.kind)
+    arguments = words.parse_args()
+    write_tiny_pipeline(arguments.directory, arguments.kind)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from groupwise.models.flow.actions import Pixels
 from groupwise.models.pipelines.family import Conditions, PipelineFamily
 from groupwise.models.pipelines.prompts import prompt_text
+from groupwise.models.pipelines.scheduler import shift_of_tokens
 from groupwise.models.transformers_files import quiet
 
 __all__ = ["Frozen", "PipelineVelocity"]
@@ -43,9 +44,8 @@ class Frozen:
     def _times(self, steps: int) -> tuple[float, ...]:
         """The times of the pipeline's scheduler, as the pipeline sets them: shift and last time are its own."""
         scheduler, shift = self.pipe.scheduler, {}
-        if (config := scheduler.config).use_dynamic_shifting:
-            rise = (config.max_shift - config.base_shift) / (config.max_image_seq_len - config.base_image_seq_len)
-            shift = {"mu": config.base_shift + rise * (self.tokens - config.base_image_seq_len)}
+        if scheduler.config.use_dynamic_shifting:
+            shift = {"mu": shift_of_tokens(scheduler.config, self.tokens)}
         scheduler.set_timesteps(steps, sigmas=self.family.sigmas(steps), **shift)
         return tuple(scheduler.sigmas.tolist())
 

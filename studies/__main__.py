@@ -29,6 +29,7 @@ NAMES = (
     "ladder",
     "clip_higher",
     "moe",
+    "dense_twin",
     "engine_logprobs",
     "smollm2",
 )

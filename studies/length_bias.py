@@ -45,7 +45,8 @@ def arms(*settings: str) -> dict[str, Arm]:
     return {key: arm(label, key if key == "dr_grpo" else "grpo", *settings, *OWN[key]) for key, label in LABELS.items()}
 
 
-COIN = arms()
+LONGER = "iterations = 160", "optimizer.lr = 2e-4"
+COIN, LONG = arms(), arms(*LONGER)
 
 
 def objectives() -> dict[str, Method]:
@@ -136,7 +137,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="length_bias",
     page="docs/studies/length-bias.md",
-    parts={"coin": COIN, "long": arms("iterations = 160", "optimizer.lr = 2e-4")},
+    parts={"coin": COIN, "long": LONG},
     metrics=(WRONG, RIGHT, "completions/clipped_ratio", "outcome/correct"),
     blocks=blocks,
     rows=rows,

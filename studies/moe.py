@@ -25,14 +25,14 @@ from typing import Any
 
 from groupwise.data import GAP
 from studies.figures import COLOURS
-from studies.mixtures import mixture
+from studies.mixtures import BASES
 from studies.stable_rates import HIGH, LOW, RIGHT, mean_spread, over_rates, rung, spread
 from studies.study import NO_KL, Arm, Exact, Measured, Study, cost, table
 
 CHANGED, MEAN_GAP = "routing/changed", f"{GAP}/mean"
 LAST = 20
 RATES = ("1e-4", "1.4e-4", "2e-4")
-BASE = ("model = @base", f"iterations = {LAST}", "prompts = 16", "method.group_size = 16", "method.minibatches = 16",
+BASE = (f"iterations = {LAST}", "prompts = 16", "method.group_size = 16", "method.minibatches = 16",
         "optimizer.decay = constant", "evaluate.problems = 16", "engine.max_gap = 1")  # fmt: skip
 TOKEN = (NO_KL, "method.objective.surrogate.low = 0.2", "method.objective.surrogate.high = 0.27")
 METHODS = {
@@ -43,10 +43,10 @@ METHODS = {
 }
 
 
-def arm(key: str, rate: str) -> Arm:
+def arm(key: str, rate: str, model: str = "@base") -> Arm:
     """A method at a learning rate, on the base of the seed."""
     label, own = METHODS[key]
-    settings = (*BASE, f"optimizer.lr = {rate}", *own)
+    settings = (f"model = {model}", *BASE, f"optimizer.lr = {rate}", *own)
     method = "gspo" if key == "gspo" else "grpo"
     return Arm(label=f"{label}, lr {rate}", method=method, task="calculator", settings=settings)
 
@@ -139,6 +139,6 @@ STUDY = Study(
     alt="Mixtures of experts under GRPO, GSPO and GRPO with routing replay: right answers over iterations at "
     "three learning rates, the largest stable rate by base, changed experts, and the spread of ratios.",
     panels=8,
-    base=mixture,
+    bases=BASES,
     excerpts=("README.md",),
 )

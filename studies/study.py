@@ -6,7 +6,7 @@ prompts and the same random numbers, so arms are compared within a seed, and int
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +130,8 @@ class Study:
     `parts` are comparisons by name, each with its arms; `exact` computes numbers that need no run. `blocks` returns the
     generated texts of the page by name, that of a part under its name. `rows` are the numbers of the figure, with their
     head. `draw` draws it onto the panels of a figure; `alt` is its alternative text. `excerpts` are other pages that
-    show a block. The first part is needed for all of them. `base` makes the model `@base` of a seed. `requires` raises
-    MissingRequirement where the runs need something that is not installed.
+    show a block. The first part is needed for all of them. `bases` makes the models of each seed that settings name,
+    such as `@base`. `requires` raises MissingRequirement where the runs need something that is not installed.
     """
 
     name: str
@@ -145,7 +145,7 @@ class Study:
     panels: int = 1
     exact: Callable[[], Exact] = dict
     excerpts: tuple[str, ...] = ()
-    base: Callable[[int, Path], Recipe] | None = None
+    bases: Mapping[str, Callable[[int, Path], Recipe]] = field(default_factory=dict)
     requires: Callable[[], object] = dict
 
     def trials(self, seeds: Iterable[int], parts: Iterable[str] = ()) -> dict[Trial, set[str]]:

@@ -157,12 +157,12 @@ def test_the_base_of_a_seed_is_made_once_and_again_the_same(tmp_path: Path, monk
 
     assert weights(1, "a") == weights(1, "b") != weights(2, "a")
     trial = moe.ARMS["rates"]["grpo 1e-4"].trial(1)
-    assert trial.recipe().model == running.BASE
-    first = running.on_base(trial.recipe(), tmp_path, mixtures.mixture)
+    assert trial.recipe().model in mixtures.BASES
+    first = running.on_base(trial.recipe(), tmp_path, mixtures.BASES)
     monkeypatch.setattr(running, "train", None)
-    assert running.on_base(trial.recipe(), tmp_path, mixtures.mixture) == first and Path(first.model).is_dir()
+    assert running.on_base(trial.recipe(), tmp_path, mixtures.BASES) == first and Path(first.model).is_dir()
     plain = read_recipe(find_recipe("calculator"))
-    assert running.on_base(plain, tmp_path, None) is plain
+    assert running.on_base(plain, tmp_path, {}) is plain
 
 
 def test_a_killed_command_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,15 +59,19 @@ class Estimate:
         low, high = self.interval
         return low > 0 or high < 0
 
-    @property
-    def verdict(self) -> str:
-        """Whether the interval lies above 0, below, or neither.
+    def result(self, above: str, below: str, neither: str = "not shown") -> str:
+        """The word for an interval above 0, for one below, or for one that contains it.
 
-        >>> Estimate((1.0, 1.1, 0.9)).verdict, Estimate((-1.0, 1.0)).verdict
-        ('*shown*', '*not shown*')
+        >>> Estimate((1.0, 1.1, 0.9)).result("rises", "falls"), Estimate((-1.0, 1.0)).result("rises", "falls")
+        ('*rises*', '*not shown*')
         """
         low, high = self.interval
-        return "*shown*" if low > 0 else "*opposite*" if high < 0 else "*not shown*"
+        return f"*{above if low > 0 else below if high < 0 else neither}*"
+
+    @property
+    def verdict(self) -> str:
+        """The words for a difference that a claim says is above 0."""
+        return self.result("shown", "opposite")
 
     def __str__(self) -> str:
         low, high = self.interval
@@ -75,12 +79,27 @@ class Estimate:
 
     @property
     def brief(self) -> str:
-        """The mean with the interval, in two digits after the point at most, for a sentence.
+        """The mean with the interval, for a sentence, with two digits of the interval's half-width.
+
+        More digits if an end of an interval without 0 would print as 0.
 
         >>> Estimate((-0.001, 0.001, -0.001)).brief
-        '0.00 (0.00 to 0.00)'
+        '-0.0003 (-0.0032 to 0.0025)'
         """
-        return "{} ({} to {})".format(*(f"{x:z.{2 * (abs(x) < 10)}f}" for x in (self.mean, *self.interval)))
+        low, high = self.interval
+        half = (high - low) / 2
+        digits = max(0, 1 - math.floor(math.log10(half))) if 0 < half < math.inf else 2
+        while self.excludes_zero and 0 in (round(low, digits), round(high, digits)):
+            digits += 1
+        return "{} ({} to {})".format(*(f"{x:z.{digits}f}" for x in (self.mean, low, high)))
+
+    def stated(self, above: str = "shown", below: str = "opposite") -> str:
+        """`brief` with the result, for a sentence.
+
+        >>> Estimate((20.0, 22.0, 24.0)).stated("rises", "falls")
+        '22.0 (17.0 to 27.0; *rises*)'
+        """
+        return f"{self.brief[:-1]}; {self.result(above, below)})"
 
     def minus(self, other: "Estimate") -> "Estimate":
         """The difference within each seed."""

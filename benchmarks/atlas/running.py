@@ -143,7 +143,7 @@ def lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
 
 
 def run_all(
-    trials: Mapping[Trial, set[str]],
+    trials: Mapping[Trial, Iterable[str]],
     results: Path,
     home: Path,
     root: Path,
@@ -169,6 +169,12 @@ def run_all(
             with lock(home / "results.lock"):
                 write_results(results, {**read_results(results), trial: result}.values())
             yield trial, result
+
+
+def unmeasured(trials: Mapping[Trial, Iterable[str]], results: Path) -> list[Trial]:
+    """The trials without a fresh result with their metrics: not run, failed, or run by another process now."""
+    stored = read_results(results)
+    return [trial for trial, metrics in trials.items() if not is_measured(trial, metrics, stored)]
 
 
 def is_measured(trial: Trial, metrics: Iterable[str], results: Mapping[Trial, TrialResult]) -> bool:

@@ -10,12 +10,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise.certificates.studies import read_results
+from groupwise.certificates.studies import Trial, read_results
 from groupwise.data import MissingRequirement
 from studies.figures import need_matplotlib, new_figure, write_svg
 from studies.pages import RESULTS, changed_results, filled, read_exact, store_exact, total_cost, written
 from studies.running import HOME, find_study, run_jobs
-from studies.study import SEEDS, Study
+from studies.study import SEEDS, Results, Study
 
 NAMES = (
     "length_bias",
@@ -82,9 +82,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     else:
         write_cost(home)
+        for trial in unread_trials(read_results(home / RESULTS)):
+            print(f"no study reads this run, remove its line from {RESULTS}: {trial}", flush=True)
     if missing:
         print(f"not finished: {missing} runs have no result; the same command goes on", file=sys.stderr)
     return int(missing > 0)
+
+
+def unread_trials(results: Results) -> list[Trial]:
+    """The stored runs that no study reads: its settings have changed since, or it is gone."""
+    read = {trial for name in NAMES for trial in find_study(name).trials(SEEDS)}
+    return [trial for trial in results if trial not in read]
 
 
 def is_able(study: Study, *, named: bool) -> bool:

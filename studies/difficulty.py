@@ -98,7 +98,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
         "difficulty": "- [Difficulty bias](docs/studies/difficulty.md): relative to a question with half of the "
         f"answers right, one with 1 in 32 has the weight {exact['std'][0]:.2f} with the std and "
         f"{exact['centred'][0]:.2f} without; trained, the std changes the accuracy of hard sums by "
-        f"{gains['hard'].brief}, of middle ones by {gains['middle'].brief}.",
+        f"{gains['hard'].brief}, of middle ones by {gains['middle'].brief}; the bias is {bias['hard'].verdict}.",
     }  # fmt: skip
 
 

@@ -27,8 +27,9 @@ from groupwise.data import Batch
 from groupwise.methods import Method, grpo
 from groupwise.objective import budget_mean, token_mean
 from studies.figures import COLOURS
-from studies.length_bias import COIN, LONG, LONGER, arm, gaps
+from studies.length_bias import COIN, LONG, LONGER, RESULTS, arm
 from studies.length_bias import STUDY as LENGTH_BIAS
+from studies.lengths import gaps
 from studies.push import BATCHES, GROUP, GROUPS, gradients, push
 from studies.study import Arm, Estimate, Exact, Measured, Study, cost, table
 
@@ -88,14 +89,24 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
         "exact": table(("divisor", "distance of the gradient", "push on wrong answers"), computed),
         **{name: trained(m) for name, m in measured.items()},
         "divisors": "- [Divisors](docs/studies/divisors.md): the token mean over microbatches of one group has a "
-        f"gradient {distance.brief} of its norm away from that over the whole step.",
+        f"gradient {distance.brief} of its norm away from that over the whole step{by_length(measured)}.",
     }
+
+
+def by_length(measured: Mapping[str, Measured]) -> str:
+    """What training shows at the setting in which the bias of GRPO shows."""
+    if "long" not in measured:
+        return ""
+    gap = {key: x.stated() for key, x in gaps(measured["long"]).items()}
+    return (
+        f"; trained, wrong answers minus right ones are {gap['group']} tokens with it, {gap['answer']} with one answer"
+    )
 
 
 def trained(m: Measured) -> str:
     """The table of a part that was trained."""
     rows = [
-        (one.label, gap, len(m.seeds), "*longer when wrong*" if gap.interval[0] > 0 else "*not shown*")
+        (one.label, gap, len(m.seeds), gap.result(*RESULTS))
         for one, gap in zip(m.arms.values(), gaps(m).values(), strict=True)
     ]
     return f"{table(('divisor', 'wrong - right', 'seeds', 'result'), rows)}\n\n{cost(m)}"
@@ -112,6 +123,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
         estimates = [Estimate(tuple(x[key])) for x in exact.values()]
         axes.barh(names, [x.mean for x in estimates], color=COLOURS[1], height=0.6)
         axes.set(title=title)
+        axes.set_axisbelow(True)
         axes.invert_yaxis()
 
 

@@ -48,6 +48,12 @@ def test_every_study_file_is_listed_and_states_its_comparison_first() -> None:
         assert "Stated before the runs." in text.partition("\nfrom ")[0]
 
 
+def test_every_stored_run_belongs_to_a_study() -> None:
+    assert command.unread_trials(read_results(HOME / RESULTS)) == []
+    other = Trial("grpo", "coin", 0)
+    assert command.unread_trials({other: result(other, 0.0)}) == [other]
+
+
 @NAMED
 def test_recipes_resolve(study) -> None:
     recipes = [trial.recipe() for trial in study.trials([0])]
@@ -62,6 +68,20 @@ def test_pages_and_tables_equal_the_stored_results(study) -> None:
     assert (HOME / study.page) in texts and (study.svg(HOME).with_suffix(".csv") in texts) is has_results
     for path, text in texts.items():
         assert path.read_text("utf-8") == text, f"python -m studies {study.name} --page"
+
+
+@NAMED
+def test_numbers_of_the_prose_are_those_of_the_tables(study) -> None:
+    """Each decimal number in a page's conclusions is in its tables, or in the statement of the study, as printed."""
+    page, statement = (HOME / study.page).read_text("utf-8"), sys.modules[study.blocks.__module__].__doc__
+    _, _, prose = page.partition("## What this does and does not show")
+    tables = re.findall(r"<!-- (\w+) -->\n(.*?)<!-- /\1 -->", page, re.DOTALL)
+    known = [float(x) for _, text in [*tables, ("", statement)] for x in re.findall(r"\d+(?:\.\d+)?(?:e-\d+)?", text)]
+    numbers = re.findall(r"(?<![\d.:/])\d+\.\d+(?![\d.])", re.sub(r"\d{4}\.\d{5}", "", prose))
+    assert prose
+    for number in numbers:
+        half = 0.5 * 10 ** -len(number.partition(".")[2]) + 1e-9
+        assert any(abs(x - float(number)) <= half for x in known), f"{number} is not in a table of {study.page}"
 
 
 @NAMED
@@ -357,7 +377,7 @@ def test_runs_again_are_compared_with_the_stored_results(
         entropy = {i: x + 1 for i, x in again[trial].metrics["entropy"].items()}
         again[trial] = replace(again[trial], metrics={**again[trial].metrics, "entropy": entropy})
     write_results(tmp_path / RESULTS, again.values())
-    changed = "clip_higher, bounds, 0.28: *not shown*, now *explores more*"
+    changed = "clip_higher, bounds, 0.28: *not shown*, *not shown*, now *higher*, *not shown*"
     assert list(changed_results(clip_higher.STUDY, HOME, tmp_path)) == [changed]
     monkeypatch.setattr(command, "run_jobs", lambda *given: 0)
     assert command.main(["clip_higher", "--fresh", str(tmp_path)]) == 0 and capsys.readouterr().out == f"{changed}\n"

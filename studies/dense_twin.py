@@ -24,6 +24,7 @@ from studies.stable_rates import HIGH, LOW, RIGHT, mean_spread, over_rates, rung
 from studies.study import Arm, Estimate, Exact, Measured, Study, cost, table
 
 RATES = ("1e-4", "2e-4")
+NAMES = {"twin": "dense models", "mixture": "mixtures of experts"}
 MODELS = {"twin": "@twin", "mixture": "@base"}
 
 
@@ -63,8 +64,9 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     return {
         "twin": f"{table(head, rows)}\n\n{table(('right at the end', 'difference', 'bases', 'result'), results)}\n\n"
         f"{cost(measured['twin'])}",
-        "dense_twin": f"- [Dense twin](docs/studies/dense-twin.md): GSPO's share of right answers minus GRPO's is "
-        f"{gains['twin'].brief} on dense models with the bases and rates of the mixtures.",
+        "dense_twin": "- [Dense twin](docs/studies/dense-twin.md): GSPO's share of right answers minus GRPO's is "
+        + " and ".join(f"{x.stated()} on {NAMES[name]}" for name, x in gains.items())
+        + ".",
     }
 
 
@@ -87,7 +89,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
             line(axes, measured[name].series(f"{key} {rate}", RIGHT), i, METHODS[key][0], dashed=bool(i))
         axes.set(title=f"{name}, lr {rate}", xlabel="iteration", ylim=(0, 1))
     panels[0].set_ylabel("right answers")
-    panels[0].legend(loc="lower left")
+    panels[-1].legend(loc="upper right")
 
 
 STUDY = Study(

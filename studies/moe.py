@@ -128,7 +128,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
             axes.plot([at for at, _ in points], [x.mean for _, x in points], linewidth=2, **style)
         panels[column].set(title=f"right answers, lr {rate}", ylim=(0, 1))
         panels[4 + column].set(title="spread of ratios", yscale="log", ylim=(0.02, 4))
-        panels[8 + column].set(title="changed choices", xlabel="iteration", ylim=(0, 0.03))
+        panels[8 + column].set(title="changed choices", xlabel="iteration", ylim=(0, 0.04))
     panels[1].legend(loc="upper left")
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,9 +28,11 @@ from groupwise.config.packaged import find_recipe
 from groupwise.config.text import read_recipe
 from groupwise.data import MissingRequirement, pack, rollout_of
 from groupwise.methods import dapo, dr_grpo, grpo
+from groupwise.models import find_model, read_tokenizer
 from groupwise.objective import Clip, complete, group_token_mean, sequence_mean, token_mean
 from groupwise.rewards import mixed_outcomes
 from groupwise.tasks.largest import is_held_out
+from groupwise.training.sources import task_of, templates
 from studies import __main__ as command
 from studies import clip_higher, difficulty, engine_logprobs, ladder, levels, mixtures, moe, push, smollm2
 from studies import running as study_runs
@@ -290,6 +293,16 @@ def test_the_files_of_levels_are_those_of_the_generator_and_share_no_problem() -
     assert stored == levels.files()
     prompts = {name: {json.loads(line)["prompt"] for line in text.splitlines()} for name, text in stored.items()}
     assert sum(map(len, prompts.values())) == len(set.union(*prompts.values()))
+
+
+def test_the_held_out_problems_of_levels_are_those_of_the_test_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(HOME)  # the paths of a recipe are relative
+    recipe = difficulty.ARMS["std"].trial(0).recipe()
+    held_out = task_of(recipe, templates(recipe, read_tokenizer(find_model(recipe.model)))).held_out
+    evaluated = [prompt.row for prompt in held_out[: recipe.evaluate.problems]]
+    assert Counter(row["level"] for row in evaluated) == dict.fromkeys(difficulty.LEVELS, levels.HELD_OUT)
+    stored = [json.loads(line) for line in (HOME / recipe.held_out).read_text("utf-8").splitlines()]
+    assert [(row["level"], row["answer"]) for row in evaluated] == [(row["level"], row["answer"]) for row in stored]
 
 
 def test_the_weight_of_a_question_is_its_expected_gradient() -> None:

@@ -104,10 +104,11 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
 
 def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, ...]]:
     m = next(iter(measured.values()))
-    return [("arm", "level", "seed", "iteration", "accuracy")] + [
+    values = [
         (key, level, seed, i, x) for key in m.arms for level in LEVELS
         for seed, run in zip(m.seeds, m.runs(key)) for i, x in run.metrics[metric(level)].items()
     ]  # fmt: skip
+    return [("arm", "level", "seed", "iteration", "accuracy"), *values]
 
 
 def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) -> None:

@@ -79,10 +79,11 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
 
 def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, ...]]:
     m = measured["regimes"]
-    return [("arm", "seed", "iteration", "right")] + [
+    values = [
         (key, seed, i, x) for key in m.arms for seed, run in zip(m.seeds, m.runs(key))
         for i, x in run.metrics[REWARD].items()
     ]  # fmt: skip
+    return [("arm", "seed", "iteration", "right"), *values]
 
 
 def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) -> None:

@@ -84,7 +84,7 @@ def comparison(part: str, m: Measured) -> str:
     judged = f"result of the {'right answers' if part == 'ordinary' else 'rungs'}"
     head = ("method", "largest stable rung", than, f"right at the end at {' / '.join(rates)}", f"mean, {than}",
             "choices changed", "spread of ratios", "mean gap", "bases", judged)  # fmt: skip
-    beside = f"\n\n{parted(m, *methods, rates)}" if part == "engine" else ""
+    beside = f"\n\n{parted(m, methods[0], methods[1], rates)}" if part == "engine" else ""
     return f"{table(head, rows)}{beside}\n\n{cost(m)}"
 
 

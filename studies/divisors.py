@@ -94,7 +94,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
 
 
 def by_length(measured: Mapping[str, Measured]) -> str:
-    """What training shows where GRPO is biased. The lengths of one answer end at limits, so their interval means little."""
+    """What training shows where GRPO is biased. With one answer, lengths end at limits: an interval means little."""
     if "long" not in measured:
         return ""
     gap = gaps(measured["long"])

@@ -39,6 +39,7 @@ def run_jobs(jobs: int, name: str, seeds: Sequence[int], parts: Sequence[str], u
 def run(name: str, seeds: Iterable[int], parts: Iterable[str], until: float, home: Path) -> None:
     """Run a study's trials that have no fresh result and that no other process runs."""
     study = find_study(name)
+    (home / RESULTS).parent.mkdir(parents=True, exist_ok=True)
     for trial, result in run_all(
         study.trials(seeds, parts), home / RESULTS, home / "runs" / "studies", HOME, until, study.bases
     ):

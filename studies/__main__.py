@@ -10,12 +10,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise.certificates.studies import read_results
+from groupwise.certificates.studies import Trial, read_results
 from groupwise.data import MissingRequirement
 from studies.figures import need_matplotlib, new_figure, write_svg
-from studies.pages import RESULTS, filled, read_exact, store_exact, total_cost, written
+from studies.pages import RESULTS, changed_results, filled, read_exact, store_exact, total_cost, written
 from studies.running import HOME, find_study, run_jobs
-from studies.study import SEEDS, Study
+from studies.study import SEEDS, Results, Study
 
 NAMES = (
     "length_bias",
@@ -29,6 +29,7 @@ NAMES = (
     "ladder",
     "clip_higher",
     "moe",
+    "dense_twin",
     "engine_logprobs",
     "smollm2",
 )
@@ -39,33 +40,59 @@ COST_PAGE = "README.md"
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m studies",
-        description="Run studies of published effects, and write their pages in docs/studies. Finished runs are kept.",
+        description="Run studies of published effects, and write their pages in docs/studies. Runs with a stored "
+        "result are kept.",
     )
     parser.add_argument("study", nargs="*", metavar="NAME", help=f"run these studies: {', '.join(NAMES)} (all)")
     parser.add_argument("--seeds", type=seeds_of, default=list(SEEDS), metavar="0..4", help="run only these seeds")
-    parser.add_argument("--part", action="append", default=[], metavar="PART", help="run only this part of a study")
+    parser.add_argument("--part", action="append", default=[], metavar="PART", help="run only this part of one study")
     parser.add_argument("--minutes", type=float, default=math.inf, metavar="N", help="start no run after N minutes")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="train in N processes at once")
     parser.add_argument("--page", action="store_true", help="only write the pages from the stored results")
+    fresh = "measure everything again below DIR, and compare the results with the stored ones"
+    parser.add_argument("--fresh", type=Path, metavar="DIR", help=fresh)
     a = parser.parse_args(argv)
     if unknown := [name for name in a.study if name not in NAMES]:
         parser.error(f"no study is called {unknown[0]!r}: take {', '.join(NAMES)}")
     if a.jobs < 1:
         parser.error(f"--jobs is {a.jobs}: at least one process trains")
-    studies, until, complete = list(map(find_study, a.study or NAMES)), time.monotonic() + 60 * a.minutes, True
+    if a.part and len(a.study) != 1:
+        parser.error("--part is a part of one study: name it, as in: python -m studies length_bias --part coin")
+    if a.page and a.fresh:
+        parser.error("--page writes the pages from the stored results, --fresh measures others: leave one out")
+    studies, until = list(map(find_study, a.study or NAMES)), time.monotonic() + 60 * a.minutes
+    if unknown := [part for part in a.part if part not in studies[0].parts]:
+        parser.error(f"{a.study[0]} has no part {unknown[0]!r}: take {', '.join(studies[0].parts)}")
     try:
         need_matplotlib()
         able = [] if a.page else [study for study in studies if is_able(study, named=bool(a.study))]
     except MissingRequirement as error:
         print(f"error: {error}", file=sys.stderr)
         return error.code
+    home, missing = a.fresh.resolve() if a.fresh else HOME, 0
     for study in studies:
         if study in able:
-            store_exact(study.name, study.exact(), HOME)
-            complete &= run_jobs(a.jobs, study.name, a.seeds, a.part, until)
-        write(study, HOME)
-    write_cost(HOME)
-    return int(not complete)
+            store_exact(study.name, study.exact(), home)
+            missing += run_jobs(a.jobs, study.name, a.seeds, a.part, until, home)
+        if not a.fresh:
+            write(study, home)
+    if a.fresh:
+        print(
+            "\n".join([text for study in able for text in changed_results(study, HOME, home)] or ["no result changed"])
+        )
+    else:
+        write_cost(home)
+        for trial in unread_trials(read_results(home / RESULTS)):
+            print(f"no study reads this run, remove its line from {RESULTS}: {trial}", flush=True)
+    if missing:
+        print(f"not finished: {missing} runs have no result; the same command goes on", file=sys.stderr)
+    return int(missing > 0)
+
+
+def unread_trials(results: Results) -> list[Trial]:
+    """The stored runs that no study reads: its settings have changed since, or it is gone."""
+    read = {trial for name in NAMES for trial in find_study(name).trials(SEEDS)}
+    return [trial for trial in results if trial not in read]
 
 
 def is_able(study: Study, *, named: bool) -> bool:
@@ -81,13 +108,20 @@ def is_able(study: Study, *, named: bool) -> bool:
 
 
 def seeds_of(text: str) -> list[int]:
-    """Seeds from text.
+    """Seeds from text. Pages read those of `SEEDS` alone.
 
     >>> seeds_of("0..4"), seeds_of("1,3")
     ([0, 1, 2, 3, 4], [1, 3])
     """
-    first, dots, last = text.partition("..")
-    return list(range(int(first), int(last) + 1)) if dots else [int(seed) for seed in text.split(",")]
+    try:
+        first, dots, last = text.partition("..")
+        seeds = list(range(int(first), int(last) + 1)) if dots else [int(seed) for seed in text.split(",")]
+    except ValueError:
+        seeds = []
+    if not seeds or not set(seeds) <= set(SEEDS):
+        problem = f"{text!r} is no choice of the seeds {SEEDS[0]} to {SEEDS[-1]}: write 0..4, 3, or 0,2"
+        raise argparse.ArgumentTypeError(problem)
+    return seeds
 
 
 def write(study: Study, home: Path) -> None:

@@ -52,7 +52,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m, rows = measured["rates"], []
     for rate in RATES:
         clipped, right = shares(m, rate)
-        result = "*more clipped*" if clipped[1].minus(clipped[0]).interval[0] > 0 else "*not shown*"
+        result = clipped[1].minus(clipped[0]).result("more clipped", "less clipped")
         rows.append((rate, *map(percent, clipped), *(f"{x.mean:.3f}" for x in right), right[1].minus(right[0]),
                      len(m.seeds), result))  # fmt: skip
     head = ("learning rate", "GRPO clips", "GSPO clips", "GRPO right", "GSPO right", "difference", "seeds", "result")
@@ -61,8 +61,8 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
         "rates": f"{table(head, rows)}\n\n{cost(m)}",
         "clip_fraction": (
             f"- [Clip fraction](docs/studies/clip-fraction.md): at a learning rate of 1e-4 GSPO clips a share "
-            f"of {clipped[1]} of the tokens, GRPO {clipped[0]}; the share of right answers at the end differs by "
-            f"{right[1].minus(right[0]).brief}."
+            f"of {clipped[1].brief} of the tokens, GRPO {clipped[0].brief}; the share of right answers at the end "
+            f"differs by {right[1].minus(right[0]).stated('higher', 'lower')}."
         ),
     }
 

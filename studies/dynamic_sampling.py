@@ -45,9 +45,8 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     for name, equal in (("equal iterations", False), ("equal generated tokens", True)):
         values = accuracies(m, equal_tokens=equal)
         gain = values["on"].minus(values["off"])
-        result = "*better*" if gain.interval[0] > 0 else "*worse*" if gain.interval[1] < 0 else "*not shown*"
-        rows.append((name, values["off"], values["on"], gain, len(m.seeds), result))
-        texts.append(f"{gain.brief} at {name}")
+        rows.append((name, values["off"], values["on"], gain, len(m.seeds), gain.result("better", "worse")))
+        texts.append(f"{gain.stated('better', 'worse')} at {name}")
     tokens = [Estimate(tuple(float(sum(run.tokens)) for run in m.runs(key))) for key in m.arms]
     dead = m.mean("off", DEAD, LAST - 7, LAST)
     head = ("compared at", "without", "with", "difference", "seeds", "result")

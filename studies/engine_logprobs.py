@@ -87,7 +87,9 @@ def comparison(m: Measured) -> str:
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m = measured["engines"]
-    gspo, grpo = ([change(m, method, engine).brief for engine in ENGINES] for method in ("gspo", "grpo"))
+    gspo, grpo = (
+        [change(m, method, engine).stated("higher", "lower") for engine in ENGINES] for method in ("gspo", "grpo")
+    )
     return {
         "engines": comparison(m),
         "engine_logprobs": (

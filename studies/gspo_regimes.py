@@ -24,6 +24,7 @@ from studies.figures import line
 from studies.study import Arm, Estimate, Exact, Measured, Study, cost, table
 
 LAST = 20
+RESULTS = ("GSPO wins", "GRPO wins")
 BASE = (f"iterations = {LAST}", "prompts = 16", "method.group_size = 16", "method.minibatches = 4",
         "evaluate.problems = 16", "optimizer.lr = 1e-4", "optimizer.decay = constant")  # fmt: skip
 REGIMES = {
@@ -54,11 +55,6 @@ def gain(m: Measured, regime: str) -> Estimate:
     return gspo.minus(grpo)
 
 
-def verdict(x: Estimate) -> str:
-    """Who learns faster, by the interval of the difference."""
-    return {"*shown*": "*GSPO wins*", "*opposite*": "*GRPO wins*"}.get(x.verdict, "*not shown*")
-
-
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m = measured["regimes"]
     rows = [
@@ -68,12 +64,12 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
             *(f"{m.mean(key, REWARD, LAST - 9, LAST).mean:.3f}" for key in sides),
             gain(m, regime),
             len(m.seeds),
-            verdict(gain(m, regime)),
+            gain(m, regime).result(*RESULTS),
         )
         for regime, sides in SIDES.items()
     ]
     head = ("regime", "GRPO clips", "GSPO clips", "GRPO right", "GSPO right", "difference", "seeds", "result")
-    each = ", ".join(f"{gain(m, regime).brief} ({regime})" for regime in SIDES)
+    each = ", ".join(f"{gain(m, regime).stated(*RESULTS)} ({regime})" for regime in SIDES)
     return {
         "regimes": f"{table(head, rows)}\n\n{cost(m)}",
         "gspo_regimes": f"- [Where GSPO wins](docs/studies/gspo-regimes.md): GSPO's share of right answers minus "
@@ -83,10 +79,11 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
 
 def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, ...]]:
     m = measured["regimes"]
-    return [("arm", "seed", "iteration", "right")] + [
+    values = [
         (key, seed, i, x) for key in m.arms for seed, run in zip(m.seeds, m.runs(key))
         for i, x in run.metrics[REWARD].items()
     ]  # fmt: skip
+    return [("arm", "seed", "iteration", "right"), *values]
 
 
 def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) -> None:

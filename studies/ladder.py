@@ -46,6 +46,7 @@ RUNGS = {
     "dynamic sampling": {"method.filter": "mixed_outcomes", "method.refill": "10"},
 }
 """What each rung changes in the settings of the one below."""
+RESULTS = ("better", "worse")
 PAPER = (30, 36, 38, 41, 42, 50)
 
 
@@ -69,11 +70,6 @@ def thousands(m: Measured, rung: str) -> float:
     return Estimate(tuple(sum(run.tokens) / 1000 for run in m.runs(rung))).mean
 
 
-def verdict(gain: Estimate) -> str:
-    """Whether a technique's difference is shown."""
-    return "*better*" if gain.interval[0] > 0 else "*worse*" if gain.interval[1] < 0 else "*not shown*"
-
-
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m, names = measured["rungs"], list(RUNGS)
     accuracy = {name: after(m, name) for name in names}
@@ -82,18 +78,19 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
         step = accuracy[name].minus(accuracy[below]) if below else ""
         others = [f"{after(m, name, metric).mean:.3g}" for metric in (PASSES, LENGTH, CUT, ENTROPY)]
         rows.append((m.arms[name].label, paper, accuracy[name], step, *others, f"{thousands(m, name):.0f}",
-                     verdict(step) if isinstance(step, Estimate) else ""))  # fmt: skip
+                     step.result(*RESULTS) if isinstance(step, Estimate) else ""))  # fmt: skip
     head = ("rung", "paper", "accuracy", "minus the rung below", "pass@8", "length", "cut", "entropy",
             "thousand tokens", "result")  # fmt: skip
     before = [m.mean("naive GRPO", metric, 0, 0).mean for metric in (SAMPLED, PASSES, LENGTH, CUT)]
     total, last = (accuracy[names[-1]].minus(accuracy[name]) for name in (names[0], names[-2]))
     return {
         "rungs": f"{table(head, rows)}\n\nBefore training: accuracy {before[0]:.3f}, pass@8 {before[1]:.3f}, length "
-        f"{before[2]:.1f}, cut {before[3]:.3f}. All five techniques minus naive GRPO: {total} ({verdict(total)}, "
-        f"{len(m.seeds)} seeds).\n\n{cost(m)}",
+        f"{before[2]:.1f}, cut {before[3]:.3f}. All five techniques minus naive GRPO: {total} "
+        f"({total.result(*RESULTS)}, {len(m.seeds)} seeds).\n\n{cost(m)}",
         "ladder": (
             f"- [DAPO's ladder](docs/studies/ladder.md): the paper climbs from 30 to 50; here all five techniques "
-            f"together change held-out accuracy by {total.brief}, and the last one, dynamic sampling, by {last.brief}."
+            f"together change held-out accuracy by {total.stated(*RESULTS)}, and the last one, dynamic "
+            f"sampling, by {last.stated(*RESULTS)}."
         ),
     }
 

@@ -11,22 +11,23 @@ number of iterations were chosen with GRPO on seed 99, which is not among the se
 
 Added after the first runs on the coin, in which the length of all answers drifted as much as the bias: the same
 comparison with the policy of studies/two_numbers.py, and the part `long` with a fifth of the learning rate.
+
+Added after all runs, since the lengths of `long` end at the limits of 64 and of 9 tokens, so that their interval has no
+width: the share of answers that are cut off, and the first iteration with wrong answers over ten tokens longer.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from groupwise.advantages import centred
-from groupwise.methods import Method, dr_grpo, grpo, gspo
-from groupwise.objective import token_mean
+from groupwise.methods import gspo
 from studies import two_numbers
 from studies.figures import line
+from studies.lengths import APART, CUT, LAST, RIGHT, WRONG, curves, ends, gaps, until_apart
 from studies.push import push
 from studies.study import NO_KL, SEEDS, Arm, Estimate, Exact, Measured, Study, average, cost, table
 
-WRONG, RIGHT = "completions/mean_length_wrong", "completions/mean_length_correct"
-LAST = 5  # the iterations at the end that are compared
+RESULTS = ("longer when wrong", "shorter when wrong")
+UNTIL = f"iterations until {APART} apart"
 LABELS = {"grpo": "GRPO: 1/length and std", "no_std": "1/length, without std", "token_mean": "token mean, with std",
           "dr_grpo": "Dr. GRPO: neither"}  # fmt: skip
 OWN = {"grpo": (), "no_std": ('method.advantage = ["centred"]',), "dr_grpo": (),
@@ -45,36 +46,16 @@ def arms(*settings: str) -> dict[str, Arm]:
     return {key: arm(label, key if key == "dr_grpo" else "grpo", *settings, *OWN[key]) for key, label in LABELS.items()}
 
 
-COIN = arms()
-
-
-def objectives() -> dict[str, Method]:
-    """The same four objectives, as values."""
-    plain = grpo(group_size=16, kl=0.0)
-    mean = replace(plain, objective=replace(plain.objective, aggregate=token_mean))
-    no_std = replace(plain, advantage=(centred,))
-    return {"grpo": plain, "no_std": no_std, "token_mean": mean, "dr_grpo": dr_grpo(group_size=16)}
+LONGER = "iterations = 160", "optimizer.lr = 2e-4"
+COIN, LONG = arms(), arms(*LONGER)
 
 
 def exact() -> Exact:
     """The push on wrong, right and all answers, and the lengths of the policy of two numbers for each seed."""
-    methods = objectives()
+    methods = two_numbers.objectives()
     return {
         "push": {key: list(zip(*push(method))) for key, method in {**methods, "gspo": gspo()}.items()},
         "two_numbers": {key: [two_numbers.train(method, seed) for seed in SEEDS] for key, method in methods.items()},
-    }
-
-
-def gaps(m: Measured) -> dict[str, Estimate]:
-    """The length of wrong minus right answers at the end, by arm."""
-    return {key: wrong.minus(right) for key, (wrong, right) in ends(m).items()}
-
-
-def ends(m: Measured) -> dict[str, tuple[Estimate, Estimate]]:
-    """The length of wrong and of right answers at the end, by arm."""
-    last = len(m.runs(next(iter(m.arms)))[0].tokens)
-    return {
-        key: (m.mean(key, WRONG, last - LAST + 1, last), m.mean(key, RIGHT, last - LAST + 1, last)) for key in m.arms
     }
 
 
@@ -85,37 +66,55 @@ def ends_exact(exact: Exact) -> dict[str, tuple[Estimate, Estimate]]:
     return {key: (Estimate(tuple(wrong)), Estimate(tuple(right))) for key, (wrong, right) in sides.items()}
 
 
-def lengths(values: Mapping[str, tuple[Estimate, Estimate]]) -> str:
-    """The table of lengths at the end."""
+def lengths(sides: Mapping[str, tuple[Estimate, Estimate]], beside: Mapping[str, tuple[str, ...]], *more: str) -> str:
+    """The table of lengths at the end, with further columns."""
     rows = []
-    for key, (wrong, right) in values.items():
-        result = "*longer when wrong*" if (gap := wrong.minus(right)).interval[0] > 0 else "*not shown*"
-        rows.append((LABELS[key], wrong, right, gap, len(gap.values), result))
-    return table(("objective", "wrong", "right", "wrong - right", "seeds", "result"), rows)
+    for key, (wrong, right) in sides.items():
+        gap = wrong.minus(right)
+        rows.append((LABELS[key], wrong, right, gap, *beside[key], len(gap.values), gap.result(*RESULTS)))
+    return table(("objective", "wrong", "right", "wrong - right", *more, "seeds", "result"), rows)
+
+
+def model(m: Measured) -> str:
+    """The table of a part."""
+    last = len(m.runs("grpo")[0].tokens)
+    beside = {
+        key: (f"{m.mean(key, CUT, last - LAST + 1, last).mean:.0%}", until_apart(curves(m, key))) for key in m.arms
+    }
+    return f"{lengths(ends(m), beside, 'cut off', UNTIL)}\n\n{cost(m)}"
 
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     pushes = [(LABELS.get(key, "GSPO"), *(Estimate(tuple(x)) for x in sides)) for key, sides in exact["push"].items()]
-    gap = {key: x.minus(y) for key, (x, y) in ends_exact(exact).items()}
-    model = gaps(measured.get("long", measured["coin"]))
+    runs = {key: [dict(enumerate(run, 1)) for run in of_seeds] for key, of_seeds in exact["two_numbers"].items()}
+    small = {key: x.minus(y) for key, (x, y) in ends_exact(exact).items()}
+    beside = {key: (until_apart(of_seeds),) for key, of_seeds in runs.items()}
     return {
         "push": table(("objective", "wrong answers", "right answers", "all answers"), pushes),
-        "two_numbers": lengths(ends_exact(exact)),
-        **{part: f"{lengths(ends(m))}\n\n{cost(m)}" for part, m in measured.items()},
-        "length_bias": (
-            f"- [Length bias](docs/studies/length-bias.md): in the smallest policy with a length, wrong answers end "
-            f"{gap['grpo'].brief} tokens longer than right ones with GRPO, {gap['dr_grpo'].brief} with Dr. GRPO; in "
-            f"the language model {model['grpo'].brief} and {model['dr_grpo'].brief}."
-        ),
+        "two_numbers": lengths(ends_exact(exact), beside, UNTIL),
+        **{part: model(m) for part, m in measured.items()},
+        "length_bias": f"- [Length bias](docs/studies/length-bias.md): in the smallest policy with a length, wrong "
+        f"answers end {small['grpo'].stated()} tokens longer than right ones with GRPO, "
+        f"{small['dr_grpo'].stated()} with Dr. GRPO."
+        + (in_words(measured["long"], measured["coin"]) if "long" in measured else ""),
     }
+
+
+def in_words(m: Measured, first: Measured) -> str:
+    """The lengths of the language model, whose intervals mean little at the limits."""
+    wrong, right = (f"{min(x.values):.0f} to {max(x.values):.0f}" for x in ends(m)["grpo"])
+    return (
+        f" In a language model GRPO's wrong answers end at {wrong} of at most 64 tokens and right ones at {right} in "
+        f"all {len(m.seeds)} seeds, and Dr. GRPO's differ by {gaps(m)['dr_grpo'].stated()}; in a first "
+        f"setting, of 25 iterations, GRPO's differ by {gaps(first)['grpo'].stated()}."
+    )
 
 
 def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, ...]]:
     two = [("two_numbers", key, seed, i, *pair) for key, runs in exact["two_numbers"].items()
            for seed, run in zip(SEEDS, runs) for i, pair in enumerate(run, 1)]  # fmt: skip
-    coin = [(part, key, seed, i, run.metrics[WRONG][i], run.metrics[RIGHT][i]) for part, m in measured.items()
-            for key in m.arms for seed, run in zip(m.seeds, m.runs(key)) for i in run.metrics[WRONG]
-            if i in run.metrics[RIGHT]]  # fmt: skip
+    coin = [(part, key, seed, i, *pair) for part, m in measured.items() for key in m.arms
+            for seed, run in zip(m.seeds, curves(m, key)) for i, pair in run.items()]  # fmt: skip
     return [("part", "objective", "seed", "iteration", "wrong", "right"), *two, *coin]
 
 
@@ -136,8 +135,8 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="length_bias",
     page="docs/studies/length-bias.md",
-    parts={"coin": COIN, "long": arms("iterations = 160", "optimizer.lr = 2e-4")},
-    metrics=(WRONG, RIGHT, "completions/clipped_ratio", "outcome/correct"),
+    parts={"coin": COIN, "long": LONG},
+    metrics=(WRONG, RIGHT, CUT, "outcome/correct"),
     blocks=blocks,
     rows=rows,
     draw=draw,

@@ -1,9 +1,11 @@
-"""Base models with a mixture of experts, made from nothing: a tiny Qwen3-MoE of transformers, after a warm start."""
+"""Base models made from nothing, after a warm start: a tiny Qwen3-MoE of transformers, and its dense twin."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe import Recipe, WarmStart
@@ -19,6 +21,11 @@ SIZES = {
     "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "max_position_embeddings": 128,
     "tie_word_embeddings": True,
 }  # fmt: skip
+TWIN = {
+    "hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 24, "max_position_embeddings": 128, "tie_word_embeddings": True,
+}  # fmt: skip
+"""The dense twin. A token uses as many weights as in the mixture: a width of 192 in place of eight experts of 24."""
 STEPS, PER_STEP, SHARE = 700, 64, 0.35
 """The steps of the warm start, the demonstrations of a step, and the share of those that write their steps."""
 FIRST = 5
@@ -26,33 +33,50 @@ FIRST = 5
 
 
 def mixture(seed: int, folder: Path) -> Recipe:
-    """The recipe whose run makes the base of a seed. Random weights and demonstrations are written into the folder."""
-    settings = (SIZES, STEPS, PER_STEP, SHARE, FIRST)
-    home = folder / f"mixture-{sha256(repr(settings).encode()).hexdigest()[:6]}-{seed}"
+    """The recipe whose run makes the mixture of a seed. Writes random weights and demonstrations into the folder."""
+    return _base("mixture", SIZES, seed, folder)
+
+
+def twin(seed: int, folder: Path) -> Recipe:
+    """The same for the dense twin of that mixture: with the same demonstrations in the same order."""
+    return _base("twin", TWIN, seed, folder)
+
+
+BASES = {"@base": mixture, "@twin": twin}
+"""The names of these models in the settings of a run."""
+
+
+def _base(kind: str, sizes: Mapping[str, Any], seed: int, folder: Path) -> Recipe:
+    settings = (sizes, STEPS, PER_STEP, SHARE, FIRST)
+    home = folder / f"{kind}-{sha256(repr(settings).encode()).hexdigest()[:6]}-{seed}"
     rows = home / "demonstrations.jsonl"
     if not rows.is_file():  # it is written last
-        _write_weights(FIRST + seed, home)
+        _write_weights(sizes, FIRST + seed, home)
         pairs = demonstrations(FIRST + seed, STEPS * PER_STEP, SHARE)
         lines = (json.dumps({"prompt": prompt, "answer": answer}) for prompt, answer in pairs)
         write_file(rows, "".join(f"{line}\n" for line in lines).encode())
-    sizes = [("iterations", "0"), ("evaluate.problems", "128"), ("seed", str(FIRST + seed))]
+    fields = [("iterations", "0"), ("evaluate.problems", "128"), ("seed", str(FIRST + seed))]
     start = WarmStart(
         demonstrations=str(rows),
         steps=STEPS,
         per_step=PER_STEP,
         optimizer=AdamW(lr=3e-3, betas=(0.9, 0.99), weight_decay=0.01, warmup=50, decay="cosine"),
     )
-    return replace(read_recipe(find_recipe("calculator"), sizes), model=str(home), warm_start=start)
+    return replace(read_recipe(find_recipe("calculator"), fields), model=str(home), warm_start=start)
 
 
-def _write_weights(seed: int, home: Path) -> None:
+def _write_weights(sizes: Mapping[str, Any], seed: int, home: Path) -> None:
     import torch
-    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+    from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     tokenizer = read_tokenizer(find_model("calculator"))
     ids = {"eos_token_id": min(tokenizer.eos), "bos_token_id": None, "pad_token_id": None}
+    vocabulary = tokenizer.fast.get_vocab_size()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(vocab_size=tokenizer.fast.get_vocab_size(), **SIZES, **ids))
+        if "num_experts" in sizes:
+            model = Qwen3MoeForCausalLM(Qwen3MoeConfig(vocab_size=vocabulary, **sizes, **ids))
+        else:
+            model = Qwen3ForCausalLM(Qwen3Config(vocab_size=vocabulary, **sizes, **ids))
     model.save_pretrained(home)
     tokenizer.save(home)

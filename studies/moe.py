@@ -18,6 +18,8 @@ first is coarse: the share of right answers over the last five iterations, avera
 of changed router choices, and the spread of the method's own ratios, log(p99 / p1), early and late. The part *ordinary*
 has the same table at a rate of 5e-5, at which all runs of the earlier attempt were stable: there the share of right
 answers is what can differ. The part *engine* compares R3 with R2.
+
+Added after the runs: the rungs by base, and the verdict of *ordinary* on the share of right answers, as it states.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,14 +27,14 @@ from typing import Any
 
 from groupwise.data import GAP
 from studies.figures import COLOURS
-from studies.mixtures import mixture
-from studies.stable_rates import HIGH, LOW, RIGHT, mean_spread, over_rates, rung, spread
+from studies.mixtures import BASES
+from studies.stable_rates import HIGH, LOW, RIGHT, by_base, in_words, mean_spread, over_rates, parted, rung, spread
 from studies.study import NO_KL, Arm, Exact, Measured, Study, cost, table
 
 CHANGED, MEAN_GAP = "routing/changed", f"{GAP}/mean"
 LAST = 20
 RATES = ("1e-4", "1.4e-4", "2e-4")
-BASE = ("model = @base", f"iterations = {LAST}", "prompts = 16", "method.group_size = 16", "method.minibatches = 16",
+BASE = (f"iterations = {LAST}", "prompts = 16", "method.group_size = 16", "method.minibatches = 16",
         "optimizer.decay = constant", "evaluate.problems = 16", "engine.max_gap = 1")  # fmt: skip
 TOKEN = (NO_KL, "method.objective.surrogate.low = 0.2", "method.objective.surrogate.high = 0.27")
 METHODS = {
@@ -43,10 +45,10 @@ METHODS = {
 }
 
 
-def arm(key: str, rate: str) -> Arm:
+def arm(key: str, rate: str, model: str = "@base") -> Arm:
     """A method at a learning rate, on the base of the seed."""
     label, own = METHODS[key]
-    settings = (*BASE, f"optimizer.lr = {rate}", *own)
+    settings = (f"model = {model}", *BASE, f"optimizer.lr = {rate}", *own)
     method = "gspo" if key == "gspo" else "grpo"
     return Arm(label=f"{label}, lr {rate}", method=method, task="calculator", settings=settings)
 
@@ -61,46 +63,50 @@ ARMS = {
     part: {f"{key} {rate}": arm(key, rate) for rate in rates for key in methods}
     for part, (methods, rates) in PARTS.items()
 }
+FIRST, END = (1, 5), (LAST - 4, LAST)
 
 
-def comparison(m: Measured, methods: Sequence[str], rates: Sequence[str]) -> str:
+def comparison(part: str, m: Measured) -> str:
     """The table of the two comparisons, with the changed choices, the spread of the ratios and the mean gap."""
-    rows, ends = [], ((1, 5), (LAST - 4, LAST))
+    rows, (methods, rates) = [], PARTS[part]
     largest = {key: rung(m, key, rates, LAST) for key in methods}
-    right = {key: over_rates(m, key, RIGHT, rates, *ends[1]) for key in methods}
+    right = {key: over_rates(m, key, RIGHT, rates, *END) for key in methods}
     for key in methods:
         more, gain = (x[key].minus(x[methods[0]]) for x in (largest, right))
-        by_rate = " / ".join(f"{m.mean(f'{key} {rate}', RIGHT, *ends[1]).mean:.2f}" for rate in rates)
-        changed = " to ".join(f"{100 * over_rates(m, key, CHANGED, rates, *end).mean:.2g}" for end in ends)
-        spreads = " to ".join(f"{mean_spread(m, key, rates, *end).mean:.2g}" for end in ends)
+        by_rate = " / ".join(f"{m.mean(f'{key} {rate}', RIGHT, *END).mean:.2f}" for rate in rates)
+        changed = " to ".join(f"{100 * over_rates(m, key, CHANGED, rates, *end).mean:.2g}" for end in (FIRST, END))
+        spreads = " to ".join(f"{mean_spread(m, key, rates, *end).mean:.2g}" for end in (FIRST, END))
         gap = over_rates(m, key, MEAN_GAP, rates, 1, LAST).mean
-        compared = ("", "", "") if key == methods[0] else (more, gain, more.verdict)
+        compared = ("", "", "") if key == methods[0] else (more, gain, (gain if part == "ordinary" else more).verdict)
         rows.append((METHODS[key][0], f"{largest[key].mean:.1f}", compared[0], by_rate, compared[1], f"{changed} %",
                      spreads, f"{gap:.1g}", len(m.seeds), compared[2]))  # fmt: skip
     than = f"minus {METHODS[methods[0]][0]}"
+    judged = f"result of the {'right answers' if part == 'ordinary' else 'rungs'}"
     head = ("method", "largest stable rung", than, f"right at the end at {' / '.join(rates)}", f"mean, {than}",
-            "choices changed", "spread of ratios", "mean gap", "bases", "result")  # fmt: skip
-    return f"{table(head, rows)}\n\n{cost(m)}"
+            "choices changed", "spread of ratios", "mean gap", "bases", judged)  # fmt: skip
+    beside = f"\n\n{parted(m, methods[0], methods[1], rates)}" if part == "engine" else ""
+    return f"{table(head, rows)}{beside}\n\n{cost(m)}"
 
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
-    m = measured["rates"]
-    largest = {key: rung(m, key, RATES, LAST) for key in PARTS["rates"][0]}
-    more = {key: x.minus(largest["grpo"]).brief for key, x in largest.items()}
+    m, methods = measured["rates"], PARTS["rates"][0]
+    rungs = {key: rung(m, key, RATES, LAST) for key in methods}
+    gspo, replay = (in_words(rungs[key].minus(rungs["grpo"])) for key in ("gspo", "R2"))
+    text = f"the largest stable of three learning rates, beside GRPO's: with GSPO {gspo}; with routing replay {replay}"
+    if ordinary := measured.get("ordinary"):
+        gain = ordinary.mean("gspo 5e-5", RIGHT, *END).minus(ordinary.mean("grpo 5e-5", RIGHT, *END))
+        text += f". At an ordinary rate GSPO's share of right answers minus GRPO's is {gain.stated()}"
     return {
-        **{part: comparison(m, *PARTS[part]) for part, m in measured.items()},
-        "moe": (
-            f"- [Mixtures of experts](docs/studies/moe.md): of three learning rates on {len(m.seeds)} bases, the "
-            f"largest stable one is {more['gspo']} rungs above GRPO's with GSPO, and {more['R2']} with routing replay."
-        ),
+        **{part: comparison(part, m) for part, m in measured.items()},
+        "bases": by_base(m, {key: METHODS[key][0] for key in methods}, RATES, LAST),
+        "moe": f"- [Mixtures of experts](docs/studies/moe.md): {text}.",
     }
 
 
 def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, ...]]:
-    m = measured["rates"]
     values = [
         (*key.split(), seed, metric, i, x)
-        for key in m.arms
+        for key, m in runs(measured).items()
         for metric in (RIGHT, CHANGED, LOW, HIGH)
         for i, estimate in m.series(key, metric)
         for seed, x in zip(m.seeds, estimate.values, strict=True)
@@ -108,24 +114,22 @@ def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, .
     return [("method", "learning rate", "seed", "metric", "iteration", "value"), *values]
 
 
+def runs(measured: Mapping[str, Measured]) -> dict[str, Measured]:
+    """The arms of all parts, each once."""
+    return {key: m for m in measured.values() for key in m.arms}
+
+
 def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) -> None:
-    m = measured["rates"]
-    for i, key in enumerate(PARTS["rates"][0]):
-        style = {"color": COLOURS[i], "linewidth": 2, "linestyle": ("-", "--", ":")[i], "label": METHODS[key][0]}
-        series = [m.series(f"{key} {rate}", RIGHT) for rate in RATES]
-        series += [m.series(f"{key} 2e-4", CHANGED), *(spread(m, f"{key} {rate}") for rate in RATES)]
-        for axes, points in zip((*panels[:3], *panels[4:]), series, strict=True):
-            axes.plot([at for at, _ in points], [x.mean for _, x in points], **style)
-        panels[3].scatter(
-            [i + 0.12 * j for j in range(len(m.seeds))], rung(m, key, RATES, LAST).values, color=COLOURS[i]
-        )
-    for axes, rate in zip(panels[:3], RATES, strict=True):
-        axes.set(title=f"right answers, lr {rate}", ylim=(0, 1))
-    panels[3].set(title="largest stable rung, by base", ylim=(-0.2, 3.2), xticks=[], yticks=range(4))
-    panels[4].set(title="changed choices, lr 2e-4", xlabel="iteration")
-    for axes, rate in zip(panels[5:], RATES, strict=True):
-        axes.set(title=f"spread of ratios, lr {rate}", xlabel="iteration", yscale="log")
-    panels[0].legend(loc="upper left")
+    for key, m in runs(measured).items():
+        method, rate = key.split()
+        i, column = list(METHODS).index(method), (*PARTS["ordinary"][1], *RATES).index(rate)
+        style = {"color": COLOURS[i], "linestyle": ("-", "--", ":", "-.")[i], "label": METHODS[method][0]}
+        for axes, points in zip(panels[column::4], (m.series(key, RIGHT), spread(m, key), m.series(key, CHANGED))):
+            axes.plot([at for at, _ in points], [x.mean for _, x in points], linewidth=2, **style)
+        panels[column].set(title=f"right answers, lr {rate}", ylim=(0, 1))
+        panels[4 + column].set(title="spread of ratios", yscale="log", ylim=(0.02, 4))
+        panels[8 + column].set(title="changed choices", xlabel="iteration", ylim=(0, 0.04))
+    panels[1].legend(loc="upper left")
 
 
 STUDY = Study(
@@ -136,9 +140,9 @@ STUDY = Study(
     blocks=blocks,
     rows=rows,
     draw=draw,
-    alt="Mixtures of experts under GRPO, GSPO and GRPO with routing replay: right answers over iterations at "
-    "three learning rates, the largest stable rate by base, changed experts, and the spread of ratios.",
-    panels=8,
-    base=mixture,
+    alt="Mixtures of experts under GRPO, GSPO and GRPO with routing replay, at four learning rates: right answers, the "
+    "spread of ratios, and changed choices over iterations.",
+    panels=12,
+    bases=BASES,
     excerpts=("README.md",),
 )

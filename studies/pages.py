@@ -5,7 +5,8 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,31 @@ RESULTS, EXACT = Path("studies/results.jsonl"), Path("studies/exact.json")
 
 def written(study: Study, home: Path) -> dict[Path, str]:
     """The text of a study's page, of other pages with its blocks, and of its CSV file, from the stored results."""
-    measured, exact = study.measured(read_results(home / RESULTS)), read_exact(home).get(study.name, {})
-    blocks = {part: study.not_run(part) for part in study.parts.keys() - measured.keys()}
-    texts = dict[Path, str]()
+    measured, blocks, texts = study.measured(read_results(home / RESULTS)), blocks_of(study, home), dict[Path, str]()
     if next(iter(study.parts)) in measured:
-        blocks |= study.blocks(measured, exact)
-        texts[study.svg(home).with_suffix(".csv")] = csv_text(study.rows(measured, exact))
+        rows = study.rows(measured, read_exact(home).get(study.name, {}))
+        texts[study.svg(home).with_suffix(".csv")] = csv_text(rows)
     for path in (home / page for page in (study.page, *study.excerpts)):
         texts[path] = filled(path.read_text(encoding="utf-8"), blocks)
     return texts
+
+
+def blocks_of(study: Study, home: Path) -> dict[str, str]:
+    """The generated texts of a study, by block: from the stored results, or that a part was not run."""
+    measured = study.measured(read_results(home / RESULTS))
+    texts = {part: study.not_run(part) for part in study.parts.keys() - measured.keys()}
+    is_begun = next(iter(study.parts)) in measured
+    return texts | (study.blocks(measured, read_exact(home).get(study.name, {})) if is_begun else {})
+
+
+def changed_results(study: Study, home: Path, other: Path) -> Iterator[str]:
+    """A line for each row of a study's tables whose result differs between two folders with stored results."""
+    stored, again = blocks_of(study, home), blocks_of(study, other)
+    for name in stored.keys() - {study.name}:
+        for line, new in zip_longest(stored[name].splitlines(), again.get(name, "").splitlines(), fillvalue=""):
+            before, after = (", ".join(re.findall(r"\*[A-Za-z ]+\*", text)) or "no result" for text in (line, new))
+            if before != after:
+                yield f"{study.name}, {name}, {line.strip('| ').split(' | ')[0]}: {before}, now {after}"
 
 
 def total_cost(studies: Iterable[Study], results: Results) -> str:
@@ -42,11 +59,10 @@ def total_cost(studies: Iterable[Study], results: Results) -> str:
             unknown |= trials.keys()
     unknown -= seconds.keys()
     made, minutes = sum(trial in results for trial in seconds), math.fsum(seconds.values()) / 60
+    others = "all are stored." if made == len(seconds) else f"{made} are stored, others count with their part's mean."
     more = f" The cost of {len(unknown)} further runs is not known: none has been made." if unknown else ""
-    return (
-        f"All studies together are {len(seconds)} runs, which take {minutes:.0f} CPU minutes without the warm starts; "
-        f"{made} are stored, and the others are counted with the mean of their part.{more}"
-    )
+    cost = f"{len(seconds)} runs, which take {minutes:.0f} CPU minutes without the warm starts"
+    return f"All studies together are {cost}; {others}{more}"
 
 
 def filled(text: str, blocks: Mapping[str, str]) -> str:
@@ -79,6 +95,7 @@ def store_exact(name: str, exact: Exact, home: Path) -> None:
     """Store the results of a study's exact part, with six significant digits. A study without one stores nothing."""
     if exact:
         text = json.dumps({**read_exact(home), name: _rounded(exact)})
+        (home / EXACT).parent.mkdir(parents=True, exist_ok=True)
         (home / EXACT).write_text(f"{text}\n", encoding="utf-8")
 
 

@@ -24,6 +24,7 @@ LAST = 100
 KS = (1, 2, 4, 8, 16, 32, 64)
 BASE = (f"iterations = {LAST}", "prompts = 16", "method.group_size = 16", "method.minibatches = 2",
         "optimizer.decay = constant", "evaluate.samples = 64", "evaluate.problems = 256", NO_KL)  # fmt: skip
+RESULTS = ("rises", "falls")
 TASKS = {"countdown": "tiny_countdown", "hinted": "hinted_sums"}
 
 
@@ -43,16 +44,11 @@ def gains(m: Measured, last: int = LAST) -> dict[int, Estimate]:
     return {k: after[k].minus(before[k]) for k in KS}
 
 
-def verdict(gain: Estimate) -> str:
-    """Whether a difference is shown, and its direction."""
-    return "*rises*" if gain.interval[0] > 0 else "*falls*" if gain.interval[1] < 0 else "*not shown*"
-
-
 def part(m: Measured, last: int = LAST) -> str:
     """The table of one task."""
     before, after = passes(m, 0), passes(m, last)
     rows = [
-        (k, f"{before[k].mean:.3f}", f"{after[k].mean:.3f}", gain, len(m.seeds), verdict(gain))
+        (k, f"{before[k].mean:.3f}", f"{after[k].mean:.3f}", gain, len(m.seeds), gain.result(*RESULTS))
         for k, gain in gains(m, last).items()
     ]
     return f"{table(('k', 'before', 'after', 'difference', 'seeds', 'result'), rows)}\n\n{cost(m)}"
@@ -60,7 +56,7 @@ def part(m: Measured, last: int = LAST) -> str:
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     texts = [
-        f"on `{TASKS[name]}` pass@1 changes by {gain[1].brief} and pass@64 by {gain[64].brief}"
+        f"on `{TASKS[name]}` pass@1 changes by {gain[1].stated(*RESULTS)} and pass@64 by {gain[64].stated(*RESULTS)}"
         for name, m in measured.items()
         if (gain := gains(m))
     ]

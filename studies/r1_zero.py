@@ -24,6 +24,7 @@ from studies.study import Arm, Exact, Measured, Study, cost, table
 RIGHT, LENGTH = "outcome/correct", "completions/mean_length"
 GREEDY, SAMPLED = "eval/accuracy_greedy", "eval/accuracy"
 LAST = 20
+RESULTS = ("rises", "falls")
 BASE = (f"iterations = {LAST}", "method.group_size = 16", "method.minibatches = 4", "evaluate.every = 10",
         "method.objective.surrogate.low = 0.05", "method.objective.surrogate.high = 0.05")  # fmt: skip
 
@@ -48,7 +49,7 @@ def part(m: Measured) -> str:
         lengths = [m.mean(key, LENGTH, *ends) for ends in ((1, 1), (n - 4, n))]
         greedy = [m.mean(key, GREEDY, at, at).mean for at in (0, n)]
         change = last.minus(first)
-        result = "*rises*" if change.interval[0] > 0 else "*no rise shown*"
+        result = change.result(*RESULTS)
         rows.append((one.label, f"{first.mean:.3f}", last, change, f"{greedy[0]:.3f} -> {greedy[1]:.3f}",
                      f"{lengths[0].mean:.1f} -> {lengths[1].mean:.1f}", len(m.seeds), result))  # fmt: skip
     head = ("arm", "right, first", "right, last five", "change", "held-out greedy", "length", "seeds", "result")
@@ -66,7 +67,8 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
         f"{low:.3f} to {high:.3f}, {len(m.seeds)} seeds).",
         "r1_zero": (
             f"- [R1-Zero](docs/studies/r1-zero.md): accuracy and length rise together; the share of right answers "
-            f"changes by {change['full'].brief}, and in a budget without room for the steps by {change['short'].brief}."
+            f"changes by {change['full'].stated(*RESULTS)}, and in a budget without room for the steps by "
+            f"{change['short'].stated(*RESULTS)}."
         ),
     }
 

@@ -1,14 +1,16 @@
 """Runs the trials of a study in one process or several, and stores their results."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.atlas.running import run_all
+from benchmarks.atlas.running import run_all, unmeasured
 
 from groupwise.certificates.studies import TrialResult
+from groupwise.sandbox.processes import end_with_parent
 from studies.pages import RESULTS
 from studies.study import Study
 
@@ -20,20 +22,26 @@ def find_study(name: str) -> Study:
     return import_module(f"studies.{name}").STUDY
 
 
-def run_jobs(jobs: int, name: str, seeds: Sequence[int], parts: Sequence[str], until: float) -> bool:
-    """Run a study's trials in several processes, each trial in one of them. Returns whether none failed."""
+def run_jobs(jobs: int, name: str, seeds: Sequence[int], parts: Sequence[str], until: float, home: Path) -> int:
+    """Run a study's trials in several processes, each trial in one of them. Returns how many have no fresh result.
+
+    The processes end with this one, also where it is killed. `home` has the results, and the runs below it.
+    """
     if jobs == 1:
-        return run(name, seeds, parts, until)
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        return all([*pool.map(run, [name] * jobs, [seeds] * jobs, [parts] * jobs, [until] * jobs)])
+        run(name, seeds, parts, until, home)
+    else:
+        with ProcessPoolExecutor(jobs, get_context("spawn"), end_with_parent, (os.getpid(),)) as pool:
+            for _ in pool.map(run, *zip(*[(name, seeds, parts, until, home)] * jobs)):
+                pass
+    return len(unmeasured(find_study(name).trials(seeds, parts), home / RESULTS))
 
 
-def run(name: str, seeds: Sequence[int], parts: Sequence[str], until: float) -> bool:
-    """Run a study's trials that have no fresh result and that no other process runs. Returns whether none failed."""
+def run(name: str, seeds: Iterable[int], parts: Iterable[str], until: float, home: Path) -> None:
+    """Run a study's trials that have no fresh result and that no other process runs."""
     study = find_study(name)
-    complete, trials = True, study.trials(seeds, parts)
-    for trial, result in run_all(trials, HOME / RESULTS, HOME / "runs" / "studies", HOME, until, study.base):
+    (home / RESULTS).parent.mkdir(parents=True, exist_ok=True)
+    for trial, result in run_all(
+        study.trials(seeds, parts), home / RESULTS, home / "runs" / "studies", HOME, until, study.bases
+    ):
         text = f"{result.cpu_seconds:.0f} s" if isinstance(result, TrialResult) else f"failed: {result!r}"
-        complete &= isinstance(result, TrialResult)
         print(f"{trial.task} {trial.method} seed {trial.seed} {' '.join(trial.settings)}: {text}", flush=True)
-    return complete

@@ -25,7 +25,7 @@ from typing import Any
 
 from groupwise.models import find_model
 from studies.figures import COLOURS
-from studies.pass_at_k import KS, curves, gains, metric, part
+from studies.pass_at_k import KS, RESULTS, curves, gains, metric, part
 from studies.study import NO_KL, Arm, Exact, Measured, Study, cost, table
 
 LAST = 12
@@ -68,16 +68,20 @@ def templates(m: Measured) -> str:
     for key, one in m.arms.items():
         shares = ("{:.3f} ({:.3f} to {:.3f})".format(*share(m, key, kind)) for kind in ACCURACIES)
         truncated, length = (m.mean(key, name, 0, 0).mean for name in (TRUNCATED, LENGTH))
-        rows.append((one.label, *shares, f"{truncated:.0%}", f"{length:.0f}", len(m.seeds)))
-    head = ("template", *ACCURACIES, "cut off", "length", "seeds")
+        greedy = len(set(m.mean(key, ACCURACIES["greedy"][0], 0, 0).values))  # it does not depend on the seed
+        rows.append((one.label, *shares, f"{truncated:.0%}", f"{length:.0f}", f"{greedy} / {len(m.seeds)}"))
+    head = ("template", *ACCURACIES, "cut off", "length", "evaluations, greedy / sampled")
     return f"{table(head, rows)}\n\n{cost(m)}"
 
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m = measured["rl"]
-    gain, texts = gains(m, LAST), {"rl": part(m, LAST)}
-    sentence = f"on sums of two numbers, with {len(m.seeds)} seeds, training changes pass@1 by {gain[1].brief} "
-    sentence += f"and pass@64 by {gain[64].brief}"
+    gain, beside = gains(m, LAST), m.mean("grpo", metric(1), LAST, LAST).minus(m.mean("grpo", metric(64), 0, 0))
+    entropy = " and ".join(f"{m.mean('grpo', 'entropy', at, at).mean:.3f} in iteration {at}" for at in (1, LAST))
+    added = f"Pass@1 after minus pass@64 before: {beside}. The entropy of a token is {entropy}."
+    texts = {"rl": f"{added}\n\n{part(m, LAST)}"}
+    sentence = f"on 48 sums of two numbers training changes pass@1 by {gain[1].stated(*RESULTS)} "
+    sentence += f"and pass@64 by {gain[64].stated(*RESULTS)}"
     if m := measured.get("templates"):
         shares = sorted((share(m, key, "sampled")[0], one.label) for key, one in m.arms.items())
         (low, worst), (high, best) = shares[0], shares[-1]

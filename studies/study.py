@@ -6,7 +6,7 @@ prompts and the same random numbers, so arms are compared within a seed, and int
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +59,19 @@ class Estimate:
         low, high = self.interval
         return low > 0 or high < 0
 
-    @property
-    def verdict(self) -> str:
-        """Whether the interval lies above 0, below, or neither.
+    def result(self, above: str, below: str, neither: str = "not shown") -> str:
+        """The word for an interval above 0, for one below, or for one that contains it.
 
-        >>> Estimate((1.0, 1.1, 0.9)).verdict, Estimate((-1.0, 1.0)).verdict
-        ('*shown*', '*not shown*')
+        >>> Estimate((1.0, 1.1, 0.9)).result("rises", "falls"), Estimate((-1.0, 1.0)).result("rises", "falls")
+        ('*rises*', '*not shown*')
         """
         low, high = self.interval
-        return "*shown*" if low > 0 else "*opposite*" if high < 0 else "*not shown*"
+        return f"*{above if low > 0 else below if high < 0 else neither}*"
+
+    @property
+    def verdict(self) -> str:
+        """The words for a difference that a claim says is above 0."""
+        return self.result("shown", "opposite")
 
     def __str__(self) -> str:
         low, high = self.interval
@@ -75,12 +79,27 @@ class Estimate:
 
     @property
     def brief(self) -> str:
-        """The mean with the interval, in two digits after the point at most, for a sentence.
+        """The mean with the interval, for a sentence, with two digits of the interval's half-width.
+
+        More digits if an end of an interval without 0 would print as 0.
 
         >>> Estimate((-0.001, 0.001, -0.001)).brief
-        '0.00 (0.00 to 0.00)'
+        '-0.0003 (-0.0032 to 0.0025)'
         """
-        return "{} ({} to {})".format(*(f"{x:z.{2 * (abs(x) < 10)}f}" for x in (self.mean, *self.interval)))
+        low, high = self.interval
+        half = (high - low) / 2
+        digits = max(0, 1 - math.floor(math.log10(half))) if 0 < half < math.inf else 2
+        while self.excludes_zero and 0 in (round(low, digits), round(high, digits)):
+            digits += 1
+        return "{} ({} to {})".format(*(f"{x:z.{digits}f}" for x in (self.mean, low, high)))
+
+    def stated(self, above: str = "shown", below: str = "opposite") -> str:
+        """`brief` with the result, for a sentence.
+
+        >>> Estimate((20.0, 22.0, 24.0)).stated("rises", "falls")
+        '22.0 (17.0 to 27.0; *rises*)'
+        """
+        return f"{self.brief[:-1]}; {self.result(above, below)})"
 
     def minus(self, other: "Estimate") -> "Estimate":
         """The difference within each seed."""
@@ -130,8 +149,8 @@ class Study:
     `parts` are comparisons by name, each with its arms; `exact` computes numbers that need no run. `blocks` returns the
     generated texts of the page by name, that of a part under its name. `rows` are the numbers of the figure, with their
     head. `draw` draws it onto the panels of a figure; `alt` is its alternative text. `excerpts` are other pages that
-    show a block. The first part is needed for all of them. `base` makes the model `@base` of a seed. `requires` raises
-    MissingRequirement where the runs need something that is not installed.
+    show a block. The first part is needed for all of them. `bases` makes the models of each seed that settings name,
+    such as `@base`. `requires` raises MissingRequirement where the runs need something that is not installed.
     """
 
     name: str
@@ -145,7 +164,7 @@ class Study:
     panels: int = 1
     exact: Callable[[], Exact] = dict
     excerpts: tuple[str, ...] = ()
-    base: Callable[[int, Path], Recipe] | None = None
+    bases: Mapping[str, Callable[[int, Path], Recipe]] = field(default_factory=dict)
     requires: Callable[[], object] = dict
 
     def trials(self, seeds: Iterable[int], parts: Iterable[str] = ()) -> dict[Trial, set[str]]:

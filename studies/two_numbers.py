@@ -5,14 +5,17 @@ the probability sigmoid(x), where x is one number after a right guess and anothe
 worth nothing. There is no language model; advantages, objective and divisors are the library's.
 """
 
+from dataclasses import replace
 from random import Random
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from groupwise.advantages import centred
 from groupwise.data import Batch, pack, rollout_of
-from groupwise.methods import Method
+from groupwise.methods import Method, dr_grpo, grpo
+from groupwise.objective import token_mean
 from groupwise.training.loop import compute_advantages
 
 START, BUDGET = 0.9, 64
@@ -20,6 +23,14 @@ GROUPS, GROUP = 16, 16
 ITERATIONS, RATE = 150, 0.02
 Lengths = list[tuple[float, float]]
 """The mean length of wrong and of right answers, by iteration."""
+
+
+def objectives() -> dict[str, Method]:
+    """The four objectives of the study of length bias."""
+    plain = grpo(group_size=16, kl=0.0)
+    mean = replace(plain, objective=replace(plain.objective, aggregate=token_mean))
+    no_std = replace(plain, advantage=(centred,))
+    return {"grpo": plain, "no_std": no_std, "token_mean": mean, "dr_grpo": dr_grpo(group_size=16)}
 
 
 def train(method: Method, seed: int, iterations: int = ITERATIONS) -> Lengths:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.atlas.page import page
-from benchmarks.atlas.running import run_all
+from benchmarks.atlas.running import run_all, unmeasured
 from benchmarks.atlas.studies import needed_trials, studies, unread_trials
 
 from groupwise.certificates.studies import RESULTS, Trial, TrialResult, compare, read_results
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(names: Sequence[str], stored: Path, runs: Path, until: float) -> bool:
-    """Run what the studies need, first with three seeds, then the open ones with six. Returns whether no run failed."""
+    """Run what the studies need, first with three seeds, then the open ones with six. Returns whether all have run."""
     failed = set[Trial]()
     chosen = sorted(studies(names), key=lambda study: names.index(study.method)) if names else studies()
     for _ in range(2):
@@ -60,7 +60,9 @@ def measure(names: Sequence[str], stored: Path, runs: Path, until: float) -> boo
     results = read_results(stored)
     for study in chosen:
         print(f"{study.method}: {compare(study.method, study.effect, results) or 'not measured'}", flush=True)
-    return not failed
+    if missing := unmeasured(needed_trials(chosen, results), stored):
+        print(f"not finished: {len(missing)} runs have no result; the same command goes on", flush=True)
+    return not missing
 
 
 if __name__ == "__main__":

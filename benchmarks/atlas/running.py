@@ -23,18 +23,17 @@ from groupwise.runs.layout import RunLayout
 
 ALWAYS = ("eval/accuracy", "eval/accuracy_greedy", "entropy", "completions/mean_length", "frac_reward_zero_std")
 """The metrics that every result holds, beside those of the effects."""
-BASE = "@base"
-"""In the settings of a trial: the model that a study makes for the trial's seed."""
-MakeBase = Callable[[int, Path], Recipe]
-"""The recipe whose run makes the model `@base` of a seed. Writes the files that the recipe reads into a folder."""
+Bases = Mapping[str, Callable[[int, Path], Recipe]]
+"""Models that a study makes for each seed, by their name in a trial's settings, such as `@base`.
+
+Returns the recipe whose run makes the model of a seed. Writes the files that the recipe reads into a folder.
+"""
 
 
-def run_trial(
-    trial: Trial, metrics: Iterable[str], home: Path, root: Path, make_base: MakeBase | None = None
-) -> TrialResult:
+def run_trial(trial: Trial, metrics: Iterable[str], home: Path, root: Path, bases: Bases | None = None) -> TrialResult:
     """Run a trial in the folder `home`, and return its result. `root` is the repository."""
     recipe = trial.recipe()
-    ready = with_models(on_base(recipe, home, make_base), trial, home)
+    ready = with_models(on_base(recipe, home, bases or {}), trial, home)
     with open_log(home):
         start = time.process_time()
         run = train(ready, out=home / "runs", name=directory_name(trial))
@@ -89,13 +88,12 @@ def with_models(recipe: Recipe, trial: Trial, home: Path) -> Recipe:
     return replace(recipe, method=method, model=start_model(trial.task, recipe, home), warm_start=None)
 
 
-def on_base(recipe: Recipe, home: Path, make_base: MakeBase | None) -> Recipe:
-    """The recipe with the model of its seed in place of `@base`."""
-    if recipe.model != BASE:
+def on_base(recipe: Recipe, home: Path, bases: Bases) -> Recipe:
+    """The recipe with the model of its seed in place of a name in `bases`."""
+    if recipe.model not in bases:
         return recipe
-    assert make_base is not None, f"a study whose trials have {BASE} makes it"
     with lock(home / "bases.lock"), open_log(home):
-        start = make_base(recipe.seed, home / "bases")
+        start = bases[recipe.model](recipe.seed, home / "bases")
     name = f"base-{sha256(text.write(start).encode()).hexdigest()[:6]}-{recipe.seed}"
     return replace(recipe, model=model_of(name, start, home))
 
@@ -145,12 +143,12 @@ def lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
 
 
 def run_all(
-    trials: Mapping[Trial, set[str]],
+    trials: Mapping[Trial, Iterable[str]],
     results: Path,
     home: Path,
     root: Path,
     until: float,
-    make_base: MakeBase | None = None,
+    bases: Bases | None = None,
 ) -> Iterator[tuple[Trial, TrialResult | Exception]]:
     """Run the trials that have no fresh result with their metrics, in order, and store each result in the file.
 
@@ -164,13 +162,19 @@ def run_all(
             if not held or is_measured(trial, metrics, read_results(results)):
                 continue
             try:
-                result = run_trial(trial, metrics, home, root, make_base)
+                result = run_trial(trial, metrics, home, root, bases)
             except Exception as error:  # one method that fails must not end the others' measurement
                 yield trial, error
                 continue
             with lock(home / "results.lock"):
                 write_results(results, {**read_results(results), trial: result}.values())
             yield trial, result
+
+
+def unmeasured(trials: Mapping[Trial, Iterable[str]], results: Path) -> list[Trial]:
+    """The trials without a fresh result with their metrics: not run, failed, or run by another process now."""
+    stored = read_results(results)
+    return [trial for trial, metrics in trials.items() if not is_measured(trial, metrics, stored)]
 
 
 def is_measured(trial: Trial, metrics: Iterable[str], results: Mapping[Trial, TrialResult]) -> bool:

@@ -3,6 +3,12 @@
 import json
 import math
 import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -13,20 +19,22 @@ from benchmarks.atlas import running
 from studies.divisors import MicrobatchMean
 from studies.dynamic_sampling import ARMS, accuracies
 from studies.figures import THEME, need_matplotlib
-from studies.pages import RESULTS, csv_text, filled, read_exact, total_cost, written
+from studies.pages import RESULTS, changed_results, csv_text, filled, read_exact, total_cost, written
 from studies.stable_rates import HIGH, LOW, RIGHT, mean_spread, over_rates, rung
 from studies.study import SEEDS, Arm, Estimate, Measured
 
-from groupwise.certificates.studies import Trial, TrialResult, read_results
+from groupwise.certificates.studies import Trial, TrialResult, read_results, write_results
 from groupwise.config.packaged import find_recipe
 from groupwise.config.text import read_recipe
 from groupwise.data import MissingRequirement, pack, rollout_of
 from groupwise.methods import dapo, dr_grpo, grpo
+from groupwise.models import find_model, read_tokenizer
 from groupwise.objective import Clip, complete, group_token_mean, sequence_mean, token_mean
 from groupwise.rewards import mixed_outcomes
 from groupwise.tasks.largest import is_held_out
+from groupwise.training.sources import task_of, templates
 from studies import __main__ as command
-from studies import difficulty, engine_logprobs, ladder, levels, mixtures, moe, push, smollm2
+from studies import clip_higher, difficulty, engine_logprobs, ladder, levels, mixtures, moe, push, smollm2
 from studies import running as study_runs
 
 HOME = Path(__file__).parents[2]
@@ -43,6 +51,12 @@ def test_every_study_file_is_listed_and_states_its_comparison_first() -> None:
         assert "Stated before the runs." in text.partition("\nfrom ")[0]
 
 
+def test_every_stored_run_belongs_to_a_study() -> None:
+    assert command.unread_trials(read_results(HOME / RESULTS)) == []
+    other = Trial("grpo", "coin", 0)
+    assert command.unread_trials({other: result(other, 0.0)}) == [other]
+
+
 @NAMED
 def test_recipes_resolve(study) -> None:
     recipes = [trial.recipe() for trial in study.trials([0])]
@@ -57,6 +71,20 @@ def test_pages_and_tables_equal_the_stored_results(study) -> None:
     assert (HOME / study.page) in texts and (study.svg(HOME).with_suffix(".csv") in texts) is has_results
     for path, text in texts.items():
         assert path.read_text("utf-8") == text, f"python -m studies {study.name} --page"
+
+
+@NAMED
+def test_numbers_of_the_prose_are_those_of_the_tables(study) -> None:
+    """Each decimal number in a page's conclusions is in its tables, or in the statement of the study, as printed."""
+    page, statement = (HOME / study.page).read_text("utf-8"), sys.modules[study.blocks.__module__].__doc__
+    _, _, prose = page.partition("## What this does and does not show")
+    tables = re.findall(r"<!-- (\w+) -->\n(.*?)<!-- /\1 -->", page, re.DOTALL)
+    known = [float(x) for _, text in [*tables, ("", statement)] for x in re.findall(r"\d+(?:\.\d+)?(?:e-\d+)?", text)]
+    numbers = re.findall(r"(?<![\d.:/])\d+\.\d+(?![\d.])", re.sub(r"\d{4}\.\d{5}", "", prose))
+    assert prose
+    for number in numbers:
+        half = 0.5 * 10 ** -len(number.partition(".")[2]) + 1e-9
+        assert any(abs(x - float(number)) <= half for x in known), f"{number} is not in a table of {study.page}"
 
 
 @NAMED
@@ -84,8 +112,16 @@ def test_only_seeds_with_every_arm_count_and_differences_are_paired() -> None:
         "*not shown*",
     ]
     assert Estimate((1.0, 1.1, 0.9)).excludes_zero and not difference.excludes_zero
-    assert Estimate((-0.001, 0.001, -0.001)).brief == "0.00 (0.00 to 0.00)"
-    assert Estimate((-0.1, -0.3)).brief == "-0.20 (-1.47 to 1.07)" and Estimate((20.0, 20.0)).brief.startswith("20 (")
+
+
+def test_an_interval_in_a_sentence_has_two_digits_and_never_hides_that_it_excludes_zero() -> None:
+    assert Estimate((-0.1, -0.3)).brief == "-0.2 (-1.5 to 1.1)" and Estimate((40.0, 80.0)).brief == "60 (-194 to 314)"
+    assert Estimate((-0.0276, -0.0152, -0.0043)).brief == "-0.016 (-0.045 to 0.013)"
+    assert Estimate((0.1 - 1e-5, -0.1 - 1e-5)).brief == "0.0 (-1.3 to 1.3)"  # not -0.0
+    barely = Estimate((0.1373, 0.1173))
+    assert barely.brief == "0.1273 (0.0002 to 0.2544)" and barely.stated("rises", "falls").endswith("; *rises*)")
+    assert Estimate((20.0, 20.0)).brief == "20.00 (20.00 to 20.00)"
+    assert Estimate((3.0,)).brief == "3.00 (-inf to inf)"
 
 
 def result(trial: Trial, value: float) -> TrialResult:
@@ -157,12 +193,12 @@ def test_the_base_of_a_seed_is_made_once_and_again_the_same(tmp_path: Path, monk
 
     assert weights(1, "a") == weights(1, "b") != weights(2, "a")
     trial = moe.ARMS["rates"]["grpo 1e-4"].trial(1)
-    assert trial.recipe().model == running.BASE
-    first = running.on_base(trial.recipe(), tmp_path, mixtures.mixture)
+    assert trial.recipe().model in mixtures.BASES
+    first = running.on_base(trial.recipe(), tmp_path, mixtures.BASES)
     monkeypatch.setattr(running, "train", None)
-    assert running.on_base(trial.recipe(), tmp_path, mixtures.mixture) == first and Path(first.model).is_dir()
+    assert running.on_base(trial.recipe(), tmp_path, mixtures.BASES) == first and Path(first.model).is_dir()
     plain = read_recipe(find_recipe("calculator"))
-    assert running.on_base(plain, tmp_path, None) is plain
+    assert running.on_base(plain, tmp_path, {}) is plain
 
 
 def test_a_killed_command_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,19 +211,46 @@ def test_a_killed_command_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: 
         metrics = {name: {1: 0.0} for name in study.metrics}
         return replace(result(trial, 0.0), metrics=metrics, code=running.code_hash(trial.recipe().method))
 
-    monkeypatch.setattr(study_runs, "HOME", tmp_path)
     monkeypatch.setattr(running, "run_trial", run_trial)
-    (tmp_path / "studies").mkdir()
-    with pytest.raises(KeyboardInterrupt):
-        study_runs.run(study.name, [0, 1], ["coin"], math.inf)
-    assert study_runs.run(study.name, [0, 1], ["coin"], math.inf)
     trials = list(study.trials([0, 1], ["coin"]))
-    assert runs == [*trials[:6], *trials[5:]] and set(read_results(tmp_path / RESULTS)) == set(trials)
+    with pytest.raises(KeyboardInterrupt):
+        study_runs.run(study.name, [0, 1], ["coin"], math.inf, tmp_path)
+    with running.lock(tmp_path / "runs" / "studies" / "locks" / running.directory_name(trials[6])):
+        assert study_runs.run_jobs(1, study.name, [0, 1], ["coin"], math.inf, tmp_path) == 1  # another process runs it
+    assert trials[6] not in read_results(tmp_path / RESULTS)
+    assert study_runs.run_jobs(1, study.name, [0, 1], ["coin"], math.inf, tmp_path) == 0
+    assert runs == [*trials[:6], trials[5], trials[7], trials[6]] and set(read_results(tmp_path / RESULTS)) == set(
+        trials
+    )
 
 
 @pytest.mark.slow
 def test_two_processes_share_the_trials_of_a_study() -> None:
-    assert study_runs.run_jobs(2, "length_bias", [90], ["coin"], until=0.0)  # no time is left, so none starts a run
+    assert study_runs.run_jobs(2, "length_bias", [90], ["coin"], 0.0, HOME) == 4  # no time is left: none starts
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel does not end the processes")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_processes_end_with_a_command_that_is_killed(tmp_path: Path, number: signal.Signals) -> None:
+    words = [sys.executable, "-m", "studies", "clip_fraction", "--jobs", "2", "--fresh", str(tmp_path)]
+    locks = tmp_path / "runs" / "studies" / "locks"
+    with subprocess.Popen(words, cwd=HOME, stdout=subprocess.DEVNULL) as command:
+        children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+        assert until(lambda: locks.is_dir() and len(list(locks.iterdir())) >= 2, 60)  # both train
+        workers = [Path("/proc") / pid for pid in children.read_text().split()]
+        command.send_signal(number)
+    assert len(workers) >= 2 and until(lambda: not any(map(Path.exists, workers)), 10)
+    for path in locks.iterdir():
+        with running.lock(path, wait=False) as held:
+            assert held
+
+
+def until(condition: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
 
 
 def test_the_cost_counts_each_run_once_and_missing_ones_with_the_mean_of_their_part() -> None:
@@ -196,6 +259,8 @@ def test_the_cost_counts_each_run_once_and_missing_ones_with_the_mean_of_their_p
     text = total_cost(STUDIES, stored)
     assert text.startswith("All studies together are ") and "; 4 are stored" in text and "further runs" in text
     assert total_cost([STUDIES[0]], stored).startswith("All studies together are 20 runs, which take 10 CPU minutes")
+    every = {trial: stored[next(iter(coin))] for trial in STUDIES[0].trials(SEEDS)}
+    assert total_cost([STUDIES[0]], every).endswith("without the warm starts; all are stored.")
     page = (HOME / command.COST_PAGE).read_text("utf-8")
     assert total_cost(STUDIES, read_results(HOME / RESULTS)) in page, "python -m studies --page"
 
@@ -211,9 +276,10 @@ def test_a_study_without_its_requirement_is_left_out_unless_the_command_names_it
     monkeypatch.setattr(command, "NAMES", tuple(studies))
     monkeypatch.setattr(command, "find_study", studies.__getitem__)
     monkeypatch.setattr(command, "need_matplotlib", lambda: None)
-    monkeypatch.setattr(command, "run_jobs", lambda jobs, name, *others: not ran.append(name))
+    monkeypatch.setattr(command, "run_jobs", lambda jobs, name, *others: ran.append(name) or 0)
     monkeypatch.setattr(command, "write", lambda study, home: pages.append(study.name))
     monkeypatch.setattr(command, "write_cost", lambda home: None)
+    monkeypatch.setattr(command, "unread_trials", lambda results: [])
     assert command.main([]) == 0
     assert (ran, pages) == (["ladder"], ["ladder", "smollm2"])
     assert capsys.readouterr().out == "left out: smollm2: no such model\n  do:   pip install it\n"
@@ -227,6 +293,16 @@ def test_the_files_of_levels_are_those_of_the_generator_and_share_no_problem() -
     assert stored == levels.files()
     prompts = {name: {json.loads(line)["prompt"] for line in text.splitlines()} for name, text in stored.items()}
     assert sum(map(len, prompts.values())) == len(set.union(*prompts.values()))
+
+
+def test_the_held_out_problems_of_levels_are_those_of_the_test_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(HOME)  # the paths of a recipe are relative
+    recipe = difficulty.ARMS["std"].trial(0).recipe()
+    held_out = task_of(recipe, templates(recipe, read_tokenizer(find_model(recipe.model)))).held_out
+    evaluated = [prompt.row for prompt in held_out[: recipe.evaluate.problems]]
+    assert Counter(row["level"] for row in evaluated) == dict.fromkeys(difficulty.LEVELS, levels.HELD_OUT)
+    stored = [json.loads(line) for line in (HOME / recipe.held_out).read_text("utf-8").splitlines()]
+    assert [(row["level"], row["answer"]) for row in evaluated] == [(row["level"], row["answer"]) for row in stored]
 
 
 def test_the_weight_of_a_question_is_its_expected_gradient() -> None:
@@ -283,6 +359,41 @@ def test_marks_csv_and_seeds() -> None:
     )
     assert csv_text([("a", "b"), (1, 0.123456789)]) == "a,b\n1,0.123457\n"
     assert command.seeds_of("0..2") == [0, 1, 2] and command.seeds_of("4") == [4]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["length_bias", "--part", "nosuch"], "length_bias has no part 'nosuch': take coin, long"),
+        (["--part", "coin"], "--part is a part of one study: name it"),
+        (["--seeds", "4..0"], "'4..0' is no choice of the seeds 0 to 4: write 0..4, 3, or 0,2"),
+        (["--seeds", "7..9"], "'7..9' is no choice of the seeds 0 to 4"),
+        (["--seeds", "abc"], "'abc' is no choice of the seeds 0 to 4"),
+        (["--page", "--fresh", "x"], "leave one out"),
+    ],
+)
+def test_arguments_that_would_do_nothing_are_errors(words: list[str], message: str, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(words)
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_runs_again_are_compared_with_the_stored_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    arms, stored = clip_higher.ARMS.values(), read_results(HOME / RESULTS)
+    again = {trial: stored[trial] for arm in arms for trial in map(arm.trial, SEEDS)}
+    (tmp_path / "studies").mkdir()
+    write_results(tmp_path / RESULTS, again.values())
+    assert list(changed_results(clip_higher.STUDY, HOME, tmp_path)) == []
+    for trial in map(clip_higher.ARMS["0.28"].trial, SEEDS):
+        entropy = {i: x + 1 for i, x in again[trial].metrics["entropy"].items()}
+        again[trial] = replace(again[trial], metrics={**again[trial].metrics, "entropy": entropy})
+    write_results(tmp_path / RESULTS, again.values())
+    changed = "clip_higher, bounds, 0.28: *not shown*, *not shown*, now *higher*, *not shown*"
+    assert list(changed_results(clip_higher.STUDY, HOME, tmp_path)) == [changed]
+    monkeypatch.setattr(command, "run_jobs", lambda *given: 0)
+    assert command.main(["clip_higher", "--fresh", str(tmp_path)]) == 0 and capsys.readouterr().out == f"{changed}\n"
 
 
 def test_wrong_arguments_and_a_missing_package(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

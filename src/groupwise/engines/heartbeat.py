@@ -6,7 +6,7 @@ from dataclasses import dataclass
 BEATS = 4
 """How often the deadline is divided: an engine that owes an answer gets a `hello` this often."""
 PACE = 20e6
-"""Bytes per second at which an engine must at least read new weights. Its other work may stand still meanwhile."""
+"""Bytes per second at which an engine must at least read new weights. It may make no other progress meanwhile."""
 
 
 @dataclass(slots=True, eq=False)

@@ -33,14 +33,14 @@ __all__ = ["Remote"]
 
 R = TypeVar("R", bound="Remote")
 T = TypeVar("T")
-Reply = dict[str, Any]
+Answer = dict[str, Any]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Call(Owed):
     """A request with the future of its reply."""
 
-    reply: asyncio.Future[Reply]
+    reply: asyncio.Future[Answer]
 
 
 class Remote:
@@ -143,7 +143,7 @@ class Remote:
             reply = await self._send_file(file.path, load)
         self.version = self._parsed("load", lambda: int(reply["version"]))
 
-    async def _send_file(self, path: Path, load: dict[str, Any]) -> Reply:
+    async def _send_file(self, path: Path, load: dict[str, Any]) -> Answer:
         """Send a weights file in parts; the engine loads it after the last one, and its reply to that is returned."""
         with path.open("rb") as file:
             size, reply = os.fstat(file.fileno()).st_size, {}
@@ -205,7 +205,7 @@ class Remote:
         except (KeyError, TypeError, ValueError) as error:
             raise self.fail(f"its reply to {verb} is malformed: {type(error).__name__}: {error}") from error
 
-    async def _call(self, verb: str, part: bytes = b"", more: float = 0.0, **arguments: Any) -> Reply:
+    async def _call(self, verb: str, part: bytes = b"", more: float = 0.0, **arguments: Any) -> Answer:
         """The reply to a request. The engine may take `more` seconds beyond the deadline."""
         self.check()
         number = next(self._numbers)

@@ -432,6 +432,7 @@ from groupwise.models.masked.files import is_masked as is_masked
 from groupwise.models.masked.files import masked_config as masked_config
 from groupwise.models.masked.files import masked_shape as masked_shape
 from groupwise.models.masked.files import read_masked as read_masked
+from groupwise.models.masked.files import stored_unmask as stored_unmask
 from groupwise.models.masked.policy import MaskedPolicy as MaskedPolicy
 from groupwise.models.masked.predictor import MaskedShape as MaskedShape
 from groupwise.models.masked.predictor import Predictor as Predictor
@@ -454,6 +455,8 @@ from groupwise.models.pipelines.index import pipeline_index as pipeline_index
 from groupwise.models.pipelines.index import pipeline_shape as pipeline_shape
 from groupwise.models.pipelines.prompts import byte_tokenizer as byte_tokenizer
 from groupwise.models.pipelines.prompts import prompt_text as prompt_text
+from groupwise.models.pipelines.scheduler import refuse_scheduler as refuse_scheduler
+from groupwise.models.pipelines.scheduler import shift_of_tokens as shift_of_tokens
 from groupwise.models.pipelines.settings import Pipeline as Pipeline
 from groupwise.models.pipelines.shape import PipelineShape as PipelineShape
 from groupwise.models.pipelines.shape import guidance_scale as guidance_scale

@@ -97,6 +97,8 @@ from groupwise.models.pipelines.index import pipeline_index as pipeline_index
 from groupwise.models.pipelines.index import pipeline_shape as pipeline_shape
 from groupwise.models.pipelines.prompts import byte_tokenizer as byte_tokenizer
 from groupwise.models.pipelines.prompts import prompt_text as prompt_text
+from groupwise.models.pipelines.scheduler import refuse_scheduler as refuse_scheduler
+from groupwise.models.pipelines.scheduler import shift_of_tokens as shift_of_tokens
 from groupwise.models.pipelines.settings import Pipeline as Pipeline
 from groupwise.models.pipelines.shape import PipelineShape as PipelineShape
 from groupwise.models.pipelines.shape import guidance_scale as guidance_scale

@@ -22,6 +22,7 @@ NAMES = (
     "difficulty",
     "clip_fraction",
     "gspo_regimes",
+    "ratio_drift",
     "r1_zero",
     "dynamic_sampling",
     "divisors",

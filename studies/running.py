@@ -31,8 +31,8 @@ def run_jobs(jobs: int, name: str, seeds: Sequence[int], parts: Sequence[str], u
 def run(name: str, seeds: Sequence[int], parts: Sequence[str], until: float) -> bool:
     """Run a study's trials that have no fresh result and that no other process runs. Returns whether none failed."""
     study = find_study(name)
-    complete, trials = True, study.trials(seeds, parts)
-    for trial, result in run_all(trials, HOME / RESULTS, HOME / "runs" / "studies", HOME, until, study.base):
+    complete, trials, use = True, study.trials(seeds, parts), [HOME / path for path in study.use]
+    for trial, result in run_all(trials, HOME / RESULTS, HOME / "runs" / "studies", HOME, until, study.base, use):
         text = f"{result.cpu_seconds:.0f} s" if isinstance(result, TrialResult) else f"failed: {result!r}"
         complete &= isinstance(result, TrialResult)
         print(f"{trial.task} {trial.method} seed {trial.seed} {' '.join(trial.settings)}: {text}", flush=True)

@@ -19,6 +19,7 @@ from studies.study import SEEDS, Study
 
 NAMES = (
     "length_bias",
+    "useful_length",
     "difficulty",
     "clip_fraction",
     "gspo_regimes",

@@ -19,9 +19,11 @@ from studies.study import SEEDS, Results, Study
 
 NAMES = (
     "length_bias",
+    "useful_length",
     "difficulty",
     "clip_fraction",
     "gspo_regimes",
+    "ratio_drift",
     "r1_zero",
     "dynamic_sampling",
     "divisors",

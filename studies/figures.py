@@ -39,14 +39,14 @@ def need_matplotlib() -> None:
 
 
 def new_figure(panels: int) -> tuple[Any, Sequence[Any]]:
-    """A figure with some panels, at most four beside each other."""
+    """A figure with some panels, in one row, or in two rows if there are more than four."""
     need_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure
 
     matplotlib.rcParams.update(SETTINGS)
-    columns = min(panels, 4)
-    rows = panels // columns
+    rows = 1 if panels <= 4 else 2
+    columns = panels // rows
     figure = Figure(figsize=(3.3 * columns, 2.9 * rows), layout="constrained")
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 

@@ -40,8 +40,8 @@ def run(name: str, seeds: Iterable[int], parts: Iterable[str], until: float, hom
     """Run a study's trials that have no fresh result and that no other process runs."""
     study = find_study(name)
     (home / RESULTS).parent.mkdir(parents=True, exist_ok=True)
-    for trial, result in run_all(
-        study.trials(seeds, parts), home / RESULTS, home / "runs" / "studies", HOME, until, study.bases
-    ):
+    trials, use = study.trials(seeds, parts), [HOME / path for path in study.use]
+    runs = home / "runs" / "studies"
+    for trial, result in run_all(trials, home / RESULTS, runs, HOME, until, study.bases, use):
         text = f"{result.cpu_seconds:.0f} s" if isinstance(result, TrialResult) else f"failed: {result!r}"
         print(f"{trial.task} {trial.method} seed {trial.seed} {' '.join(trial.settings)}: {text}", flush=True)

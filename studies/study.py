@@ -150,7 +150,8 @@ class Study:
     generated texts of the page by name, that of a part under its name. `rows` are the numbers of the figure, with their
     head. `draw` draws it onto the panels of a figure; `alt` is its alternative text. `excerpts` are other pages that
     show a block. The first part is needed for all of them. `bases` makes the models of each seed that settings name,
-    such as `@base`. `requires` raises MissingRequirement where the runs need something that is not installed.
+    such as `@base`. `requires` raises MissingRequirement where the runs need something that is not installed. `use` are
+    files of parts that the runs load.
     """
 
     name: str
@@ -166,6 +167,7 @@ class Study:
     excerpts: tuple[str, ...] = ()
     bases: Mapping[str, Callable[[int, Path], Recipe]] = field(default_factory=dict)
     requires: Callable[[], object] = dict
+    use: tuple[str, ...] = ()
 
     def trials(self, seeds: Iterable[int], parts: Iterable[str] = ()) -> dict[Trial, set[str]]:
         """The runs of some parts, or of all, in order, each once, with the metrics that are stored."""

@@ -3,7 +3,7 @@
 import contextlib
 import fcntl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -30,13 +30,23 @@ Returns the recipe whose run makes the model of a seed. Writes the files that th
 """
 
 
-def run_trial(trial: Trial, metrics: Iterable[str], home: Path, root: Path, bases: Bases | None = None) -> TrialResult:
-    """Run a trial in the folder `home`, and return its result. `root` is the repository."""
+def run_trial(
+    trial: Trial,
+    metrics: Iterable[str],
+    home: Path,
+    root: Path,
+    bases: Bases | None = None,
+    use: Sequence[Path] = (),
+) -> TrialResult:
+    """Run a trial in the folder `home`, and return its result. `root` is the repository.
+
+    `use` are the files of the parts that the trial names as a user's.
+    """
     recipe = trial.recipe()
     ready = with_models(on_base(recipe, home, bases or {}), trial, home)
     with open_log(home):
         start = time.process_time()
-        run = train(ready, out=home / "runs", name=directory_name(trial))
+        run = train(ready, out=home / "runs", name=directory_name(trial), use=use)
         seconds = time.process_time() - start
     if run.stopped:
         raise KeyboardInterrupt(run.stopped)
@@ -149,6 +159,7 @@ def run_all(
     root: Path,
     until: float,
     bases: Bases | None = None,
+    use: Sequence[Path] = (),
 ) -> Iterator[tuple[Trial, TrialResult | Exception]]:
     """Run the trials that have no fresh result with their metrics, in order, and store each result in the file.
 
@@ -162,7 +173,7 @@ def run_all(
             if not held or is_measured(trial, metrics, read_results(results)):
                 continue
             try:
-                result = run_trial(trial, metrics, home, root, bases)
+                result = run_trial(trial, metrics, home, root, bases, use)
             except Exception as error:  # one method that fails must not end the others' measurement
                 yield trial, error
                 continue

@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 from groupwise.certificates.code_hash import code_hash
 from groupwise.config.packaged import find_recipe
+from groupwise.config.problems import one_error
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import read_recipe
+from groupwise.config.text import read_with_problems
 from groupwise.data import WorkerLost
 from groupwise.evaluation.interval import mean_interval
 from groupwise.methods import Effect, Reference
@@ -55,10 +56,16 @@ class Trial:
     settings: tuple[str, ...] = ()
 
     def recipe(self) -> Recipe:
-        """Build the recipe of one run of a study, from its task's packaged recipe. `Usage` for an invalid setting."""
+        """Build the recipe of one run of a study, from its task's packaged recipe. `Usage` for an invalid setting.
+
+        Parts in a user's file, such as `my_file:MyEngine`, are not loaded: `train` loads the files of its `use`.
+        """
         lines = (line.split(" = ", 1) for line in (*SIZES, *self.settings))
         fields = [("method", self.method), *((path, text) for path, text in lines), ("seed", str(self.seed))]
-        return read_recipe(find_recipe(self.task), fields)
+        recipe, problems = read_with_problems(find_recipe(self.task), fields)
+        if problems or recipe is None:
+            raise one_error(problems)
+        return recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -25,13 +25,14 @@ class UnloadedPart:
 
     part: str
     constants: tuple[tuple[str, Any], ...] = ()
+    max_gap: ClassVar[Literal["by_dtype"]] = "by_dtype"  # an EngineKind has it
 
     def __call__(self, *_: Any) -> Any:
         raise Usage(
             f"the file of {self.part} is not loaded", fix=f"add --use {self.part.partition(':')[0]}.py to the command"
         )
 
-    init = draw = observe = __call__
+    init = draw = observe = build = __call__
 
 
 @cache

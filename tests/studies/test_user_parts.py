@@ -1,0 +1,107 @@
+"""The parts that studies load as a user's: an engine with rounded weights, and a mask that notes spreads."""
+
+import asyncio
+import math
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.atlas import running
+from studies.ratio_spreads import Spreads
+from studies.rounded_engine import Rounded, rounded
+from studies.study import Measured
+
+from groupwise.api.run import Run
+from groupwise.certificates.studies import Trial, TrialResult
+from groupwise.config.registry import UnloadedPart
+from groupwise.config.text import write
+from groupwise.data import Usage, pack, rollout_of
+from groupwise.models import find_model, read_model, read_tokenizer
+from studies import engine_logprobs, gspo_regimes, ratio_drift
+
+HOME = Path(__file__).parents[2]
+TINY = ("prompts = 2", "method.group_size = 4", "method.minibatches = 2", "iterations = 2", "evaluate.problems = 1")
+
+
+def test_the_engine_rounds_a_copy_and_the_learner_keeps_its_weights() -> None:
+    directory = find_model("calculator")
+    model, other = (read_model(directory) for _ in range(2))
+    engine = Rounded(bits=4).build(model, read_tokenizer(directory), seed=0, experts=None)
+    weights = dict(model.state_dict())
+    asyncio.run(engine.load(1, weights))
+    assert all(torch.equal(x, other.state_dict()[name]) for name, x in weights.items())
+    loaded = engine._decoder.state_dict()
+    for name, x in weights.items():
+        if x.ndim == 2:
+            unit = x.abs().amax(1, keepdim=True) / 7
+            assert (loaded[name] - x).abs().max() > 0 and ((loaded[name] - x).abs() <= unit / 2 * 1.001).all()
+            assert max(len(row.unique()) for row in loaded[name]) <= 15
+        else:
+            assert torch.equal(loaded[name], x)
+    assert torch.equal(rounded(torch.zeros(1, 3), 8), torch.zeros(1, 3))
+
+
+def test_spreads_are_those_of_tokens_and_of_means_and_no_token_is_left_out() -> None:
+    changes = [[0.1, -0.3], [0.2], [0.0, 0.4, -0.1]]
+    flat = [x for answer in changes for x in answer]
+    batch = pack([rollout_of([0, 1, 1], lengths=[len(answer) for answer in changes])])
+    old = torch.linspace(-3, -1, batch.tokens, dtype=torch.float64)
+    assert Spreads()(batch).all() and len(Spreads()(batch)) == batch.tokens == 6
+    notes = Spreads().notes(batch.having(logp_old=old, logp=old + torch.tensor(flat, dtype=torch.float64)))
+    token = statistics.pstdev(flat)
+    assert notes["token"] == pytest.approx(token)
+    assert notes["sequence"] == pytest.approx(statistics.pstdev(map(statistics.fmean, changes)))
+    assert notes["independent"] == pytest.approx(token * math.sqrt((1 / 2 + 1 + 1 / 3) / 3))
+
+
+def test_a_trial_loads_the_files_of_its_study_and_the_mask_changes_no_metric(tmp_path: Path) -> None:
+    plain = Trial("gspo", "calculator", 0, TINY)
+    trials = [Trial("gspo", "calculator", 0, (*TINY, setting)) for setting in (
+        'method.mask = ["ratio_spreads:Spreads"]', 'engine = {kind = "rounded_engine:Rounded", max_gap = 9.0}',
+    )]  # fmt: skip
+    assert trials[1].recipe().engine == UnloadedPart("rounded_engine:Rounded", (("max_gap", 9.0),))
+    assert 'kind = "rounded_engine:Rounded"' in write(trials[1].recipe())
+    use = [HOME / path for path in (*ratio_drift.STUDY.use, *engine_logprobs.STUDY.use)]
+    with pytest.raises(Usage, match="not loaded"):
+        running.run_trial(trials[0], (), tmp_path / "none", HOME)
+    metrics = ("outcome/correct", "ratio/max", ratio_drift.TOKENS, "sampling/sampling_logp_difference/mean")
+    results = [running.run_trial(trial, metrics, tmp_path / str(i), HOME, use=use).metrics
+               for i, trial in enumerate((plain, *trials))]  # fmt: skip
+    without, watched, coarse = results
+    assert set(watched[ratio_drift.TOKENS]) == {1, 2} and not without[ratio_drift.TOKENS]
+    assert {**watched, ratio_drift.TOKENS: {}} == without
+    gap = "sampling/sampling_logp_difference/mean"
+    assert coarse[gap][1] > 1e-4 > without[gap][1]
+    assert Run(next((tmp_path / "2" / "runs").iterdir())).done == 2
+
+
+def test_the_arms_differ_from_those_of_the_other_studies_by_the_part_alone() -> None:
+    for method, arm in ratio_drift.DENSE.items():
+        base, own = gspo_regimes.ARMS[f"{method} base"].trial(0).recipe(), arm.trial(0).recipe()
+        assert own.method.mask == (UnloadedPart("ratio_spreads:Spreads"),)
+        assert write(own).replace('mask = [\n    "ratio_spreads:Spreads",\n]', "mask = []") == write(base)
+    for arms in (arms for arms, _ in engine_logprobs.PARTS.values()):
+        assert all(engine_logprobs.parts_of(key)[0] == arm.method for key, arm in arms.items())
+    assert engine_logprobs.parts_of("gspo 8-bit engine") == ("gspo", "8-bit", "engine")
+
+
+@pytest.mark.parametrize(
+    ("means", "verdict"),
+    [(1.0, "*not averaged out*"), (0.5, "*averaged out*, less than if independent"), (0.2, "*as if independent*")],
+)
+def test_ratios_of_sequences_are_compared_with_those_of_tokens_within_a_seed(means: float, verdict: str) -> None:
+    def run(trial: Trial) -> TrialResult:
+        tokens = {i: (1 + 0.01 * trial.seed) * (0.1 if i <= 5 else 0.2) for i in range(1, ratio_drift.LAST + 1)}
+        spreads = {ratio_drift.MEANS: means + 0.01 * trial.seed, ratio_drift.INDEPENDENT: 0.22}
+        metrics = {name: {i: x * factor for i, x in tokens.items()} for name, factor in spreads.items()}
+        return TrialResult(
+            trial=trial, metrics={**metrics, ratio_drift.TOKENS: tokens}, tokens=(1,) * ratio_drift.LAST,
+            cpu_seconds=1.0, commit="c", recipe="r", code="x",
+        )  # fmt: skip
+
+    arms = ratio_drift.DENSE
+    m = Measured(arms, {arm.trial(seed): run(arm.trial(seed)) for arm in arms.values() for seed in (0, 1, 2)})
+    assert ratio_drift.relative(m, "gspo", ratio_drift.MEANS).mean == pytest.approx(means + 0.01)
+    assert ratio_drift.growth(m, "grpo", ratio_drift.TOKENS).values == pytest.approx([math.log(2)] * 3)
+    assert ratio_drift.verdict(m, "gspo") == verdict

@@ -95,9 +95,7 @@ def comparison(m: Measured, engines: Sequence[str]) -> str:
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m = measured["engines"]
-    gspo, grpo = (
-        [change(m, method, engine).stated("higher", "lower") for engine in ENGINES] for method in ("gspo", "grpo")
-    )
+    gspo, grpo = ([change(m, name, x).stated("higher", "lower") for x in ENGINES] for name in ("gspo", "grpo"))
     return {part: comparison(measured[part], engines) for part, (_, engines) in PARTS.items() if part in measured} | {
         "engine_logprobs": (
             f"- [Old log-probs from the engine](docs/studies/engine-logprobs.md): with them in place of recomputed "

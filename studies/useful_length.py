@@ -71,7 +71,7 @@ def others(m: Measured) -> str:
         (
             LABELS[key],
             end(m, key, CORRECT),
-            m.mean(key, ACCURACY, 0, 0).mean,
+            f"{m.mean(key, ACCURACY, 0, 0).mean:.3g}",
             m.mean(key, ACCURACY, LAST, LAST),
             m.mean(key, ACCURACY, LAST, LAST).minus(m.mean("dr_grpo", ACCURACY, LAST, LAST)),
             f"{100 * end(m, key, CUT).mean:.2g} %",
@@ -84,13 +84,14 @@ def others(m: Measured) -> str:
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m = measured["searches"]
-    wrong, right = (longer(m, "grpo", metric).brief for metric in (WRONG, RIGHT))
+    grpo, no_std = (longer(m, key).stated("longer", "shorter") for key in ("grpo", "no_std"))
     accuracy = m.mean("grpo", ACCURACY, LAST, LAST).minus(m.mean("dr_grpo", ACCURACY, LAST, LAST))
     return {
         "searches": f"{lengths(m)}\n\n{others(m)}\n\n{cost(m)}",
         "useful_length": (
             f"- [Length bias where length has a use](docs/studies/useful-length.md): with GRPO wrong answers end "
-            f"{wrong} tokens longer than with Dr. GRPO, right ones {right}; held-out accuracy by {accuracy.brief}."
+            f"{grpo} tokens longer than with Dr. GRPO, without its std {no_std}; held-out accuracy differs by "
+            f"{accuracy.stated('higher', 'lower')} with GRPO."
         ),
     }
 

@@ -87,11 +87,12 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
 
 
 def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, ...]]:
-    return [("part", "method", "seed", "spread of", "iteration", "value")] + [
+    values = [
         (part, key, seed, label, i, x) for part, m in measured.items() for key in m.arms
         for seed, run in zip(m.seeds, m.runs(key)) for spread, label in LABELS.items()
         for i, x in run.metrics[spread].items()
     ]  # fmt: skip
+    return [("part", "method", "seed", "spread of", "iteration", "value"), *values]
 
 
 def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) -> None:

@@ -71,7 +71,7 @@ def others(m: Measured) -> str:
         (
             LABELS[key],
             end(m, key, CORRECT),
-            m.mean(key, ACCURACY, 0, 0).mean,
+            f"{m.mean(key, ACCURACY, 0, 0).mean:.3f}",
             m.mean(key, ACCURACY, LAST, LAST),
             m.mean(key, ACCURACY, LAST, LAST).minus(m.mean("dr_grpo", ACCURACY, LAST, LAST)),
             f"{100 * end(m, key, CUT).mean:.2g} %",
@@ -84,13 +84,14 @@ def others(m: Measured) -> str:
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m = measured["searches"]
-    wrong, right = (longer(m, "grpo", metric).brief for metric in (WRONG, RIGHT))
-    accuracy = m.mean("grpo", ACCURACY, LAST, LAST).minus(m.mean("dr_grpo", ACCURACY, LAST, LAST))
+    wrong, no_std = (longer(m, key).brief for key in ("grpo", "no_std"))
+    accuracy = m.mean("grpo", ACCURACY, LAST, LAST).minus(m.mean("dr_grpo", ACCURACY, LAST, LAST)).brief
     return {
         "searches": f"{lengths(m)}\n\n{others(m)}\n\n{cost(m)}",
         "useful_length": (
-            f"- [Length bias where length has a use](docs/studies/useful-length.md): with GRPO wrong answers end "
-            f"{wrong} tokens longer than with Dr. GRPO, right ones {right}; held-out accuracy by {accuracy.brief}."
+            f"- [Length bias where length has a use](docs/studies/useful-length.md): wrong answers end {wrong} tokens "
+            f"longer with GRPO than with Dr. GRPO, and {no_std} longer with GRPO without the std. GRPO's held-out "
+            f"accuracy differs by {accuracy}."
         ),
     }
 

@@ -74,13 +74,14 @@ def test_arms_differ_by_advantage_and_aggregate_alone_and_evaluate_the_held_out_
 
 def test_lengths_are_compared_with_dr_grpo_within_a_seed() -> None:
     def run(trial: Trial, wrong: float) -> TrialResult:
-        points = {i: 90.0 if i <= 40 else wrong + trial.seed for i in range(1, useful_length.LAST + 1)}
+        points = {i: 90.0 if i <= 40 else wrong for i in range(1, useful_length.LAST + 1)}
         return TrialResult(trial=trial, metrics={useful_length.WRONG: points}, tokens=(), cpu_seconds=1.0,
                            commit="c", recipe="r", code="x")  # fmt: skip
 
-    lengths = {"grpo": 50.0, "no_std": 40.0, "token_mean": 30.0, "dr_grpo": 40.0}
+    lengths = {"grpo": (50.0, 51.0), "no_std": (42.0, 39.0), "token_mean": (30.0, 31.0), "dr_grpo": (40.0, 41.0)}
     arms = useful_length.ARMS
-    m = Measured(arms, {arms[key].trial(seed): run(arms[key].trial(seed), x)
-                        for key, x in lengths.items() for seed in (0, 1)})  # fmt: skip
+    results = {arms[key].trial(seed): run(arms[key].trial(seed), x)
+               for key, pair in lengths.items() for seed, x in enumerate(pair)}  # fmt: skip
+    m = Measured(arms, results)
     assert useful_length.longer(m, "grpo").values == pytest.approx((10.0, 10.0))
     assert [useful_length.verdict(m, key) for key in list(arms)[:3]] == ["*longer*", "*not shown*", "*shorter*"]

@@ -393,6 +393,7 @@ def test_runs_again_are_compared_with_the_stored_results(
     changed = "clip_higher, bounds, 0.28: *not shown*, *not shown*, now *higher*, *not shown*"
     assert list(changed_results(clip_higher.STUDY, HOME, tmp_path)) == [changed]
     monkeypatch.setattr(command, "run_jobs", lambda *given: 0)
+    monkeypatch.setattr(command, "need_matplotlib", lambda: None)
     assert command.main(["clip_higher", "--fresh", str(tmp_path)]) == 0 and capsys.readouterr().out == f"{changed}\n"
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from importlib import import_module
 from typing import Literal
 
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.data import Prompt, Strategy, Usage, with_fields
-from groupwise.methods.families import method_family, method_files
+from groupwise.methods import published
+from groupwise.methods.families import method_family
 from groupwise.models import (
     Denoise,
     FlowShape,
@@ -67,8 +67,7 @@ def methods_with(field: Literal["denoise", "unmask"]) -> str:
     >>> methods_with("unmask")
     'co_grpo'
     """
-    modules = {name: module for name, module in method_files().items() if method_family(name) == "flow"}
-    methods = {name: getattr(import_module(module), name)() for name, module in modules.items()}
+    methods = {make.__name__: make() for make in published if method_family(make.__name__) == "flow"}
     return " or ".join(sorted(name for name, method in methods.items() if getattr(method, field) is not None))
 
 

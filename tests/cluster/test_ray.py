@@ -17,7 +17,8 @@ import pytest
 
 import groupwise as gw
 from groupwise.data import Generation, GenerationRequest, Usage, WorkerLost
-from groupwise.engines import Served, Vllm, places
+from groupwise.engines import Served, Vllm
+from groupwise.engines import places as engine_places
 from groupwise.engines.replica import Program, ReplicaSettings
 from groupwise.engines.vllm_environment import DEFAULT_PYTHON
 from groupwise.learner import Replicas
@@ -100,7 +101,7 @@ def test_a_run_has_the_bits_of_a_local_one_though_an_actor_and_an_engine_are_kil
 ) -> None:
     from groupwise.cluster.ray_replicas import RayReplica
 
-    monkeypatch.setattr(places, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_places, "PAUSE", 0.0)
     sample, counts, pids, hosts = RayReplica.sample, [0], set[int](), set[str]()
 
     async def disturbed(self: RayReplica, request: GenerationRequest) -> Generation:
@@ -141,7 +142,7 @@ def test_a_run_has_the_bits_of_a_local_one_though_an_engine_and_an_actor_are_sto
     from groupwise.cluster import ray as places
     from groupwise.cluster.ray_replicas import RayReplica
 
-    monkeypatch.setattr(places, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_places, "PAUSE", 0.0)
     monkeypatch.setattr(places, "ENDED", 1.0)
     node = cluster.add_node(num_cpus=1, object_store_memory=MEMORY)
     sample, counts, stopped = RayReplica.sample, [0], list[int]()
@@ -180,7 +181,7 @@ def test_vllm_on_nodes_gives_the_weights_of_a_local_run_though_an_engine_is_kill
     """Old log-probs are recomputed by the learner, so equal tokens give equal weights."""
     from groupwise.cluster.ray_replicas import RayReplica
 
-    monkeypatch.setattr(places, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_places, "PAUSE", 0.0)
     sample, counts, pids = RayReplica.sample, [0], set[int]()
 
     async def disturbed(self: RayReplica, request: GenerationRequest) -> Generation:
@@ -281,7 +282,7 @@ def test_the_process_of_an_engine_sees_the_gpu_of_its_bundle_alone(cluster: Any)
 def test_the_last_lines_of_an_engine_that_does_not_start_are_in_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_places, "PAUSE", 0.0)
 
     def missing(self: Served, settings: ReplicaSettings) -> Program:
         return Program(settings=settings, elsewhere=("groupwise.no_such_module",))

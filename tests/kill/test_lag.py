@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import groupwise as gw
-from groupwise.engines import Served
-from groupwise.engines import fleet as fleets
+from groupwise.engines import Served, places
 from groupwise.engines.replica import Replica
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
@@ -41,7 +40,7 @@ def disturbed_run(out: Path, driver_dies_after: int) -> None:
         if line["iteration"] == driver_dies_after:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Replica.sample, fleets.PAUSE = disturbed, 0.0  # type: ignore[method-assign]
+    Replica.sample, places.PAUSE = disturbed, 0.0  # type: ignore[method-assign]
     gw.train(out=out, on_iteration=die, engine=Served(deadline=2.0, restarts=20), **SMALL)
 
 

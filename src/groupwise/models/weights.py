@@ -112,6 +112,29 @@ def tensors(
     return converted
 
 
+def load_exactly(model: torch.nn.Module, path: Path, convert: Callable[[Tensor], Tensor], kind: str, fix: str) -> None:
+    """Give a model the tensors of a directory, each converted. BadData unless these are exactly those of the model.
+
+    `kind` and `fix` are for the error of a directory without weights.
+    """
+    if not (files := weight_files(path)):
+        raise BadData(f"the {kind} in {path} has no weights", fix=fix)
+    headers = {file: header(file) for file in files}
+    stored = {name: tuple(x.shape) for names in headers.values() for name, x in names.items()}
+    expected = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    if stored != expected:
+        names = sorted(name for name in stored.keys() | expected.keys() if stored.get(name) != expected.get(name))
+        what = f"the tensors in {path} are not those that its config.json describes"
+        raise BadData(
+            what, evidence=f"missing, unknown or of another shape: {', '.join(names[:4])}", fix="copy it again"
+        )
+    weights = {}
+    for file, names in headers.items():
+        refuse_types(file, names)
+        weights |= tensors(file, names, convert)
+    model.load_state_dict(weights, assign=True)
+
+
 def write_tensors(file: Path, shapes: Mapping[str, tuple[int, ...]], read: Callable[[str], np.ndarray]) -> None:
     """Write a safetensors file of float32 tensors. `read` is called in turn: memory holds one tensor at a time."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}

@@ -6,11 +6,10 @@ from concurrent.futures import Future
 from threading import Thread
 from typing import TypeVar
 
+from groupwise.cluster.processes import REPORT
 from groupwise.learner import Ranks
 
 T = TypeVar("T")
-REPORT = 10.0
-"""Seconds of waiting for one rank until a message names it; the next message comes after twice as many."""
 
 
 async def in_thread(work: Callable[[], T], ranks: Ranks, notify: Callable[[str], None]) -> T:

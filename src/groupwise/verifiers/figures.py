@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from groupwise.data import InvalidValue, Outcome, Prompt, Sample, Verdict
 from groupwise.models.flow.pictures import picture_of, reduced
 from groupwise.tasks.glyphs import GLYPH_COLOURS
-from groupwise.verifiers.flow_states import state_of
+from groupwise.verifiers.flow_states import check_asks, state_of, verdict_of_parts
 
 __all__ = ["FigureVerifier"]
 
@@ -64,11 +64,9 @@ class FigureVerifier:
     expects = "a number, a colour and a shape such as 2 red square"
 
     def __init__(self, asks: str = "", least: float = 0.02) -> None:
-        if asks not in ("", *ASKS):
-            raise InvalidValue(f"asks is {asks!r}", fix=f"set asks to {', '.join(ASKS)}, or leave it out")
         if not 0 <= least < 1:
             raise InvalidValue(f"least is {least}", fix="give a share of the picture, such as 0.02")
-        self.asks, self.least = asks, least
+        self.asks, self.least = check_asks(asks, ASKS), least
 
     def fits(self, gold: Any) -> bool:
         """Whether a gold answer names figures."""
@@ -83,18 +81,17 @@ class FigureVerifier:
             return Verdict(Outcome.unverifiable, cause=f"the gold answer is not {self.expects}")
         if state.ndim != 3 or (pixels := picture_of(sample.path)) is None:
             return Verdict(Outcome.unverifiable, cause=f"a state of shape {state.shape}, which is no picture")
-        found = list(figures(reduced(pixels, SIDE) > 127, self.least))
-        if not found:
+        regions = list(figures(reduced(pixels, SIDE) > 127, self.least))
+        if not regions:
             return Verdict(Outcome.malformed)
         number, colour, shape = problem.groups()
         parts = {
-            "count": float(len(found) == int(number)),
-            "colour": float(all(figure.colour == colour for figure in found)),
-            "shape": float(all(figure.shape == shape for figure in found)),
+            "count": len(regions) == int(number),
+            "colour": all(figure.colour == colour for figure in regions),
+            "shape": all(figure.shape == shape for figure in regions),
         }
-        right = parts[self.asks] if self.asks else min(parts.values())
-        names = ", ".join(sorted(f"{figure.colour} {figure.shape}" for figure in found))
-        return Verdict(Outcome(int(right)), parts=parts, answer=names)
+        names = ", ".join(sorted(f"{figure.colour} {figure.shape}" for figure in regions))
+        return verdict_of_parts(parts, self.asks, names)
 
 
 def figures(light: NDArray[np.bool_], least: float) -> Iterator[Figure]:

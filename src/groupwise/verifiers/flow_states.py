@@ -1,11 +1,12 @@
 """Verifiers of the states that a flow policy ends in: points of the task `rings`, pictures of `quilts`."""
 
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
+from groupwise.data import Finish, InvalidValue, Outcome, Prompt, Sample, Verdict
 from groupwise.models.flow.actions import decoded_picture, graded_state
 from groupwise.tasks.quilts import QUILT_COLOURS, QUILT_SHAPE
 from groupwise.tasks.rings import DIRECTIONS, RING_RADIUS, ring_centre
@@ -73,3 +74,16 @@ def state_of(sample: Sample, shape: tuple[int, ...] | None) -> NDArray[np.float3
             Outcome.unverifiable, cause=f"a state of shape {state.shape}, or with a number that is not finite"
         )
     return state
+
+
+def check_asks(asks: str, names: Sequence[str]) -> str:
+    """The part that alone decides, one of these names; "" if all do. InvalidValue for another name."""
+    if asks not in ("", *names):
+        raise InvalidValue(f"asks is {asks!r}", fix=f"set asks to {', '.join(names)}, or leave it out")
+    return asks
+
+
+def verdict_of_parts(parts: Mapping[str, bool], asks: str, answer: str) -> Verdict:
+    """The verdict on parts that hold or not: right if the part `asks` holds, or, where that is "", all do."""
+    right = parts[asks] if asks else all(parts.values())
+    return Verdict(Outcome(int(right)), parts={name: float(holds) for name, holds in parts.items()}, answer=answer)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.data import InvalidValue, Outcome, Prompt, Sample, Verdict
+from groupwise.data import Outcome, Prompt, Sample, Verdict
 from groupwise.tasks.glyphs import GLYPH_COLOURS, GLYPH_RELATIONS, GLYPH_SHAPE
-from groupwise.verifiers.flow_states import state_of
+from groupwise.verifiers.flow_states import check_asks, state_of, verdict_of_parts
 
 __all__ = ["GlyphVerifier"]
 
@@ -31,9 +31,7 @@ class GlyphVerifier:
     expects = "a problem such as red left blue"
 
     def __init__(self, asks: str = "") -> None:
-        if asks not in ("", *ASKS):
-            raise InvalidValue(f"asks is {asks!r}", fix=f"set asks to {', '.join(ASKS)}, or leave it out")
-        self.asks = asks
+        self.asks = check_asks(asks, ASKS)
 
     def fits(self, gold: Any) -> bool:
         """Whether a gold answer is a problem of the task."""
@@ -49,10 +47,8 @@ class GlyphVerifier:
         patches = read_patches(picture)
         if patches is None or not patches:
             return Verdict(Outcome.malformed)
-        parts = {name: float(holds) for name, holds in compared(patches, *problem.groups()).items()}
-        right = parts[self.asks] if self.asks else min(parts.values())
         answer = ", ".join(f"{colour} at {row + 1} {column + 1}" for (row, column), colour in sorted(patches.items()))
-        return Verdict(Outcome(int(right)), parts=parts, answer=answer)
+        return verdict_of_parts(compared(patches, *problem.groups()), self.asks, answer)
 
 
 def compared(patches: dict[Place, str], first: str, relation: str, second: str) -> dict[str, bool]:

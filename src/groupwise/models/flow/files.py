@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 
-from groupwise.data import BadData
 from groupwise.models.fields import whole
 from groupwise.models.flow.denoise import MOST_STEPS
 from groupwise.models.flow.policy import FlowPolicy
 from groupwise.models.flow.velocity import END, FlowShape
-from groupwise.models.weights import header, refuse_types, tensors, weight_files
+from groupwise.models.weights import load_exactly
 
 __all__ = ["flow_config", "flow_shape", "is_flow", "read_flow"]
 
@@ -48,21 +47,12 @@ def flow_config(shape: FlowShape) -> dict[str, Any]:
 
 def read_flow(path: Path, shape: FlowShape, *, dtype: torch.dtype, device: torch.device | str) -> FlowPolicy:
     """Load a flow model with the default denoising. BadData if the tensors are not those of its config.json."""
-    if not (files := weight_files(path)):
-        raise BadData(f"the flow model in {path} has no weights", fix="train it first, or use rings, quilts or glyphs")
     policy = FlowPolicy(shape)
-    headers = {file: header(file) for file in files}
-    stored = {name: tuple(x.shape) for names in headers.values() for name, x in names.items()}
-    expected = {name: tuple(p.shape) for name, p in policy.named_parameters()}
-    if stored != expected:
-        names = sorted(name for name in stored.keys() | expected.keys() if stored.get(name) != expected.get(name))
-        what = f"the tensors in {path} are not those that its config.json describes"
-        raise BadData(
-            what, evidence=f"missing, unknown or of another shape: {', '.join(names[:4])}", fix="copy it again"
-        )
-    weights = {}
-    for file, names in headers.items():
-        refuse_types(file, names)
-        weights |= tensors(file, names, lambda tensor: tensor.to(device, dtype))
-    policy.load_state_dict(weights, assign=True)
+    load_exactly(
+        policy,
+        path,
+        lambda tensor: tensor.to(device, dtype),
+        "flow model",
+        "train it first, or use rings, quilts or glyphs",
+    )
     return policy.requires_grad_(True)

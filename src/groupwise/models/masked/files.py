@@ -7,13 +7,12 @@ from typing import Any
 
 import torch
 
-from groupwise.data import BadData
 from groupwise.models.fields import mapping, real, short, whole
 from groupwise.models.files import read_json
 from groupwise.models.masked.policy import MaskedPolicy
 from groupwise.models.masked.predictor import MaskedShape
 from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS, Unmask
-from groupwise.models.weights import header, refuse_types, tensors, weight_files
+from groupwise.models.weights import load_exactly
 
 __all__ = ["is_masked", "masked_config", "masked_shape", "read_masked", "stored_unmask"]
 
@@ -71,21 +70,8 @@ def read_masked(
     path: Path, config: Mapping[str, Any], shape: MaskedShape, *, dtype: torch.dtype, device: torch.device | str
 ) -> MaskedPolicy:
     """Load a masked model with its schedule. BadData if the tensors are not those of its config.json."""
-    if not (files := weight_files(path)):
-        raise BadData(f"the masked model in {path} has no weights", fix="train it first, or use the model beads")
     policy = MaskedPolicy(shape, unmask_of(config))
-    headers = {file: header(file) for file in files}
-    stored = {name: tuple(x.shape) for names in headers.values() for name, x in names.items()}
-    expected = {name: tuple(p.shape) for name, p in policy.named_parameters()}
-    if stored != expected:
-        names = sorted(name for name in stored.keys() | expected.keys() if stored.get(name) != expected.get(name))
-        what = f"the tensors in {path} are not those that its config.json describes"
-        raise BadData(
-            what, evidence=f"missing, unknown or of another shape: {', '.join(names[:4])}", fix="copy it again"
-        )
-    weights = {}
-    for file, names in headers.items():
-        refuse_types(file, names)
-        weights |= tensors(file, names, lambda tensor: tensor.to(device, dtype))
-    policy.load_state_dict(weights, assign=True)
+    load_exactly(
+        policy, path, lambda tensor: tensor.to(device, dtype), "masked model", "train it first, or use the model beads"
+    )
     return policy.to(device).requires_grad_(True)

@@ -115,7 +115,8 @@ def test_a_round_is_added_in_a_tree_and_rounds_in_order() -> None:
     """In float32, 2^24 + 1 is 2^24: the sum shows its order."""
     weight, most = torch.ones(1, requires_grad=True), float(1 << 24)
     sums = LaneSums([Optimizer([weight], AdamW())], Alone(lanes=4))
-    for x in (most, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, -most):  # (2^24 + 1) + (1 + 1), then - 2^24
+    # (2^24 + 1) + (1 + 1), then - 2^24, then 0: with two rounds, sums that are no round could end as one.
+    for x in (most, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, -most, 0.0, 0.0, 0.0, 0.0):
         weight.grad = torch.tensor([x])
         sums.add_microbatch()
     sums.finish()

@@ -82,7 +82,7 @@ def test_signals_end_a_run_whose_rank_is_stopped(
             os.kill(pids[0], signal.SIGSTOP)
             Thread(target=interrupt).start()
 
-    settings = SMALL | {"cluster.ranks": 2, "cluster.shard": shard, "cluster.deadline": 300.0}
+    settings = SMALL | {"cluster.ranks": 2, "cluster.shard": shard}
     settings |= {"save.every": 1 if shard == "full" else 0}
     monkeypatch.setattr("groupwise.training.waiting.REPORT", 0.3)
     monkeypatch.setattr(Progress, "say", lambda self, line: lines.append(line))

@@ -136,7 +136,7 @@ class NativeEngine:
             for (content, ids), jobs in groupby(admitted, key=lambda job: job.request.context_key):
                 prefix = content, ids[:-1]
                 routes = self._prefixes.routes.get(prefix, ())
-                routed = [replace(job, routes=routes) for job in jobs]
+                routed = [replace(job, routes=routes) for job in jobs] if routes else list(jobs)
                 self._rows.enter(routed, self._prefixes[prefix] if prefix[1] else None)
         for _ in admitted:
             self._waiting.popleft()

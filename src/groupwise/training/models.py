@@ -12,6 +12,8 @@ from groupwise.config.user_code import Use
 from groupwise.data import BadData, Usage, visible
 from groupwise.learner.update import restore_policy
 from groupwise.models import Model, attach, find_model, has_adapter, read_model, read_tokenizer, write_model
+from groupwise.models.files import ADAPTER, base_name
+from groupwise.models.lora import name_base
 from groupwise.runs.best import best_iteration, describe_best, held_out_values
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint, read_checkpoint
 from groupwise.runs.disk import DISK, REPEAT, Disk, storage_errors, write_directory
@@ -132,6 +134,8 @@ def export(run: Path, out: Path, at: At = None, dtype: str = "", use: Use = NO_C
                 write_model(_converted(trained, dtype), draft, tokenizer=tokenizer, source=model.directory)
             else:
                 shutil.copytree(model.directory, draft, dirs_exist_ok=True)
+                if (draft / ADAPTER).is_file():  # its base may be given relative to its old place
+                    name_base(draft, base_name(model.directory))
     return model
 
 

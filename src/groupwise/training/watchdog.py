@@ -45,10 +45,9 @@ class Stuck(KeyboardInterrupt):
 
 
 class Watchdog:
-    """A context in which the first SIGINT, SIGTERM or SIGHUP calls `stop`, the second ends the run, the third the process.
+    """A context in which the first signal calls `stop`, the second ends the run, the third the process.
 
-    SIGHUP comes when the terminal closes. A run that ignores it (`nohup`) goes on.
-
+    The signals are SIGINT, SIGTERM, and SIGHUP of a terminal that closes, unless it is ignored (`nohup`).
     Python's signal handlers run between two lines of code and during a regular expression, so they work while the loop
     is blocked. Each heartbeat of the loop resets a timer. If the loop is blocked for `STALL` seconds, `notify` gets a
     line about the blocking code. A verifier that blocks for `deadline` seconds gets a TimeoutError, which becomes a

@@ -301,6 +301,16 @@ def test_a_run_keeps_its_best_checkpoint(tmp_path: Path, monkeypatch: pytest.Mon
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["000004"]  # the later of two
 
 
+def test_a_checkpoint_is_exported_without_the_model_that_the_run_started_from(run: Path, tmp_path: Path) -> None:
+    assert main(["export", str(run), str(tmp_path / "before"), "--at", "1"]) == 0
+    recipe = run / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace('model = "calculator"', 'model = "/gone"'))
+    assert '"/gone"' in recipe.read_text()
+    shutil.rmtree(run / "models")
+    assert main(["export", str(run), str(tmp_path / "after"), "--at", "1"]) == 0
+    assert files(tmp_path / "before") == files(tmp_path / "after")
+
+
 def test_the_recipe_takes_the_metrics_that_can_choose() -> None:
     assert set(get_args(hints_of(Evaluate)["best"])) == {"", *METRICS}
 

@@ -2,21 +2,21 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_with_problems
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, Usage, visible
+from groupwise.data import BadData, GroupwiseError, Usage, visible
 from groupwise.learner.update import restore_policy
 from groupwise.models import Model, attach, find_model, has_adapter, read_model, read_tokenizer, write_model
 from groupwise.models.files import ADAPTER, base_name
 from groupwise.models.lora import name_base
 from groupwise.runs.best import best_iteration, describe_best, held_out_values
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint, read_checkpoint
-from groupwise.runs.disk import DISK, REPEAT, Disk, storage_errors, write_directory
+from groupwise.runs.disk import DISK, REPEAT, Disk, remove_dead_drafts, storage_errors, write_directory
 from groupwise.runs.info import RunInfo
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
@@ -125,6 +125,7 @@ def export(run: Path, out: Path, at: At = None, dtype: str = "", use: Use = NO_C
         raise Usage(f"{out} exists already", fix="name a new directory")
     with storage_errors("the model", out.absolute().parent):
         out.absolute().parent.mkdir(parents=True, exist_ok=True)
+        remove_dead_drafts(out.absolute(), disk)
         with write_directory(out.absolute(), disk) as draft:
             if model.directory is None:
                 write_checkpoint_model(model, draft, use, dtype)
@@ -143,7 +144,7 @@ def write_checkpoint_model(model: RunModel, path: Path, use: Use, dtype: str = "
     """Write the model of a checkpoint to a directory, with the files that the finished model has."""
     assert model.checkpoint is not None, "the model is a directory already"
     checkpoint = read_checkpoint(model.checkpoint)
-    recipe = recipe_of(model.run)
+    recipe = with_source(recipe_of(model.run), model.run)
     check_model_code(model.run, recipe, use)
     source = find_model(recipe.model)
     trained = read_model(
@@ -155,6 +156,18 @@ def write_checkpoint_model(model: RunModel, path: Path, use: Use, dtype: str = "
     if dtype:
         trained = _converted(trained, dtype)
     write_trained(trained, path, recipe, read_tokenizer(source), RunInfo.read(model.run).base_sha256)
+
+
+def with_source(recipe: Recipe, run: Path) -> Recipe:
+    """The recipe; if its model is gone, with the run's finished model, which has the same shape and tokenizer."""
+    try:
+        find_model(recipe.model)
+    except GroupwiseError:
+        finished = RunLayout(run).model
+        if recipe.lora is not None or not finished.is_dir():
+            raise
+        return replace(recipe, model=str(finished))
+    return recipe
 
 
 def _converted(model: Model, dtype: str) -> Model:

@@ -20,7 +20,7 @@ UNASSIGNED = "\U0010fffe"
 
 _FORM = re.compile(r"<[|｜].+[|｜]>", re.DOTALL)
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-"""A token for one byte of a character that has no token of its own."""
+"""A token for one byte of a character."""
 _WRITTEN = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 
 
@@ -74,9 +74,7 @@ class ControlTokens:
                 fast.add_special_tokens([tokenizers.AddedToken(token.content, special=True, **flags)])
         fast.encode_special_tokens = True
 
-    def encode(
-        self, fast: tokenizers.Tokenizer, text: str, *, left: str = "", right: str = ""
-    ) -> tokenizers.Encoding:
+    def encode(self, fast: tokenizers.Tokenizer, text: str, *, left: str = "", right: str = "") -> tokenizers.Encoding:
         """Encode `left + text + right`. No control token comes from `text`, not even from a part of it.
 
         BadData for a character that the tokenizer can only encode as a control token.

@@ -71,7 +71,7 @@ class Template:
 
     def __post_init__(self) -> None:
         tokenizer = self.tokenizer
-        # A template without text of its own writes no control token.
+        # The template `no` writes no control token.
         parser = tokenizer.fast if self.source == _PLACE else tokenizer.parser()
         templates = (*chat_templates(tokenizer.extra_files), self.source)
         object.__setattr__(self, "_parser", parser)
@@ -152,7 +152,11 @@ class Template:
             "documents": None,
             "add_generation_prompt": True,
         }
-        return render(self.source, _escape_all(settings, partial(self._control.broken, self._parser, mark=mark)) | _named_tokens(self.tokenizer))
+        return render(
+            self.source,
+            _escape_all(settings, partial(self._control.broken, self._parser, mark=mark))
+            | _named_tokens(self.tokenizer),
+        )
 
     def _encode(self, text: str, mark: str) -> tuple[int, ...]:
         """The ids of a rendered text; the mark breaks control tokens of messages."""

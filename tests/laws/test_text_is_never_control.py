@@ -36,7 +36,7 @@ TEXTS = [
     "<|im_end|><|im_end|><|im_start|>", "\uff1c\uff5cim_end\uff5c\uff1e", "\uff1c/s\uff1e", "<|IM_END|>", "<\ue000/s>",
     "<|im_\u200bend|>", '{"role": "</s>"}', "<THINK>",
 ]  # fmt: skip
-ALPHABET = sorted({c for c in map(chr, range(33, 127))} | {"\n", "▁", "\u200b", "\ue000", "｜"})
+ALPHABET = sorted(set(map(chr, range(33, 127))) | {"\n", "▁", "\u200b", "\ue000", "｜"})
 
 
 def bpe(*, special: bool, normalizer: normalizers.Normalizer | None = None, **flags: bool) -> Tokenizer:
@@ -220,7 +220,6 @@ def test_one_place_encodes_text() -> None:
     source, found = Path(groupwise.__file__).parent, []
     for file in source.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute) and node.attr in ("encode", "encode_batch", "encode_batch_fast"):
-                if isinstance(node.value, ast.Attribute | ast.Name) and "fast" in ast.unparse(node.value).split("."):
-                    found.append(file.name)
+            if isinstance(node, ast.Attribute) and node.attr.startswith("encode"):
+                found += [file.name] * ("fast" in ast.unparse(node.value).split("."))
     assert found == ["control_tokens.py"] * 2

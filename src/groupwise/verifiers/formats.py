@@ -103,7 +103,8 @@ class JsonSchema:
 
     The answer is the last ```json block, or else the whole text. `schema` is a file's path or an object; without it
     the gold answer is the schema. No other document is loaded: a reference to one is unverifiable, and so is a schema
-    that refers to itself without end. If the validation takes more than `deadline` seconds of CPU time, the answer is wrong.
+    that refers to itself without end. If the validation takes more than `deadline` seconds of CPU time, the answer is
+    wrong.
     """
 
     keeps_time = True

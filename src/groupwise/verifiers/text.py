@@ -16,8 +16,8 @@ class Text:
     """Right if the answer equals the gold text, or one of a list, up to case, punctuation and articles.
 
     Both are compared in SQuAD's normal form (Rajpurkar et al., arXiv:1606.05250), except that signs of a number or a
-    formula stay: 1.5 is not 15 (`plain_text`). `case`, `punctuation` and `articles` make each of them count. The answer is the whole text, or the part that `place`
-    extracts, as in `math`.
+    formula stay: 1.5 is not 15 (`plain_text`). `case`, `punctuation` and `articles` make each of them count. The answer
+    is the whole text, or the part that `place` extracts, as in `math`.
     """
 
     expects = "text, a number, or a list of them"

@@ -16,14 +16,14 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 import groupwise
 from groupwise.data import BadData, Prompt
 from groupwise.environments import Hermes, Tools
 from groupwise.models import Tokenizer as Encoder
 from groupwise.models import conversation_turn, encode_answer, find_template
-from groupwise.models.control_tokens import unused_character
+from groupwise.models.control_tokens import ROUNDS, ControlTokens, unused_character
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content | trim + '<|im_end|>\n' }}{% endfor %}"
@@ -83,6 +83,10 @@ def words(kind: str) -> Tokenizer:
     return fast
 
 
+def ids(fast: Tokenizer, *spellings: str) -> list[int]:
+    return [i for i in map(fast.token_to_id, spellings) if i is not None]
+
+
 KINDS: dict[str, Callable[[], Tokenizer]] = {
     "BPE, special": lambda: bpe(special=True),
     "BPE, not special": lambda: bpe(special=False),
@@ -105,14 +109,13 @@ EXACT = ("BPE, special", "BPE, not special", "BPE of words", "Unigram, special",
 def encoder(kind: str) -> Encoder:
     fast = KINDS[kind]()
     config = json.dumps({"chat_template": CHATML + "{# [/INST] #}"}).encode()
-    eos = frozenset({fast.token_to_id("</s>"), fast.token_to_id("<|im_end|>")})
+    eos = frozenset(ids(fast, "</s>", "<|im_end|>"))
     return Encoder(fast.to_str().encode(), eos, (("tokenizer_config.json", config),))
 
 
 def through_a_tool(e: Encoder, text: str) -> tuple[int, ...]:
     """The model's own answer comes back as the result of a tool. Its tokens are control tokens where it wrote them."""
-    spelled = [e.fast.token_to_id(c) for c in CONTROL]
-    answer = Encoder(e.source, frozenset()).decode([i for i in spelled if i is not None]) + text
+    answer = Encoder(e.source, frozenset()).decode(ids(e.fast, *CONTROL)) + text
     tools = Tools(Hermes(), {"echo": lambda: answer})
     asyncio.run(tools.reset(Prompt("p", ()), Random(0)))
     observation = asyncio.run(tools.step('<tool_call>{"name": "echo"}</tool_call>'))
@@ -134,10 +137,10 @@ ENTRANCES: dict[str, Callable[[Encoder, str], tuple[int, ...]]] = {
 }  # fmt: skip
 
 
-def control(e: Encoder, ids: tuple[int, ...]) -> Counter[str]:
+def control(e: Encoder, tokens: tuple[int, ...]) -> Counter[str]:
     """The control tokens among the ids, by their spelling."""
     names = {e.fast.token_to_id(c): c for c in CONTROL}
-    return Counter(names[i] for i in ids if i in names)
+    return Counter(names[i] for i in tokens if i in names)
 
 
 def encoded(e: Encoder, entrance: str, text: str) -> tuple[int, ...]:
@@ -157,7 +160,7 @@ FRAGMENTS = [*CONTROL, "<", "|", "im_end", "|>", "/s>", ">", " ", "a", "<|im_", 
 
 
 @given(kind=st.sampled_from(sorted(KINDS)), parts=st.lists(st.sampled_from(FRAGMENTS), max_size=12))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_no_text_of_fragments_becomes_a_control_token(kind: str, parts: list[str]) -> None:
     e, text = encoder(kind), "".join(parts)
     for entrance in ("plain", "plain, in brackets", "observation"):
@@ -167,7 +170,7 @@ def test_no_text_of_fragments_becomes_a_control_token(kind: str, parts: list[str
 
 
 @given(kind=st.sampled_from(sorted(KINDS)), text=st.text(alphabet="ab im_end/sINST |\n", max_size=30))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_other_text_has_the_ids_of_the_library(kind: str, text: str) -> None:
     e = encoder(kind)
     assert list(e.encode(text)) == KINDS[kind]().encode(text, add_special_tokens=False).ids
@@ -175,33 +178,31 @@ def test_other_text_has_the_ids_of_the_library(kind: str, text: str) -> None:
 
 def test_a_template_and_a_model_still_write_control_tokens() -> None:
     e = encoder("BPE, not special")
-    ids = find_template("chat", e)("<think>")
-    assert control(e, ids) == {"<|im_start|>": 2, "<|im_end|>": 1, "<think>": 1}
-    assert e.decode([e.fast.token_to_id("<think>")]) == "<think>"
+    prompt = find_template("chat", e)("<think>")
+    assert control(e, prompt) == {"<|im_start|>": 2, "<|im_end|>": 1, "<think>": 1}
+    assert e.decode(ids(e.fast, "<think>")) == "<think>"
 
 
 def test_many_spellings_take_a_bounded_number_of_rounds() -> None:
     """After a few rounds all characters are apart, so no text takes quadratic time."""
-    e, calls = encoder("Unigram, special"), 0
-    real = e.control.encode_marked
+    e, rounds = encoder("Unigram, special"), []
 
-    class Counted(type(e.control)):  # counts the calls of the library
-        def encode_marked(self, *arguments: object) -> object:
-            nonlocal calls
-            calls += 1
-            return real(*arguments)  # pyright: ignore[reportArgumentType]
+    class Counted(ControlTokens):
+        def encode_marked(self, fast: Tokenizer, text: str, mark: str) -> Encoding:
+            rounds.append(text)
+            return e.control.encode_marked(fast, text, mark)
 
     counted = Counted(e.control.spellings, e.control.ids, e.control.unknown)
     text = "<|im_" * 500 + "<|im_end|>" * 500 + "end|>" * 500
     assert not e.control.ids & set(counted.encode(e.fast, text).ids)
-    assert calls <= 6
+    assert len(rounds) <= ROUNDS + 2
 
 
 @pytest.mark.parametrize("end", ["a", "\n"])
 def test_an_end_token_that_is_a_character_cannot_be_text(end: str) -> None:
     """It cannot be broken apart, so the text is refused, and the message says which character and what to do."""
     fast = unigram(added=False)
-    e = Encoder(fast.to_str().encode(), frozenset({fast.token_to_id(end)}))
+    e = Encoder(fast.to_str().encode(), frozenset(ids(fast, end)))
     assert e.encode("b")
     with pytest.raises(BadData, match="can only encode the character") as caught:
         e.encode(f"b{end}b")
@@ -215,11 +216,14 @@ def test_a_text_with_all_private_characters_is_refused() -> None:
         unused_character(every)
 
 
+ENCODES = ("encode", "encode_batch", "encode_batch_fast")
+
+
 def test_one_place_encodes_text() -> None:
     """No other file calls the library's `encode`: each entrance of text goes through `ControlTokens`."""
     source, found = Path(groupwise.__file__).parent, []
     for file in source.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute) and node.attr.startswith("encode"):
+            if isinstance(node, ast.Attribute) and node.attr in ENCODES:
                 found += [file.name] * ("fast" in ast.unparse(node.value).split("."))
     assert found == ["control_tokens.py"] * 2

@@ -94,6 +94,7 @@ class ControlTokens:
         self, fast: tokenizers.Tokenizer, text: str, mark: str, left: str, right: str
     ) -> tuple[str, tokenizers.Encoding]:
         """The text with its marks, and the encoding of `left + text + right`."""
+        breaks: list[int] = []
         for trial in range(ROUNDS + 2):
             encoding = self.encode_marked(fast, left + text + right, mark)
             breaks = self._breaks(encoding, left, text, right)

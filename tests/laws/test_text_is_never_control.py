@@ -4,9 +4,9 @@ Texts are spellings of control tokens, whole, nested, in part, and in other char
 counts is the ids: at each entrance they hold the control tokens of a harmless text and no other.
 """
 
-import ast
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -198,6 +198,25 @@ def test_many_spellings_take_a_bounded_number_of_rounds() -> None:
     assert len(rounds) <= ROUNDS + 2
 
 
+def test_after_the_last_round_all_characters_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("groupwise.models.control_tokens.ROUNDS", 0)
+    e = encoder("Unigram, special")
+    tokens = e.encode("im<|im_end|>")
+    assert not control(e, tokens) and len(tokens) == len("▁im<|im_end|>")
+
+
+def test_an_added_token_of_any_form_that_the_template_writes() -> None:
+    """It is neither special nor in brackets. Another template leaves it a token of text."""
+    fast = bpe(special=False)
+    fast.add_tokens([AddedToken("Human:", special=False)])
+    (human,) = ids(fast, "Human:")
+    for template, found in (("Human: {{ messages[0].content }}", False), ("{{ messages[0].content }}", True)):
+        config = json.dumps({"chat_template": template}).encode()
+        e = Encoder(fast.to_str().encode(), frozenset(), (("tokenizer_config.json", config),))
+        assert (human in e.encode("Human: 7")) is found
+        assert find_template("chat", e)("Human: 7").count(human) == 1
+
+
 @pytest.mark.parametrize("end", ["a", "\n"])
 def test_an_end_token_that_is_a_character_cannot_be_text(end: str) -> None:
     """It cannot be broken apart, so the text is refused, and the message says which character and what to do."""
@@ -216,14 +235,11 @@ def test_a_text_with_all_private_characters_is_refused() -> None:
         unused_character(every)
 
 
-ENCODES = ("encode", "encode_batch", "encode_batch_fast")
+ENCODES = re.compile(r"\bfast\.encode(?:_batch\w*)?\(")
 
 
 def test_one_place_encodes_text() -> None:
     """No other file calls the library's `encode`: each entrance of text goes through `ControlTokens`."""
-    source, found = Path(groupwise.__file__).parent, []
-    for file in source.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute) and node.attr in ENCODES:
-                found += [file.name] * ("fast" in ast.unparse(node.value).split("."))
-    assert found == ["control_tokens.py"] * 2
+    files = Path(groupwise.__file__).parent.rglob("*.py")
+    calls = Counter(file.name for file in files for _ in ENCODES.findall(file.read_text(encoding="utf-8")))
+    assert calls == {"control_tokens.py": 2}

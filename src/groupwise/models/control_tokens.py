@@ -68,10 +68,11 @@ class ControlTokens:
 
     def hide(self, fast: tokenizers.Tokenizer) -> None:
         """Change a tokenizer so that it does not search text for added tokens that are control tokens."""
-        for token in fast.get_added_tokens_decoder().values():
-            if token.content in self.spellings and not token.special:
-                flags = {name: getattr(token, name) for name in ("single_word", "lstrip", "rstrip", "normalized")}
-                fast.add_special_tokens([tokenizers.AddedToken(token.content, special=True, **flags)])
+        added = [t for t in fast.get_added_tokens_decoder().values() if t.content in self.spellings and not t.special]
+        flags = ("single_word", "lstrip", "rstrip", "normalized")
+        fast.add_special_tokens(
+            [tokenizers.AddedToken(t.content, special=True, **{f: getattr(t, f) for f in flags}) for t in added]
+        )
         fast.encode_special_tokens = True
 
     def encode(self, fast: tokenizers.Tokenizer, text: str, *, left: str = "", right: str = "") -> tokenizers.Encoding:

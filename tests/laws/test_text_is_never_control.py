@@ -16,7 +16,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Encoding, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 import groupwise
 from groupwise.data import BadData, Prompt
@@ -165,7 +165,7 @@ def test_no_text_of_fragments_becomes_a_control_token(kind: str, parts: list[str
     e, text = encoder(kind), "".join(parts)
     for entrance in ("plain", "plain, in brackets", "observation"):
         assert control(e, encoded(e, entrance, text)) == control(e, encoded(e, entrance, "x"))
-    if kind in EXACT:
+    if kind in EXACT and text.strip(" ") == text:  # Metaspace writes a space before a text
         assert Encoder(e.source, frozenset()).decode(e.encode(text)) == text
 
 
@@ -215,6 +215,20 @@ def test_an_added_token_of_any_form_that_the_template_writes() -> None:
         e = Encoder(fast.to_str().encode(), frozenset(), (("tokenizer_config.json", config),))
         assert (human in e.encode("Human: 7")) is found
         assert find_template("chat", e)("Human: 7").count(human) == 1
+
+
+def test_a_part_of_a_message_without_tokens_is_broken_by_its_letters() -> None:
+    """The vocabulary has no letter of `user`, and the template does not write the role."""
+    fast = Tokenizer(models.WordLevel({c: i for i, c in enumerate(["</s>", *"<>/s57"])}, unk_token=""))
+    fast.pre_tokenizer = pre_tokenizers.Split(Regex("</s>|."), "isolated")
+    source = "{{ messages[0].content }}{{ messages[0].role[4:] }}"
+    config = json.dumps({"chat_template": source}).encode()
+    e = Encoder(fast.to_str().encode(), frozenset({0}), (("tokenizer_config.json", config),))
+    chat = find_template("chat", e)
+    assert chat("5</s>7") == (5, 1, 3, 4, 2, 6)
+    assert chat([{"role": "user", "content": "5", "name": "é</s>"}]) == (5,)
+    with pytest.raises(BadData, match="no token for the character 'é'"):
+        chat("é</s>")
 
 
 @pytest.mark.parametrize("end", ["a", "\n"])

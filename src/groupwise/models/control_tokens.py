@@ -83,8 +83,18 @@ class ControlTokens:
         return self._apart(fast, text, "", left, right)[1]
 
     def broken(self, fast: tokenizers.Tokenizer, text: str, mark: str) -> str:
-        """The text with `mark` in each spelling of a control token. It must not contain `mark`."""
-        return self._apart(fast, text, mark, "", "")[0]
+        """The text with `mark` in each spelling of a control token. It must not contain `mark`.
+
+        A text with a character that has no token, such as a role that the template does not write, is read by letters.
+        """
+        try:
+            return self._apart(fast, text, mark, "", "")[0]
+        except BadData:
+            raise
+        except Exception:  # the library raises nothing narrower
+            for spelling in sorted(filter(_is_name, self.spellings), key=len, reverse=True):
+                text = text.replace(spelling, spelling[0] + mark + spelling[1:])
+            return text
 
     def encode_marked(self, fast: tokenizers.Tokenizer, text: str, mark: str) -> tokenizers.Encoding:
         """Encode the parts between the marks apart. The marks get no token."""

@@ -61,7 +61,7 @@ def json_schema(schema: Any, text: str) -> Verdict:
 
 
 def _cut(value: Any, depth: int) -> Any:
-    """The value with null in place of what is nested deeper than `depth`."""
+    """The value with null in place of all values nested deeper than `depth`."""
     if isinstance(value, dict):
         return {name: _cut(inner, depth - 1) for name, inner in value.items()} if depth else None
     if isinstance(value, list):

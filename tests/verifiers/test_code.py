@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Literal
 
 import pytest
 
@@ -108,7 +109,7 @@ def test_a_hidden_case_that_cannot_be_generated_is_unverifiable(verifier, change
 
 
 @pytest.mark.parametrize("end", ["lost", "busy"])
-def test_a_sandbox_that_fails_is_unverifiable(end, verifier, monkeypatch):
+def test_a_sandbox_that_fails_is_unverifiable(end: Literal["lost", "busy"], verifier, monkeypatch):
     async def lost(program):
         return Execution(end, error="gone")
 

@@ -25,9 +25,13 @@ REFUSED = (
     "modify_ldt", "inotify_init", "inotify_init1",
 )  # fmt: skip
 """Calls that fail with EPERM."""
-IDLE = ("flock", "sync", "syncfs", "fsync", "fdatasync", "sync_file_range")
+IDLE = (
+    "flock", "sync", "syncfs", "fsync", "fdatasync", "sync_file_range", "sched_setscheduler", "sched_setparam",
+    "sched_setattr", "sched_setaffinity", "sched_yield", "setpriority",
+)  # fmt: skip
 """Calls that succeed and do nothing. An answer's own files are in memory, and all others belong to the host: an answer
-must neither lock them nor sync the host's disks."""
+must neither lock them nor sync the host's disks. It also must not give up its share of the processors: time in which
+it waits for one is not counted as asleep."""
 THREAD = 0x10000
 """CLONE_THREAD: clone without it is a fork, which is refused."""
 DUMPABLE = 4

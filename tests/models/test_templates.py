@@ -123,12 +123,13 @@ def test_no_text_encodes_to_special_tokens(words: str) -> None:
     assert special(BYTES, find_template("chat", BYTES)(words)) == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
 
 
+@pytest.mark.parametrize("tokenizer", [BYTES, PIECES])
 @pytest.mark.parametrize("words", TEXTS)
-def test_the_marked_encoding_equals_the_direct_encoding(words: str) -> None:
-    """Without special tokens in the problem, splitting at special tokens gives the same ids as one call."""
-    template = find_template("qwen_math", BYTES)
-    whole = template.source.replace("{prompt}", words)
-    assert template._encode_marked(whole, "\uf000", bos=True) == template(words)
+def test_text_without_control_tokens_has_the_ids_of_one_plain_call(tokenizer: Tokenizer, words: str) -> None:
+    fast = tokenizer.parser()
+    whole = find_template("qwen_math", tokenizer).source.replace("{prompt}", words)
+    assert list(find_template("qwen_math", tokenizer)(words)) == fast.encode(whole).ids
+    assert list(tokenizer.encode(words)) == fast.encode(words, add_special_tokens=False).ids
 
 
 # Plain templates
@@ -214,6 +215,34 @@ def test_the_frame_of_a_later_user_message() -> None:
     alone = trained("{{ messages[0].content }}")
     with pytest.raises(BadData, match="cannot format a later message"):
         find_template("chat", alone).turn_frame()
+
+
+def test_a_frame_without_special_tokens_is_text() -> None:
+    """A tokenizer without special tokens, and a chat template."""
+    fast = Fast(models.BPE({c: i for i, c in enumerate("\n:aersu")}, []))
+    source = "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}{{ 'a:' }}"
+    config = json.dumps({"chat_template": source}).encode()
+    tokenizer = Tokenizer(fast.to_str().encode(), frozenset(), (("tokenizer_config.json", config),))
+    before, after = find_template("chat", tokenizer).turn_frame()
+    assert (before, after) == (tokenizer.encode("\nuser:"), tokenizer.encode("\na:"))
+
+
+NAMED = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|im_end|>' }}{% endfor %}"
+
+
+@pytest.mark.parametrize("role", ["im_end", "im_end|>x<|im_start", "<|im_end|>", "a\nb"])
+def test_a_role_that_writes_another_control_token_is_refused(role: str) -> None:
+    template = find_template("chat", trained(NAMED))
+    with pytest.raises(BadData, match="is not a role") as caught:
+        template([{"role": role, "content": "a"}])
+    assert "such as system, user" in caught.value.fix
+    assert template([{"role": "tool", "content": "a"}])
+
+
+def test_the_name_of_a_field_in_a_message_is_text() -> None:
+    template = find_template("chat", trained("{% for m in messages %}{{ m | tojson }}<|im_end|>{% endfor %}"))
+    ids = template([{"role": "user", "content": "a", "call": {"<|im_end|>": 1}}])
+    assert special(template.tokenizer, ids) == ["<|im_end|>"]
 
 
 # A system message, arguments of the template, and tools

@@ -140,7 +140,7 @@ def test_engine_and_learner_agree_on_every_token_of_the_model() -> None:
     """The engine continues after observations; the learner forwards the whole conversation at once."""
     model = decoder(spread=0.6)
     vocabulary = tokenizer(0, 1, 2, 3, 4, 5)
-    environments = [Replies(["12+", "3;", "7"] * 20, opening="1" * i) for i in range(3)]
+    environments = [Replies(["67+", "8;", "9"] * 20, opening="6" * i) for i in range(3)]  # no end token in a text
     remaining = iter(environments)
     s = sampler(
         lambda: next(remaining),

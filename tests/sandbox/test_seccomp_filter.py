@@ -33,7 +33,8 @@ TABLE = {  # name: number on x86_64, on aarch64; 0 if it does not exist
 """Transcribed from the kernel's tables, independently of libseccomp."""
 IDLE = {
     "flock": (73, 32), "sync": (162, 81), "syncfs": (306, 267), "fsync": (74, 82), "fdatasync": (75, 83),
-    "sync_file_range": (277, 84),
+    "sync_file_range": (277, 84), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
+    "sched_setattr": (314, 274), "sched_setaffinity": (203, 122), "sched_yield": (24, 124), "setpriority": (141, 140),
 }  # fmt: skip
 CLONE, CLONE3, FCNTL, PRCTL = (56, 220), (435, 435), (72, 25), (157, 167)
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

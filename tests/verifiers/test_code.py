@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Literal
 
 import pytest
 
@@ -107,9 +108,10 @@ def test_a_hidden_case_that_cannot_be_generated_is_unverifiable(verifier, change
     assert verdict.outcome is Outcome.unverifiable and cause in verdict.cause
 
 
-def test_a_sandbox_that_fails_is_unverifiable(verifier, monkeypatch):
+@pytest.mark.parametrize("end", ["lost", "busy"])
+def test_a_sandbox_that_fails_is_unverifiable(end: Literal["lost", "busy"], verifier, monkeypatch):
     async def lost(program):
-        return Execution("lost", error="gone")
+        return Execution(end, error="gone")
 
     forget(verifier)
     monkeypatch.setattr(verifier.sandbox, "execute", lost)

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import re
+import string
+from fractions import Fraction
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict, Verifier
 from groupwise.tasks import Problems
 from groupwise.verifiers import find_verifier
+from groupwise.verifiers.plain_text import plain_text
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
 needs_jsonschema = pytest.mark.skipif(find_spec("jsonschema") is None, reason="jsonschema is not installed")
@@ -91,6 +95,70 @@ WRITTEN = [
 ]
 
 
+UNEQUAL = [
+    ("1.5", "15"), ("-5", "5"), ("3/4", "34"), ("10^3", "103"), ("x+y", "xy"), ("C++", "C"), ("C#", "C"), (".5", "5"),
+    ("-.5", "5"), ("-$5", "$5"), ("\u22125", "5"), ("10\u00b3", "103"), ("3\u00bd", "31/2"), ("1:2", "12"),
+    ("x < 5", "x > 5"), ("x+y", "x-y"), ("3 - 4", "3 4"), ("1,5", "15"), ("1990-1995", "19901995"), ("a*b", "ab"),
+    ("A+", "A"), ("101_2", "1012"), ("2^n", "2n"), ("x = -5", "x = 5"), ("3.14.15", "31415"), ("C++", "C+"),
+    ("1/2", "1.2"), ("n+1", "n1"), ("x/y", "xy"), ("a + b", "a b"), ("(1,2)", "(12)"), ("F#", "F"),
+]  # fmt: skip
+"""Pairs of values that SQuAD's form does not tell apart, or that differ in a sign alone."""
+EQUAL = [
+    ("eiffel tower", " The  Eiffel tower!"), ("ac/dc", "ACDC"), ("u.s.", "US"), ("1,000", "1000"), ("5", "5."),
+    ("1,234,567", "1234567"), ("5", "(5)"), ("-5", "\u22125"), ("-5", "(-5)"), ("3/4", "3 / 4"), ("x+y", "x + y"),
+    ("t-shirt", "tshirt"), ("B-52", "B52"), ("3-D", "3D"), ("covid-19", "COVID19"), ("5", "**5**"), ("5", "$5"),
+    ("5", "+5"), ("50", "50%"), ("1.5", "1.5."), ("10^3", "10\u00b3"), ("3 1/2", "3\u00bd"), ("x-ray", "Xray"),
+    ("1990-1995", "1990\u20131995"), ("don't", "dont"), ("mother-in-law", "motherinlaw"), ("c++", '"C++",'),
+    ("5", "- 5"), ("a", "A"), ("x<5", "x < 5"), ("rock and roll", "'Rock' and roll"), ("e.g.", "eg"),
+]  # fmt: skip
+"""Ways to write the same, in words and in numbers."""
+
+
+@pytest.mark.parametrize("gold,text", UNEQUAL)
+def test_a_sign_that_changes_a_value_counts(gold: str, text: str, named):
+    assert ask(named("text"), text, gold).outcome is ask(named("text"), gold, text).outcome is WRONG
+
+
+@pytest.mark.parametrize("gold,text", EQUAL)
+def test_other_punctuation_does_not_count(gold: str, text: str, named):
+    assert ask(named("text"), text, gold).outcome is ask(named("text"), gold, text).outcome is RIGHT
+
+
+@given(
+    st.fractions(max_denominator=99),
+    st.fractions(max_denominator=99),
+    st.sampled_from(["{}/{}", "{}.{}", "{}^{}", "{}:{}"]),
+)
+def test_different_numbers_have_different_forms(first: Fraction, second: Fraction, form: str):
+    texts = [form.format(x.numerator, x.denominator) for x in (first, second)]
+    assert (plain_text(texts[0]) == plain_text(f"The ({texts[1]}).")) == (first == second)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["The", "an", "Eiffel", "tower's", "sea-side", "and/or", "(big)", "no.", '"ok"', "*so*", "--", "it;"]
+        )
+    )
+)
+def test_words_have_the_form_of_squad(words: list[str]):
+    text = " ".join(words)
+    bare = "".join(c for c in text.lower() if c not in string.punctuation)
+    squad = " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
+    assert plain_text(text) == (squad or " ".join(bare.split()))
+
+
+INVISIBLE = ["\u200b", "\ufeff\u2060", "\u00ad", "\u200b \u0301\ufe0f", "\u202e\u200f", "\U000e0041", "\u2028"]
+
+
+@pytest.mark.parametrize("text", INVISIBLE)
+def test_an_answer_without_a_visible_character_is_empty(text: str, named):
+    verdict = ask(named("format"), f"<think>2+2</think><answer>{text}</answer>")
+    assert verdict.outcome is WRONG and verdict.feedback == "<answer> is empty"
+    assert ask(named("text"), text, "4").outcome is MALFORMED and ask(named("text"), "4", text).outcome is UNKNOWN
+    assert ask(named("format"), f"<think>2+2</think><answer>{text}4</answer>").outcome is RIGHT
+
+
 @pytest.mark.parametrize("name,text,gold,outcome", WRITTEN)
 def test_verdicts_on_texts(name: str, text: str, gold: Any, outcome: Outcome, named):
     assert ask(named(name), text, gold).outcome is outcome
@@ -141,6 +209,28 @@ def test_json_schema(named, tmp_path: Path):
     path.write_text(json.dumps(SCHEMA))
     assert ask(named(f"json_schema(schema={str(path)!r})"), '{"x": 1}').outcome is RIGHT
     assert ask(named(f"json_schema(schema={SCHEMA!r})"), '{"x": 1}').outcome is RIGHT
+
+
+ENDLESS = [
+    {"$ref": "#"},
+    {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+    {"type": ["array", "object", "integer"], "anyOf": [{"allOf": [{"$ref": "#"}]}]},
+    {"items": {"not": {"$ref": "#/items"}}},
+]
+TREE = {"properties": {"child": {"$ref": "#"}}, "items": {"$ref": "#"}, "additionalProperties": False}
+
+
+@needs_jsonschema
+def test_a_schema_without_end_is_at_fault_and_a_deep_answer_is_not(named):
+    verifier, deep = named("json_schema"), "[" * 300 + "]" * 300
+    for schema in ENDLESS:
+        for answer in ("[1]", deep):
+            verdict = ask(verifier, answer, schema)
+            assert verdict.outcome is UNKNOWN and verdict.cause == "the schema refers to itself without end"
+    assert ask(verifier, '{"child": {"child": [{}]}}', TREE).outcome is RIGHT
+    assert ask(verifier, '{"child": {"children": {}}}', TREE).outcome is WRONG
+    verdict = ask(verifier, deep, TREE)
+    assert verdict.outcome is WRONG and verdict.feedback == "nested too deeply to check"
 
 
 @needs_jsonschema

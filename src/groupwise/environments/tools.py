@@ -217,7 +217,7 @@ def python_tool(sandbox: Sandbox) -> Callable[[Any], Any]:
         if not isinstance(code, str):
             raise ValueError("the argument code must be text")
         execution = await sandbox.execute(Program(code))
-        if execution.end == "lost":
+        if execution.no_result:
             raise ToolLost(execution.error)
         output = (execution.value or "").rstrip("\n")
         error = f"error: {execution.error}" if execution.error else ""

@@ -3,17 +3,19 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import tokenizers
 
 from groupwise.data import BadData, Ids, Usage
+from groupwise.models.control_tokens import ControlTokens, unused_character
 from groupwise.models.fields import json_object
 from groupwise.models.rendering import render
-from groupwise.models.tokenizer import Tokenizer
+from groupwise.models.tokenizer import Tokenizer, chat_templates
 
 __all__ = ["Arguments", "Messages", "Template", "conversation_turn", "encode_answer", "find_template"]
 
@@ -42,6 +44,9 @@ PLAIN = {
 _PLACE = "{prompt}"
 _VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+_ROLE = re.compile(r"[\w .-]*")
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function", "observation")
+"""Roles that may also be the name in a control token: some templates write `<|user|>`."""
 _AS_IS: Any = {"ensure_ascii": False}
 
 
@@ -49,7 +54,8 @@ _AS_IS: Any = {"ensure_ascii": False}
 class Template:
     """A prompt template. Call it with a problem's text or with messages to get the ids of the whole prompt.
 
-    Special tokens in the template are encoded as special tokens. In a problem's text, `<|im_end|>` is ten characters.
+    Control tokens in the template are encoded as such. In a problem's text, a role or the name of a tool, each spelling
+    of one is broken apart and stays text: `<|im_end|>` is ten characters.
     `source` is Jinja for `chat`; otherwise it is a text that contains `{prompt}` once. The other fields are for `chat`:
     the system message of problems that have none, variables of the template, and the JSON schemas of tools.
     """
@@ -60,18 +66,16 @@ class Template:
     system: str = ""
     arguments: Arguments = ()
     tools: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
-    _parsing: tokenizers.Tokenizer | None = field(init=False, repr=False)
-    _special: dict[str, tuple[int, Any]] = field(init=False, repr=False)
+    _parser: tokenizers.Tokenizer = field(init=False, repr=False)
+    _control: ControlTokens = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        parsing = None
-        if self.source != _PLACE:  # otherwise the template adds no text, so no special tokens can appear
-            parsing = tokenizers.Tokenizer.from_str(self.tokenizer.source.decode())
-            parsing.no_truncation()
-            parsing.no_padding()
-        added = self.tokenizer.fast.get_added_tokens_decoder()
-        object.__setattr__(self, "_parsing", parsing)
-        object.__setattr__(self, "_special", {t.content: (i, t) for i, t in added.items() if t.special and t.content})
+        tokenizer = self.tokenizer
+        # The template `no` writes no control token.
+        parser = tokenizer.fast if self.source == _PLACE else tokenizer.parser()
+        templates = (*chat_templates(tokenizer.extra_files), self.source)
+        object.__setattr__(self, "_parser", parser)
+        object.__setattr__(self, "_control", ControlTokens.of(parser, tokenizer.eos, templates))
 
     @property
     def digest(self) -> str:
@@ -82,29 +86,24 @@ class Template:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Likely mistakes: special tokens that this tokenizer encodes as plain text; settings that have no effect."""
+        """Likely mistakes: control tokens that this tokenizer encodes as plain text; settings that have no effect."""
         if self.name == "chat":
             names = [name for name, _ in self.arguments] + ["tools"] * bool(self.tools)
             unused = [name for name in names if not re.search(rf"\b{re.escape(name)}\b", self.source)]
             return tuple(f"the model's chat template does not use {name}" for name in unused)
-        marks = set(re.findall(r"<\|\w+\|>", self.source)) - set(self._special)
+        marks = set(re.findall(r"<\|\w+\|>", self.source)) - set(self._control.spellings)
         if not marks:
             return ()
         return (f"the template {self.name} contains {' and '.join(sorted(marks))}, plain text to this tokenizer",)
 
     def __call__(self, problem: str | Messages) -> tuple[int, ...]:
-        if self._parsing is None:
-            return self.tokenizer.encode(_single_text(problem), bos=True)
-        mark = self._mark(problem)
-        if self.name == "chat":
-            messages = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
-            text = self._render(messages, mark)
-        else:
-            text = self.source.replace(_PLACE, self._escape(_single_text(problem), mark))
-        bos = self.name != "chat"  # a chat template writes the BOS token itself
-        if mark not in text:
-            return self.tokenizer.encode_with(self._parsing, text, bos=bos)
-        return self._encode_marked(text, mark, bos)
+        if self.name != "chat":
+            text, (left, _, right) = _single_text(problem), self.source.partition(_PLACE)
+            with self.tokenizer.refusing(text):
+                return self.tokenizer.ids(self._control.encode(self._parser, text, left=left, right=right), bos=True)
+        messages = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
+        mark = self._unused_characters(json.dumps(list(messages), **_AS_IS))[0]
+        return self._encode(self._render(messages, mark), mark)
 
     def turn_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The ids that a chat template writes before and after a user's later message. Empty for a plain template.
@@ -123,24 +122,27 @@ class Template:
         if not message:
             fix = "use --template no, and let the environment write the text around its messages"
             raise BadData("the chat template cannot format a later message of a user", fix=fix)
-        return self._encode_marked(before, mark, False), self._encode_marked(after, mark, False)
-
-    def _mark(self, problem: str | Messages) -> str:
-        """A character that occurs neither in the template nor in the problem, with which to mark positions."""
-        return self._unused_characters(json.dumps(problem if isinstance(problem, str) else list(problem), **_AS_IS))[0]
+        return self._encode(before, mark), self._encode(after, mark)
 
     def _unused_characters(self, text: str = "") -> list[str]:
         """Four private-use characters that do not occur in the text, the template or its settings."""
-        settings = json.dumps([self.system, list(self.arguments), list(self.tools)], **_AS_IS)
-        used = self.source + settings + text
-        return [c for c in map(chr, range(0xE000, 0xF8FF)) if c not in used][:4]
+        used, unused = self.source + json.dumps([self.system, list(self.arguments), list(self.tools)], **_AS_IS), ""
+        for _ in range(4):
+            unused += unused_character(used + text + unused)
+        return list(unused)
 
     def _render(self, messages: Messages, mark: str) -> str:
         """The conversation in the chat template, with the generation prompt at its end.
 
         It renders as transformers does, except for the clock: `strftime_now` is undefined, since it would make equal
-        runs differ. Templates that use it fall back to a fixed date. Special tokens in messages are broken by `mark`.
+        runs differ. Templates that use it fall back to a fixed date. Control tokens in messages are broken by `mark`.
+        BadData for a role that is not a name: templates write roles between control characters.
         """
+        for role in (str(message.get("role", "")) for message in messages):
+            inner = (re.sub(r"^\W+|\W+$", "", spelling) for spelling in self._control.spellings)
+            if not _ROLE.fullmatch(role) or (role not in _ROLES and role in inner):
+                fix = "take a role that the model's chat template knows, such as system, user, assistant or tool"
+                raise BadData(f"{role[:40]!r} is not a role of a message", fix=fix)
         if self.system and [m.get("role") for m in messages[:1]] != ["system"]:
             messages = [{"role": "system", "content": self.system}, *messages]
         settings = {
@@ -150,29 +152,16 @@ class Template:
             "documents": None,
             "add_generation_prompt": True,
         }
-        return render(self.source, _escape_all(settings, self._escape, mark) | _named_tokens(self.tokenizer))
+        return render(
+            self.source,
+            _escape_all(settings, partial(self._control.broken, self._parser, mark=mark))
+            | _named_tokens(self.tokenizer),
+        )
 
-    def _escape(self, text: str, mark: str) -> str:
-        """Break each special token's spelling in `text` by a mark after its first character."""
-        for spelling in sorted(self._special, key=len, reverse=True):
-            text = text.replace(spelling, spelling[0] + mark + spelling[1:])
-        return text
-
-    def _encode_marked(self, text: str, mark: str, bos: bool) -> tuple[int, ...]:
-        """Encode unbroken special tokens by id, and all else as plain text without the marks that `_escape` added."""
-        ids = list(self.tokenizer.encode("", bos=True)) if bos else []
-        pattern = "|".join(map(re.escape, sorted(self._special, key=len, reverse=True)))
-        chunks = re.split(f"({pattern})", text)
-        for i, chunk in enumerate(chunks):
-            if i % 2:
-                ids.append(self._special[chunk][0])
-                continue
-            if i and self._special[chunks[i - 1]][1].rstrip:
-                chunk = chunk.lstrip()
-            if i + 1 < len(chunks) and self._special[chunks[i + 1]][1].lstrip:
-                chunk = chunk.rstrip()
-            ids += self.tokenizer.encode(chunk.replace(mark, "")) if chunk else ()
-        return tuple(ids)
+    def _encode(self, text: str, mark: str) -> tuple[int, ...]:
+        """The ids of a rendered text; the mark breaks control tokens of messages."""
+        with self.tokenizer.refusing(text.replace(mark, "")):
+            return tuple(self._control.encode_marked(self._parser, text, mark).ids)
 
 
 def find_template(
@@ -264,13 +253,13 @@ def _single_text(problem: str | Messages) -> str:
     raise BadData("a plain template formats a single text, and this prompt is a conversation", fix=fix)
 
 
-def _escape_all(value: Any, escape: Any, mark: str) -> Any:
-    """A message with every string in it escaped, at any depth."""
+def _escape_all(value: Any, escape: Callable[[str], str]) -> Any:
+    """A message with every string in it escaped, at any depth, and every name of a field."""
     if isinstance(value, str):
-        return escape(value, mark)
+        return escape(value)
     if isinstance(value, Mapping):
-        return {k: _escape_all(v, escape, mark) for k, v in value.items()}
-    return [_escape_all(v, escape, mark) for v in value] if isinstance(value, list | tuple) else value
+        return {escape(k): _escape_all(v, escape) for k, v in value.items()}
+    return [_escape_all(v, escape) for v in value] if isinstance(value, list | tuple) else value
 
 
 def _named_tokens(tokenizer: Tokenizer) -> dict[str, str]:

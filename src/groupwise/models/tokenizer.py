@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
@@ -11,7 +12,8 @@ from pathlib import Path
 import tokenizers
 
 from groupwise.data import BadData
-from groupwise.models.fields import whole
+from groupwise.models.control_tokens import ControlTokens
+from groupwise.models.fields import json_object, whole
 from groupwise.models.files import base_directory, listing, read_json
 from groupwise.models.flow.velocity import END
 from groupwise.models.pipelines.index import is_pipeline
@@ -36,23 +38,25 @@ CACHED_TEXTS = 64
 class Tokenizer:
     """A model's tokenizer: its `tokenizer.json`, the ids that end an answer, and its other files.
 
-    Text is never parsed for special tokens: `<|im_end|>` in a problem is ten characters. End tokens decode to nothing.
-    Other special tokens decode to their spelling, so that a verifier sees them.
+    Text never becomes a control token (`control`): `<|im_end|>` in a problem is ten characters, and so is a `<think>`
+    that the model's chat template writes. End tokens decode to nothing. Other special tokens decode to their spelling,
+    so that a verifier sees them.
     """
 
     source: bytes = field(repr=False)
     eos: frozenset[int]
     extra_files: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
     fast: tokenizers.Tokenizer = field(init=False, repr=False, compare=False)
+    control: ControlTokens = field(init=False, repr=False, compare=False)
     _text: Callable[[tuple[int, ...]], str] = field(init=False, repr=False, compare=False)
     _with_ends: Callable[[tuple[int, ...]], tuple[str, tuple[int, ...]]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        fast = tokenizers.Tokenizer.from_str(self.source.decode())
-        fast.no_truncation()
-        fast.no_padding()
-        fast.encode_special_tokens = True
+        fast = self.parser()
+        control = ControlTokens.of(fast, self.eos, chat_templates(self.extra_files))
+        control.hide(fast)
         object.__setattr__(self, "fast", fast)
+        object.__setattr__(self, "control", control)
         object.__setattr__(self, "_text", lru_cache(CACHED)(self._decode))
         object.__setattr__(self, "_with_ends", lru_cache(CACHED_TEXTS)(self._decode_with_ends))
 
@@ -70,17 +74,32 @@ class Tokenizer:
         """SHA-256 of tokenizer.json."""
         return hashlib.sha256(self.source).hexdigest()
 
+    def parser(self) -> tokenizers.Tokenizer:
+        """A second tokenizer of the same file, which also finds the special tokens in a text, such as a template's."""
+        fast = tokenizers.Tokenizer.from_str(self.source.decode())
+        fast.no_truncation()
+        fast.no_padding()
+        return fast
+
     def encode(self, text: str, *, bos: bool = False) -> tuple[int, ...]:
-        """The ids of `text`. With `bos`, the tokenizer's begin-of-text tokens come first (Llama has one).
+        """The ids of `text`, none of which is a control token. With `bos`, begin-of-text tokens come first.
 
         BadData names the first character, or word of a vocabulary of words, that the tokenizer has no token for.
         """
-        return self.encode_with(self.fast, text, bos=bos)
+        with self.refusing(text):
+            return self.ids(self.control.encode(self.fast, text), bos=bos)
 
-    def encode_with(self, fast: tokenizers.Tokenizer, text: str, *, bos: bool) -> tuple[int, ...]:
-        """Like `encode`, with another configuration of the same tokenizer, such as one that parses special tokens."""
+    def ids(self, encoding: tokenizers.Encoding, *, bos: bool) -> tuple[int, ...]:
+        """The ids of an encoding. With `bos`, the tokenizer's begin-of-text tokens come first (Llama has one)."""
+        return tuple((self.fast.post_process(encoding, None, True) if bos else encoding).ids)
+
+    @contextmanager
+    def refusing(self, text: str) -> Iterator[None]:
+        """Turn the library's exception for a text without tokens into BadData, with the unknown character or word."""
         try:
-            return tuple(fast.encode(text, add_special_tokens=bos).ids)
+            yield
+        except BadData:
+            raise
         except Exception as error:  # the library raises nothing narrower
             unknown = next((piece for piece in self._pieces(text) if not self._encodes(piece)), "")
             kind = "character" if len(unknown) < 2 else "word"
@@ -97,7 +116,7 @@ class Tokenizer:
 
     def _encodes(self, text: str) -> bool:
         try:
-            self.fast.encode(text, add_special_tokens=False)
+            self.control.encode(self.fast, text)
         except Exception:
             return False
         return True
@@ -144,6 +163,19 @@ class Tokenizer:
         path.mkdir(parents=True, exist_ok=True)
         for name, content in (("tokenizer.json", self.source), *self.extra_files):
             (path / name).write_bytes(content)
+
+
+def chat_templates(extra_files: Iterable[tuple[str, bytes]]) -> list[str]:
+    """All chat templates in a tokenizer's files. A damaged file has none here; `find_template` names its fault."""
+    files = dict(extra_files)
+    templates = [files["chat_template.jinja"].decode(errors="replace")] if "chat_template.jinja" in files else []
+    try:
+        written = json_object(files.get("tokenizer_config.json", b"{}"), "tokenizer_config.json").get("chat_template")
+    except BadData:
+        written = None
+    named = written if isinstance(written, list) else [{"template": written}]
+    found = (each.get("template") for each in named if isinstance(each, dict))
+    return [*templates, *(template for template in found if isinstance(template, str))]
 
 
 def read_tokenizer(path: Path | str) -> Tokenizer:

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from io import FileIO
-from math import isfinite
+from math import ceil, isfinite
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -29,23 +30,25 @@ from groupwise.sandbox.command import (
 )
 from groupwise.sandbox.processes import WorkerPool, WorkerProcess
 from groupwise.sandbox.view import PACKAGES, package
+from groupwise.sandbox.wall_limit import WallLimit, process_of, thread_times
 
 __all__ = ["Execution", "Limits", "Program", "Sandbox", "sandbox_trial"]
 
 START = 60.0
 """Seconds that a sandbox may take to start; 0.2 is usual, and a few seconds if it imports packages."""
 STOP = b"stop"
-"""The message to the server to kill an execution with too much output."""
-GRACE = 5.0
-"""Seconds beyond an execution's wall-time limit until its sandbox process counts as lost."""
+"""The message to the server to kill an execution."""
+GRACE = 60.0
+"""Seconds that the server may take to start an execution, or to end it, until its process counts as lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits of one execution: seconds of CPU and of wall time, bytes of memory and of output.
 
-    CPU time ends an answer that computes too long, so a busy machine changes no verdict. Wall time ends one that
-    sleeps.
+    CPU time ends an answer that computes too long. Wall time ends one that sleeps: time in which a thread of the answer
+    computes or waits for a processor does not count. So a busy machine changes no verdict to *wrong*. An answer that
+    the machine keeps waiting ends as `busy` after 10 times `wall`.
     """
 
     cpu: float = 2.0
@@ -73,14 +76,19 @@ class Execution:
     """The result of one execution: the function's value or the program's output, and `error` if it failed.
 
     `end` is `done`; `failed` (an exception, an exit, no value, a value that is not plain JSON); `cpu`, `wall` or
-    `output` (that limit ended it); or `lost` (the sandbox itself failed twice, so there is no result). `cpu` is in
-    seconds.
+    `output` (that limit ended it); `busy` (the machine had no time for it, so there is no result); or `lost` (the
+    sandbox itself failed twice, so there is no result). `cpu` is in seconds.
     """
 
-    end: Literal["done", "failed", "cpu", "wall", "output", "lost"]
+    end: Literal["done", "failed", "cpu", "wall", "output", "busy", "lost"]
     value: Any = None
     error: str = ""
     cpu: float = 0.0
+
+    @property
+    def no_result(self) -> bool:
+        """Whether the machine is at fault, so that the code cannot be judged."""
+        return self.end in ("busy", "lost")
 
 
 class Sandbox:
@@ -222,7 +230,7 @@ class SandboxProcess(WorkerProcess):
         with memory_file(json.dumps(self.trusted.setup(self.unsafe)).encode()) as setup:
             socket.send_fds(self.socket, [b"load"], [setup])
         self.socket.settimeout(START)
-        return self.receive()
+        return self.receive()[0]
 
     def run(self, program: Program, limits: Limits) -> Execution:
         """Run a program. If the server fails, the result is `lost`, and this process is ended."""
@@ -231,7 +239,7 @@ class SandboxProcess(WorkerProcess):
         if program.function is not None:
             job |= {"function": program.function, "args": program.args}
         stdin = program.stdin.encode("utf-8", "surrogatepass")
-        message = {"cpu": limits.cpu, "wall": limits.wall, "memory": limits.memory}
+        message = {"cpu": limits.cpu, "memory": limits.memory}
         message |= {"result": 1 if program.function is None else 3}
         try:
             assert self.socket is not None, "a started process has a socket"
@@ -257,30 +265,46 @@ class SandboxProcess(WorkerProcess):
         """
         assert self.socket is not None, "a started process has a socket"
         os.set_blocking(result.fileno(), False)
-        data, until = bytearray(), monotonic() + limits.wall + GRACE
+        data, until, limit, ended_by = bytearray(), monotonic() + GRACE, None, ""
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
         poll.register(result, select.POLLIN)
         while True:
-            ready = [file for file, _ in poll.poll(max(until - monotonic(), 0) * 1000)]
-            if not ready:
-                raise TimeoutError("the server did not reply in time")
+            due = until if limit is None or ended_by else limit.due
+            ready = [file for file, _ in poll.poll(ceil(max(due - monotonic(), 0) * 1000))]
+            reached = ""
             if result.fileno() in ready and not read_available(result, data, limits.output):
                 poll.unregister(result)
-                if len(data) > limits.output:
-                    self.socket.send(STOP)
+                reached = "output" if len(data) > limits.output else ""
             if self.socket.fileno() in ready:
-                reply = self.receive()
-                break
+                message, process = self.receive()
+                if process is None:
+                    break
+                limit = WallLimit(limits.wall, partial(thread_times, process), monotonic())
+            elif limit is None or ended_by:
+                if monotonic() >= until:
+                    raise TimeoutError("the server did not reply in time")
+            elif monotonic() >= limit.due:
+                reached = reached or limit.look(monotonic())
+            if reached and not ended_by:
+                self.socket.send(STOP)
+                ended_by, until = reached, monotonic() + GRACE
         read_available(result, data, limits.output)
-        return reply | ({"end": "output"} if len(data) > limits.output else {}), bytes(data)
+        ended_by = "output" if len(data) > limits.output else ended_by
+        ended = {"end": ended_by} if ended_by == "output" or message["end"] == "stop" else {}
+        return message | ended, bytes(data)
 
-    def receive(self) -> dict[str, Any]:
-        """The next message of the server; EOFError if it has ended."""
+    def receive(self) -> tuple[dict[str, Any], int | None]:
+        """The next message of the server, and the process that it refers to. EOFError if the server has ended."""
         assert self.socket is not None, "a started process has a socket"
-        if not (message := self.socket.recv(1 << 16)):
+        message, files, *_ = socket.recv_fds(self.socket, 1 << 16, 1)
+        if not message:
             raise EOFError("the sandbox process ended")
-        return json.loads(message)
+        process = None
+        for file in files:
+            process = process_of(file)
+            os.close(file)
+        return json.loads(message), process
 
     def end(self) -> str:
         self.info = {}
@@ -338,7 +362,12 @@ def to_execution(head: dict[str, Any], body: bytes, program: Program) -> Executi
         return Execution("failed", error=error, cpu=cpu)
 
 
-_LIMIT = {"cpu": "too much CPU time", "wall": "too much time", "output": "too much output"}
+_LIMIT = {
+    "cpu": "too much CPU time",
+    "wall": "too much time",
+    "output": "too much output",
+    "busy": "the machine is too busy: the code waited for a processor",
+}
 
 
 def _no_constant(name: str) -> None:

@@ -3,8 +3,9 @@
 Run by path, never imported, with the standard library only. Its modules are loaded before the first execution. The
 *server* gets a message for each execution: its limits and three open files. These are the job (code, function and
 arguments), the standard input, and the file for the result. It passes them on, unread, to the process that it forks,
-the *answer*. So no execution inherits data of another one. The server enforces CPU time and wall time, and reports how
-the answer ended. The answer reads its own job, is the first process of a new process namespace, has no connection to
+the *answer*. So no execution inherits data of another one. The server enforces CPU time, and reports how the answer
+ended. The host enforces wall time and output: it gets an open file that refers to the answer's process, and sends STOP.
+The answer reads its own job, is the first process of a new process namespace, has no connection to
 host or server, and dies with all its children.
 """
 
@@ -37,7 +38,7 @@ WARM = (
 """Modules that the server imports at its start, so that model-written code imports them without delay."""
 
 STOP = b"stop"
-"""The host's message that an execution has too much output and must be killed."""
+"""The host's message that an execution must be killed: it has too much output, or has slept too long."""
 JOB = 4
 """The file descriptor from which an execution's process reads its code, after it has dropped its rights."""
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -109,7 +110,7 @@ def execute(
     isolated: bool,
     seccomp_filter: bytes | None,
 ) -> dict[str, Any]:
-    """Runs one execution; returns how it ended. Kills its process at a time limit or when the host sends STOP."""
+    """Runs one execution; returns how it ended. Kills its process at its CPU limit or when the host sends STOP."""
     if isolated:
         check(LIBC.unshare(NEW_PIDS))  # for the next child
     pid = os.fork()
@@ -125,6 +126,7 @@ def execute(
     for file in files:
         os.close(file)
     process = os.pidfd_open(pid)
+    socket.send_fds(host, [b"{}"], [process])
     end = wait_for_end(pid, process, host, limits)
     os.kill(pid, signal.SIGKILL)
     if not isolated:
@@ -139,25 +141,22 @@ def execute(
 
 
 def wait_for_end(pid: int, process: int, host: socket.socket, limits: dict[str, Any]) -> str:
-    """Wait for an execution. The limit that it exceeded (CPU or wall time, output); empty if it ended by itself."""
-    until = time.monotonic() + limits["wall"]
+    """Wait for an execution: `cpu` at that limit, `stop` if the host sent STOP; empty if it ended by itself."""
     poll = select.poll()
     poll.register(host, select.POLLIN)
     poll.register(process, select.POLLIN)
     clock, cores = (~pid << 3) | 2, os.cpu_count() or 1  # the kernel's number of another process's CPU clock
     while True:
         spent = time.clock_gettime(clock)
-        wait = min(until - time.monotonic(), (limits["cpu"] - spent) / cores + 0.001)
+        wait = (limits["cpu"] - spent) / cores + 0.001
         if spent >= limits["cpu"]:
             return "cpu"
-        if wait <= 0:
-            return "wall"
         ready = [file for file, _ in poll.poll(math.ceil(wait * 1000))]
         if process in ready:
             return ""
         if ready:  # the host sent STOP or has ended
             host.recv(1 << 12)
-            return "output"
+            return "stop"
 
 
 def check(status: int) -> None:

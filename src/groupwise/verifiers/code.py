@@ -275,7 +275,7 @@ def trivial_answers(function: str | None) -> Mapping[str, str]:
 
 def failure(tests: CodeTests, execution: Execution, case: Case, which: str, visible: float) -> Verdict | None:
     """The verdict if a test case failed or could not run, else None. Its feedback hides the expected value."""
-    if execution.end == "lost":
+    if execution.no_result:
         return Verdict(Outcome.unverifiable, cause=execution.error)
     if tests.passed(execution, case.expected):
         return None

@@ -17,6 +17,7 @@ DEEPEST = 100
 """An expression with more opening brackets than this is rejected before it is parsed."""
 
 _WRITTEN = re.compile(r"[0-9+\-*/() ]+")
+_DECIMAL = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 _SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "\n": " ", "\t": " "})
 
 
@@ -28,9 +29,10 @@ class _Broken(Exception):
 class Countdown:
     """Right if the expression equals the target exactly and uses each number once (`every=False`: at most once).
 
-    The expression is the content of the last `<answer>...</answer>`, else the last line that is not empty; `= 13` may
-    follow it. It is parsed and never executed: whole numbers, `+ - * /` and brackets, computed in fractions. An answer
-    without such an expression is malformed.
+    The expression is the content of the last `<answer>...</answer>`, else the last line that is not empty. After it,
+    `= 13` may follow, also several times; each must be the target, else the answer is wrong. It is parsed and never
+    executed: whole numbers, `+ - * /` and brackets, computed in fractions. An answer without such an expression is
+    malformed.
     """
 
     expects: ClassVar[str] = "numbers and a target"
@@ -43,12 +45,14 @@ class Countdown:
             return Verdict(Outcome.unverifiable, cause=cause)
         numbers, target = gold["numbers"], gold["target"]
         try:
-            value, used = evaluate(extract_expression(sample.text))
+            expression, *results = extract_expression(sample.text).split("=")
+            value, used = evaluate(expression.strip())
         except _Broken:
             return Verdict(Outcome.malformed)
         extra = Counter(used) - Counter(numbers)
         unused = Counter(numbers) - Counter(used)
         right = value == target and not extra and not (unused and self.every)
+        right = right and all(_equals(result, target) for result in results)
         return Verdict(Outcome.correct if right else Outcome.wrong)
 
     def fits(self, gold: Any) -> bool:
@@ -59,17 +63,28 @@ class Countdown:
 
 
 def extract_expression(text: str) -> str:
-    """The expression in an answer's text.
+    """The expression in an answer's text, with the results that follow it.
 
     >>> extract_expression("<answer>3 * 2 + 7 = 13</answer>"), extract_expression("So:\\n(3 + 7) * 2")
-    ('3 * 2 + 7', '(3 + 7) * 2')
+    ('3 * 2 + 7 = 13', '(3 + 7) * 2')
     """
     start = text.rfind("<answer>")
     if start >= 0:
         expression = text[start + len("<answer>") :].partition("</answer>")[0]
     else:
         expression = next((line for line in reversed(text.splitlines()) if line.strip()), "")
-    return expression.translate(_SIGNS).partition("=")[0].strip()
+    return expression.translate(_SIGNS).strip()
+
+
+def _equals(result: str, target: int) -> bool:
+    """Whether the text after `=` is the target, as a number or an expression. A full stop may end it."""
+    result = result.strip().rstrip(".").rstrip()
+    if len(result) <= LONGEST and _DECIMAL.fullmatch(result):
+        return Fraction(result) == target
+    try:
+        return evaluate(result)[0] == target
+    except _Broken:
+        return False
 
 
 def evaluate(expression: str) -> tuple[Fraction, list[int]]:

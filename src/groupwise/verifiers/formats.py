@@ -10,6 +10,7 @@ from typing import Any
 
 from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict
 from groupwise.data.verdicts import unverifiable
+from groupwise.verifiers.plain_text import is_blank
 from groupwise.verifiers.pool import CpuTimeExceeded, FunctionPool, WorkerSpec, check_workers
 
 MEMORY = 1 << 30
@@ -19,6 +20,7 @@ MEMORY = 1 << 30
 class Format:
     """Right if the text has these tags in this order, each once with content, and only white space outside of them.
 
+    Content has a visible character: white space, marks, control and format characters (U+200B) alone are none.
     `opened`: the prompt ends with the first opening tag, as in the template r1.
     """
 
@@ -49,7 +51,7 @@ class Format:
         between = [text[a:b] for a, b in zip([0, *ends], [*starts, len(text)], strict=True)]
         if outside := next((s.strip() for s in between[::2] if s.strip()), ""):
             return f"{outside[:40]!r} is outside the tags"
-        empty = next((mark for mark, s in zip(self.marks[::2], between[1::2], strict=True) if not s.strip()), "")
+        empty = next((mark for mark, s in zip(self.marks[::2], between[1::2], strict=True) if is_blank(s)), "")
         return f"{empty} is empty" if empty else ""
 
 
@@ -100,8 +102,9 @@ class JsonSchema:
     """Right if the answer is JSON that conforms to a JSON schema; malformed if it is not JSON.
 
     The answer is the last ```json block, or else the whole text. `schema` is a file's path or an object; without it
-    the gold answer is the schema. No other document is loaded: a reference to one is unverifiable. If the validation
-    takes more than `deadline` seconds of CPU time, the answer is wrong.
+    the gold answer is the schema. No other document is loaded: a reference to one is unverifiable, and so is a schema
+    that refers to itself without end. If the validation takes more than `deadline` seconds of CPU time, the answer is
+    wrong.
     """
 
     keeps_time = True

@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-WRONG, CORRECT, MALFORMED = 0, 1, 2
+WRONG, CORRECT, MALFORMED, UNVERIFIABLE = 0, 1, 2, 3
+SHALLOW = 8
+"""If a check recurses without end on an answer cut at this depth, the schema is at fault and not the answer."""
 _FENCE = re.compile(r"^[ \t]*```(json)?[ \t\r]*$", re.MULTILINE | re.IGNORECASE)
 
 
@@ -50,8 +52,21 @@ def json_schema(schema: Any, text: str) -> Verdict:
     try:
         fault = next(iter(validator.iter_errors(value)), None)
     except RecursionError:
+        try:
+            next(iter(validator.iter_errors(_cut(value, SHALLOW))), None)
+        except RecursionError:
+            return Verdict(UNVERIFIABLE, cause="the schema refers to itself without end")
         return Verdict(WRONG, feedback="nested too deeply to check")
     return Verdict(CORRECT) if fault is None else Verdict(WRONG, feedback=f"{fault.json_path}: {fault.message}"[:300])
+
+
+def _cut(value: Any, depth: int) -> Any:
+    """The value with null in place of all values nested deeper than `depth`."""
+    if isinstance(value, dict):
+        return {name: _cut(inner, depth - 1) for name, inner in value.items()} if depth else None
+    if isinstance(value, list):
+        return [_cut(inner, depth - 1) for inner in value] if depth else None
+    return value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,20 +1,13 @@
 """The verifiers `text` (equality up to case, punctuation and articles) and `choice` (the letter of an option)."""
 
-import re
-import string
-import unicodedata
 from typing import Any, cast, get_args
 
 from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict
 from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.math.extract import LONGEST, Extraction, Place, Which, extract_answer
 from groupwise.verifiers.option_letter import OptionLetter
+from groupwise.verifiers.plain_text import plain_text
 
-MARKS = 30
-"""The most combining marks on one character: Unicode's limit for text in any language (UAX #15, stream-safe text)."""
-
-_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
 SHORT = 100
 """A text with fewer characters than this, and no marked answer, can name an option as a whole."""
 
@@ -22,9 +15,9 @@ SHORT = 100
 class Text:
     """Right if the answer equals the gold text, or one of a list, up to case, punctuation and articles.
 
-    Both are compared in SQuAD's normal form (Rajpurkar et al., arXiv:1606.05250), after Unicode's NFKC. `case`,
-    `punctuation` and `articles` make each of them count. The answer is the whole text, or the part that `place`
-    extracts, as in `math`.
+    Both are compared in SQuAD's normal form (Rajpurkar et al., arXiv:1606.05250), except that signs of a number or a
+    formula stay: 1.5 is not 15 (`plain_text`). `case`, `punctuation` and `articles` make each of them count. The answer
+    is the whole text, or the part that `place` extracts, as in `math`.
     """
 
     expects = "text, a number, or a list of them"
@@ -48,16 +41,8 @@ class Text:
         return Verdict(Outcome(normal in golds), answer=normal[:200])
 
     def normal(self, text: str) -> str:
-        """The text in the form in which it is compared with the gold text.
-
-        >>> Text().normal("  The  Eiffel-Tower. "), Text(case=True, articles=True).normal("The End")
-        ('eiffeltower', 'The End')
-        """
-        text = unicodedata.normalize("NFKC", _few_marks(text))
-        text = text if self.case else text.casefold()
-        text = text if self.punctuation else text.translate(_PUNCTUATION)
-        without_articles = text if self.articles else _ARTICLES.sub(" ", text)
-        return " ".join(without_articles.split()) or " ".join(text.split())  # the answer "A" is no article
+        """The text in the form in which it is compared with the gold text (`plain_text`)."""
+        return plain_text(text, case=self.case, punctuation=self.punctuation, articles=self.articles)
 
     def fits(self, gold: Any) -> bool:
         """Whether answers can be compared with this gold answer."""
@@ -115,22 +100,6 @@ class Choice:
     def fits(self, gold: Any) -> bool:
         """Whether this gold answer names an option."""
         return bool(self.gold_letter(gold))
-
-
-def _few_marks(text: str) -> str:
-    """The text with at most `MARKS` combining marks in a row. NFKC sorts them in quadratic time.
-
-    >>> len(_few_marks("e" + "\u0301" * 100))
-    31
-    """
-    if text.isascii():
-        return text
-    characters, marks = [], 0
-    for c in text:
-        marks = marks + 1 if unicodedata.combining(c) else 0
-        if marks <= MARKS:
-            characters.append(c)
-    return "".join(characters)
 
 
 def one_of(verifier: str, field: str, value: str, known: tuple[str, ...]) -> None:

@@ -78,7 +78,7 @@ class Symbolic:
         execution = await self._execute(arguments)
         if execution.end == "done":
             return execution.value
-        if execution.end in ("lost", "wall"):
+        if execution.no_result or execution.end == "wall":
             return unverifiable(execution.error)
         gold = await self._execute(baseline)
         if gold.end == "done" and gold.cpu <= self.deadline / 2:
@@ -104,7 +104,7 @@ class Symbolic:
             execution = await asyncio.shield(asyncio.wrap_future(future))
         except MissingRequirement as error:
             raise self._with_alternative(error) from None
-        if execution.end in ("lost", "wall"):  # not caused by the arguments, so it is not cached
+        if execution.no_result or execution.end == "wall":  # not caused by the arguments, so it is not cached
             with self._lock:
                 self._calls.pop(key, None)
         return execution

@@ -24,6 +24,7 @@ from groupwise.runs.info import RunInfo
 from groupwise.runs.phases import finished_run, phase_directories, runs_in, whole_run
 from groupwise.tasks import demonstrations
 from groupwise.training import phases as runner
+from groupwise.training import run as running
 from groupwise.training import start as training
 from groupwise.training.check import check, second_adapter, standing_in
 from tests.faults.small_runs import forked, left, lines
@@ -169,7 +170,7 @@ def stop_at_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
     ("owner", "name", "call"),
     [
         (Learner, "step", 2),
-        (training, "write_model_directory", 1),
+        (running, "write_model_directory", 1),
         (training, "start_run", 2),
         (Learner, "step", 3),
         (runner, "write_report", 2),

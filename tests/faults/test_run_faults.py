@@ -144,7 +144,7 @@ class Full(Quick):
 def test_a_disk_that_is_full_for_a_while_loses_nothing(
     where: str, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    disk = Full(where, first=3, last=5)
+    disk = Full(where, first=4, last=6)  # not the first checkpoint, which has three files
     run = ran(tmp_path / "run", EVERY, disk=disk)
     assert disk.seen > 5
     assert left(run) == left(undisturbed)
@@ -187,11 +187,20 @@ def test_a_run_whose_first_checkpoint_fails_ends_and_its_advice_works(undisturbe
     assert left(run) == left(undisturbed)
 
 
-def test_a_model_on_the_way_that_cannot_be_written_is_an_error_at_the_end(tmp_path: Path) -> None:
+def test_a_model_on_the_way_that_cannot_be_written_is_an_error_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe = replace(EVERY, save=replace(EVERY.save, model_every=1, keep=9))
-    run = begun(tmp_path / "run", recipe)
+    run, write = begun(tmp_path / "run", recipe), commands.write_model_directory
+
+    def full(run: Path, ready: Any, model: Path, disk: Any) -> None:
+        if model.name == "000001":
+            raise Storage("the model could not be written", evidence="No space left on device", fix="free space")
+        write(run, ready, model, disk)
+
+    monkeypatch.setattr(commands, "write_model_directory", full)
     with pytest.raises(Storage, match="models of these iterations could not be written: 1") as refusal:
-        run_from(run, ready(recipe), disk=Full("models/", first=1, last=2))
+        run_from(run, ready(recipe), disk=Quick())
     assert f"groupwise export {run} A_NEW_DIRECTORY --at 1" in refusal.value.fix
     assert (run / "model").is_dir() and (run / "report.html").is_file() and (run / "models/000002").is_dir()
     assert main(["export", str(run), str(tmp_path / "first"), "--at", "1"]) == 0

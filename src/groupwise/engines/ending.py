@@ -17,7 +17,8 @@ async def serve_until_signal(serving: Coroutine[Any, Any, None]) -> int:
     """Serve until a signal; returns the exit code, 128 and its number. An ignored SIGHUP (`nohup`) stays ignored."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
-    signals = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    signals = [number for number in SIGNALS if not (ignored and number == signal.SIGHUP)]
     for number in signals:
         loop.add_signal_handler(number, lambda code=128 + number: ended.done() or ended.set_result(code))
     task = asyncio.create_task(serving)

@@ -57,7 +57,9 @@ def stated(text: str, start: int, about: str) -> bool:
         return False
     if not opening or _OPENING.fullmatch(opening):
         return True
-    if _NOT_STATED.search(opening) or (opening.rstrip().endswith(":") and re.search(r"\bnot\b|n't\b|\bnever\b", opening)):
+    if _NOT_STATED.search(opening) or (
+        opening.rstrip().endswith(":") and re.search(r"\bnot\b|n't\b|\bnever\b", opening)
+    ):
         return False
     return bool(_LEADS.search(opening) or _REASON.fullmatch(opening))
 

@@ -74,7 +74,9 @@ def extract_answer(text: str, which: Which = "last", place: Place = "either") ->
     body = text[text.rfind("</think>") + len("</think>") :] if "</think>" in text else text
     if place != "line" and (found := boxes(body)):
         return _chosen([partial(_in_box, body, box) for box in found], which, "box", "boxes")
-    if place != "boxed" and (lines := [m.end() for m in _LINE.finditer(body) if stated(body, m.start(), m["about"] or "")]):
+    if place != "boxed" and (
+        lines := [m.end() for m in _LINE.finditer(body) if stated(body, m.start(), m["about"] or "")]
+    ):
         line = _chosen([partial(_on_line, body, at) for at in lines], which, "answer line", "answer lines")
         return replace(line, paragraph=_paragraph(body, lines[0] if which == "first" else lines[-1]))
     return Extraction(

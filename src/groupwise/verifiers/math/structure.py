@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeGuard
 
+from groupwise.verifiers.math.characters import GREEK
 from groupwise.verifiers.math.number_words import spelled
 from groupwise.verifiers.math.rational import rational
-from groupwise.verifiers.math.tidy import GREEK, split_top
+from groupwise.verifiers.math.tidy import split_top
 from groupwise.verifiers.math.units import CHANGES_A_NUMBER, split_unit, words
 
 

@@ -141,11 +141,22 @@ def split_top(text: str, separator: "re.Pattern[str]") -> list[str]:
     ['(1,2)', '3']
     """
     parts, start = [], 0
-    for found in separator.finditer(text):
-        if found.start() >= start and _level(text[start : found.start()]) == 0:
-            parts.append(text[start : found.start()])
-            start = found.end()
+    for found in at_top(text, separator):
+        parts.append(text[start : found.start()])
+        start = found.end()
     return [*parts, text[start:]]
+
+
+def at_top(text: str, pattern: "re.Pattern[str]") -> "list[re.Match[str]]":
+    """The matches of a pattern that are outside of all brackets and braces."""
+    matches: list[re.Match[str]] = []
+    level = start = 0
+    for found in pattern.finditer(text):
+        level += _level(text[start : found.start()])
+        start = found.start()
+        if level == 0:
+            matches.append(found)
+    return matches
 
 
 def _level(text: str) -> int:

@@ -8,11 +8,12 @@ BEFORE = 240
 _SENTENCE = re.compile(r"[.!?。]['\"”)$*_]*\s+|\n\s*")
 """The end of a sentence."""
 _LIST_MARK = re.compile(r"[\s>#*_•+–\-]*(?:(?:\(?[0-9a-zA-Z]{1,2}[.)]|step \d+:?)\s+)?[\s*_#]*", re.IGNORECASE)
-_ADJECTIVES = re.compile(
-    r"(?:\b(?:the|our|my|your|this|its|that)[\s*_]+)?"
-    r"(?:(?:final|correct|right|required|desired|requested|exact|numerical|simplified|complete|overall|whole|full)[\s*_]+)*$",
-    re.IGNORECASE,
-)
+_THE = frozenset(("the", "our", "my", "your", "this", "its", "that"))
+_ADJECTIVES = frozenset((
+    "final", "correct", "right", "required", "desired", "requested", "exact", "numerical", "simplified", "complete",
+    "overall", "whole", "full",
+))  # fmt: skip
+_LAST_WORD = re.compile(r"(?<![A-Za-z])([A-Za-z]{2,12})[\s*_]+$")
 _CONNECTIVE = (
     r"(?:so|thus|therefore|hence|then|consequently|accordingly|finally|overall|now|and|but|clearly|indeed|altogether"
     r"|however|actually|in (?:conclusion|summary|short|total|the end)|to (?:conclude|summarize|sum up)|at last|(?:as a )?result"
@@ -32,6 +33,7 @@ _NOT_STATED = re.compile(
     re.IGNORECASE,
 )
 """A sentence that reports, asks, denies or supposes what follows."""
+_NEGATED = re.compile(r"\b(?:not|never|cannot)\b|n't\b", re.IGNORECASE)
 _ABOUT = re.compile(
     r"\s*(?:(?:to|of|for|in|on|we|you|here|now|then|therefore|thus|hence|simply|clearly|\()"
     r"(?!.*(?:n't|\b(?:not|no|never|cannot|nobody|none|whether|if|what|wrong|incorrect|false|naive|different|another|other"
@@ -49,7 +51,7 @@ def stated(text: str, start: int, about: str) -> bool:
     >>> [stated(text, text.find("answer"), "") for text in ("So the answer is", "I doubt that the answer is")]
     [True, False]
     """
-    before = _ADJECTIVES.sub("", text[max(0, start - BEFORE) : start])
+    before = _without_article(text[max(0, start - BEFORE) : start])
     ends = [0, *(end.end() for end in _SENTENCE.finditer(before))]
     opening = before[ends[-1] :]
     opening = opening[mark.end() :] if (mark := _LIST_MARK.match(opening)) else opening
@@ -57,11 +59,18 @@ def stated(text: str, start: int, about: str) -> bool:
         return False
     if not opening or _OPENING.fullmatch(opening):
         return True
-    if _NOT_STATED.search(opening) or (
-        opening.rstrip().endswith(":") and re.search(r"\bnot\b|n't\b|\bnever\b", opening)
-    ):
+    if _NOT_STATED.search(opening) or (opening.rstrip().endswith(":") and _NEGATED.search(opening)):
         return False
-    return bool(_LEADS.search(opening) or _REASON.fullmatch(opening))
+    return bool(_LEADS.search(opening[-48:]) or _REASON.fullmatch(opening))
+
+
+def _without_article(before: str) -> str:
+    """The text in front of `the final answer`, where `before` ends in front of `answer`."""
+    for known in (_ADJECTIVES, _ADJECTIVES, _THE):
+        word = _LAST_WORD.search(before)
+        if word is not None and word[1].lower() in known:
+            before = before[: word.start()]
+    return before
 
 
 _CLAUSE = re.compile(r"[.!?;:,]['\"”)$*_]*\s|\n|\b(?:so|thus|then|therefore|hence|but)\b")
@@ -76,8 +85,10 @@ _DENIES = re.compile(
 )
 _DENIED_BEHIND = re.compile(
     r"(?:[\s$},;\"']|\\[)\]]|\\text\w*\{)*(?:which\s+|that\s+|it\s+)?"
-    r"(?:(?:is|was|are|would\s+be|seems|looks|must\s+be)(?:n't\b|\s+(?:\w+ly\s+|also\s+)?(?:not|wrong|incorrect|false"
-    r"|impossible|never|rejected|excluded|no)\b)|(?:cannot|can\s*not|can't|does\s+not|doesn't|won't|will\s+not)\b)",
+    r"(?:(?:is|was|are|would\s+be|seems|looks|must\s+be)(?:n't\b|\s+(?:\w+ly\s+|also\s+)?(?:wrong|incorrect|false|impossible"
+    r"|never|rejected|excluded|too|no|not(?=\s+(?:(?:the|an?|my|our)\s+)?(?:final\s+|correct\s+|right\s+)?(?:answer|solution"
+    r"|result|value|correct|right|true|possible|valid|it|what|allowed|equal)\b|\W*(?:$|\n)))\b)"
+    r"|(?:cannot|can\s*not|can't|does\s+not|doesn't|won't|will\s+not)\b)",
     re.IGNORECASE,
 )
 

@@ -1,15 +1,11 @@
-"""The boxes in a text that are no part of another box, and whether text beside one changes what it says."""
+"""Finds the boxes in a text that are no part of another box."""
 
 import re
 from bisect import bisect
 from dataclasses import dataclass
 
-from groupwise.verifiers.math.assertions import denied
-
 LONGEST = 1000
 """The most characters of an answer. A longer one is rejected, not truncated."""
-BESIDE = 240
-"""The characters before a box, and behind it, that are read."""
 
 _TOKEN = re.compile(
     r"(?P<box>\\(?:boxed|fbox)(?:\s*\{|\s+(?=[-+]?\d)))|(?P<escaped>\\.)|(?P<brace>[{}])|(?P<blank>\n[ \t\r]*+\n)",
@@ -63,47 +59,3 @@ def boxes(text: str) -> list[Box]:
                 line = bisect(blanks, box.start)
                 until = min([box.inside + LONGEST, *blanks[line : line + 1]])
     return outermost
-
-
-_MARKS = ("**", "__", "*", "_", "`")
-_BLANK = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![A-Za-z]))*"
-_OPERATOR = r"\\(?:cdot|times|div|pm|mp|neq?|not|lt|gt|ast|bmod|circ|choose|over)(?![A-Za-z])"
-_JOINED_BEFORE = re.compile(
-    rf"(?:{_OPERATOR}|\\(?:sqrt|log|ln|lg|exp|sin|cos|tan|sec|csc|cot|gcd|max|min)(?![A-Za-z])"
-    rf"|[/^!]|(?<![-=])>|<|(?<=[\w)}}\]])\s*\*{{1,2}}|(?<!\s)_){_BLANK}$"
-    r"|(?:\d|(?<![A-Za-z\\])[A-Za-z]|\\d?t?frac\{[^{}]*\}\{[^{}]*\}|(?:\\sqrt|[\^_])\{[^{}]*\})$"
-    r"|(?:[\^_]|\\(?!text|math(?:rm|bf|it|sf)|color|fbox|emph|ensuremath|underline|bold|mbox)[A-Za-z]+(?:\{[^{}]*\})*)\{$"
-)
-"""The end of a text that makes the box behind it a part of a formula."""
-_SIGN = re.compile(rf"(?P<word>[A-Za-z]{{2,}}|)(?P<blank>\s*)(?P<sign>[-–−+]){_BLANK}$")
-_BULLET = re.compile(r"(?:^|\n)\s*[-–+*>]\s+$")
-_JOINED_BEHIND = re.compile(
-    rf"{_BLANK}(?:{_OPERATOR}|\^(?!\s*\{{?\s*\\circ)|[/<>]|_(?=[\w{{\\])|\*\*(?=[\w(\\])|\*\s*(?=[\d\\({{])|!(?![\s\"'*.)]|$)"
-    r"|\\(?:pi|sqrt|[dt]?frac)(?![A-Za-z])|\+\s*[\w\\({]|[-−]\s*(?:[\d\\({]|[A-Za-z](?![A-Za-z])))"
-    r"|(?:\d|[abckintxyz](?![A-Za-z]))"
-)
-"""The start of a text that makes the box in front of it a part of a formula."""
-
-
-def beside(text: str, box: Box) -> str:
-    r"""What the text beside a closed box does to it: makes it a part of a formula, or denies it; empty if neither.
-
-    >>> [beside(text, boxes(text)[0]) for text in (r"so $x=\boxed{5}$ cm", r"$-\boxed{5}$", r"it is not \boxed{5}")]
-    ['', 'is part of a formula', 'is denied']
-    """
-    assert box.end is not None, "the box is closed"
-    before, behind = text[max(0, box.start - BESIDE) : box.start], text[box.end : box.end + BESIDE]
-    for mark in _MARKS:
-        if before.endswith(mark) and behind.startswith(mark):
-            before, behind = before.removesuffix(mark), behind.removeprefix(mark)
-    if not _BULLET.search(before) and (_JOINED_BEFORE.search(before) or _is_signed(before)):
-        return "is part of a formula"
-    if _JOINED_BEHIND.match(behind):
-        return "is part of a formula"
-    return "is denied" if denied(before, behind) else ""
-
-
-def _is_signed(before: str) -> bool:
-    """Whether a text ends with a plus or minus sign, and not with a dash between words."""
-    sign = _SIGN.search(before)
-    return sign is not None and not (sign["word"] and sign["blank"] and sign["sign"] in "-–" and before[-1].isspace())

@@ -69,6 +69,8 @@ class _Comparison:
             return _every(self.compared(x, y) for x, y in zip(g.items, a.items, strict=True))
         if isinstance(g, Row) and isinstance(a, Several):
             return self.coordinates(g, a)
+        if isinstance(g, Several) and isinstance(a, Row) and any(self.labels(g)):
+            return self.coordinates(a, g)
         gold, answer = _alone(gold, g), _alone(answer, a)
         return self.compared(gold, answer) if (gold, answer) != before else False
 

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Literal
 
 from groupwise.verifiers.math.assertions import stated
-from groupwise.verifiers.math.boxes import LONGEST, Box, beside, boxes
+from groupwise.verifiers.math.beside import beside
+from groupwise.verifiers.math.boxes import LONGEST, Box, boxes
 from groupwise.verifiers.math.tidy import bare, tidy
 
 Which = Literal["first", "last", "only"]
@@ -15,6 +16,9 @@ Place = Literal["either", "boxed", "line", "tag"]
 
 MOST = 64
 """The most answers that are compared with each other, with the setting `only`, which requires that all are equal."""
+
+BESIDE = 240
+"""The characters in front of a box, and behind it, that are read with it."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*\{|\s+(?=[-+]?\d))")
 # Runs of blanks are possessive (`++`), so a long run takes linear time.
@@ -125,7 +129,7 @@ def _in_box(text: str, box: Box) -> str:
         raise _NoAnswer(_TOO_LONG)
     if _TAKEN_BACK.match(text, box.end, box.end + LONGEST):
         raise _NoAnswer("is taken back")
-    if reason := beside(text, box):
+    if reason := beside(text[max(0, box.start - BESIDE) : box.start], text[box.end : box.end + BESIDE]):
         raise _NoAnswer(reason)
     content = box.content(text)
     if _BOX.search(bare(content)):

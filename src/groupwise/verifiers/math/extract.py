@@ -15,7 +15,7 @@ Which = Literal["first", "last", "only"]
 Place = Literal["either", "boxed", "line", "tag"]
 
 MOST = 64
-"""The most answers that are compared with each other, with the setting `only`, which requires that all are equal."""
+"""The most answers that are compared with each other, with the setting `only`, and the most answer lines."""
 
 BESIDE = 240
 """The characters in front of a box, and behind it, that are read with it."""
@@ -78,14 +78,19 @@ def extract_answer(text: str, which: Which = "last", place: Place = "either") ->
     body = text[text.rfind("</think>") + len("</think>") :] if "</think>" in text else text
     if place != "line" and (found := boxes(body)):
         return _chosen([partial(_in_box, body, box) for box in found], which, "box", "boxes")
-    if place != "boxed" and (
-        lines := [m.end() for m in _LINE.finditer(body) if stated(body, m.start(), m["about"] or "")]
-    ):
+    if place != "boxed" and (lines := _lines(body, which)):
         line = _chosen([partial(_on_line, body, at) for at in lines], which, "answer line", "answer lines")
         return replace(line, paragraph=_paragraph(body, lines[0] if which == "first" else lines[-1]))
     return Extraction(
         "", "no box" if place == "boxed" else "no answer line" if place == "line" else "no box, no answer line"
     )
+
+
+def _lines(text: str, which: Which) -> list[int]:
+    """Where the answers of answer lines start. Of many markers, the last ones are read, or with `first` the first."""
+    markers = list(_LINE.finditer(text))
+    near = markers[: MOST + 1] if which == "first" else markers[-MOST - 1 :]
+    return [marker.end() for marker in near if stated(text, marker.start(), marker["about"] or "")]
 
 
 def _in_tag(text: str) -> Extraction:

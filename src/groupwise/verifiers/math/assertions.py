@@ -17,12 +17,16 @@ _LAST_WORD = re.compile(r"(?<![A-Za-z])([A-Za-z]{2,12})[\s*_]+$")
 _CONNECTIVE = (
     r"(?:so|thus|therefore|hence|then|consequently|accordingly|finally|overall|now|and|but|clearly|indeed|altogether"
     r"|however|actually|in (?:conclusion|summary|short|total|the end)|to (?:conclude|summarize|sum up)|at last|(?:as a )?result"
-    r"|(?:we|I)(?: can| now| therefore| thus| must)? (?:get|find|see|conclude|know|have|obtain|deduce|claim|think|believe)"
+    r"|(?:we|I)(?: can| now| therefore| thus| must)? (?:get|find|see|conclude|know|have(?: shown| found| proved)?|obtain|deduce|claim|think|believe)"
     r"|I am (?:sure|certain|confident)|(?:it|this|that|which)(?: now)? (?:follows|means|shows|implies|gives|tells us))"
 )
 _OPENING = re.compile(rf"(?:{_CONNECTIVE}(?: that)?[,:]?\s+)+", re.IGNORECASE)
 _LEADS = re.compile(rf"(?:^|[\s,;)}}\]$]){_CONNECTIVE}(?: that)?[,:]?\s+$|[:;]\s*$|[\d)}}\]$%*]\s+$", re.IGNORECASE)
-_REASON = re.compile(r"(?:since|because|as|given|after|by|with|using|from|\w+ing)\b.*,\s*$", re.IGNORECASE | re.DOTALL)
+_DOING = (
+    "using|adding|summing|subtracting|multiplying|dividing|combining|substituting|simplifying|solving|counting|putting"
+    "|evaluating|computing|calculating|expanding|factoring|integrating|differentiating|applying|checking|taking|plugging"
+)
+_REASON = re.compile(rf"(?:since|because|as|given|after|by|with|from|{_DOING})\b.*,\s*$", re.IGNORECASE | re.DOTALL)
 _NOT_STATED = re.compile(
     r"^(?:if|suppose|assum\w+|unless|imagine|pretend|let|say|perhaps|maybe|were|had|is|are|does|do|did|can|could|why|who"
     r"|how|what|when|where|should|would|contrary|unlike|like)\b"
@@ -73,21 +77,23 @@ def _without_article(before: str) -> str:
     return before
 
 
+_ASIDE = re.compile(r"(?<=\bnot), [^,.\n]+,\s")
 _CLAUSE = re.compile(r"[.!?;:,]['\"”)$*_]*\s|\n|\b(?:so|thus|then|therefore|hence|but)\b")
 _DENIES = re.compile(
-    r"(?:\b(?:not|never|cannot|nor|wrong|incorrect|false|except|unequal)\b|n't\b|\b(?:other|rather) than\b|\binstead of\b"
+    r"(?:\b(?:not|never|cannot|nor|except|unequal)\b|\b(?:wrong|incorrect|false)\s+(?:answer|value|result|solution|that|to)\b|n't\b|\b(?:other|rather) than\b|\binstead of\b"
     r"|\bdifferent from\b)\W*(?:\b(?:be|is|are|equals?|to|that|the|an?|answer|value|simply|just|it|x|y|n)\b\W*){0,5}$"
     r"|\b(?:(?:do|does|did|can|could|should|would|must|may|is|are|am)(?: not|n't)|cannot|never)(?: \w+)?"
     r" (?:think|believe|claim|say|mean|conclude|imply|write|follow|sure|true|certain|convinced|the case)\b"
-    r"|\b(?:doubt\w*|deny|denies|nobody|no one|untrue|unlikely|whether|suppose|assume|imagine|pretend|naive\w*|wrongly"
+    r"|\b(?:doubt\w*|deny|denies|(?:nobody|no one) (?:says|thinks|believes|claims|knows|gets|would)|untrue|unlikely|whether|suppose|assume|imagine|pretend|naive\w*|wrongly|impossible"
+    r"|(?:might|may|could|would) (?:think|guess|say|believe|expect|conclude|suspect)"
     r"|mistaken\w*|(?:he|she|they|student|book|friend|someone|people|solver) (?:would )?(?:says?|claims?|guess\w*|thinks?))\b",
     re.IGNORECASE,
 )
 _DENIED_BEHIND = re.compile(
     r"(?:[\s$},;\"']|\\[)\]]|\\text\w*\{)*(?:which\s+|that\s+|it\s+)?"
-    r"(?:(?:is|was|are|would\s+be|seems|looks|must\s+be)(?:n't\b|\s+(?:\w+ly\s+|also\s+)?(?:wrong|incorrect|false|impossible"
-    r"|never|rejected|excluded|too|no|not(?=\s+(?:(?:the|an?|my|our)\s+)?(?:final\s+|correct\s+|right\s+)?(?:answer|solution"
-    r"|result|value|correct|right|true|possible|valid|it|what|allowed|equal)\b|\W*(?:$|\n)))\b)"
+    r"(?:(?:is|was|are|would\s+be|seems|looks|must\s+be)(?:n't\b|\s+(?:\w+\s+){0,2}(?:wrong|incorrect|false|impossible|mistake"
+    r"|naive|never|rejected|excluded|too|no|not(?=\s+(?:(?:the|an?|my|our)\s+)?(?:final\s+|correct\s+|right\s+)?(?:answer"
+    r"|solution|result|value|correct|right|true|possible|valid|it|what|allowed|equal)\b|\W*(?:$|\n)))\b)"
     r"|(?:cannot|can\s*not|can't|does\s+not|doesn't|won't|will\s+not)\b)",
     re.IGNORECASE,
 )
@@ -99,5 +105,6 @@ def denied(before: str, behind: str) -> bool:
     >>> denied("It cannot be ", "."), denied("", " is wrong"), denied("Since 4 is not prime, it is ", ", not 4")
     (True, True, False)
     """
+    before = _ASIDE.sub(" ", before)
     ends = [0, *(end.end() for end in _CLAUSE.finditer(before))]
     return bool(_DENIES.search(before[ends[-1] :]) or _DENIED_BEHIND.match(behind))

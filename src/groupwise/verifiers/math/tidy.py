@@ -85,7 +85,7 @@ def tidy(text: str) -> str:
     for pattern, to in _COMPILED:
         text = pattern.sub(to, text)
     text = without_thousands(re.sub(r"\s+", " ", bare(text)))
-    text = re.sub(r"\s+", " ", text).strip()
+    text = re.sub(r"(\\[A-Za-z]+)\s+(?=\\)", r"\1", re.sub(r"\s+", " ", text)).strip()
     return re.sub(r"(?<![A-Za-z0-9_.%])\s|\s(?![A-Za-z0-9\\¤.])|(?<=[0-9%}])\s(?=\\)", "", text)
 
 

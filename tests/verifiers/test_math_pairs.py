@@ -135,8 +135,8 @@ STATING = [
     "Therefore our ",
 ]
 NOT_STATING = [
-    "I doubt that ", "If x=2, ", "Suppose ", "Nobody says that ", "It is false that ", "Let us test whether ", "He said: ",
-    "Do not write: ", "Is it so that ", "Half of ", "One may guess that ", "It is not the case that ", "Perhaps ",
+    "I doubt that ", "If x=2, ", "Suppose ", "Nobody says that ", "It is false that ", "Let us test whether ",
+    "He said: ", "Do not write: ", "Is it so that ", "Half of ", "One may guess that ", "It is not the case that ", "Perhaps ",
 ]  # fmt: skip
 
 

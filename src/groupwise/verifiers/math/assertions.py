@@ -5,43 +5,60 @@ import re
 BEFORE = 240
 """The characters before an answer that are read."""
 
+
+def _any(words: str) -> str:
+    """The pattern of one of these words; `_` is a blank."""
+    return f"(?:{'|'.join(words.split())})".replace("_", " ")
+
+
 _SENTENCE = re.compile(r"[.!?。]['\"”)$*_]*\s+|\n\s*")
 """The end of a sentence."""
 _LIST_MARK = re.compile(r"[\s>#*_•+–\-]*(?:(?:\(?[0-9a-zA-Z]{1,2}[.)]|step \d+:?)\s+)?[\s*_#]*", re.IGNORECASE)
+_LAST_WORD = re.compile(r"(?<![A-Za-z])([A-Za-z]{2,12})[\s*_]+$")
 _THE = frozenset(("the", "our", "my", "your", "this", "its", "that"))
 _ADJECTIVES = frozenset((
     "final", "correct", "right", "required", "desired", "requested", "exact", "numerical", "simplified", "complete",
     "overall", "whole", "full",
 ))  # fmt: skip
-_LAST_WORD = re.compile(r"(?<![A-Za-z])([A-Za-z]{2,12})[\s*_]+$")
+_ADVERB = _any(
+    "so thus therefore hence then consequently accordingly finally overall now and but clearly indeed altogether "
+    "however actually in_conclusion in_summary in_short in_total in_the_end to_conclude to_summarize to_sum_up at_last result"
+)
+_FIND = _any("get find see conclude know have_shown have_found have_proved have obtain deduce claim think believe")
+_FOLLOWS = _any("follows means shows implies gives tells_us")
 _CONNECTIVE = (
-    r"(?:so|thus|therefore|hence|then|consequently|accordingly|finally|overall|now|and|but|clearly|indeed|altogether"
-    r"|however|actually|in (?:conclusion|summary|short|total|the end)|to (?:conclude|summarize|sum up)|at last|(?:as a )?result"
-    r"|(?:we|I)(?: can| now| therefore| thus| must)? (?:get|find|see|conclude|know|have(?: shown| found| proved)?|obtain|deduce|claim|think|believe)"
-    r"|I am (?:sure|certain|confident)|(?:it|this|that|which)(?: now)? (?:follows|means|shows|implies|gives|tells us))"
+    rf"(?:{_ADVERB}|(?:we|I)(?: can| now| therefore| thus| must)? {_FIND}|I am (?:sure|certain|confident)"
+    rf"|(?:it|this|that|which)(?: now)? {_FOLLOWS})(?: that)?[,:]?\s+"
 )
-_OPENING = re.compile(rf"(?:{_CONNECTIVE}(?: that)?[,:]?\s+)+", re.IGNORECASE)
-_LEADS = re.compile(rf"(?:^|[\s,;)}}\]$]){_CONNECTIVE}(?: that)?[,:]?\s+$|[:;]\s*$|[\d)}}\]$%*]\s+$", re.IGNORECASE)
-_DOING = (
-    "using|adding|summing|subtracting|multiplying|dividing|combining|substituting|simplifying|solving|counting|putting"
-    "|evaluating|computing|calculating|expanding|factoring|integrating|differentiating|applying|checking|taking|plugging"
+_OPENING = re.compile(rf"(?:(?:as an? )?{_CONNECTIVE})+", re.IGNORECASE)
+_LEADS = re.compile(rf"(?:^|[\s,;)}}\]$]){_CONNECTIVE}$|[:;]\s*$|[\d)}}\]$%*]\s+$", re.IGNORECASE)
+_DOING = _any(
+    "since because as given after by with from using adding summing subtracting multiplying dividing combining "
+    "counting substituting simplifying solving putting evaluating computing calculating expanding factoring integrating taking "
+    "differentiating applying checking plugging"
 )
-_REASON = re.compile(rf"(?:since|because|as|given|after|by|with|from|{_DOING})\b.*,\s*$", re.IGNORECASE | re.DOTALL)
+_REASON = re.compile(rf"{_DOING}\b.*,\s*$", re.IGNORECASE | re.DOTALL)
+_NOT_A_STATEMENT = _any(
+    "if suppose assum\\w+ unless imagine pretend let say perhaps maybe were had is are does do did can could why who "
+    "how what when where should would contrary unlike like"
+)
+_REPORTS = _any(
+    "naive\\w* nobody no_one someone some people doubt\\w* deny denies whether claims claimed says? said thinks thought "
+    "if guess\\w* wrote writes? mistaken\\w* wrong\\w* incorrect\\w* false\\w* untrue suppos\\w+ perhaps maybe unlikely"
+)
+_HELD = _any("true the_case so sure certain clear follow mean imply think believe claim conclude say")
 _NOT_STATED = re.compile(
-    r"^(?:if|suppose|assum\w+|unless|imagine|pretend|let|say|perhaps|maybe|were|had|is|are|does|do|did|can|could|why|who"
-    r"|how|what|when|where|should|would|contrary|unlike|like)\b"
-    r"|\b(?:naive\w*|nobody|no one|someone|some|people|doubt\w*|deny|denies|whether|claims|claimed|says?|said|thinks|thought"
-    r"|guess\w*|wrote|writes?|mistaken\w*|wrong\w*|incorrect\w*|false\w*|untrue|suppos\w+|perhaps|maybe|unlikely|if"
-    r"|not (?:true|the case|so|sure|certain|clear|follow|mean|imply|think|believe|claim|conclude|say)"
-    r"|(?:cannot|\w+n't)(?: \w+)? (?:true|sure|certain|clear|follow|mean|imply|think|believe|claim|conclude|say))\b",
-    re.IGNORECASE,
+    rf"^{_NOT_A_STATEMENT}\b|\b(?:{_REPORTS}|(?:not|(?:cannot|\w+n't)(?: \w+)?) {_HELD})\b", re.IGNORECASE
 )
 """A sentence that reports, asks, denies or supposes what follows."""
 _NEGATED = re.compile(r"\b(?:not|never|cannot)\b|n't\b", re.IGNORECASE)
+_NO_ABOUT = _any(
+    "not no never cannot nobody none whether if what wrong incorrect false naive different another other previous "
+    "earlier first old would could might may must"
+)
 _ABOUT = re.compile(
-    r"\s*(?:(?:to|of|for|in|on|we|you|here|now|then|therefore|thus|hence|simply|clearly|\()"
-    r"(?!.*(?:n't|\b(?:not|no|never|cannot|nobody|none|whether|if|what|wrong|incorrect|false|naive|different|another|other"
-    r"|previous|earlier|first|old|would|could|might|may|must)\b)).*)?",
+    rf"\s*(?:(?:{_any('to of for in on we you here now then therefore thus hence simply clearly')}|\()"
+    rf"(?!.*(?:n't|\b{_NO_ABOUT}\b)).*)?",
     re.IGNORECASE | re.DOTALL,
 )
 """What an answer may be about: `to the question`, `in simplest form`."""
@@ -79,21 +96,28 @@ def _without_article(before: str) -> str:
 
 _ASIDE = re.compile(r"(?<=\bnot), [^,.\n]+,\s")
 _CLAUSE = re.compile(r"[.!?;:,]['\"”)$*_]*\s|\n|\b(?:so|thus|then|therefore|hence|but)\b")
+_FILLER = _any("be is are equals? to that the an? answer value simply just it x y n")
+_NOT = (
+    r"(?:\b(?:not|never|cannot|nor|except|unequal|(?:other|rather) than|instead of|different from)\b|n't\b"
+    r"|\b(?:wrong|incorrect|false)\s+(?:answer|value|result|solution|that|to)\b)"
+)
+_SAYS = r"(?:says?|claims?|guess\w*|thinks?|believes?|knows|gets)"
 _DENIES = re.compile(
-    r"(?:\b(?:not|never|cannot|nor|except|unequal)\b|\b(?:wrong|incorrect|false)\s+(?:answer|value|result|solution|that|to)\b|n't\b|\b(?:other|rather) than\b|\binstead of\b"
-    r"|\bdifferent from\b)\W*(?:\b(?:be|is|are|equals?|to|that|the|an?|answer|value|simply|just|it|x|y|n)\b\W*){0,5}$"
-    r"|\b(?:(?:do|does|did|can|could|should|would|must|may|is|are|am)(?: not|n't)|cannot|never)(?: \w+)?"
-    r" (?:think|believe|claim|say|mean|conclude|imply|write|follow|sure|true|certain|convinced|the case)\b"
-    r"|\b(?:doubt\w*|deny|denies|(?:nobody|no one) (?:says|thinks|believes|claims|knows|gets|would)|untrue|unlikely|whether|suppose|assume|imagine|pretend|naive\w*|wrongly|impossible"
-    r"|(?:might|may|could|would) (?:think|guess|say|believe|expect|conclude|suspect)"
-    r"|mistaken\w*|(?:he|she|they|student|book|friend|someone|people|solver) (?:would )?(?:says?|claims?|guess\w*|thinks?))\b",
+    rf"{_NOT}\W*(?:\b{_FILLER}\b\W*){{0,5}}$"
+    rf"|\b(?:{_any('do does did can could should would must may is are am')}(?: not|n't)|cannot|never)(?: \w+)?"
+    rf" (?:{_HELD}|write|convinced)\b|\b(?:might|may|could|would) (?:think|guess|say|believe|expect|conclude|suspect)\b"
+    rf"|\b{_any('he she they student book friend someone people solver nobody no_one')} (?:would )?{_SAYS}\b"
+    rf"|\b{_any('doubt deny denies untrue unlikely whether suppose assume imagine pretend wrongly impossible')}\b"
+    r"|\b(?:naive|mistaken)",
     re.IGNORECASE,
 )
+_FAULT = _any("wrong incorrect false impossible mistake naive never rejected excluded too no off")
 _DENIED_BEHIND = re.compile(
     r"(?:[\s$},;\"']|\\[)\]]|\\text\w*\{)*(?:which\s+|that\s+|it\s+)?"
-    r"(?:(?:is|was|are|would\s+be|seems|looks|must\s+be)(?:n't\b|\s+(?:\w+\s+){0,2}(?:wrong|incorrect|false|impossible|mistake"
-    r"|naive|never|rejected|excluded|too|no|not(?=\s+(?:(?:the|an?|my|our)\s+)?(?:final\s+|correct\s+|right\s+)?(?:answer"
-    r"|solution|result|value|correct|right|true|possible|valid|it|what|allowed|equal)\b|\W*(?:$|\n)))\b)"
+    r"(?:(?:is|was|are|would\s+be|seems|looks|must\s+be)"
+    rf"(?:\s+(?:\w+\s+){{0,2}}{_FAULT}\b"
+    r"|(?:n't|\s+(?:\w+\s+){0,2}not)\b(?:\s+(?:(?:the|an?|my|our)\s+)?(?:final\s+|correct\s+|right\s+)?"
+    rf"{_any('answer solution result value correct right true possible valid it what allowed equal')}\b|\W*(?:$|\n)))"
     r"|(?:cannot|can\s*not|can't|does\s+not|doesn't|won't|will\s+not)\b)",
     re.IGNORECASE,
 )

@@ -9,34 +9,46 @@ import re
 from groupwise.verifiers.math.assertions import denied
 
 _BLANK = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![A-Za-z])|\{\})"
-_RELATION = (
-    r"=|(?:[-=]|\\[lr]?)>|\\(?:approx|simeq|sim|equiv|in|to|[lL]?e?q?s?slant|leq?q?|geq?q?|(?:long)?rightarrow"
-    r"|(?:Long)?[lL]?(?:eft)?[rR]ightarrow|implies|iff|therefore|because|leadsto|mapsto|colon|displaystyle|large|Large|LARGE|bf|rm)"
-    r"(?![A-Za-z])"
+_ARGUMENT = r"\s*\{[^{}]*\}"
+_FONT = r"\\(?:text\w*|math(?:rm|bf|it|sf)|boldsymbol|emph|underline|ensuremath|mbox|color|colorbox|tag)"
+_SIZE = r"\\(?:large|Large|LARGE|huge|Huge)"
+_OTHER_SCRIPTS = r"[^\x00-\x7f×·⋅÷±√−–∓∑∏∫¬≠]"
+_WORD = r"(?<![A-Za-z\\])(?:[A-Za-z]{2,}|\b[aI])(?:['’](?:s|re)?)?"
+
+
+def _commands(names: str) -> str:
+    """The pattern of these LaTeX commands."""
+    return rf"\\(?:{'|'.join(names.split())})(?![A-Za-z])"
+
+
+_RELATIONS = _commands(
+    "approx simeq sim equiv in to le leq leqq leqslant ge geq geqq geqslant rightarrow longrightarrow Rightarrow "
+    "Longrightarrow implies iff Leftrightarrow therefore because leadsto mapsto colon"
 )
-_FONT = r"\\(?:text\w*|math(?:rm|bf|it|sf)|boldsymbol|emph|underline|ensuremath|mbox|color|textcolor|colorbox|tag)"
-_NOT_OPERATORS = r"[^\x00-\x7f×·⋅÷±√−–∓∑∏∫¬≠<>]"
-_FRONT = re.compile(
-    rf"(?:(?:^|\n)[\s>#]*(?:(?:[-*+•>]|\d{{1,2}}[.)])\s+)?|(?<!\\)\$|\\[(\[]|\.(?=\s)|(?<!\d)\.|[:,;?!&\"'’”“`]|\\\\|{_RELATION}"
-    rf"|(?<![A-Za-z\\])(?:[A-Za-z]{{2,}}|\b[aI])(?:['’](?:s|re)?)?|\\item|{_FONT}(?:\s*\{{[^{{}}]*\}})+|\\(?:begin|end)\{{[^{{}}]*\}}(?:\{{[^{{}}]*\}})?"
-    rf"|(?<![\w^_}}\]])\{{|{_NOT_OPERATORS}|\\\$)"
-    rf"{_BLANK}*$"
-)
+_IN_FRONT = (
+    r"(?:^|\n)[\s>#]*(?:(?:[-*+•>]|\d{1,2}[.)])\s+)?", r"(?<!\\)\$", r"\\\$", r"\\[(\[]", r"\.(?=\s)", r"(?<!\d)\.",
+    r"(?<!\\)[:,;?!\"'’”“`]", "&", r"\\\\", "=", r"[-=]>", _RELATIONS,
+    _commands("displaystyle large Large LARGE bf rm item"), _WORD, rf"{_FONT}(?:{_ARGUMENT})+", rf"\\(?:begin|end){_ARGUMENT}(?:{_ARGUMENT})?",
+    r"(?<![\w^_}\]\\])\{", _OTHER_SCRIPTS,
+)  # fmt: skip
+_FRONT = re.compile(rf"(?:{'|'.join(_IN_FRONT)}){_BLANK}*$")
+"""The text in front of a box that states its content."""
 _FRONT_OF_PROSE = re.compile(r"(?:[\d)\]%}|]\s+|\|\s*|(?:(?<![A-Za-z\\])[A-Za-z]{2,}|[)\].,:])\s+[-–—]+\s+)$")
-"""The text in front of a box outside of a formula: a number or a bracket and a blank, a dash between words."""
-_REAR = re.compile(
-    rf"{_BLANK}*(?:$|\n|\$|\\[)\]]|[.,;:?](?=[\s$*_\"'’”)\]}}\\<]|$)|!(?=[\s*_\"'’”)<]|$)|\.\.\.|[\"'’”`&]|\\\\|=|\\(?:approx|simeq|pmod|blacksquare|square|Box"
-    rf"|checkmark|qed|qquad|end|text\w*|mathrm|mbox|tag|hfill|label|because|therefore|Rightarrow|implies|iff|in|le|ge|leq|geq)(?![A-Za-z])"
-    rf"|\\?%|°|\^\s*\{{?\s*\\circ|\\circ|[A-Za-z]{{2,}}|[mgshLJNVWKCF](?![\w^])|<[/|]?[A-Za-z]|{_NOT_OPERATORS})"
-)
+"""The same outside of a formula: also a number or a bracket and a blank, or a dash between words."""
+_BEHIND = (
+    "$", r"\n", r"\$", r"\\[)\]]", r"[.,;:?](?=[\s$*_\"'’”)\]}\\<]|$)", r"!(?=[\s*_\"'’”)<]|$)", r"\.\.\.",
+    r"[\"'’”`&=]", r"\\\\", _RELATIONS, _commands("pmod blacksquare square Box checkmark qed qquad end tag hfill label mathrm mbox"),
+    r"\\text\w*", r"\\?%", "°", r"\^\s*\{?\s*\\circ", r"\\circ", "[A-Za-z]{2,}", r"[mgshLJNVWKCF](?![\w^])",
+    "<[/|]?[A-Za-z]", _OTHER_SCRIPTS,
+)  # fmt: skip
+_REAR = re.compile(rf"{_BLANK}*(?:{'|'.join(_BEHIND)})")
+"""The text behind a box that leaves it as it is."""
 _ASIDE = re.compile(rf"{_BLANK}+\((?=\s*(?:=|\\approx|\\text|[A-Za-z]{{2,}}))")
 _REAR_OF_PROSE = re.compile(r"\s*\(|\s*\||\s+[aAI\d]\b|\s+[-–—]+\s+[A-Za-z]{2,}|\s*—|\s+\[")
 _MOD = re.compile(rf"{_BLANK}*\\?(?:b?mod|times|choose|over|plus|minus|divided)(?![A-Za-z])")
 _TAG = re.compile(r"</?[A-Za-z][^<>\n]*>\s*$")
 _MARKS = ("**", "__", "*", "_", "`")
-_OPEN_FONT = re.compile(
-    rf"(?:{_FONT}(?:\s*\{{[^{{}}]*\}})*|\\(?:large|Large|LARGE|huge|Huge)|(?<![\w^_}}\]\\]))\s*\{{$"
-)
+_OPEN_FONT = re.compile(rf"(?:{_FONT}(?:{_ARGUMENT})*|{_SIZE}|(?<![\w^_}}\]\\]))\s*\{{$")
 _PAIRS = ((r"\left(", r"\right)"), ("(", ")"), ("[", "]"))
 
 
@@ -64,7 +76,7 @@ def _without_marks(before: str, behind: str) -> tuple[str, str]:
     before = re.sub(r"(?<![\w)}\]*])(?:\*\*|__|\*|_)$", "", before)
     behind = re.sub(r"^(?:\*\*|__|\*|_)(?![\w(\\{*])", "", behind)
     for left, right in _PAIRS:
-        if before.endswith(left) and behind.startswith(right):
+        if before.endswith(left) and behind.startswith(right) and not before.removesuffix(left)[-1:].isalnum():
             return before.removesuffix(left), behind.removeprefix(right)
     if behind.startswith("}") and (font := _OPEN_FONT.search(before)):
         return before[: font.start()], behind[1:]

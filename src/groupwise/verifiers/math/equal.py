@@ -75,7 +75,7 @@ class _Comparison:
         return self.compared(gold, answer) if (gold, answer) != before else False
 
     def choices(self, gold: str, answer: str) -> bool | None:
-        """Whether labelled choices such as `(B) 12` are equal; one without label to the other's value, or to gold's letter."""
+        """Whether choices such as `(B) 12` are equal. One without label may equal the other's value, or gold's letter."""
         letter, _, gold_value = gold.rpartition(LABEL)
         chosen, _, value = answer.rpartition(LABEL)
         if letter and letter == (chosen or value.strip("()")):
@@ -129,6 +129,8 @@ class _Comparison:
         if len(gold.items) != len(answer.items) and not sets:
             return False
         labels = self.labels(answer)
+        if not sets and "" in labels and any(labels):  # `xy=0, 7`
+            return False
         if len(set(labels)) > 1 and not any(self.labels(gold)):  # values of several names: in the written order
             return _every(self.compared(g, a) for g, a in zip(gold.items, answer.items, strict=False))
         if not (gold.items and answer.items):

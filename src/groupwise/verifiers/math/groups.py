@@ -64,7 +64,7 @@ def _without_fonts(text: str) -> str:
 
 
 def _on_one_line(lines: str) -> str:
-    """The lines of an environment: `x &= 3 \\\\ y &= 4` as `x=3, y=4`, and `x &= 3 \\\\ &= 4` as a chain of equations."""
+    """The lines of an environment: `x &= 3 \\\\ y &= 4` as `x=3, y=4`, and `x &= 3 \\\\ &= 4` as a chain."""
     parts = [part.replace("&", "").strip() for part in _BREAK.split(lines.strip()) if part.strip()]
     return "".join(part if i == 0 or part.startswith("=") else f", {part}" for i, part in enumerate(parts))
 

@@ -217,7 +217,7 @@ class _Reader:
         raise Unknown
 
     def conjugate(self) -> Tree:
-        """The conjugate of a complex number. A bar over anything else, such as a segment or a complement, is unknown."""
+        """The conjugate of a complex number. A bar over anything else, such as a segment, is unknown."""
         tree = self.atom()
         if not has(tree, "i") or names_of(tree) - _REAL:
             raise Unknown

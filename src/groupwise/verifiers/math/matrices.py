@@ -78,7 +78,7 @@ def _rows(text: str) -> tuple[str, str, list[list[str]]] | None:
 
 
 def _scalar(text: str) -> str | None:
-    r"""The factor in front of a matrix: a term without capital letters, which may be matrices; None for another text."""
+    r"""The factor in front of a matrix: a term without capital letters; None for another text."""
     text = re.sub(r"\\(?:cdot|times) ?$", "", text)
     if text in ("+", "-"):
         return f"{text}1"

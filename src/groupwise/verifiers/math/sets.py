@@ -1,6 +1,7 @@
 """Reads sets of numbers that are written by a condition or by what they lack."""
 
 import re
+from itertools import pairwise
 
 from groupwise.verifiers.math.rational import rational
 from groupwise.verifiers.math.tidy import split_top
@@ -51,4 +52,4 @@ def parts_around(text: str) -> tuple[str, ...] | None:
             return None
         points = sorted(numbers, key=lambda point: numbers[point] or 0)
     ends = [r"-\infty", *points, r"\infty"]
-    return tuple(f"({low},{high})" for low, high in zip(ends, ends[1:], strict=False))
+    return tuple(f"({low},{high})" for low, high in pairwise(ends))

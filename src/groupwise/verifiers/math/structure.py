@@ -175,7 +175,8 @@ def _several(text: str, nouns: frozenset[str]) -> Several | None:
     kinds = {_KINDS[word] for word in words if word}
     joined: Joined = "list" if not kinds else kinds.pop() if len(kinds) == 1 else "mixed"  # type: ignore[assignment]
     names = [item.partition("=")[0] if _IS.search(item) else "" for item in items]
-    if is_name(names[0], nouns) and not any(names[1:]) and not _ORDER.search(text):  # `x = -2, 5`
+    one_name = _NAME.fullmatch(names[0]) or (names[0].startswith("(") and is_name(names[0]))
+    if one_name and not any(names[1:]) and not _ORDER.search(text):  # `x = -2, 5`
         items = (items[0].partition("=")[2].strip(), *items[1:])
     if len(set(names) - {""}) < 2:
         items = tuple(sign for item in items for sign in _signs(item))
@@ -252,7 +253,7 @@ def is_name(text: str, nouns: frozenset[str] = frozenset()) -> bool:
     """Whether a text is a name, such as `x`, `f(x)`, `a_1`, `\\theta`, `m+n`, `(x,y)` or `total area`."""
     inner = text[1:-1] if text.startswith("(") and text.endswith(")") else text
     names = re.split("," if inner != text else "[-+]", inner)
-    return bool(_NAME.fullmatch(text)) or len(names) <= 6 and all(_is_one_name(name.strip(), nouns) for name in names)
+    return bool(_NAME.fullmatch(text)) or (len(names) <= 6 and all(_is_one_name(x.strip(), nouns) for x in names))
 
 
 def _is_one_name(text: str, nouns: frozenset[str]) -> bool:

@@ -1,8 +1,12 @@
 """Pairs of answers and gold answers by family: no wrong one is accepted; and the rules behind them, as laws."""
 
 import asyncio
+import importlib.util
+import os
 import re
+import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from groupwise.data import Outcome
-from groupwise.verifiers.audit import AuditResult, audit_cases, read_cases
+from groupwise.verifiers.audit import AuditResult, Case, audit_cases, read_cases
 from groupwise.verifiers.math import Math
 from groupwise.verifiers.math.equal import same
 from groupwise.verifiers.math.extract import extract_answer
@@ -18,10 +22,11 @@ from groupwise.verifiers.math.extract import extract_answer
 PAIRS = read_cases(Path(__file__).with_name("math_pairs.jsonl"))
 FAMILIES = tuple(dict.fromkeys(case.family for case in PAIRS))
 PAGE = Path(__file__).parents[2] / "docs" / "verifiers.md"
+there = importlib.util.find_spec("math_verify") is not None and shutil.which("bwrap") is not None
+needs_extra = pytest.mark.skipif(not there and "CI" not in os.environ, reason="needs mpmath and bubblewrap")
 
 
-@pytest.fixture(scope="module")
-def judged() -> AuditResult:
+def judge(cases: Sequence[Case]) -> AuditResult:
     """The verdict on each pair, with algebra in this process."""
     algebra = pytest.importorskip("groupwise.verifiers.math.algebra")
     verifier = Math()
@@ -30,8 +35,9 @@ def judged() -> AuditResult:
         return algebra.equal([list(pair) for pair in pairs])
 
     verifier._equal = equal  # type: ignore[method-assign]
-    result = asyncio.run(audit_cases(verifier, PAIRS))
+    result = asyncio.run(audit_cases(verifier, cases))
     verifier.close()
+    assert Outcome.unverifiable not in {verdict.outcome for verdict in result.verdicts}
     return result
 
 
@@ -41,29 +47,29 @@ def test_each_family_has_twenty_pairs_of_both_kinds_each_once():
     assert max(Counter((case.answer, case.gold) for case in PAIRS).values()) == 1
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_no_wrong_answer_is_accepted_and_the_page_has_the_counts(judged: AuditResult, family: str):
-    accepted = [(c.gold, c.answer) for c, _ in judged.false_accepts if c.family == family]
-    rejected = sum(c.family == family for c, _ in judged.false_rejects)
-    assert not accepted
-    wrong, right, accepts, rejects, _, peer_rejects = on_page(family)
-    of = Counter(case.right for case in PAIRS if case.family == family)
-    assert (wrong, right, accepts, rejects) == (of[False], of[True], 0, rejected)
-    assert 3 * rejected <= peer_rejects or rejected <= 1
-    assert Outcome.unverifiable not in {v.outcome for c, v in zip(PAIRS, judged.verdicts, strict=True)}
+@needs_extra
+def test_no_wrong_answer_of_every_third_pair_is_accepted():
+    judged = judge(PAIRS[::3])
+    assert [(case.family, case.gold, case.answer) for case, _ in judged.false_accepts] == []
+    assert 9 * len(judged.false_rejects) <= sum(on_page(family)[5] for family in FAMILIES)
 
 
-def test_at_most_a_third_of_the_right_answers_that_math_verify_rejects_are_rejected(judged: AuditResult):
-    assert 3 * len(judged.false_rejects) <= sum(on_page(family)[5] for family in FAMILIES)
-
-
+@needs_extra
 @pytest.mark.slow
-def test_the_page_has_the_counts_of_math_verify():
-    accepted = pytest.importorskip("groupwise.verifiers.math.by_default").accepted
+def test_the_page_has_the_errors_in_each_family_none_accepted_and_a_third_of_math_verifys_rejected():
+    from groupwise.verifiers.math.by_default import accepted
+
+    judged = judge(PAIRS)
     verdicts = [(case, accepted(case.answer, str(case.gold))) for case in PAIRS]
+    assert 3 * len(judged.false_rejects) <= sum(case.right and not right for case, right in verdicts)
     for family in FAMILIES:
-        errors = Counter(case.right for case, right in verdicts if case.family == family and right is not case.right)
-        assert on_page(family)[4:] == [errors[False], errors[True]], family
+        of = Counter(case.right for case in PAIRS if case.family == family)
+        accepts, rejects = (
+            sum(case.family == family for case, _ in errors) for errors in (judged.false_accepts, judged.false_rejects)
+        )
+        peer = Counter(case.right for case, right in verdicts if case.family == family and right is not case.right)
+        assert on_page(family) == [of[False], of[True], accepts, rejects, peer[False], peer[True]], family
+        assert accepts == 0, family
 
 
 def on_page(family: str) -> list[int]:
@@ -136,7 +142,8 @@ STATING = [
 ]
 NOT_STATING = [
     "I doubt that ", "If x=2, ", "Suppose ", "Nobody says that ", "It is false that ", "Let us test whether ",
-    "He said: ", "Do not write: ", "Is it so that ", "Half of ", "One may guess that ", "It is not the case that ", "Perhaps ",
+    "He said: ", "Do not write: ", "Is it so that ", "Half of ", "One may guess that ", "It is not the case that ",
+    "Perhaps ",
 ]  # fmt: skip
 
 

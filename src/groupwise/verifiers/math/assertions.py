@@ -22,7 +22,8 @@ _ADJECTIVES = frozenset((
 ))  # fmt: skip
 _ADVERB = _any(
     "so thus therefore hence then consequently accordingly finally overall now and but clearly indeed altogether "
-    "however actually in_conclusion in_summary in_short in_total in_the_end to_conclude to_summarize to_sum_up at_last result"
+    "however actually in_conclusion in_summary in_short in_total in_the_end to_conclude to_summarize to_sum_up "
+    "at_last result"
 )
 _FIND = _any("get find see conclude know have_shown have_found have_proved have obtain deduce claim think believe")
 _FOLLOWS = _any("follows means shows implies gives tells_us")
@@ -34,8 +35,8 @@ _OPENING = re.compile(rf"(?:(?:as an? )?{_CONNECTIVE})+", re.IGNORECASE)
 _LEADS = re.compile(rf"(?:^|[\s,;)}}\]$]){_CONNECTIVE}$|[:;]\s*$|[\d)}}\]$%*]\s+$", re.IGNORECASE)
 _DOING = _any(
     "since because as given after by with from using adding summing subtracting multiplying dividing combining "
-    "counting substituting simplifying solving putting evaluating computing calculating expanding factoring integrating taking "
-    "differentiating applying checking plugging"
+    "counting substituting simplifying solving putting evaluating computing calculating expanding factoring "
+    "integrating taking differentiating applying checking plugging"
 )
 _REASON = re.compile(rf"{_DOING}\b.*,\s*$", re.IGNORECASE | re.DOTALL)
 _NOT_A_STATEMENT = _any(
@@ -43,8 +44,9 @@ _NOT_A_STATEMENT = _any(
     "how what when where should would contrary unlike like"
 )
 _REPORTS = _any(
-    "naive\\w* nobody no_one someone some people doubt\\w* deny denies whether claims claimed says? said thinks thought "
-    "if guess\\w* wrote writes? mistaken\\w* wrong\\w* incorrect\\w* false\\w* untrue suppos\\w+ perhaps maybe unlikely"
+    "naive\\w* nobody no_one someone some people doubt\\w* deny denies whether claims claimed says? said thinks "
+    "thought if guess\\w* wrote writes? mistaken\\w* wrong\\w* incorrect\\w* false\\w* untrue suppos\\w+ perhaps "
+    "maybe unlikely"
 )
 _HELD = _any("true the_case so sure certain clear follow mean imply think believe claim conclude say")
 _NOT_STATED = re.compile(

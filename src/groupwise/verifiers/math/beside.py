@@ -28,7 +28,8 @@ _RELATIONS = _commands(
 _IN_FRONT = (
     r"(?:^|\n)[\s>#]*(?:(?:[-*+•>]|\d{1,2}[.)])\s+)?", r"(?<!\\)\$", r"\\\$", r"\\[(\[]", r"\.(?=\s)", r"(?<!\d)\.",
     r"(?<!\\)[:,;?!\"'’”“`]", "&", r"\\\\", "=", r"[-=]>", _RELATIONS,
-    _commands("displaystyle large Large LARGE bf rm item"), _WORD, rf"{_FONT}(?:{_ARGUMENT})+", rf"\\(?:begin|end){_ARGUMENT}(?:{_ARGUMENT})?",
+    _commands("displaystyle large Large LARGE bf rm item"), _WORD,
+    rf"{_FONT}(?:{_ARGUMENT})+", rf"\\(?:begin|end){_ARGUMENT}(?:{_ARGUMENT})?",
     r"(?<![\w^_}\]\\])\{", _OTHER_SCRIPTS,
 )  # fmt: skip
 _FRONT = re.compile(rf"(?:{'|'.join(_IN_FRONT)}){_BLANK}*$")
@@ -37,7 +38,8 @@ _FRONT_OF_PROSE = re.compile(r"(?:[\d)\]%}|]\s+|\|\s*|(?:(?<![A-Za-z\\])[A-Za-z]
 """The same outside of a formula: also a number or a bracket and a blank, or a dash between words."""
 _BEHIND = (
     "$", r"\n", r"\$", r"\\[)\]]", r"[.,;:?](?=[\s$*_\"'’”)\]}\\<]|$)", r"!(?=[\s*_\"'’”)<]|$)", r"\.\.\.",
-    r"[\"'’”`&=]", r"\\\\", _RELATIONS, _commands("pmod blacksquare square Box checkmark qed qquad end tag hfill label mathrm mbox"),
+    r"[\"'’”`&=]", r"\\\\", _RELATIONS,
+    _commands("pmod blacksquare square Box checkmark qed qquad end tag hfill label mathrm mbox"),
     r"\\text\w*", r"\\?%", "°", r"\^\s*\{?\s*\\circ", r"\\circ", "[A-Za-z]{2,}", r"[mgshLJNVWKCF](?![\w^])",
     "<[/|]?[A-Za-z]", _OTHER_SCRIPTS,
 )  # fmt: skip

@@ -75,7 +75,7 @@ class _Comparison:
         return self.compared(gold, answer) if (gold, answer) != before else False
 
     def choices(self, gold: str, answer: str) -> bool | None:
-        """Whether choices such as `(B) 12` are equal. One without label may equal the other's value, or gold's letter."""
+        """Whether choices like `(B) 12` are equal. One without label may equal the other's value or gold's letter."""
         letter, _, gold_value = gold.rpartition(LABEL)
         chosen, _, value = answer.rpartition(LABEL)
         if letter and letter == (chosen or value.strip("()")):

@@ -49,17 +49,18 @@ def ungrouped(text: str) -> str:
 def _without_fonts(text: str) -> str:
     """The text without commands for fonts, but with what they apply to; unchanged if a brace is not closed."""
     written: list[str] = []
-    fonts: list[bool] = []
+    fonts: list[bool] = []  # for each open brace, whether a font's command opened it
     at = 0
     for token in _BRACE.finditer(text):
         written.append(text[at : token.start()])
         at = token.end()
         if token["font"] or token[0] == "{":
             fonts.append(bool(token["font"]))
-        is_font = fonts[-1] if fonts and token[0][-1] in "{}" and not token[0].startswith(("\\{", "\\}")) else False
-        written.append(" " if is_font else token[0])
-        if token[0] == "}" and fonts:
-            fonts.pop()
+            written.append(" " if token["font"] else "{")
+        elif token[0] == "}" and fonts:
+            written.append(" " if fonts.pop() else "}")
+        else:
+            written.append(token[0])
     return text if fonts else "".join([*written, text[at:]])
 
 

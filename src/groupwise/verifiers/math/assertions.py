@@ -13,7 +13,9 @@ def _any(words: str) -> str:
 
 _SENTENCE = re.compile(r"[.!?。]['\"”)$*_]*\s+|\n\s*")
 """The end of a sentence."""
-_LIST_MARK = re.compile(r"[\s>#*_•+–\-]*(?:(?:\(?[0-9a-zA-Z]{1,2}[.)]|step \d+:?)\s+)?[\s*_#]*", re.IGNORECASE)
+_LIST_MARK = re.compile(
+    r"[\s>#*_•+–\-=|→⇒∴✅✔👉➡]*(?:(?:\(?[0-9a-zA-Z]{1,2}[.)]|step \d+:?)\s+)?[\s*_#]*", re.IGNORECASE
+)
 _LAST_WORD = re.compile(r"(?<![A-Za-z])([A-Za-z]{2,12})[\s*_]+$")
 _THE = frozenset(("the", "our", "my", "your", "this", "its", "that"))
 _ADJECTIVES = frozenset((
@@ -22,8 +24,8 @@ _ADJECTIVES = frozenset((
 ))  # fmt: skip
 _ADVERB = _any(
     "so thus therefore hence then consequently accordingly finally overall now and but clearly indeed altogether "
-    "however actually in_conclusion in_summary in_short in_total in_the_end to_conclude to_summarize to_sum_up "
-    "at_last result"
+    "however actually in_conclusion in_summary in_short in_other_words that_is here_is in_total "
+    "in_the_end to_conclude to_summarize to_sum_up at_last result"
 )
 _FIND = _any("get find see conclude know have_shown have_found have_proved have obtain deduce claim think believe")
 _FOLLOWS = _any("follows means shows implies gives tells_us")
@@ -36,7 +38,7 @@ _LEADS = re.compile(rf"(?:^|[\s,;)}}\]$]){_CONNECTIVE}$|[:;]\s*$|[\d)}}\]$%*]\s+
 _DOING = _any(
     "since because as given after by with from using adding summing subtracting multiplying dividing combining "
     "counting substituting simplifying solving putting evaluating computing calculating expanding factoring "
-    "integrating taking differentiating applying checking plugging"
+    "integrating taking differentiating applying checking plugging rounding"
 )
 _REASON = re.compile(rf"{_DOING}\b.*,\s*$", re.IGNORECASE | re.DOTALL)
 _NOT_A_STATEMENT = _any(
@@ -44,7 +46,7 @@ _NOT_A_STATEMENT = _any(
     "how what when where should would contrary unlike like"
 )
 _REPORTS = _any(
-    "naive\\w* nobody no_one someone some people doubt\\w* deny denies whether claims claimed says? said thinks "
+    "naive\\w* doubt\\w* deny denies whether claims claimed says? said thinks "
     "thought if guess\\w* wrote writes? mistaken\\w* wrong\\w* incorrect\\w* false\\w* untrue suppos\\w+ perhaps "
     "maybe unlikely"
 )

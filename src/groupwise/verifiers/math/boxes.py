@@ -1,4 +1,4 @@
-"""Finds the boxes in a text that are no part of another box."""
+"""Finds the outermost boxes in a text."""
 
 import re
 from bisect import bisect
@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)*")
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class Boxed:
     """A box: the positions of its command, of its content, and behind it (None if it is not closed)."""
 
     start: int
@@ -28,28 +28,28 @@ class Box:
         return text[self.inside : self.end].removesuffix("}").strip()
 
 
-def boxes(text: str) -> list[Box]:
+def boxes(text: str) -> list[Boxed]:
     r"""The outermost boxes, in their order. An unclosed one ends at the next empty line, or after 1000 characters.
 
     >>> [box.content(r"\boxed{1} \boxed{\boxed{2}+1}") for box in boxes(r"\boxed{1} \boxed{\boxed{2}+1}")]
     ['1', '\\boxed{2}+1']
     """
     opened: list[int | None] = []  # the index in `found` of each open brace, if it opens a box
-    found: list[Box] = []
+    found: list[Boxed] = []
     blanks: list[int] = []
     for token in _TOKEN.finditer(text):
         if token["blank"]:
             blanks.append(token.start())
         elif token["box"] and not token[0].endswith("{"):
             number = _NUMBER.match(text, token.end(), token.end() + LONGEST)
-            found.append(Box(token.start(), token.end(), number and number.end()))
+            found.append(Boxed(token.start(), token.end(), number and number.end()))
         elif token["box"]:
             opened.append(len(found))
-            found.append(Box(token.start(), token.end(), None))
+            found.append(Boxed(token.start(), token.end(), None))
         elif token[0] == "{":
             opened.append(None)
         elif token[0] == "}" and opened and (i := opened.pop()) is not None:
-            found[i] = Box(found[i].start, found[i].inside, token.end())
+            found[i] = Boxed(found[i].start, found[i].inside, token.end())
     outermost, until = [], 0
     for box in found:
         if box.start >= until:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from groupwise.verifiers.math.assertions import stated
 from groupwise.verifiers.math.beside import beside
-from groupwise.verifiers.math.boxes import LONGEST, Box, boxes
+from groupwise.verifiers.math.boxes import LONGEST, Boxed, boxes
 from groupwise.verifiers.math.tidy import bare, tidy
 
 Which = Literal["first", "last", "only"]
@@ -126,7 +126,7 @@ def _chosen(answers: Sequence[Callable[[], str]], which: Which, one: str, many: 
         return Extraction("", f"{rule if which != 'only' or n == 1 else f'one of its {n} {many}'} {reason}")
 
 
-def _in_box(text: str, box: Box) -> str:
+def _in_box(text: str, box: Boxed) -> str:
     """The content of a box. A box in it counts only if it is all of the content."""
     if box.end is None:
         raise _NoAnswer("is not closed" if len(text) - box.inside <= LONGEST else _TOO_LONG)

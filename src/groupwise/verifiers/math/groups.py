@@ -47,7 +47,7 @@ def ungrouped(text: str) -> str:
 
 
 def _without_fonts(text: str) -> str:
-    """The text without commands for fonts, but with what they apply to; unchanged if a brace is not closed."""
+    """The text without commands for fonts, but with their arguments; unchanged if a brace is not closed."""
     written: list[str] = []
     fonts: list[bool] = []  # for each open brace, whether a font's command opened it
     at = 0

@@ -38,7 +38,7 @@ _BARS = {r"\lvert": "|", r"\rvert": "|", r"\vert": "|", r"\dbinom": r"\binom", r
 
 _PRODUCTS = {r"\cdot": "·", r"\times": "×"}
 _REAL = frozenset("abcdmnpqrstuvxy")
-"""Letters that stand for real numbers under the bar of a conjugate."""
+"""Letters that are real numbers under the bar of a conjugate."""
 
 
 class _Reader:

@@ -39,7 +39,7 @@ def determinant(text: str) -> str | None:
     r"""The value of a determinant of up to four rows, as an expression; None for another text.
 
     >>> determinant(r"\begin{vmatrix}a&b\\c&d\end{vmatrix}")
-    '((a)\\cdot((d))-(b)\\cdot((c)))'
+    '((a)\\cdot(d)-(b)\\cdot(c))'
     """
     read = _rows(text)
     if read is None or read[1] != "determinant":

@@ -1,4 +1,4 @@
-"""Reads sets of numbers that are written by a condition or by what they lack."""
+"""Reads sets of numbers that are given by a condition, or by the numbers that are not in them."""
 
 import re
 from itertools import pairwise

@@ -5,12 +5,6 @@ import re
 BEFORE = 240
 """The characters before an answer that are read."""
 
-
-def _any(words: str) -> str:
-    """The pattern of one of these words."""
-    return f"(?:{words})"
-
-
 _SENTENCE = re.compile(r"[.!?。]['\"”)$*_]*\s+|\n\s*")
 """The end of a sentence."""
 _LIST_MARK = re.compile(
@@ -22,45 +16,45 @@ _ADJECTIVES = frozenset((
     "final", "correct", "right", "required", "desired", "requested", "exact", "numerical", "simplified", "complete",
     "overall", "whole", "full",
 ))  # fmt: skip
-_ADVERB = _any(
-    r"so|thus|therefore|hence|then|consequently|accordingly|finally|overall|now|and|but|clearly|indeed"
+_ADVERB = (
+    r"(?:so|thus|therefore|hence|then|consequently|accordingly|finally|overall|now|and|but|clearly|indeed"
     r"|altogether|however|actually|in conclusion|in summary|in short|in other words|that is|here is"
-    r"|in total|in the end|to conclude|to summarize|to sum up|at last|result"
+    r"|in total|in the end|to conclude|to summarize|to sum up|at last|result)"
 )
-_FIND = _any(r"get|find|see|conclude|know|have shown|have found|have proved|have|obtain|deduce|claim|think|believe")
-_FOLLOWS = _any(r"follows|means|shows|implies|gives|tells us")
+_FIND = r"(?:get|find|see|conclude|know|have shown|have found|have proved|have|obtain|deduce|claim|think|believe)"
+_FOLLOWS = r"(?:follows|means|shows|implies|gives|tells us)"
 _CONNECTIVE = (
     rf"(?:{_ADVERB}|(?:we|I)(?: can| now| therefore| thus| must)? {_FIND}|I am (?:sure|certain|confident)"
     rf"|(?:it|this|that|which)(?: now)? {_FOLLOWS})(?: that)?[,:]?\s+"
 )
 _OPENING = re.compile(rf"(?:(?:as an? )?{_CONNECTIVE})+", re.IGNORECASE)
 _LEADS = re.compile(rf"(?:^|[\s,;)}}\]$]){_CONNECTIVE}$|[:;]\s*$|[\d)}}\]$%*]\s+$", re.IGNORECASE)
-_DOING = _any(
-    r"since|because|as|given|after|by|with|from|using|adding|summing|subtracting|multiplying|dividing"
+_DOING = (
+    r"(?:since|because|as|given|after|by|with|from|using|adding|summing|subtracting|multiplying|dividing"
     r"|combining|counting|substituting|simplifying|solving|putting|evaluating|computing|calculating"
-    r"|expanding|factoring|integrating|taking|differentiating|applying|checking|plugging|rounding"
+    r"|expanding|factoring|integrating|taking|differentiating|applying|checking|plugging|rounding)"
 )
 _REASON = re.compile(rf"{_DOING}\b.*,\s*$", re.IGNORECASE | re.DOTALL)
-_NOT_A_STATEMENT = _any(
-    r"if|suppose|assum\w+|unless|imagine|pretend|let|say|perhaps|maybe|were|had|is|are|does|do|did|can"
-    r"|could|why|who|how|what|when|where|should|would|contrary|unlike|like"
+_NOT_A_STATEMENT = (
+    r"(?:if|suppose|assum\w+|unless|imagine|pretend|let|say|perhaps|maybe|were|had|is|are|does|do|did|can"
+    r"|could|why|who|how|what|when|where|should|would|contrary|unlike|like)"
 )
-_REPORTS = _any(
-    r"naive\w*|doubt\w*|deny|denies|whether|claims|claimed|says?|said|thinks|thought|if|guess\w*|wrote"
-    r"|writes?|mistaken\w*|wrong\w*|incorrect\w*|false\w*|untrue|suppos\w+|perhaps|maybe|unlikely"
+_REPORTS = (
+    r"(?:naive\w*|doubt\w*|deny|denies|whether|claims|claimed|says?|said|thinks|thought|if|guess\w*|wrote"
+    r"|writes?|mistaken\w*|wrong\w*|incorrect\w*|false\w*|untrue|suppos\w+|perhaps|maybe|unlikely)"
 )
-_HELD = _any(r"true|the case|so|sure|certain|clear|follow|mean|imply|think|believe|claim|conclude|say")
+_HELD = r"(?:true|the case|so|sure|certain|clear|follow|mean|imply|think|believe|claim|conclude|say)"
 _NOT_STATED = re.compile(
     rf"^{_NOT_A_STATEMENT}\b|\b(?:{_REPORTS}|(?:not|(?:cannot|\w+n't)(?: \w+)?) {_HELD})\b", re.IGNORECASE
 )
 """A sentence that reports, asks, denies or supposes what follows."""
 _NEGATED = re.compile(r"\b(?:not|never|cannot)\b|n't\b", re.IGNORECASE)
-_NO_ABOUT = _any(
-    r"not|no|never|cannot|nobody|none|whether|if|what|wrong|incorrect|false|naive|different|another|other"
-    r"|previous|earlier|first|old|would|could|might|may|must"
+_NO_ABOUT = (
+    r"(?:not|no|never|cannot|nobody|none|whether|if|what|wrong|incorrect|false|naive|different|another|other"
+    r"|previous|earlier|first|old|would|could|might|may|must)"
 )
 _ABOUT = re.compile(
-    rf"\s*(?:(?:{_any('to|of|for|in|on|we|you|here|now|then|therefore|thus|hence|simply|clearly')}|\()"
+    rf"\s*(?:(?:(?:to|of|for|in|on|we|you|here|now|then|therefore|thus|hence|simply|clearly)|\()"
     rf"(?!.*(?:n't|\b{_NO_ABOUT}\b)).*)?",
     re.IGNORECASE | re.DOTALL,
 )
@@ -99,7 +93,7 @@ def _without_article(before: str) -> str:
 
 _ASIDE = re.compile(r"(?<=\bnot), [^,.\n]+,\s")
 _CLAUSE = re.compile(r"[.!?;:,]['\"”)$*_]*\s|\n|\b(?:so|thus|then|therefore|hence|but)\b")
-_FILLER = _any(r"be|is|are|equals?|to|that|the|an?|answer|value|simply|just|it|x|y|n")
+_FILLER = r"(?:be|is|are|equals?|to|that|the|an?|answer|value|simply|just|it|x|y|n)"
 _NOT = (
     r"(?:\b(?:not|never|cannot|nor|except|unequal|(?:other|rather) than|instead of|different from)\b|n't\b"
     r"|\b(?:wrong|incorrect|false)\s+(?:answer|value|result|solution|that|to)\b)"
@@ -107,20 +101,20 @@ _NOT = (
 _SAYS = r"(?:says?|claims?|guess\w*|thinks?|believes?|knows|gets)"
 _DENIES = re.compile(
     rf"{_NOT}\W*(?:\b{_FILLER}\b\W*){{0,5}}$"
-    rf"|\b(?:{_any('do|does|did|can|could|should|would|must|may|is|are|am')}(?: not|n't)|cannot|never)(?: \w+)?"
+    rf"|\b(?:(?:do|does|did|can|could|should|would|must|may|is|are|am)(?: not|n't)|cannot|never)(?: \w+)?"
     rf" (?:{_HELD}|write|convinced)\b|\b(?:might|may|could|would) (?:think|guess|say|believe|expect|conclude|suspect)\b"
-    rf"|\b{_any('he|she|they|student|book|friend|someone|people|solver|nobody|no one')} (?:would )?{_SAYS}\b"
-    rf"|\b{_any('doubt|deny|denies|untrue|unlikely|whether|suppose|assume|imagine|pretend|wrongly|impossible')}\b"
+    rf"|\b(?:he|she|they|student|book|friend|someone|people|solver|nobody|no one) (?:would )?{_SAYS}\b"
+    rf"|\b(?:doubt|deny|denies|untrue|unlikely|whether|suppose|assume|imagine|pretend|wrongly|impossible)\b"
     r"|\b(?:naive|mistaken)",
     re.IGNORECASE,
 )
-_FAULT = _any(r"wrong|incorrect|false|impossible|mistake|naive|never|rejected|excluded|too|no|off")
+_FAULT = r"(?:wrong|incorrect|false|impossible|mistake|naive|never|rejected|excluded|too|no|off)"
 _DENIED_BEHIND = re.compile(
     r"(?:[\s$},;\"']|\\[)\]]|\\text\w*\{)*(?:which\s+|that\s+|it\s+)?"
     r"(?:(?:is|was|are|would\s+be|seems|looks|must\s+be)"
     rf"(?:\s+(?:\w+\s+){{0,2}}{_FAULT}\b"
     r"|(?:n't|\s+(?:\w+\s+){0,2}not)\b(?:\s+(?:(?:the|an?|my|our)\s+)?(?:final\s+|correct\s+|right\s+)?"
-    rf"{_any('answer|solution|result|value|correct|right|true|possible|valid|it|what|allowed|equal')}\b|\W*(?:$|\n)))"
+    rf"(?:answer|solution|result|value|correct|right|true|possible|valid|it|what|allowed|equal)\b|\W*(?:$|\n)))"
     r"|(?:cannot|can\s*not|can't|does\s+not|doesn't|won't|will\s+not)\b)",
     re.IGNORECASE,
 )

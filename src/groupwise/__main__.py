@@ -139,7 +139,7 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
         case "audit":
             from groupwise.commands.audit import audit
 
-            return audit(a.verifier, allowed, cases_path=a.cases, listed=a.list)
+            return audit(a.verifier, allowed, cases_path=a.cases, listed=a.list, families=a.families)
         case "export":
             from groupwise.commands.export import export_model
 

@@ -201,11 +201,13 @@ def test_every_verifier_is_measured_or_runs_elsewhere() -> None:
 SOURCE = Path(groupwise.__file__).parent
 ROOMS = ("environments", "sandbox", "tasks", "verifiers")
 BOUNDED = {
-    f"verifiers/math/{name}.py" for name in ("latex", "equal", "limits", "rational", "structure", "tidy", "units")
-}
-"""Files whose patterns match an extracted answer of at most `LONGEST` characters."""
-ON_A_LINE = {"verifiers/math/extract.py: _DENIED.search"}
-"""Patterns that match one answer line."""
+    f"verifiers/math/{name}.py"
+    for name in (
+        "assertions", "beside", "characters", "equal", "groups", "inequalities", "latex", "limits", "matrices",
+        "number_words", "products", "quantities", "rational", "separators", "sets", "structure", "tidy", "units",
+    )
+}  # fmt: skip
+"""Files whose patterns match an extracted answer of at most `LONGEST` characters, or the 240 beside it."""
 WORKERS = {"verifiers/math/r1_zero.py"}
 """Files whose patterns run in a process with a time limit."""
 
@@ -231,7 +233,7 @@ def patterns() -> dict[str, Callable[[str], Any]]:
                         uses[f"{file}: {pattern}"] = partial(use, re.compile(pattern), verb)
                 case ast.Attribute(value=ast.Name(id=name), attr=verb) if name in compiled and name != "re":
                     uses[f"{file}: {name}.{verb}"] = partial(use, compiled[name], verb)
-    return {use: f for use, f in uses.items() if use not in ON_A_LINE}
+    return uses
 
 
 def use(pattern: "re.Pattern[str]", verb: str, text: str) -> Any:

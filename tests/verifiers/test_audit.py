@@ -5,10 +5,12 @@ import importlib.util
 import json
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from groupwise.commands.audit import by_family
 from groupwise.data import BadData, Outcome, Prompt, Sample, Verdict
 from groupwise.verifiers import find_verifier
 from groupwise.verifiers.audit import (
@@ -47,6 +49,12 @@ def test_every_error_is_counted_once():
     assert [c.answer for c, _ in result.false_rejects] == ["no 1", "none 1", "boom"]
     assert result.verdicts[-2].cause == "KeyError: 'boom'" and "expected a Verdict" in result.verdicts[-1].cause
     assert len(result.seconds) == len(CASES) and result.latency(0.95) == max(result.seconds)
+
+
+def test_errors_are_counted_in_each_family():
+    cases = tuple(replace(case, family="odd" if i % 2 else "even") for i, case in enumerate(CASES))
+    table = by_family({"word": asyncio.run(audit_cases(word, cases))})
+    assert [line.split() for line in table[2:]] == [["even", "2", "2", "0", "1"], ["odd", "1", "2", "1", "2"]]
 
 
 def test_only_changed_texts_are_verified_again_and_flips_are_counted():

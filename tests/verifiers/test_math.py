@@ -143,6 +143,10 @@ RULES = [
     (r"\boxed 17", "last", "either", "17"),
     ("Answer： 17", "last", "either", "17"),
     ("Answer: 17. " + "And so on. " * 200, "last", "either", "17"),
+    (r"\boxed{\boxed{3}}", "last", "either", r"\boxed{3}"),
+    (r"\boxed{3} and \boxed{\boxed{4}+1}", "first", "either", "3"),
+    ("\\boxed{3\n\nSo \\boxed{4}", "last", "either", "4"),
+    ("Answer: 3\nI doubt that the answer is 4", "last", "either", "3"),
 ]
 NO_ANSWERS = [
     r"\boxed{17" + " " * 1000 + "or 18}",
@@ -155,6 +159,14 @@ NO_ANSWERS = [
     r"So $\boxed{17}$? No, it is 18.",
     "The answer cannot be: 17",
     "A wrong answer is 17.",
+    r"\boxed{\boxed{17}+1}",
+    r"\boxed{18, not \boxed{17}}",
+    r"so $-\boxed{17}$",
+    r"so $\boxed{17}^2$",
+    r"It is not \boxed{17}.",
+    r"\boxed{17} is wrong.",
+    "I doubt that the answer is 17.",
+    "If x=2, the answer is 17.",
 ]
 
 

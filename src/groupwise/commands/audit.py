@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -45,8 +46,12 @@ def audit(
     *,
     cases_path: str | None = None,
     listed: int = 10,
+    families: bool = False,
 ) -> int:
-    """Print the error rates of verifiers on one table of labelled cases, and the first verifier's wrong verdicts."""
+    """Print the error rates of verifiers on one table of labelled cases, and the first verifier's wrong verdicts.
+
+    With `families`, also the errors in each family of cases.
+    """
     loaded = load_use(allowed)
     verifiers = {name: verifier_named(name, loaded) for name in names}
     for notice in (line for verifier in verifiers.values() for line in notices_of(verifier)):
@@ -63,7 +68,8 @@ def audit(
         for verifier in verifiers.values():
             close_verifier(verifier)
     first = next(iter(judged.values()))
-    print(visible("\n".join([*rates(judged, source), *rewritten(flips), *errors(names[0], first, listed)]), lines=True))
+    tables = [*rates(judged, source), *(by_family(judged) if families else ()), *rewritten(flips)]
+    print(visible("\n".join([*tables, *errors(names[0], first, listed)]), lines=True))
     return 0
 
 
@@ -116,6 +122,18 @@ def rates(judged: Mapping[str, AuditResult], source: str) -> list[str]:
         rows.append((name, share(accepts, wrong), share(rejects, right), str(unknown), *times))
     note = "in brackets: 95 % intervals; a right answer with an unverifiable verdict counts as rejected"
     return [*lines, *aligned(rows, numbers=True), note]
+
+
+def by_family(judged: Mapping[str, AuditResult]) -> list[str]:
+    """The table of errors in each family of cases: false accepts and false rejects of each verifier."""
+    cases = next(iter(judged.values())).cases
+    rows = [("", "wrong", "right", *(f"{name}: {kind}" for name in judged for kind in ("accepts", "rejects")))]
+    for family in dict.fromkeys(case.family for case in cases):
+        of = Counter(case.right for case in cases if case.family == family)
+        errors = (errors for j in judged.values() for errors in (j.false_accepts, j.false_rejects))
+        counts = (sum(case.family == family for case, _ in some) for some in errors)
+        rows.append((family or "no family", str(of[False]), str(of[True]), *map(str, counts)))
+    return ["", *aligned(rows, numbers=True)]
 
 
 def share(count: int, of: int) -> str:

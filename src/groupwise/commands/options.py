@@ -346,6 +346,7 @@ COMMANDS = (
         (
             option("--cases", metavar="FILE.jsonl", help="your cases (default: the verifier's packaged cases)"),
             option("--list", type=count, default=10, metavar="N", help="listed errors of each kind (default: 10)"),
+            option("--families", action="store_true", help="also count the errors in each family of answers"),
             USE, UNSAFE, KEY, JUDGE,
         ),
         AUDIT,

@@ -13,6 +13,7 @@ from typing import Any
 from mpmath import mp  # pyright: ignore[reportMissingImports]
 
 from groupwise.verifiers.math.latex import parse
+from groupwise.verifiers.math.products import refuse_unordered
 from groupwise.verifiers.math.trees import BASE, Tree, Unknown, has, has_kink, names_of
 from groupwise.verifiers.math.values import MOST_DIGITS, values_at
 
@@ -37,6 +38,8 @@ def same(gold: str, answer: str) -> bool:
         return False
     try:
         g, a = (tuple(parse(side) for side in text.split("=")) for text in (gold, answer))
+        for pair in zip(g, a, strict=True):
+            refuse_unordered(*pair)
         return _agree(g[0], a[0]) if len(g) == 1 else _agree(("-", *g), ("-", *a), proportional=True)
     except (Unknown, RecursionError):
         return False

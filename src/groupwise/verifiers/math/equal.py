@@ -4,13 +4,17 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from groupwise.verifiers.math.quantities import Quantity
+from groupwise.verifiers.math.separators import INDIAN
 from groupwise.verifiers.math.structure import Equation, Read, Row, Several, Value, Word, is_definition, read
-from groupwise.verifiers.math.tidy import tidy
+from groupwise.verifiers.math.tidy import LABEL, tidy
 from groupwise.verifiers.math.units import fitting, nouns_of
 
 Algebra = Callable[[str, str], bool | None]
 """A function that decides whether two expressions are equal; None if it cannot."""
 
+_LETTERS = re.compile(r"(?<![A-Za-z\\])([A-Z]) (?=[A-Z](?![A-Za-z]))")
+"""Blanks between capital letters: `A B` is `AB`."""
 MOST = 12
 """The most elements of a list that is compared in any order."""
 
@@ -36,10 +40,13 @@ class _Comparison:
     nouns: frozenset[str]
 
     def compared(self, gold: str, answer: str) -> bool | None:
-        if gold == answer:
+        if _LETTERS.sub(r"\1", gold) == _LETTERS.sub(r"\1", answer):
             return bool(gold)
         if not gold or not answer:
             return False
+        if LABEL in gold or LABEL in answer:
+            return self.choices(gold, answer)
+        before = gold, answer
         g, a = read(gold, self.nouns), read(answer, self.nouns)
         if isinstance(a, Equation) and not (isinstance(g, Equation) and len(g.sides) == len(a.sides) == 2):
             if a.named and not isinstance(g, Equation) and not _in_order(a.sides[0]):
@@ -50,6 +57,8 @@ class _Comparison:
             return self.equations(g, a)
         if isinstance(g, Equation):
             return self.compared(g.sides[1], answer) if is_definition(g) else False
+        if isinstance(g, Quantity) or isinstance(a, Quantity):
+            return _quantities(g, a) or _quantities(a, g)
         if isinstance(g, Value | Word) and isinstance(a, Value | Word):
             return self.words(g, a) if isinstance(g, Word) and isinstance(a, Word) else self.values(g, a)
         if isinstance(g, Several) and isinstance(a, Several):
@@ -60,7 +69,18 @@ class _Comparison:
             return _every(self.compared(x, y) for x, y in zip(g.items, a.items, strict=True))
         if isinstance(g, Row) and isinstance(a, Several):
             return self.coordinates(g, a)
-        return False
+        if isinstance(g, Several) and isinstance(a, Row) and any(self.labels(g)):
+            return self.coordinates(a, g)
+        gold, answer = _alone(gold, g), _alone(answer, a)
+        return self.compared(gold, answer) if (gold, answer) != before else False
+
+    def choices(self, gold: str, answer: str) -> bool | None:
+        """Whether choices like `(B) 12` are equal. One without label may equal the other's value or gold's letter."""
+        letter, _, gold_value = gold.rpartition(LABEL)
+        chosen, _, value = answer.rpartition(LABEL)
+        if letter and letter == (chosen or value.strip("()")):
+            return self.compared(gold_value, value) if chosen else True
+        return False if letter and chosen else self.compared(gold_value, value)
 
     def words(self, gold: Word, answer: Word) -> bool | None:
         """Whether two answers in words are equal, up to their first letter's case; products of letters in any order."""
@@ -109,6 +129,8 @@ class _Comparison:
         if len(gold.items) != len(answer.items) and not sets:
             return False
         labels = self.labels(answer)
+        if not sets and "" in labels and any(labels):  # `xy=0, 7`
+            return False
         if len(set(labels)) > 1 and not any(self.labels(gold)):  # values of several names: in the written order
             return _every(self.compared(g, a) for g, a in zip(gold.items, answer.items, strict=False))
         if not (gold.items and answer.items):
@@ -154,6 +176,26 @@ class _Comparison:
         if len(gold.items) != len(pairs):
             return False
         return _every(self.compared(g, value) for g, (_, value) in zip(gold.items, sorted(pairs), strict=True))
+
+
+def _alone(text: str, one: Read) -> str:
+    """The element of a set of one, or the Indian number that may be a list; any other text unchanged.
+
+    A set of one expression with letters is no element: `\\{x\\}` is a fractional part, too.
+    """
+    if isinstance(one, Several) and one.joined == "set" and len(one.items) == 1:
+        letters = re.search(r"(?<![A-Za-z\\])[A-Za-z]|\\emptyset", one.items[0])
+        return text if letters else one.items[0]
+    return text.replace(INDIAN, "") if isinstance(one, Several) and one.joined == "list" else text
+
+
+def _quantities(one: Read, other: Read) -> bool:
+    """Whether a quantity of several units equals another, or a number."""
+    if not isinstance(one, Quantity):
+        return False
+    if isinstance(other, Quantity):
+        return (one.size, one.scale) == (other.size, other.scale)
+    return isinstance(other, Value) and other.number is not None and one.is_number(other.number, other.unit)
 
 
 _VARIABLES = frozenset("abcdxyz")

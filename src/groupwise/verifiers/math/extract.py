@@ -1,34 +1,33 @@
 """Extracts the final answer from a model's text: from a box, or behind words such as `the answer is`."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
-from groupwise.verifiers.math.tidy import closing, tidy
+from groupwise.verifiers.math.assertions import stated
+from groupwise.verifiers.math.beside import beside
+from groupwise.verifiers.math.boxes import LONGEST, Boxed, boxes
+from groupwise.verifiers.math.tidy import bare, tidy
 
 Which = Literal["first", "last", "only"]
 Place = Literal["either", "boxed", "line", "tag"]
 
-LONGEST = 1000
-"""The most characters of an answer. A longer one is rejected, not truncated."""
 MOST = 64
-"""The most answers that are compared with each other, with the setting `only`, which requires that all are equal."""
+"""The most answers that are compared with each other, with the setting `only`, and the most answer lines."""
+
+BESIDE = 240
+"""The characters in front of a box, and behind it, that are read with it."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*\{|\s+(?=[-+]?\d))")
 # Runs of blanks are possessive (`++`), so a long run takes linear time.
 _LINE = re.compile(
-    r"####[ \t]*|\b(?:final[ \t]+)?answers?\b(?:[ \t]++[^\n.:=*]{0,60}?)?"
+    r"####[ \t]*|\banswers?\b(?P<about>(?:[ \t]++[^\n.:=*]{0,60}?)?)"
     r"[ \t]*+(?:\*\*|__)?[ \t]*+(?:[:：=]|\b(?:is|are)\b[:：]?)"
-    r"[ \t]*(?:\*\*(?=[ \t]))?",
+    r"[ \t]*(?:\*\*(?=[ \t]))?(?:[ \t]*####[ \t]*)?",
     re.IGNORECASE,
 )
-_DENIED = re.compile(
-    r"\b(?:isn't|not|no|wrong|incorrect|false|previous|earlier|old)\s+(?:the\s+|an?\s+)?(?:final\s+)?answers?\b"
-    r"|\banswers?\b.*?\b(?:wrong|incorrect|false)\b|(?:\b(?:not|cannot|never)|n't)(?:\s+(?:be|equal))?\W*(?:is|are)?\W*$",
-    re.IGNORECASE,
-)
-"""Pattern of an answer line without an answer, such as `the answer cannot be:` or `a wrong answer is`."""
 _BLANK_LINES = re.compile(r"[\s*_]*\n|")
 _SENTENCE_END = re.compile(r"(?<=[\w)}\]$%*])(?:[.!]\**\s+(?=[A-Z\"'(])|\?\**(?:\s|$))")
 _LEADING = re.compile(
@@ -39,11 +38,11 @@ _REASON = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """Pattern of a reason or filler after an answer (`because ...`, `as required`), which is removed."""
-_NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)*")
 _TAKEN_BACK = re.compile(
     r"[\s$*_.!,;:)}\]\\]*(?:\?|(?:but\s+)?(?:no[,.:;!]|no\s+wait|wait\b|oops|sorry\b|correction\b|scratch\s+that|hmm"
     r"|on\s+second\s+thought|actually,?\s+(?:no|it|that)\b"
-    r"|(?:that|this|it)(?:\s+is|'s|\s+was)\s+(?:wrong|incorrect|not\s+(?:right|correct|it))))",
+    r"|(?:that|this|it)(?:\s+is|'s|\s+was)\s+(?:wrong|incorrect|not\s+(?:right|correct|it)))"
+    r"|(?:but|however|actually|yet)\b,?\s+the\s+(?:correct|right|true|actual|real)\b)",
     re.IGNORECASE,
 )
 _EMPTY_LINE = re.compile(r"\n[ \t\r]*+\n")
@@ -77,19 +76,21 @@ def extract_answer(text: str, which: Which = "last", place: Place = "either") ->
     if place == "tag":
         return _in_tag(text)
     body = text[text.rfind("</think>") + len("</think>") :] if "</think>" in text else text
-    if place != "line" and (boxes := [m.end() for m in _BOX.finditer(body)]):
-        return _chosen(boxes, which, "box", "boxes", lambda at: _in_box(body, at))
-    if place != "boxed" and (lines := [m.end() for m in _LINE.finditer(body) if not _denied(body, m)]):
-        found = _chosen(lines, which, "answer line", "answer lines", lambda at: _on_line(body, at))
-        return replace(found, paragraph=_paragraph(body, lines[0] if which == "first" else lines[-1]))
+    if place != "line" and (found := boxes(body)):
+        return _chosen([partial(_in_box, body, box) for box in found], which, "box", "boxes")
+    if place != "boxed" and (lines := _lines(body, which)):
+        line = _chosen([partial(_on_line, body, at) for at in lines], which, "answer line", "answer lines")
+        return replace(line, paragraph=_paragraph(body, lines[0] if which == "first" else lines[-1]))
     return Extraction(
         "", "no box" if place == "boxed" else "no answer line" if place == "line" else "no box, no answer line"
     )
 
 
-def _denied(text: str, line: re.Match[str]) -> bool:
-    """Whether an answer line states that it is not the answer."""
-    return bool(_DENIED.search(text[max(0, line.start() - 24) : line.end()]))
+def _lines(text: str, which: Which) -> list[int]:
+    """Where the answers of answer lines start. Of many markers, the last ones are read, or with `first` the first."""
+    markers = list(_LINE.finditer(text))
+    near = markers[: MOST + 1] if which == "first" else markers[-MOST - 1 :]
+    return [marker.end() for marker in near if stated(text, marker.start(), marker["about"] or "")]
 
 
 def _in_tag(text: str) -> Extraction:
@@ -111,33 +112,34 @@ class _NoAnswer(Exception):
     """Internal exception: the reason why a box or line has no answer."""
 
 
-def _chosen(places: list[int], which: Which, one: str, many: str, read: Callable[[int], str]) -> Extraction:
-    n = len(places)
+def _chosen(answers: Sequence[Callable[[], str]], which: Which, one: str, many: str) -> Extraction:
+    n = len(answers)
     if which == "only" and n > MOST:
         return Extraction("", f"more than {MOST} {many}")
     rule = f"the {one}" if n == 1 else f"the {which} of {n} {many}" if which != "only" else f"its {n} {many}, all alike"
     try:
-        if which == "only" and len({tidy(read(at)) for at in places}) > 1:
+        if which == "only" and len({tidy(answer()) for answer in answers}) > 1:
             return Extraction("", f"its {n} {many} differ")
-        answer = read(places[0] if which == "first" else places[-1])
-        return Extraction(answer, rule) if answer else Extraction("", f"{rule} is empty")
+        text = answers[0 if which == "first" else -1]()
+        return Extraction(text, rule) if text else Extraction("", f"{rule} is empty")
     except _NoAnswer as reason:
         return Extraction("", f"{rule if which != 'only' or n == 1 else f'one of its {n} {many}'} {reason}")
 
 
-def _in_box(text: str, at: int) -> str:
-    """The content of the box that opens before position `at`."""
-    if text[at - 1] != "{":  # `\\boxed 5`
-        number = _NUMBER.match(text, at, at + LONGEST)
-        assert number is not None, "the pattern requires a digit"
-        return number[0]
-    window = text[at - 1 : at + LONGEST + 1]
-    end = closing(window, 0)
-    if end is None:
-        raise _NoAnswer(_TOO_LONG if len(window) == LONGEST + 2 else "is not closed")
-    if _TAKEN_BACK.match(text, at + end, at + end + LONGEST):
+def _in_box(text: str, box: Boxed) -> str:
+    """The content of a box. A box in it counts only if it is all of the content."""
+    if box.end is None:
+        raise _NoAnswer("is not closed" if len(text) - box.inside <= LONGEST else _TOO_LONG)
+    if box.end - box.inside > LONGEST + 1:
+        raise _NoAnswer(_TOO_LONG)
+    if _TAKEN_BACK.match(text, box.end, box.end + LONGEST):
         raise _NoAnswer("is taken back")
-    return window[1:end].strip()
+    if reason := beside(text[max(0, box.start - BESIDE) : box.start], text[box.end : box.end + BESIDE]):
+        raise _NoAnswer(reason)
+    content = box.content(text)
+    if _BOX.search(bare(content)):
+        raise _NoAnswer("has another box beside text")
+    return content
 
 
 def _on_line(text: str, at: int) -> str:

@@ -6,7 +6,7 @@ It never drops or guesses a symbol: unknown symbols and ambiguous text raise `Un
 import re
 from fractions import Fraction
 
-from groupwise.verifiers.math.trees import BASE, FUNCTIONS, Tree, Unknown, rational
+from groupwise.verifiers.math.trees import BASE, FUNCTIONS, Tree, Unknown, has, names_of, rational
 
 
 def parse(text: str) -> Tree:
@@ -26,13 +26,19 @@ _APPLIED = frozenset(("f", "g", "h", "F", "G", "H", "P", "Q", "T", r"\phi", r"\v
 """Names that are functions if a bracket follows: `f(x)` is not a product."""
 _TOKEN = re.compile(
     r"(?P<space> ?)(?:(?P<number>\d+(?:\.\d+)?|\.\d+)"
-    r"|(?P<name>\\(?:hat|bar|vec|tilde|dot|ddot|overline|widehat|mathcal|mathbb) ?(?:\{[A-Za-z]\}|[A-Za-z]))"
+    r"|(?P<name>\\(?:hat|tilde|dot|ddot|widehat|mathcal|mathbb) ?(?:\{[A-Za-z]\}|[A-Za-z])|\\vec\{\\?[A-Za-z]+\}"
+    r"|\\(?:bar|overline) ?(?:\{[A-Za-hj-z]\}|[A-Za-hj-z]))"
     rf"|(?P<word>(?<![A-Za-z\\])(?:{'|'.join(_WORDS)})(?![A-Za-z]))"
     r"|(?P<command>\\[A-Za-z]+)|(?P<letter>[A-Za-z])|(?P<sign>[-+/^_!(){}|'\[\],]))"
 )
 _KNOWN = re.compile(rf"\\[A-Za-z]+|(?<![A-Za-z])(?:{'|'.join(_WORDS)})(?![A-Za-z])")
 _PROSE = re.compile(r"[A-Za-z]{5}|[A-Za-z](?:sin|cos|tan|log|exp|sqrt)")
 _BARS = {r"\lvert": "|", r"\rvert": "|", r"\vert": "|", r"\dbinom": r"\binom", r"\tbinom": r"\binom"}
+
+
+_PRODUCTS = {r"\cdot": "·", r"\times": "×"}
+_REAL = frozenset("abcdmnpqrstuvxy")
+"""Letters that are real numbers under the bar of a conjugate."""
 
 
 class _Reader:
@@ -96,7 +102,7 @@ class _Reader:
                 while self.is_factor():
                     tree = ("*", tree, self.power())
             else:
-                tree = ("*", tree, self.factors())
+                tree = (_PRODUCTS[sign], tree, self.factors())
             tree = ("-", ("number", Fraction(0)), tree) if negative else tree
         return tree
 
@@ -204,9 +210,18 @@ class _Reader:
             tree = self.sum()
             self.must(token.replace(r"\l", r"\r"))
             return (token[2:], tree)
+        if token in (r"\bar", r"\overline") and self.next() == "{":
+            return self.conjugate()
         if token[1:] in _CALLED:
             return self.call(token[1:])
         raise Unknown
+
+    def conjugate(self) -> Tree:
+        """The conjugate of a complex number. A bar over anything else, such as a segment, is unknown."""
+        tree = self.atom()
+        if not has(tree, "i") or names_of(tree) - _REAL:
+            raise Unknown
+        return ("conjugate", tree)
 
     def argument(self) -> Tree:
         if self.next() == "(":

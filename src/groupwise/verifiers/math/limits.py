@@ -13,6 +13,8 @@ _TOO_LARGE = (
     (re.compile(r"\d{4}[\s})]*!|\^[\s{]*\d+[\s})]*!|!\s*!"), "a factorial that is too large"),
     (re.compile(r"\\(?:d|t)?binom[{(\s]*\d{4}|\\Gamma|\\zeta|\\uparrow"), "a function that may be too large"),
 )
+_UNIT_POWER = re.compile(r"(?:(?<![A-Za-z\\])i|\(-?[1i]\)|(?<![\d.])1)\^(?:\{-?\d{1,12}\}|\d{1,12})(?![\d^])")
+"""A power of 1, -1 or i, which has size 1."""
 DEEPEST = 32
 """The most nested brackets."""
 
@@ -31,7 +33,7 @@ def too_much(answer: str) -> str:
         deepest = max(deepest, depth)
     if deepest > DEEPEST:
         return f"brackets {deepest} deep"
-    text = tidy(answer)
+    text = _UNIT_POWER.sub("1", tidy(answer))
     if rational(text) is not None:
         return ""
     return next((why for pattern, why in _TOO_LARGE if pattern.search(text)), "")

@@ -38,3 +38,23 @@ def spelled(text: str) -> Fraction | None:
         else:
             return None
     return Fraction(total + group)
+
+
+_BASES = {name: value for name, value in _SMALL.items() if 2 <= value <= 16}
+_IN_BASE = re.compile(
+    rf"\(?(?P<digits>[0-9A-F]+(?: [0-9A-F]+)*)\)?(?: ?_\{{? ?\(?(?:base ?)?|,? ?(?:in |\()?base )"
+    rf"(?P<base>[0-9]{{1,2}}|{'|'.join(sorted(_BASES, key=len, reverse=True))})\)? ?\}}?"
+)
+
+
+def in_base(text: str) -> str:
+    """The usual writing of digits in a base; empty for any other text.
+
+    >>> in_base("(101)_2"), in_base("101_{ two }"), in_base("1F (base 16)"), in_base("101"), in_base("x_2")
+    ('101_2', '101_2', '1F_16', '', '')
+    """
+    digits = _IN_BASE.fullmatch(text)
+    if digits is None:
+        return ""
+    base = digits["base"]
+    return f"{digits['digits'].replace(' ', '')}_{_BASES.get(base, base)}"

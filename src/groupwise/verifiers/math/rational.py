@@ -1,5 +1,6 @@
-"""The exact values of numbers in the usual spellings, such as `1,000`, `1/2` or `0.5`."""
+"""The exact values of numbers in the usual spellings, such as `1/2`, `0.5`, `3+4%` or `\\gcd(34,51)`."""
 
+import math
 import re
 from fractions import Fraction
 
@@ -8,8 +9,11 @@ LONGEST = 400
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d*)?(?:\\(?:overline|bar|dot)\{\d+\})?(?:[eE][-+]?\d+(?!\w))?|\.\d+)"
-    r"|(?P<sign>\\frac|\\cdot(?![A-Za-z])|\\times(?![A-Za-z])|[-+/^(){}]))"
+    r"|(?P<sign>\\frac|\\cdot(?![A-Za-z])|\\times(?![A-Za-z])|\\[{}]|[-+/^(){}%,])"
+    r"|\\?(?P<function>gcd|lcm|max|min)(?![A-Za-z]))"
 )
+_FUNCTIONS = {"gcd": math.gcd, "lcm": math.lcm, "max": max, "min": min}
+_CLOSED = {"(": ")", "{": "}", r"\{": r"\}"}
 
 
 def rational(text: str) -> Fraction | None:
@@ -26,7 +30,7 @@ def rational(text: str) -> Fraction | None:
         token = _TOKEN.match(text, at)
         if token is None:
             return None
-        tokens.append(token["number"] or token["sign"])
+        tokens.append(token["number"] or token["sign"] or token["function"])
         at = token.end()
     try:
         parser = _Parser(tokens)
@@ -56,7 +60,7 @@ class _Parser:
         return ""
 
     def must(self, wanted: str) -> None:
-        if not self.take(wanted):
+        if not wanted or not self.take(wanted):
             raise _NoNumber
 
     def sum(self) -> Fraction:
@@ -83,10 +87,16 @@ class _Parser:
         base = self.atom()
         if whole.isdecimal() and (part := self.fraction()) is not None:
             return base + part
+        while self.take("%"):
+            base /= 100
         if not self.take("^"):
             return base
         exponent = self.braced() if self.next() == "{" else self.signed()
-        if exponent.denominator != 1 or abs(exponent) * max(1, len(str(base))) > 4 * LONGEST:
+        if exponent.denominator != 1:
+            raise _NoNumber
+        if base != 0 and abs(base) == 1:
+            return base ** (int(exponent) % 2)
+        if abs(exponent) * max(1, len(str(base))) > 4 * LONGEST:
             raise _NoNumber
         return bounded(base ** int(exponent))
 
@@ -118,7 +128,20 @@ class _Parser:
         if token == "{":
             self.at -= 1
             return self.braced()
-        return number(token)
+        return self.function(token) if token in _FUNCTIONS else number(token)
+
+    def function(self, name: str) -> Fraction:
+        """The value of a function of two or more numbers; gcd and lcm are those of integers."""
+        close = _CLOSED.get(self.next(), "")
+        self.at += 1
+        values = [self.sum()]
+        while self.take(","):
+            values.append(self.sum())
+        self.must(close)
+        if len(values) < 2 or (name in ("gcd", "lcm") and any(value.denominator != 1 for value in values)):
+            raise _NoNumber
+        whole = name in ("gcd", "lcm")
+        return bounded(Fraction(_FUNCTIONS[name](*(int(value) if whole else value for value in values))))
 
     def braced(self) -> Fraction:
         self.must("{")

@@ -5,9 +5,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeGuard
 
-from groupwise.verifiers.math.number_words import spelled
+from groupwise.verifiers.math.characters import GREEK
+from groupwise.verifiers.math.inequalities import inequality, without_bars
+from groupwise.verifiers.math.matrices import determinant, matrix
+from groupwise.verifiers.math.number_words import in_base, spelled
+from groupwise.verifiers.math.quantities import Quantity, quantity
 from groupwise.verifiers.math.rational import rational
-from groupwise.verifiers.math.tidy import GREEK, split_top
+from groupwise.verifiers.math.separators import INDIAN
+from groupwise.verifiers.math.sets import condition, parts_around
+from groupwise.verifiers.math.tidy import at_top, split_top
 from groupwise.verifiers.math.units import CHANGES_A_NUMBER, split_unit, words
 
 
@@ -68,22 +74,22 @@ class Equation:
         return self.sides[1:] if self.named else self.sides
 
 
-Read = Value | Word | Several | Row | Equation
+Read = Value | Word | Several | Row | Equation | Quantity
 
 _JOINT = re.compile(
-    r"\s*(?:,\s*(?:and|or)(?![A-Za-z])|;|,|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\(?:land|wedge|lor|vee|cup)(?![A-Za-z]))\s*"
+    rf"\s*(?:,\s*(?:and|or)(?![A-Za-z])|;|,|{INDIAN}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\(?:land|wedge|lor|vee|cup)(?![A-Za-z]))\s*"
 )
+_KINDS = {"and": "and", "land": "and", "wedge": "and", "or": "or", "lor": "or", "vee": "or", "cup": "union"}
 _IS = re.compile(r"(?<![<>!])=(?!=)")
-_IN = re.compile(r"^\\?[A-Za-z]+\s*\\in(?![A-Za-z])\s*(?=[(\[\\])")
+_IN = re.compile(r"^(?:\\?[A-Za-z]+|\([a-z](?:,[a-z])+\))\s*\\in(?![A-Za-z])\s*(?=[(\[\\])")
 _ABOUT = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
 _ORDER = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>")
-_MATRIX = re.compile(
-    r"([(\[|]?)\\begin\{(\w?matrix|smallmatrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\2\}([)\]|]?)", re.DOTALL
-)
+_PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 _NAME = re.compile(
     rf"(?:[A-Za-z]|\\(?:{'|'.join(GREEK.values())}|ell)(?![A-Za-z])|\\(?:hat|bar|vec|overline)\{{[A-Za-z]{{1,2}}\}})"
-    r"(?:_(?:\w|\{[^{}]*\}))?'*|[fghFGHPQTE](?:_\w)?'*\([^()=]{1,20}\)|[a-z]\([a-z](?:,[a-z])*\)"
+    r"(?:_(?:\w|\{[^{}]*\}))?'*|[fghFGHPQTE](?:_\w)?(?:'*|\^\{-1\})\([^()=]{1,20}\)|[a-z]\([a-z](?:,[a-z])*\)"
     r"|(?:m ?)?\\angle ?[A-Z]{1,3}|\\overline\{[A-Z]{2}\}|[A-Z]{2,4}"
+    r"|\|(?:[A-Zz]|[A-Z]{2}|\\(?:overline|vec|overrightarrow)\{[A-Za-z]{1,2}\})\||\[[A-Z]{3,5}\]|\\frac\{d[a-z]\}\{d[a-z]\}"
 )
 _WORDS_OF_A_NAME = re.compile(r"[A-Za-z]{2,}(?: [A-Za-z]+){0,4}")
 _LABELS = words(
@@ -101,25 +107,20 @@ _WORDS = re.compile(r"[A-Za-z](?:(?:[A-Za-z' ]|(?<=[A-Za-z]{3})-(?=[A-Za-z]{3}))
 def read(text: str, nouns: frozenset[str] = frozenset()) -> Read:
     """Parse a normalised answer (see `tidy`): number, set, interval, matrix or words. `nouns` are possible units."""
     text = _without_spelling(_IN.sub("", text))
-    if matrix := _matrix(text):
-        return matrix
-    if (inner := _inside(text)) is not None:
-        left, right = _edges(text)
-        items = tuple(part.strip() for part in split_top(inner, re.compile("[,;]")))
-        if left == r"\{":
-            several = _several(inner, nouns)
-            return Several((several.items if several else (inner.strip(),)) if inner.strip() else (), "set")
-        if len(items) > 1:
-            return Row(left + right, items)
-        if (left == "(" and right == ")") or re.fullmatch(r"\[-?\d+\]", text):
-            return read(inner, nouns)
-    if text == r"\emptyset" or re.fullmatch("(?:there (?:is|are) )?no solutions?", text, re.IGNORECASE):
+    if rows := matrix(text):
+        return Row(*rows)
+    if several_units := quantity(text):
+        return several_units
+    if (inner := _inside(text)) is not None and (inside := _bracketed(text, inner, nouns)) is not None:
+        return inside
+    if re.fullmatch(r"\\emptyset|(?:the )?empty set|(?:there (?:is|are) )?no solutions?", text, re.IGNORECASE):
         return Several((), "set")
     if text == r"\reals" or re.fullmatch("all real numbers?|all reals", text):
         return Row("()", (r"-\infty", r"\infty"))
+    if parts := parts_around(text):
+        return Several(parts, "union")
     if several := _several(text, nouns):
-        both = [_inequality(part, nouns) for part in several.items] if several.joined == "and" else []
-        return _interval(both) or several
+        return _as_one(several, nouns) or several
     sides = tuple(side.strip() for side in split_top(text, _IS))
     about = _ABOUT.split(sides[-1])
     if len(about) > 1:
@@ -131,29 +132,71 @@ def read(text: str, nouns: frozenset[str] = frozenset()) -> Read:
         return Equation(sides, is_name(sides[0], nouns))
     if interval := _inequality(text, nouns):
         return interval
-    if len(re.findall(r"\\(?:pm|mp)(?![A-Za-z])", text)) == 1:
-        signs = (re.sub(r"^\+ ?", "", re.sub(r"\\(?:pm|mp)(?![A-Za-z])", sign, text)) for sign in "+-")
-        return Several(tuple(signs))
+    if (distance := without_bars(text)) is not None:
+        return read(distance, nouns)
+    signs = _signs(text)
+    return Several(signs) if len(signs) > 1 else _value(text, nouns)
+
+
+def _bracketed(text: str, inner: str, nouns: frozenset[str]) -> Read | None:
+    """Parse a text between brackets: a set, a tuple, an interval, or the text in them; None for others."""
+    left, right = _edges(text)
+    items = tuple(part.strip() for part in split_top(inner, re.compile("[,;]")))
+    if left == r"\{":
+        if (which := condition(inner)) is not None and isinstance(numbers := read(which, nouns), Row | Several):
+            return numbers
+        several = _several(inner, nouns)
+        return Several((several.items if several else (inner.strip(),)) if inner.strip() else (), "set")
+    if len(items) > 1:
+        return Row(left + right, items)
+    return read(inner, nouns) if (left == "(" and right == ")") or re.fullmatch(r"\[-?\d+\]", text) else None
+
+
+def _value(text: str, nouns: frozenset[str]) -> Value | Word:
+    """Parse a number or an expression with its unit, or a word."""
     value, unit = (text, "") if r"\pm" in text else split_unit(text, nouns)
     if value != text and (inner := _inside(value)) is not None and value.startswith("("):
         value = inner
+    if (expanded := determinant(value)) is not None:
+        value = expanded
     number = rational(value)
     number = spelled(value) if number is None else number
     if number is None and not unit and _WORDS.fullmatch(value):
         return Word(value)
-    return Value(value, number, unit)
+    return Value(in_base(value) or value, number, unit)
 
 
 def _several(text: str, nouns: frozenset[str]) -> Several | None:
     """Two or more elements, joined outside of brackets by commas, words or signs; None for any other text."""
-    parts = tuple(part.strip() for part in split_top(text, _JOINT))
-    if len(items := tuple(filter(None, parts))) < 2:
+    items = tuple(filter(None, (part.strip() for part in split_top(text, _JOINT))))
+    if len(items) < 2:
         return None
-    top = re.sub(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}", " ", text)
-    signs = set(re.findall(r"\\(?:land|wedge|lor|vee|cup)(?![A-Za-z])|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])", top))
-    kinds = {"and" if sign in ("and", r"\land", r"\wedge") else "union" if sign == r"\cup" else "or" for sign in signs}
+    words = (re.sub("[^A-Za-z]", "", joint[0]) for joint in at_top(text, _JOINT))
+    kinds = {_KINDS[word] for word in words if word}
     joined: Joined = "list" if not kinds else kinds.pop() if len(kinds) == 1 else "mixed"  # type: ignore[assignment]
+    names = [item.partition("=")[0] if _IS.search(item) else "" for item in items]
+    one_name = _NAME.fullmatch(names[0]) or (names[0].startswith("(") and is_name(names[0]))
+    if one_name and not any(names[1:]) and not _ORDER.search(text):  # `x = -2, 5`
+        items = (items[0].partition("=")[2].strip(), *items[1:])
+    if len(set(names) - {""}) < 2:
+        items = tuple(sign for item in items for sign in _signs(item))
     return Several(items, joined)
+
+
+def _signs(text: str) -> tuple[str, ...]:
+    """Both values of a text with one plus-minus sign; any other text alone."""
+    if len(_PLUS_MINUS.findall(text)) != 1:
+        return (text,)
+    return tuple(re.sub(r"^\+ ?", "", _PLUS_MINUS.sub(sign, text)) for sign in "+-")
+
+
+def _as_one(several: Several, nouns: frozenset[str]) -> Read | None:
+    r"""The interval of `x > 1 and x < 3`, or the set `\{1,2\} \cup \{3\}`; None for another list."""
+    if several.joined == "union":
+        sets = [read(part, nouns) for part in several.items]
+        if all(isinstance(part, Several) and part.joined == "set" for part in sets):
+            return Several(tuple(x for part in sets if isinstance(part, Several) for x in part.items), "set")
+    return _interval([_inequality(part, nouns) for part in several.items]) if several.joined == "and" else None
 
 
 def _interval(both: "list[Row | None]") -> Row | None:
@@ -165,6 +208,11 @@ def _interval(both: "list[Row | None]") -> Row | None:
     if (low.items[0], high.items[1]).count(r"-\infty") or low.items[1] != r"\infty" or high.items[0] != r"-\infty":
         return None
     return Row(low.kind[0] + high.kind[1], (low.items[0], high.items[1]), low.of)
+
+
+def _inequality(text: str, nouns: frozenset[str]) -> Row | None:
+    interval = inequality(text, lambda name: is_name(name, nouns))
+    return Row(*interval) if interval else None
 
 
 def _without_spelling(text: str) -> str:
@@ -201,48 +249,11 @@ def _edges(text: str) -> tuple[str, str]:
     return (left, right) if (left == r"\{") == (right == r"\}") else ("", "")
 
 
-def _matrix(text: str) -> Row | None:
-    """Parse a matrix, row by row. Round and square brackets are the same; bars (a determinant, a norm) are not."""
-    matrix = _MATRIX.fullmatch(text)
-    if matrix is None:
-        return None
-    left, kind, body, right = matrix.groups()
-    if (left, right) not in (("", ""), ("(", ")"), ("[", "]"), ("|", "|")) or (
-        left and kind not in ("array", "matrix")
-    ):
-        return None
-    rows = [row.split("&") for row in re.split(r"\\\\", body.strip().removesuffix(r"\\"))]
-    shape = "x".join(str(len(row)) for row in rows)
-    bars = kind[0] if kind in ("vmatrix", "Vmatrix") else "v" * (left == "|")
-    return Row(f"{bars}matrix {shape}", tuple(x.strip() for row in rows for x in row))
-
-
-def _inequality(text: str, nouns: frozenset[str]) -> Row | None:
-    """The interval of x for `x < 3`, `3 > x` or `1 < x <= 3`; None for other texts."""
-    signs, parts = _ORDER.findall(text), [p.strip() for p in _ORDER.split(text)]
-    if not signs or len(signs) > 2 or not all(parts):
-        return None
-    upward = [sign in ("<", r"\le") for sign in signs]
-    closed = ["le" in sign or "ge" in sign for sign in signs]
-    if not all(upward):
-        if any(upward):
-            return None
-        parts, closed = parts[::-1], closed[::-1]
-    if len(parts) == 3 and is_name(parts[1], nouns):
-        left, right = "[" if closed[0] else "(", "]" if closed[1] else ")"
-        return Row(left + right, (parts[0], parts[2]), parts[1])
-    if len(parts) == 2 and is_name(parts[0], nouns):
-        return Row("(]" if closed[0] else "()", (r"-\infty", parts[1]), parts[0])
-    if len(parts) == 2 and is_name(parts[1], nouns):
-        return Row("[)" if closed[0] else "()", (parts[0], r"\infty"), parts[1])
-    return None
-
-
 def is_name(text: str, nouns: frozenset[str] = frozenset()) -> bool:
     """Whether a text is a name, such as `x`, `f(x)`, `a_1`, `\\theta`, `m+n`, `(x,y)` or `total area`."""
     inner = text[1:-1] if text.startswith("(") and text.endswith(")") else text
     names = re.split("," if inner != text else "[-+]", inner)
-    return len(names) <= 6 and all(_is_one_name(name.strip(), nouns) for name in names)
+    return bool(_NAME.fullmatch(text)) or (len(names) <= 6 and all(_is_one_name(x.strip(), nouns) for x in names))
 
 
 def _is_one_name(text: str, nouns: frozenset[str]) -> bool:

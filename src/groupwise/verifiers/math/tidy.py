@@ -2,35 +2,36 @@
 
 import re
 
-_UNICODE = {
-    "−": "-", "–": "-", "—": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "∕": "/", "π": r"\pi ",
-    "∞": r"\infty ", "°": r"^\circ ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ",
-    "∈": r"\in ", "∅": r"\emptyset ", "±": r"\pm ", "≈": r"\approx ", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}",
-    "¾": r"\frac{3}{4}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "º": r"^\circ ", "˚": r"^\circ ",
-    "′": "'", "″": "''", "∧": r"\wedge ", "∨": r"\vee ", "…": "...", "：": ":", "（": "(", "）": ")",
-    "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u200b": "", "’": "'", "，": ",", "。": ".",
-}  # fmt: skip
-GREEK = {
-    "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "ζ": "zeta", "η": "eta", "θ": "theta",
-    "ι": "iota", "κ": "kappa", "λ": "lambda", "μ": "mu", "ν": "nu", "ξ": "xi", "ρ": "rho", "σ": "sigma", "τ": "tau",
-    "υ": "upsilon", "φ": "phi", "χ": "chi", "ψ": "psi", "ω": "omega", "Γ": "Gamma", "Δ": "Delta", "Θ": "Theta",
-    "Λ": "Lambda", "Ξ": "Xi", "Π": "Pi", "Σ": "Sigma", "Φ": "Phi", "Ψ": "Psi", "Ω": "Omega",
-}  # fmt: skip
-_UNICODE_TABLE = str.maketrans(_UNICODE | {letter: rf"\{name} " for letter, name in GREEK.items()})
-_RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ"
-_LOWERED = "₀₁₂₃₄₅₆₇₈₉"
-_SMALL = re.compile(f"([{_RAISED}]+)|([{_LOWERED}]+)")
-_PLAIN = str.maketrans(_RAISED + _LOWERED, "0123456789-+n0123456789")
+from groupwise.verifiers.math.characters import in_latex
+from groupwise.verifiers.math.groups import ungrouped
+from groupwise.verifiers.math.separators import without_thousands
 
-_WORDING = r"text|textbf|textit|textrm|texttt|mathrm|mathbf|mathit|mathsf|mbox|hbox|operatorname|bold|boldsymbol"
+
+def _french(interval: "re.Match[str]") -> str:
+    """The interval `]0,1[` as `(0,1)`."""
+    return f"{interval[1]}({interval[2]}{')' if interval[3] == '[' else ']'}"
+
+
 _REWRITES = [
-    (r"\\(?:dfrac|tfrac|cfrac)(?![A-Za-z])", r"\\frac"),
+    (r"\\(?:dfrac|tfrac|cfrac|nicefrac|sfrac)(?![A-Za-z])", r"\\frac"),
     (r"\\(?:left|right|bigl|bigr|Bigl|Bigr|big|Big|bigg|Bigg|displaystyle|textstyle|limits)(?![A-Za-z])\.?", ""),
-    (r"\\leq(?:slant)?(?![A-Za-z])|<=", r"\\le "),
-    (r"\\geq(?:slant)?(?![A-Za-z])|>=", r"\\ge "),
+    (r"\\leq(?:q|slant)?(?![A-Za-z])|<=", r"\\le "),
+    (r"\\geq(?:q|slant)?(?![A-Za-z])|>=", r"\\ge "),
     (r"\\neq(?![A-Za-z])|!=", r"\\ne "),
     (r"\\lt(?![A-Za-z])", "<"),
     (r"\\gt(?![A-Za-z])", ">"),
+    (r"\\lbrace(?![A-Za-z])\s*", r"\\{"),
+    (r"\\rbrace(?![A-Za-z])", r"\\}"),
+    (r"\\lbrack(?![A-Za-z])", "["),
+    (r"\\rbrack(?![A-Za-z])", "]"),
+    (r"\\[lr]?vert(?![A-Za-z])", "|"),
+    (r"\\(?:backslash|smallsetminus)(?![A-Za-z])", r"\\setminus "),
+    (r"\\colon(?![A-Za-z])|\{:\}", ":"),
+    (r"\^\s*\{?\s*\\prime\s*\}?", "'"),
+    (r"\\(?:pounds|textsterling)(?![A-Za-z])", "£"),
+    (r"\\(?:euro|texteuro)(?![A-Za-z])", "€"),
+    (r"\\(?:yen|textyen)(?![A-Za-z])", "¥"),
+    (r"\\textdollar(?![A-Za-z])", "¤"),
     (r"\\(?:varnothing|empty)(?![A-Za-z])", r"\\emptyset "),
     (r"\\(?:textcolor|colorbox)\s*\{[^{}]*\}|\\color\s*\{[^{}]*\}|\\(?:underline|therefore)(?![A-Za-z])", ""),
     (r"\\mathbb\s*(?:\{\s*R\s*\}|R)|\\R(?![A-Za-z])|ℝ", r"\\reals "),
@@ -49,12 +50,24 @@ _REWRITES = [
     (r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
     (r"\\frac\s*(\{[^{}]*\})\s*(\d|[a-z])", r"\\frac\1{\2}"),
     (r"\\sqrt\s*(\d|[a-z])(?![A-Za-z])", r"\\sqrt{\1}"),
+    (r"\\(hat|bar|tilde|dot|overline)\s+([A-Za-z])(?![A-Za-z])", r"\\\1{\2}"),
     (r"([\^_])\s*\{(\w)\}(?!\d)", r"\1\2"),  # not `x^{1}0`, which is no `x^{10}`
+    (r"(^|\\(?:cup|cap|in|setminus)\s*|[=,]\s*)\]\s*([^][()]+[,;][^][()]+)([][])", _french),
+    (r"(?<!\\)\[\s*([^][()]+[,;][^][()]+)\[", r"[\1)"),
 ]
 _COMPILED = [(re.compile(pattern), to) for pattern, to in _REWRITES]
-_TEXT = re.compile(rf"\\(?:{_WORDING})\s*\{{([^{{}}]*)\}}")
 _PAIRS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("__", "__"), ("`", "`"), ("*", "*"))
-_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d]|,\d)")
+_FONTS = ("boxed", "fbox", "text", "textbf", "mathrm", "mathbf", "boldsymbol", "bm", "mbox", "ensuremath")
+_WRAPPERS = (*(rf"\{font}{{" for font in _FONTS), "{")
+_EMPHASIS = re.compile(
+    r"(?<![\w)}\]*])(\*\*|__)(?![\s*_])([^*_]+)(?<!\s)\1(?![\w(\\{*])|^(\*)([^*\s]+)\*(?=\s+[A-Za-z])"
+)
+LABEL = "¦"
+"""The mark between the letter of a choice and its value, as in `(B) 12`."""
+_CHOICE = re.compile(
+    r"(?:\\(?:text(?:bf|rm|it)?|mathrm|mathbf|mbox)\s*\{\s*\(?([A-E])[).]\s*\}|\(([A-E])\)(?=\s+(?:[\d$]|\\[dt]?frac|\\sqrt)))"
+    r"(?:\s|~|\\[ ,;:]|\\q?quad(?![A-Za-z]))*(?=\S)"
+)
 
 
 def tidy(text: str) -> str:
@@ -63,19 +76,17 @@ def tidy(text: str) -> str:
     >>> tidy(r"$\\dfrac{1}{2}$."), tidy(r"\\$1{,}234.50"), tidy(r"\\left( 1,\\, 2 \\right)"), tidy("**34**")
     ('\\\\frac{1}{2}', '¤1234.50', '(1,2)', '34')
     """
-    text = bare(_SMALL.sub(_level_script, text).translate(_UNICODE_TABLE))
+    text = bare(in_latex(text))
+    if choice := _CHOICE.match(text):
+        return f"{choice[1] or choice[2]}{LABEL}{tidy(text[choice.end() :])}"
+    text = _EMPHASIS.sub(r"\2\4", text)
     text = re.sub(r"\\\$|\$(?=\s*[-\d.])|(?<=\d)\s*\$$", "¤", text).replace("$", " ")
-    while (worded := _TEXT.sub(r" \1 ", text)) != text:
-        text = worded
+    text = ungrouped(text)
     for pattern, to in _COMPILED:
         text = pattern.sub(to, text)
-    text = _thousands(bare(text))
-    text = re.sub(r"\s+", " ", text).strip()
+    text = without_thousands(re.sub(r"\s+", " ", bare(text)))
+    text = re.sub(r"(\\[A-Za-z]+)\s+(?=\\)", r"\1", re.sub(r"\s+", " ", text)).strip()
     return re.sub(r"(?<![A-Za-z0-9_.%])\s|\s(?![A-Za-z0-9\\¤.])|(?<=[0-9%}])\s(?=\\)", "", text)
-
-
-def _level_script(script: "re.Match[str]") -> str:
-    return ("^" if script[1] else "_") + "{" + script[0].translate(_PLAIN) + "}"
 
 
 def bare(text: str) -> str:
@@ -95,7 +106,7 @@ def bare(text: str) -> str:
             alone = left not in inside.replace(r"\$", "")  # a dollar that means money
             if text.startswith(left) and text.endswith(right) and len(text) > 2 * len(left) and alone:
                 text = inside
-        for wrapper in (r"\boxed{", r"\fbox{", r"\text{", r"\textbf{", r"\mathrm{", r"\mathbf{", r"\mbox{", "{"):
+        for wrapper in _WRAPPERS:
             if text.startswith(wrapper) and closing(text, len(wrapper) - 1) == len(text) - 1:
                 text = text[len(wrapper) : -1]
     return text
@@ -130,24 +141,24 @@ def split_top(text: str, separator: "re.Pattern[str]") -> list[str]:
     ['(1,2)', '3']
     """
     parts, start = [], 0
-    for found in separator.finditer(text):
-        if found.start() >= start and _level(text[start : found.start()]) == 0:
-            parts.append(text[start : found.start()])
-            start = found.end()
+    for found in at_top(text, separator):
+        parts.append(text[start : found.start()])
+        start = found.end()
     return [*parts, text[start:]]
+
+
+def at_top(text: str, pattern: "re.Pattern[str]") -> "list[re.Match[str]]":
+    """The matches of a pattern that are outside of all brackets and braces."""
+    matches: list[re.Match[str]] = []
+    level = start = 0
+    for found in pattern.finditer(text):
+        level += _level(text[start : found.start()])
+        start = found.start()
+        if level == 0:
+            matches.append(found)
+    return matches
 
 
 def _level(text: str) -> int:
     """The number of brackets of any kind that a text leaves open. Half-open intervals mix round and square ones."""
     return sum(text.count(c) for c in "([{") - sum(text.count(c) for c in ")]}")
-
-
-def _thousands(text: str) -> str:
-    """The text without the commas of `1,234,567`, except within brackets, where commas are separators."""
-
-    def plain(found: "re.Match[str]") -> str:
-        before = text[: found.start()]
-        inside = sum(before.count(c) for c in "([") - sum(before.count(c) for c in ")]") + before.count(r"\{")
-        return found[0] if inside - before.count(r"\}") > 0 else found[0].replace(",", "")
-
-    return _THOUSANDS.sub(plain, text)

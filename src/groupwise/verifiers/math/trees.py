@@ -7,7 +7,8 @@ from typing import Any
 Tree = tuple[Any, ...]
 """An expression as a tree: an operation and its operands, as in `("+", ("name", "x"), ("number", Fraction(1)))`."""
 
-OPERATIONS = {"+": add, "-": sub, "*": mul, "/": truediv}
+OPERATIONS = {"+": add, "-": sub, "*": mul, "·": mul, "×": mul, "/": truediv}
+"""The operations of two numbers. A product is written without a sign (`*`), with a dot, or with a cross."""
 FUNCTIONS = {
     "sin": "sin", "cos": "cos", "tan": "tan", "sec": "sec", "csc": "csc", "cot": "cot",
     "arcsin": "asin", "arccos": "acos", "arctan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",

@@ -2,6 +2,9 @@
 
 import re
 from functools import lru_cache
+from itertools import pairwise
+
+from groupwise.verifiers.math.tidy import at_top
 
 _BASES = {
     "m": "meter metre", "g": "gram gramme", "s": "second", "W": "watt", "J": "joule", "N": "newton", "V": "volt",
@@ -10,8 +13,8 @@ _BASES = {
 }  # fmt: skip
 _PREFIXES = {"": "", "k": "kilo", "M": "mega", "G": "giga", "c": "centi", "d": "deci", "m": "milli", "n": "nano"}
 _OTHERS = {
-    "dollars": "dollar dollars usd USD bucks", "euros": "euro euros eur EUR €",
-    "pounds sterling": "£", "cents": "cent cents ¢",
+    "dollars": "dollar dollars usd USD bucks", "euros": "euro euros eur EUR €", "yen": "yen ¥",
+    "rupees": "rupee rupees ₹", "pounds sterling": "£", "cents": "cent cents ¢",
     "degrees": "degree degrees deg", "radians": "radian radians rad", "percent": "%",
     "in": "in inch inches", "ft": "ft foot feet", "yd": "yd yard yards", "mi": "mi mile miles",
     "kg": "Kg KG", "km": "Km KM", "cm": "CM", "lb": "lb lbs", "pounds": "pound pounds",
@@ -85,7 +88,10 @@ _TAIL = re.compile(
 )
 _UNSPACED = words("cm mm km kg ft yd lb lbs oz mi mph kmh hr hrs ml mL kW kHz Hz in min pm am")
 """Units that can follow a number without a space; `3mg` may be a product."""
-_MONEY = {"¤": "dollars", "€": "euros", "£": "pounds sterling"}
+_MONEY = {"¤": "dollars", "€": "euros", "£": "pounds sterling", "¥": "yen", "₹": "rupees"}
+_MARK = "".join(_MONEY)
+_SUM = re.compile(r"(?<=[^-+*/^(\[{=\s])\s*[-+]")
+_PRODUCT = re.compile(r"\\(?:cdot|times)(?![A-Za-z])|/")
 _ANGLES = re.compile(r"\\(?:sin|cos|tan|sec|csc|cot)(?![A-Za-z])")
 _ASIDE = re.compile(r" (?:in (?:total|all)|altogether|total|each|left|remaining)$")
 
@@ -102,17 +108,22 @@ def split_unit(text: str, nouns: frozenset[str] = frozenset()) -> tuple[str, str
     A unit is one that is known here, by its own writing (`mW` is not `MW`), or made of nouns: of common ones and of
     `nouns`. Any other word is a part of the answer.
 
+    A per cent sign, a degree sign and a mark of money belong to one term: `3+4%` has no unit.
+
     >>> split_unit("12 square inches"), split_unit("¤5"), split_unit("50%"), split_unit("7 tenths"), split_unit("2x")
     (('12', 'in^2'), ('5', 'dollars'), ('50', '%'), ('7 tenths', ''), ('2x', ''))
     """
-    if money := re.fullmatch(r"([-+]?)([¤€£])([-+]?)\s*(.*[^¤])", text):
+    if money := re.fullmatch(rf"([-+]?)([{_MARK}])([-+]?)\s*(.*[^¤])", text):
         sign, mark, other, rest = money.groups()
+        if at_top(rest, _SUM):
+            return text, ""
         value, unit = split_unit(rest.replace(" per ", " dollars per ", 1) if mark == "¤" else rest, nouns)
         whole = fitting(_MONEY[mark], unit.partition("/")[0])
         return (f"{sign or other}{value}", unit or _MONEY[mark]) if whole else (text, "")
     if text.endswith("%") and len(text) > 1:
-        return text[:-1].strip(), "%"
-    if text[-1:] in _MONEY and len(text) > 1:
+        alone = not at_top(text, _SUM) and not at_top(text, _PRODUCT)
+        return (text[:-1].strip(), "%") if alone else (text, "")
+    if text[-1:] in _MONEY and len(text) > 1 and not at_top(text, _SUM):
         return text[:-1].strip(), _MONEY[text[-1]]
     if large := re.fullmatch(r"(\d[\d.]* (?:hundred|thousand|million|billion|trillion)) ([A-Za-z -]+)", text):
         name = _name(large[2], nouns)
@@ -130,7 +141,18 @@ def split_unit(text: str, nouns: frozenset[str] = frozenset()) -> tuple[str, str
         return text, ""
     unit = _ASIDE.sub("", f" {unit}").strip()
     name = _name(unit, nouns) if unit else ""
+    if name == "degrees" and at_top(value, _SUM):
+        return _sum_of_degrees(text)
     return (value, name) if name or not unit else (text, "")
+
+
+def _sum_of_degrees(text: str) -> tuple[str, str]:
+    """A sum whose terms all have a degree sign, without them; any other sum unchanged."""
+    signs = at_top(text, _SUM)
+    terms = [text[a:b].strip() for a, b in pairwise((0, *(sign.start() for sign in signs), len(text)))]
+    if not all(term.endswith(" degrees") for term in terms):
+        return text, ""
+    return "".join(term.removesuffix(" degrees") for term in terms), "degrees"
 
 
 def fitting(gold: str, answer: str) -> bool:

@@ -74,8 +74,8 @@ class _Evaluation:
         x, y = values[0], values[-1]
         if kind in OPERATIONS:
             return OPERATIONS[kind](x, y)
-        if kind == "abs":
-            return abs(x)
+        if kind in ("abs", "conjugate"):
+            return abs(x) if kind == "abs" else mp.conj(x)
         if kind == "apply" or (kind in ("floor", "ceil") and names_of(tree)):
             return _opaque(name or kind, values)
         if any(mp.mag(value) > 400 for value in values if value):

@@ -53,7 +53,7 @@ class Math:
         self.place: Place = cast(Place, place)
         self._algebra: Symbolic | None = None
         if symbolic:
-            modules = ("trees", "latex", "values", "algebra")
+            modules = ("trees", "latex", "products", "values", "algebra")
             self._algebra = Symbolic(
                 "math", modules, "equal", make=sandbox, deadline=deadline, workers=workers, packages=self.packages
             )

@@ -1,0 +1,131 @@
+"""Whether the words beside an answer state it: `so the answer is`, but not `I doubt that the answer is`."""
+
+import re
+
+BEFORE = 240
+"""The characters before an answer that are read."""
+
+_SENTENCE = re.compile(r"[.!?。]['\"”)$*_]*\s+|\n\s*")
+"""The end of a sentence."""
+_LIST_MARK = re.compile(
+    r"[\s>#*_•+–\-=|→⇒∴✅✔👉➡]*(?:(?:\(?[0-9a-zA-Z]{1,2}[.)]|step \d+:?)\s+)?[\s*_#]*", re.IGNORECASE
+)
+_LAST_WORD = re.compile(r"(?<![A-Za-z])([A-Za-z]{2,12})[\s*_]+$")
+_THE = frozenset(("the", "our", "my", "your", "this", "its", "that"))
+_ADJECTIVES = frozenset((
+    "final", "correct", "right", "required", "desired", "requested", "exact", "numerical", "simplified", "complete",
+    "overall", "whole", "full",
+))  # fmt: skip
+_ADVERB = (
+    r"(?:so|thus|therefore|hence|then|consequently|accordingly|finally|overall|now|and|but|clearly|indeed"
+    r"|altogether|however|actually|in conclusion|in summary|in short|in other words|that is|here is"
+    r"|in total|in the end|to conclude|to summarize|to sum up|at last|result)"
+)
+_FIND = r"(?:get|find|see|conclude|know|have shown|have found|have proved|have|obtain|deduce|claim|think|believe)"
+_FOLLOWS = r"(?:follows|means|shows|implies|gives|tells us)"
+_CONNECTIVE = (
+    rf"(?:{_ADVERB}|(?:we|I)(?: can| now| therefore| thus| must)? {_FIND}|I am (?:sure|certain|confident)"
+    rf"|(?:it|this|that|which)(?: now)? {_FOLLOWS})(?: that)?[,:]?\s+"
+)
+_OPENING = re.compile(rf"(?:(?:as an? )?{_CONNECTIVE})+", re.IGNORECASE)
+_LEADS = re.compile(rf"(?:^|[\s,;)}}\]$]){_CONNECTIVE}$|[:;]\s*$|[\d)}}\]$%*]\s+$", re.IGNORECASE)
+_DOING = (
+    r"(?:since|because|as|given|after|by|with|from|using|adding|summing|subtracting|multiplying|dividing"
+    r"|combining|counting|substituting|simplifying|solving|putting|evaluating|computing|calculating"
+    r"|expanding|factoring|integrating|taking|differentiating|applying|checking|plugging|rounding)"
+)
+_REASON = re.compile(rf"{_DOING}\b.*,\s*$", re.IGNORECASE | re.DOTALL)
+_NOT_A_STATEMENT = (
+    r"(?:if|suppose|assum\w+|unless|imagine|pretend|let|say|perhaps|maybe|were|had|is|are|does|do|did|can"
+    r"|could|why|who|how|what|when|where|should|would|contrary|unlike|like)"
+)
+_REPORTS = (
+    r"(?:naive\w*|doubt\w*|deny|denies|whether|claims|claimed|says?|said|thinks|thought|if|guess\w*|wrote"
+    r"|writes?|mistaken\w*|wrong\w*|incorrect\w*|false\w*|untrue|suppos\w+|perhaps|maybe|unlikely)"
+)
+_HELD = r"(?:true|the case|so|sure|certain|clear|follow|mean|imply|think|believe|claim|conclude|say)"
+_NOT_STATED = re.compile(
+    rf"^{_NOT_A_STATEMENT}\b|\b(?:{_REPORTS}|(?:not|(?:cannot|\w+n't)(?: \w+)?) {_HELD})\b", re.IGNORECASE
+)
+"""A sentence that reports, asks, denies or supposes what follows."""
+_NEGATED = re.compile(r"\b(?:not|never|cannot)\b|n't\b", re.IGNORECASE)
+_NO_ABOUT = (
+    r"(?:not|no|never|cannot|nobody|none|whether|if|what|wrong|incorrect|false|naive|different|another|other"
+    r"|previous|earlier|first|old|would|could|might|may|must)"
+)
+_ABOUT = re.compile(
+    rf"\s*(?:(?:(?:to|of|for|in|on|we|you|here|now|then|therefore|thus|hence|simply|clearly)|\()"
+    rf"(?!.*(?:n't|\b{_NO_ABOUT}\b)).*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What an answer may be about: `to the question`, `in simplest form`."""
+
+
+def stated(text: str, start: int, about: str) -> bool:
+    """Whether the word `answer` at `start` opens a statement: at the start of a sentence, or behind `so`, `since ...,`.
+
+    `about`: the words between `answer` and `is`.
+
+    >>> [stated(text, text.find("answer"), "") for text in ("So the answer is", "I doubt that the answer is")]
+    [True, False]
+    """
+    before = _without_article(text[max(0, start - BEFORE) : start])
+    ends = [0, *(end.end() for end in _SENTENCE.finditer(before))]
+    opening = before[ends[-1] :]
+    opening = opening[mark.end() :] if (mark := _LIST_MARK.match(opening)) else opening
+    if not _ABOUT.fullmatch(about):
+        return False
+    if not opening or _OPENING.fullmatch(opening):
+        return True
+    if _NOT_STATED.search(opening) or (opening.rstrip().endswith(":") and _NEGATED.search(opening)):
+        return False
+    return bool(_LEADS.search(opening[-48:]) or _REASON.fullmatch(opening))
+
+
+def _without_article(before: str) -> str:
+    """The text in front of `the final answer`, where `before` ends in front of `answer`."""
+    for known in (_ADJECTIVES, _ADJECTIVES, _THE):
+        word = _LAST_WORD.search(before)
+        if word is not None and word[1].lower() in known:
+            before = before[: word.start()]
+    return before
+
+
+_ASIDE = re.compile(r"(?<=\bnot), [^,.\n]+,\s")
+_CLAUSE = re.compile(r"[.!?;:,]['\"”)$*_]*\s|\n|\b(?:so|thus|then|therefore|hence|but)\b")
+_FILLER = r"(?:be|is|are|equals?|to|that|the|an?|answer|value|simply|just|it|x|y|n)"
+_NOT = (
+    r"(?:\b(?:not|never|cannot|nor|except|unequal|(?:other|rather) than|instead of|different from)\b|n't\b"
+    r"|\b(?:wrong|incorrect|false)\s+(?:answer|value|result|solution|that|to)\b)"
+)
+_SAYS = r"(?:says?|claims?|guess\w*|thinks?|believes?|knows|gets)"
+_DENIES = re.compile(
+    rf"{_NOT}\W*(?:\b{_FILLER}\b\W*){{0,5}}$"
+    rf"|\b(?:(?:do|does|did|can|could|should|would|must|may|is|are|am)(?: not|n't)|cannot|never)(?: \w+)?"
+    rf" (?:{_HELD}|write|convinced)\b|\b(?:might|may|could|would) (?:think|guess|say|believe|expect|conclude|suspect)\b"
+    rf"|\b(?:he|she|they|student|book|friend|someone|people|solver|nobody|no one) (?:would )?{_SAYS}\b"
+    rf"|\b(?:doubt|deny|denies|untrue|unlikely|whether|suppose|assume|imagine|pretend|wrongly|impossible)\b"
+    r"|\b(?:naive|mistaken)",
+    re.IGNORECASE,
+)
+_FAULT = r"(?:wrong|incorrect|false|impossible|mistake|naive|never|rejected|excluded|too|no|off)"
+_DENIED_BEHIND = re.compile(
+    r"(?:[\s$},;\"']|\\[)\]]|\\text\w*\{)*(?:which\s+|that\s+|it\s+)?"
+    r"(?:(?:is|was|are|would\s+be|seems|looks|must\s+be)"
+    rf"(?:\s+(?:\w+\s+){{0,2}}{_FAULT}\b"
+    r"|(?:n't|\s+(?:\w+\s+){0,2}not)\b(?:\s+(?:(?:the|an?|my|our)\s+)?(?:final\s+|correct\s+|right\s+)?"
+    rf"(?:answer|solution|result|value|correct|right|true|possible|valid|it|what|allowed|equal)\b|\W*(?:$|\n)))"
+    r"|(?:cannot|can\s*not|can't|does\s+not|doesn't|won't|will\s+not)\b)",
+    re.IGNORECASE,
+)
+
+
+def denied(before: str, behind: str) -> bool:
+    """Whether the words in front of an answer, or those behind it, deny or merely suppose it.
+
+    >>> denied("It cannot be ", "."), denied("", " is wrong"), denied("Since 4 is not prime, it is ", ", not 4")
+    (True, True, False)
+    """
+    before = _ASIDE.sub(" ", before)
+    ends = [0, *(end.end() for end in _CLAUSE.finditer(before))]
+    return bool(_DENIES.search(before[ends[-1] :]) or _DENIED_BEHIND.match(behind))

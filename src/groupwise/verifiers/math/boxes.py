@@ -1,0 +1,61 @@
+"""Finds the outermost boxes in a text."""
+
+import re
+from bisect import bisect
+from dataclasses import dataclass
+
+LONGEST = 1000
+"""The most characters of an answer. A longer one is rejected, not truncated."""
+
+_TOKEN = re.compile(
+    r"(?P<box>\\(?:boxed|fbox)(?:\s*\{|\s+(?=[-+]?\d)))|(?P<escaped>\\.)|(?P<brace>[{}])|(?P<blank>\n[ \t\r]*+\n)",
+    re.DOTALL,
+)
+_NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Boxed:
+    """A box: the positions of its command, of its content, and behind it (None if it is not closed)."""
+
+    start: int
+    inside: int
+    end: int | None
+
+    def content(self, text: str) -> str:
+        """The text in a closed box."""
+        assert self.end is not None, "the box is closed"
+        return text[self.inside : self.end].removesuffix("}").strip()
+
+
+def boxes(text: str) -> list[Boxed]:
+    r"""The outermost boxes, in their order. An unclosed one ends at the next empty line, or after 1000 characters.
+
+    >>> [box.content(r"\boxed{1} \boxed{\boxed{2}+1}") for box in boxes(r"\boxed{1} \boxed{\boxed{2}+1}")]
+    ['1', '\\boxed{2}+1']
+    """
+    opened: list[int | None] = []  # the index in `found` of each open brace, if it opens a box
+    found: list[Boxed] = []
+    blanks: list[int] = []
+    for token in _TOKEN.finditer(text):
+        if token["blank"]:
+            blanks.append(token.start())
+        elif token["box"] and not token[0].endswith("{"):
+            number = _NUMBER.match(text, token.end(), token.end() + LONGEST)
+            found.append(Boxed(token.start(), token.end(), number and number.end()))
+        elif token["box"]:
+            opened.append(len(found))
+            found.append(Boxed(token.start(), token.end(), None))
+        elif token[0] == "{":
+            opened.append(None)
+        elif token[0] == "}" and opened and (i := opened.pop()) is not None:
+            found[i] = Boxed(found[i].start, found[i].inside, token.end())
+    outermost, until = [], 0
+    for box in found:
+        if box.start >= until:
+            outermost.append(box)
+            until = box.end or 0
+            if box.end is None or box.end - box.inside > LONGEST + 1:
+                line = bisect(blanks, box.start)
+                until = min([box.inside + LONGEST, *blanks[line : line + 1]])
+    return outermost

@@ -424,14 +424,14 @@ def test_a_run_of_no_iterations_and_a_sweep_of_one_run_say_so(
     assert output.out.startswith("note: no field has several values, so this sweep is one run")
 
 
-def recorded(run: Path, **fields: object) -> None:
-    """A run.json with the command and the code of a run."""
+def recorded(run: Path, verifier: str = "", **fields: object) -> None:
+    """A run.json with the command and the code of a run, and a recipe with its verifier."""
     info = {
         "name": "a", "versions": {}, "model": "m", "task": "t", "method": {}, "seed": 0, "iterations": 1, "data": [],
         "recipe": "", "files": {}, "templates": {}, "command": "groupwise train", "use": {},
     }  # fmt: skip
     run.mkdir(parents=True)
-    (run / "recipe.toml").touch()
+    (run / "recipe.toml").write_text(f'verifier = "{verifier}"')
     (run / "run.json").write_text(json.dumps({"format": 2} | info | fields))
 
 
@@ -443,15 +443,19 @@ def test_the_next_command_names_the_code_of_the_run(tmp_path: Path) -> None:
     recorded(tmp_path / "written", command="gw.train(...)", use={"reward": "0"})
     (tmp_path / "written" / "code").mkdir()
     (tmp_path / "written" / "code" / "reward.py").touch()
-    recorded(tmp_path / "memory", command="gw.train(...)", in_memory={"short": "0"})
-    recorded(tmp_path / "both", command="gw.train(...)", in_memory={"short": "0"}, use={"tool": "0"})
-    recorded(tmp_path / "several", command="gw.train(...)", in_memory={"short": "0", "long": "0"})
+    several = "several(a='memory:short', b=0.5*'memory:long', c=math, d='tool:f')"
+    recorded(tmp_path / "memory", "memory:short", command="gw.train(...)", in_memory={"short": "0"})
+    recorded(tmp_path / "both", "memory:short", in_memory={"short": "0"}, use={"tool": "0"}, keys=["KEY"])
+    recorded(tmp_path / "several", several, in_memory={"short": "0", "long": "0"}, use={"tool": "0"})
+    recorded(tmp_path / "unreadable", '"', in_memory={"short": "0"})
+    dictionary = 'reward={"a": short, "b": (0.5, long), "c": "math", "d": "tool:f"})'
     for name, evaluate, call in (
         ("file", " --samples 8 --use 'my code/grade.py' --judge example.com --key KEY", 'use=["my code/grade.py"]'),
         ("written", f" --samples 8 --use {tmp_path}/written/code/reward.py", '/written/code/reward.py"]'),
         ("memory", f'gw.evaluate("{tmp_path}/memory", samples=8, reward=short)', "reward=short)"),
-        ("both", 'samples=8, use=["tool.py"], reward=short)', 'use=["tool.py"], reward=short)'),
-        ("several", f'gw.evaluate("{tmp_path}/several", samples=8, reward=...)', "reward=...)"),
+        ("both", 'samples=8, use=["tool.py"], keys=["KEY"], reward=short)', 'use=["tool.py"], keys=["KEY"], reward='),
+        ("several", f'samples=8, use=["tool.py"], {dictionary}', dictionary),
+        ("unreadable", "samples=8, reward=...)", "reward=...)"),
     ):
         run = tmp_path / name
         with pytest.raises(BadData, match="has no evaluations") as caught:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from groupwise.config.recipe import Columns, Recipe
-from groupwise.config.user_code import MEMORY, Use
+from groupwise.config.user_code import Use
 from groupwise.data import (
     Ids,
     Task,
@@ -32,6 +32,7 @@ from groupwise.tasks import (
 )
 from groupwise.training.made_up import made_up_states
 from groupwise.verifiers import find_verifier, grade_function
+from groupwise.verifiers.expression import MEMORY
 
 Templates = Mapping[str, Template]
 """The prompt templates of a recipe's tasks, by name."""

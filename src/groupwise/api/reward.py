@@ -8,8 +8,7 @@ from typing import Any
 from groupwise.api.source import file_source
 from groupwise.data import Usage
 from groupwise.runs.disk import storage_errors, write_file
-from groupwise.verifiers.expression import MEMORY
-from groupwise.verifiers.expression import WRITTEN
+from groupwise.verifiers.expression import MEMORY, WRITTEN
 
 Grade = Callable[..., Any]
 

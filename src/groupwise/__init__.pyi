@@ -726,6 +726,7 @@ from groupwise.tasks.source_stats import SourceStats as SourceStats
 from groupwise.tasks.sums import Sums as Sums
 from groupwise.tasks.tiny_countdown import TinyCountdown as TinyCountdown
 from groupwise.verifiers.beads import bead_string as bead_string
+from groupwise.verifiers.by_environment import by_environment as by_environment
 from groupwise.verifiers.code import CodeVerifier as CodeVerifier
 from groupwise.verifiers.countdown import Countdown as Countdown
 from groupwise.verifiers.expression import user_functions as user_functions

@@ -14,6 +14,7 @@ from groupwise.config.user_code import Permissions, function_hash, load_use
 from groupwise.data import BadData, Usage
 from groupwise.evaluation.result import evaluation_text
 from groupwise.runs.info import RunInfo
+from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import verifier_of_run
 from groupwise.runs.stems import run_or_model
 from groupwise.training import evaluate as evaluation
@@ -69,11 +70,13 @@ def evaluate(
         use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
     )
     number = problems or (evaluation.ALL if data is not None else None)
-    if arguments.reward.in_memory and (of_run := evaluation.find_model_of(name, at)):
+    of_run = evaluation.find_model_of(name, at)
+    if of_run and arguments.reward.in_memory:
         check_whole_reward(of_run.run, arguments.reward)
+    source = RunLayout(of_run.run).recipe if of_run else None
 
     def work(folder: Path) -> Evaluation:
-        overrides, loaded = arguments.write(folder / "rows.jsonl", folder, allowed)
+        overrides, loaded = arguments.write(folder / "rows.jsonl", folder, allowed, source)
         chosen: dict[str, Any] = {"at": at, "samples": samples, "problems": number, "all_rows": data is not None}
         result, _ = evaluation.evaluate(name, overrides, loaded, **chosen)
         return Evaluation(result)

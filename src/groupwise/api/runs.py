@@ -46,7 +46,7 @@ def start(
     """
     with new_run(Path(options.out), options.name or run_name(source, arguments)) as run:
         layout = RunLayout(run)
-        overrides, use = arguments.write(layout.data, layout.code, options.allowed)
+        overrides, use = arguments.write(layout.data, layout.code, options.allowed, source)
         if source and KEY in (data := read_with_overrides(source, overrides)):
             return run, start_phases(run, without_command_text(data), use, options, finish, control)
         chosen = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)

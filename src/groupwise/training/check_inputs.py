@@ -43,7 +43,7 @@ from groupwise.training.check_machine import (
 from groupwise.training.check_masked import kind_errors, schedule_notes
 from groupwise.training.check_method import method_notes
 from groupwise.training.check_model import check_model, check_side_models
-from groupwise.training.environments import environment_of, frame_of, tool_schemas
+from groupwise.training.environments import check_judge, environment_of, frame_of, tool_schemas
 from groupwise.training.sources import (
     demonstrations_of,
     task_of,
@@ -106,6 +106,7 @@ def check_inputs(
         if isinstance(recipe.engine, Native) and longest > recipe.engine.cache_tokens:
             what = f"engine.cache_tokens is {recipe.engine.cache_tokens}: the longest request does not fit"
             raise Usage(what, fix=f"use --engine.cache_tokens {longest} or more")
+        check_judge(recipe, use)
         verifier = verifier_of(recipe, task, use)
         check_verifier(verifier, task, warn)
         receive(Inputs(tokenizer, by_name, task, verifier, demonstrations))

@@ -1,5 +1,6 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.verifiers.beads import bead_string as bead_string
+from groupwise.verifiers.by_environment import by_environment as by_environment
 from groupwise.verifiers.code import CodeVerifier as CodeVerifier
 from groupwise.verifiers.countdown import Countdown as Countdown
 from groupwise.verifiers.expression import user_functions as user_functions

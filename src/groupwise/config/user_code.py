@@ -98,6 +98,11 @@ class Use:
         stem, _, attribute = name.partition(":")
         if stem == MEMORY:
             return self._find_in_memory(attribute)
+        if stem.endswith(".py"):
+            fix = (
+                f'write {Path(stem).stem}:{attribute}, and add --use {stem} to the command; from Python: use=["{stem}"]'
+            )
+            raise Usage(f"{name!r} has the name of a file: code is named by its module", fix=fix)
         if stem not in self.modules:
             raise Usage(
                 f"{name!r} is code in a file that is not loaded",

@@ -19,7 +19,7 @@ MEMORY = "memory"
 """Prefix of the names of functions that a program passes to the library in memory: `memory:reward`."""
 WRITTEN = "reward"
 """The name, without `.py`, of the file with the reward functions that the library writes to `code` in a run."""
-USER_FUNCTION = re.compile(r"[\w.-]+:[\w.]+")
+USER_FUNCTION = re.compile(r"[\w./-]+:[\w.]+")
 """The name of a function in a user's file: `my_file:grade`."""
 
 

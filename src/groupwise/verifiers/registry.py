@@ -140,7 +140,7 @@ class _Builder:
         """A verifier from its text: a name, a call of a name with fields, or a user's function."""
         if USER_FUNCTION.fullmatch(text):
             if self.load is None:
-                fix = f"add --use {text.partition(':')[0]}.py to the command"
+                fix = f"add --use {text.partition(':')[0].removesuffix('.py')}.py to the command"
                 raise Usage(f"{text!r} is a function in a file", fix=fix)
             return self.load(text)
         tree = parse(text)

@@ -511,3 +511,19 @@ def test_a_chat_notes_only_the_users_options(
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert main(["chat", "calculator", "--optimizer.lr", "1"]) == 0
     assert "training only: optimizer.lr\n" in capsys.readouterr().err
+
+
+def test_a_prompt_without_room_for_its_answer_is_named(tmp_path: Path) -> None:
+    """Each data error names its rows; the fix gives the number that leaves these problems out."""
+    rows = [{"prompt": "+".join(["1"] * (n // 2 + 1)) + "=", "answer": n} for n in (2, 4, 90, 6, 100, 8)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    fields = [("task", str(tmp_path / "rows.jsonl")), ("verifier", "last_number"), ("sampling.max_tokens", "60")]
+    (error,) = check(None, fields)
+    assert error.what == "2 prompts leave no room for an answer of 60 tokens: the model takes 128 at once"
+    assert "rows/3: 92 tokens" in error.evidence and "rows/5: 102 tokens" in error.evidence
+    assert error.fix == "lower sampling.max_tokens to 26; or leave such problems out: --max_prompt_tokens 68"
+    notes: list[str] = []
+    assert check(None, [*fields, ("max_prompt_tokens", "68")], warn=notes.append) == []
+    assert any("2 rows (3, 5) have more prompt tokens" in note for note in notes)
+    assert "makes its own problems" in refusals(("max_prompt_tokens", "9"))
+    assert "max_prompt_tokens is 0" in refusals(("max_prompt_tokens", "0"))

@@ -97,9 +97,20 @@ def prompt_template(templates: Templates) -> Callable[[str], Ids]:
 
 
 def task_of(recipe: Recipe, templates: Templates) -> Task:
-    """The recipe's task, or a mixture of its tasks. Prompts are in their templates, as token ids."""
+    """The recipe's task, or a mixture of its tasks. Prompts are in their templates, as token ids.
+
+    Problems whose prompts have more than `max_prompt_tokens` are left out. `Usage` if no task reads rows.
+    """
     training = [_load_task(source, templates[source.template]) for source in sources(recipe)]
     held_out = [_load_task(source, templates[source.template]) for source in held_out_sources(recipe)]
+    if (most := recipe.max_prompt_tokens) is not None:
+        if not any(isinstance(task, Problems) for task in (*training, *held_out)):
+            fix = "leave it out of the recipe"
+            raise Usage(f"max_prompt_tokens is for rows of data: {recipe.task} makes its own problems", fix=fix)
+        training, held_out = (
+            [task.of_at_most(most) if isinstance(task, Problems) else task for task in tasks]
+            for tasks in (training, held_out)
+        )
     if len(training) == 1 and not held_out:
         return training[0]
     weights = tuple(s.weight for s in sources(recipe))

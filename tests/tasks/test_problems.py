@@ -303,7 +303,8 @@ def test_a_limit_that_leaves_no_prompt_says_the_shortest(tmp_path: Path) -> None
     assert caught.value.fix.startswith("raise max_prompt_tokens to ") and "a/1: 40 tokens" in caught.value.evidence
     assert (len(problems.of_at_most(40).training), len(problems.of_at_most(40).held_out)) == (1, 0)
     other = long_rows(tmp_path / "b.jsonl", [41, 45]).entirely_held_out
-    two = Problems.from_two((list(problems.training), problems.stats[0]), (list(other.held_out), other.stats[0]))
+    every = problems.entirely_held_out
+    two = Problems.from_two((list(every.held_out), every.stats[0]), (list(other.held_out), other.stats[0]))
     kept = two.of_at_most(44)
     assert [stats.too_long for stats in kept.stats][1] == (2,) and [len(kept.held_out), kept.stats[1].held_out] == [
         1,

@@ -35,6 +35,16 @@ def check_problems(recipe: Recipe, task: Task) -> None:
         check_rows(all_problems(task))
 
 
+def few_problems(recipe: Recipe, task: Task) -> str:
+    """A note if an iteration draws problems several times, since it has more prompts than the task has; else empty."""
+    count = sum(len(part) for part in (task.tasks if isinstance(task, Mixture) else (task,)))
+    if not 0 < count < recipe.prompts:
+        return ""
+    problems = "1 problem" if count == 1 else f"{count} problems"
+    times = -(-recipe.prompts // count)
+    return f"  note: an iteration draws {recipe.prompts} prompts from {problems}: up to {times} times the same one"
+
+
 def check_rows(problems: Iterable[Prompt]) -> None:
     """`BadData` for a row that is no JSON. With a lag, checkpoints hold the rows of samples for later iterations."""
     for prompt in problems:

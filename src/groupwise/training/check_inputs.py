@@ -31,7 +31,7 @@ from groupwise.planning.processes import check_memory
 from groupwise.rollout import Native
 from groupwise.tasks import Demonstration, Each, Mixture, Problems, listed_tokens
 from groupwise.training.build import Inputs
-from groupwise.training.check_data import check_problems, data_notes, missing_columns
+from groupwise.training.check_data import check_problems, data_notes, few_problems, missing_columns
 from groupwise.training.check_flow import unfinished_pictures, unfit_prompts
 from groupwise.training.check_machine import (
     available_memory,
@@ -97,6 +97,8 @@ def check_inputs(
         check_column(recipe.evaluate.by, task.held_out)
         if train:
             check_problems(recipe, task)
+        if train and (note := few_problems(recipe, task)):
+            warn(note)
         demonstrations = demonstrations_of(recipe, tokenizer, by_name) if train else None
         for line in (line for source in demonstrations[1] for line in source.lines) if demonstrations else ():
             warn(line)

@@ -26,6 +26,7 @@ from groupwise.runs.next_command import recorded_code, resume_command
 from groupwise.runs.stems import run_or_model
 from groupwise.tasks.registry import CONVERSIONS, find_task
 from groupwise.training.check import check
+from groupwise.training.check_data import data_notes
 from groupwise.verifiers import grade_function
 from groupwise.verifiers.arguments import Parameters
 from groupwise.verifiers.functions import verdicts_of
@@ -527,3 +528,23 @@ def test_a_prompt_without_room_for_its_answer_is_named(tmp_path: Path) -> None:
     assert any("2 rows (3, 5) have more prompt tokens" in note for note in notes)
     assert "makes its own problems" in refusals(("max_prompt_tokens", "9"))
     assert "max_prompt_tokens is 0" in refusals(("max_prompt_tokens", "0"))
+
+
+def test_repeated_problems_and_open_conversations_are_notes(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "1+1=", "answer": 2}\n{"prompt": "1+2=", "answer": 3}\n')
+    fields = [("task", str(rows)), ("verifier", "last_number")]
+    for prompts, count in (("16", 1), ("1", 0)):
+        notes: list[str] = []
+        assert check(None, [*fields, ("prompts", prompts), ("method.minibatches", "1")], warn=notes.append) == []
+        drawn = "an iteration draws 16 prompts from 1 problem: up to 16 times the same one"
+        assert sum(drawn in note for note in notes) == count
+    user, assistant = {"role": "user", "content": "1+1="}, {"role": "assistant", "content": "1+1="}
+    lines = [{"prompt": [user, assistant], "answer": 2}, {"prompt": [{**user, "content": "2+1="}], "answer": 3}]
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    notes = []
+    task = find_task(str(rows), lambda messages: (1,))
+    recipe = read_recipe(f"method = 'gspo'\ntask = '{rows}'")
+    assert data_notes(recipe, task, {})[-1] == (
+        "  note: 1 prompt ends with an assistant's message: the model begins a new one after it"
+    )

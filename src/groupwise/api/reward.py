@@ -43,7 +43,7 @@ def write_code(grades: Reward, folder: Path) -> list[Path]:
 def reward_of(reward: object) -> Reward:
     """Convert the argument `reward`: a name, a function, or a dict of both with weights: `{"short": (0.1, brevity)}`.
 
-    The first entry of a dict gives the outcome, and the reward is the weighted sum. Raises `Usage` for anything else.
+    The first entry of a dict gives the outcome, and the score is the weighted mean. Raises `Usage` for anything else.
 
     >>> reward_of({"right": "math", "short": (0.5, len)}).verifier
     "several(right='math', short=0.5*'memory:len')"

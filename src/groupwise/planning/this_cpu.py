@@ -72,7 +72,7 @@ def fastest(call: Callable[[], object], repeats: int = 4) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """The most seconds that an iteration and the whole run take: all answers have `sampling.max_tokens` tokens."""
+    """The seconds of an iteration and of the whole run, if all answers have `sampling.max_tokens` tokens."""
 
     iteration: float
     run: float
@@ -109,7 +109,8 @@ def duration_lines(recipe: Recipe, duration: Duration) -> list[str]:
     """The line about a run's seconds, and a warning if an iteration takes more than an hour."""
     whole = f"{recipe.iterations} iterations: {rounded(duration.run)}"
     after = ", after its warm start" if recipe.warm_start else ""
-    lines = [f"time: at most about {rounded(duration.iteration)} an iteration on this CPU, {whole}{after}"]
+    each = f"about {rounded(duration.iteration)} an iteration on this CPU"
+    lines = [f"time: {each} if all answers have {recipe.sampling.max_tokens} tokens, {whole}{after}"]
     if duration.iteration > HOUR:
         fix = "lower sampling.max_tokens, prompts or method.group_size, or train on a GPU"
         lines.append(f"  warning: an iteration may take more than an hour: {fix}")

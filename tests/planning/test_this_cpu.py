@@ -31,6 +31,7 @@ def test_the_seconds_scale_with_the_work_and_the_rates() -> None:
     assert run_duration(RECIPE, SHAPE, 12, 0, RATES).run == pytest.approx(10 * base.iteration)
     evaluated = replace(RECIPE, evaluate=replace(RECIPE.evaluate, every=3))  # at 0, 3, 6, 9 and 10
     extra = run_duration(evaluated, SHAPE, 12, 8, RATES).run - 10 * base.iteration
+    assert base.run > 10.01 * base.iteration  # evaluated at 0 and 10
     assert extra == pytest.approx(5 / 2 * (base.run - 10 * base.iteration))
     for larger in (
         replace(RECIPE, prompts=32),

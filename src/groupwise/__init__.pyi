@@ -711,6 +711,7 @@ from groupwise.tasks.largest import Largest as Largest
 from groupwise.tasks.mixture import Each as Each
 from groupwise.tasks.mixture import Mixture as Mixture
 from groupwise.tasks.problems import Problems as Problems
+from groupwise.tasks.problems import listed_tokens as listed_tokens
 from groupwise.tasks.proposals import proposed_problem as proposed_problem
 from groupwise.tasks.quilts import QUILT_COLOURS as QUILT_COLOURS
 from groupwise.tasks.quilts import QUILT_SHAPE as QUILT_SHAPE
@@ -726,8 +727,10 @@ from groupwise.tasks.source_stats import SourceStats as SourceStats
 from groupwise.tasks.sums import Sums as Sums
 from groupwise.tasks.tiny_countdown import TinyCountdown as TinyCountdown
 from groupwise.verifiers.beads import bead_string as bead_string
+from groupwise.verifiers.by_environment import by_environment as by_environment
 from groupwise.verifiers.code import CodeVerifier as CodeVerifier
 from groupwise.verifiers.countdown import Countdown as Countdown
+from groupwise.verifiers.expression import user_functions as user_functions
 from groupwise.verifiers.figures import FigureVerifier as FigureVerifier
 from groupwise.verifiers.flipping import Flipping as Flipping
 from groupwise.verifiers.flow_states import quilt_patches as quilt_patches
@@ -739,7 +742,6 @@ from groupwise.verifiers.numbers import exact as exact
 from groupwise.verifiers.numbers import last_number as last_number
 from groupwise.verifiers.proof_steps import ProofSteps as ProofSteps
 from groupwise.verifiers.registry import find_verifier as find_verifier
-from groupwise.verifiers.registry import user_functions as user_functions
 from groupwise.verifiers.registry import verifier_names as verifier_names
 from groupwise.verifiers.spanning_graph import SpanningGraph as SpanningGraph
 from groupwise.verifiers.sum_proposal import SumProposal as SumProposal

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from groupwise.commands.named_files import with_named_files
 from groupwise.commands.parsing import near_option, options_of, parse, parser
 
 
@@ -62,6 +63,7 @@ def bug(words: list[str]) -> int:
 
 def run(words: list[str]) -> int:
     """Parse the arguments, run the command, and return the exit code."""
+    words = with_named_files(words)
     table, options = parser()
     a, overrides = parse(table, options, words)
     if a.version:

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 import groupwise as gw
+from groupwise.api.arguments import arguments_of
 from groupwise.api.reward import reward_of
 from groupwise.api.rows import rows_in_memory, write_rows
+from groupwise.config.defaults import tables_of
 from groupwise.config.settings import base_name, fields_of, overrides_of, recipe_source
 from groupwise.config.text import read_recipe, write
+from groupwise.config.user_code import Permissions
 from groupwise.data import BadData, Usage
 from groupwise.learner import EMA, InitialPolicy
 from groupwise.methods import dapo, gspo, published
@@ -131,3 +134,26 @@ def test_a_reward_is_a_name_a_function_or_several_with_weights() -> None:
 def test_a_reward_of_another_kind_is_refused(reward) -> None:
     with pytest.raises(Usage):
         reward_of(reward)
+
+
+@pytest.mark.parametrize(
+    ("source", "columns", "row", "column"),
+    [
+        (None, None, {"prompt": "1+1="}, ""),
+        (None, {"prompt": "question"}, {"question": "1+1="}, ""),
+        (None, gw.Columns(prompt="question"), {"question": "1+1=", "answer": None}, ""),
+        (None, {"prompt": "question"}, {"question": "1+1=", "answer": 2}, "answer"),
+        (None, {"answer": "gold"}, {"prompt": "1+1="}, "gold"),
+        (None, {"answer": "a.b"}, {"prompt": "1+1=", "a": {"b": 2}}, "a.b"),
+        (None, {"answer": ""}, {"prompt": "1+1=", "answer": 2}, ""),
+        ("columns.answer = 'gold'", None, {"prompt": "1+1=", "gold": 2}, "gold"),
+        ("columns.answer = 'gold'", None, {"prompt": "1+1=", "answer": 2}, "answer"),
+        ("columns.answer = ''", None, {"prompt": "1+1=", "answer": 2}, "answer"),
+    ],
+)
+def test_gold_answers_come_from_the_column_that_the_rows_have(source, columns, row, column, tmp_path: Path) -> None:
+    """A recipe's column, and that of the run that is evaluated, hold for rows that have it."""
+    given = {} if columns is None else {"columns": columns}
+    arguments = arguments_of({"data": [row]}, given)
+    fields, _ = arguments.write(tmp_path / "rows.jsonl", tmp_path, Permissions(), source)
+    assert tables_of(source or "", fields)["columns"]["answer"] == column

@@ -26,6 +26,7 @@ from groupwise.runs.next_command import recorded_code, resume_command
 from groupwise.runs.stems import run_or_model
 from groupwise.tasks.registry import CONVERSIONS, find_task
 from groupwise.training.check import check
+from groupwise.training.check_data import data_notes
 from groupwise.verifiers import grade_function
 from groupwise.verifiers.arguments import Parameters
 from groupwise.verifiers.functions import verdicts_of
@@ -424,14 +425,14 @@ def test_a_run_of_no_iterations_and_a_sweep_of_one_run_say_so(
     assert output.out.startswith("note: no field has several values, so this sweep is one run")
 
 
-def recorded(run: Path, **fields: object) -> None:
-    """A run.json with the command and the code of a run."""
+def recorded(run: Path, verifier: str = "", **fields: object) -> None:
+    """A run.json with the command and the code of a run, and a recipe with its verifier."""
     info = {
         "name": "a", "versions": {}, "model": "m", "task": "t", "method": {}, "seed": 0, "iterations": 1, "data": [],
         "recipe": "", "files": {}, "templates": {}, "command": "groupwise train", "use": {},
     }  # fmt: skip
     run.mkdir(parents=True)
-    (run / "recipe.toml").touch()
+    (run / "recipe.toml").write_text(f'verifier = "{verifier}"')
     (run / "run.json").write_text(json.dumps({"format": 2} | info | fields))
 
 
@@ -443,15 +444,19 @@ def test_the_next_command_names_the_code_of_the_run(tmp_path: Path) -> None:
     recorded(tmp_path / "written", command="gw.train(...)", use={"reward": "0"})
     (tmp_path / "written" / "code").mkdir()
     (tmp_path / "written" / "code" / "reward.py").touch()
-    recorded(tmp_path / "memory", command="gw.train(...)", in_memory={"short": "0"})
-    recorded(tmp_path / "both", command="gw.train(...)", in_memory={"short": "0"}, use={"tool": "0"})
-    recorded(tmp_path / "several", command="gw.train(...)", in_memory={"short": "0", "long": "0"})
+    several = "several(a='memory:short', b=0.5*'memory:long', c=math, d='tool:f')"
+    recorded(tmp_path / "memory", "memory:short", command="gw.train(...)", in_memory={"short": "0"})
+    recorded(tmp_path / "both", "memory:short", in_memory={"short": "0"}, use={"tool": "0"}, keys=["KEY"])
+    recorded(tmp_path / "several", several, in_memory={"short": "0", "long": "0"}, use={"tool": "0"})
+    recorded(tmp_path / "unreadable", '"', in_memory={"short": "0"})
+    dictionary = 'reward={"a": short, "b": (0.5, long), "c": "math", "d": "tool:f"})'
     for name, evaluate, call in (
         ("file", " --samples 8 --use 'my code/grade.py' --judge example.com --key KEY", 'use=["my code/grade.py"]'),
         ("written", f" --samples 8 --use {tmp_path}/written/code/reward.py", '/written/code/reward.py"]'),
         ("memory", f'gw.evaluate("{tmp_path}/memory", samples=8, reward=short)', "reward=short)"),
-        ("both", 'samples=8, use=["tool.py"], reward=short)', 'use=["tool.py"], reward=short)'),
-        ("several", f'gw.evaluate("{tmp_path}/several", samples=8, reward=...)', "reward=...)"),
+        ("both", 'samples=8, use=["tool.py"], keys=["KEY"], reward=short)', 'use=["tool.py"], keys=["KEY"], reward='),
+        ("several", f'samples=8, use=["tool.py"], {dictionary}', dictionary),
+        ("unreadable", "samples=8, reward=...)", "reward=...)"),
     ):
         run = tmp_path / name
         with pytest.raises(BadData, match="has no evaluations") as caught:
@@ -507,3 +512,39 @@ def test_a_chat_notes_only_the_users_options(
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert main(["chat", "calculator", "--optimizer.lr", "1"]) == 0
     assert "training only: optimizer.lr\n" in capsys.readouterr().err
+
+
+def test_a_prompt_without_room_for_its_answer_is_named(tmp_path: Path) -> None:
+    """Each data error names its rows; the fix gives the number that leaves these problems out."""
+    rows = [{"prompt": "+".join(["1"] * (n // 2 + 1)) + "=", "answer": n} for n in (2, 4, 90, 6, 100, 8)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    fields = [("task", str(tmp_path / "rows.jsonl")), ("verifier", "last_number"), ("sampling.max_tokens", "60")]
+    (error,) = check(None, fields)
+    assert error.what == "2 prompts leave no room for an answer of 60 tokens: the model takes 128 at once"
+    assert "rows/3: 92 tokens" in error.evidence and "rows/5: 102 tokens" in error.evidence
+    assert error.fix == "lower sampling.max_tokens to 26; or leave such problems out: --max_prompt_tokens 68"
+    notes: list[str] = []
+    assert check(None, [*fields, ("max_prompt_tokens", "68")], warn=notes.append) == []
+    assert any("2 rows (3, 5) have more prompt tokens" in note for note in notes)
+    assert "makes its own problems" in refusals(("max_prompt_tokens", "9"))
+    assert "max_prompt_tokens is 0" in refusals(("max_prompt_tokens", "0"))
+
+
+def test_repeated_problems_and_open_conversations_are_notes(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "1+1=", "answer": 2}\n{"prompt": "1+2=", "answer": 3}\n')
+    fields = [("task", str(rows)), ("verifier", "last_number")]
+    for prompts, count in (("16", 1), ("1", 0)):
+        notes: list[str] = []
+        assert check(None, [*fields, ("prompts", prompts), ("method.minibatches", "1")], warn=notes.append) == []
+        drawn = "an iteration draws 16 prompts from 1 problem: up to 16 times the same one"
+        assert sum(drawn in note for note in notes) == count
+    user, assistant = {"role": "user", "content": "1+1="}, {"role": "assistant", "content": "1+1="}
+    lines = [{"prompt": [user, assistant], "answer": 2}, {"prompt": [{**user, "content": "2+1="}], "answer": 3}]
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    notes = []
+    task = find_task(str(rows), lambda messages: (1,))
+    recipe = read_recipe(f"method = 'gspo'\ntask = '{rows}'")
+    assert data_notes(recipe, task, {})[-1] == (
+        "  note: 1 prompt ends with an assistant's message: the model begins a new one after it"
+    )

@@ -39,7 +39,7 @@ for words in ([], ["--help"], ["--version"], *([c, "--help"] for c in sys.argv[1
     except SystemExit as end:
         assert end.code == 0
 heavy = {"torch", "numpy", "transformers", "tokenizers", "safetensors", "jaxtyping", "tomllib", "asyncio"}
-own = {"groupwise.__main__", *(f"groupwise.commands{name}" for name in ("", ".options", ".parsing"))}
+own = {"groupwise.__main__", *(f"groupwise.commands{name}" for name in ("", ".named_files", ".options", ".parsing"))}
 ours = {m for m in sys.modules if m.startswith("groupwise.")} - own
 print("LOADED", sorted(ours | heavy & set(sys.modules)))
 """

@@ -12,8 +12,10 @@ from groupwise.config.toml import read_toml
 from groupwise.config.user_code import Use
 from groupwise.data import Usage
 from groupwise.methods import Method, published, reference_of
+from groupwise.models import Decoder, write_model
 from groupwise.rollout import GatedTurns, Turns
 from groupwise.training.check import check
+from tests.models.directories import bytes_, shape
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -88,6 +90,22 @@ def test_the_documented_table_is_that_of_the_code() -> None:
     for words, weights in rows.items():
         rates = (learning_rate(weights, adapter=adapter) for adapter in (False, True))
         assert f"| {words} | {' | '.join(map(str, rates))} |" in page
+
+
+def test_answers_on_a_cpu_are_short_unless_a_recipe_or_the_user_says_more(tmp_path: Path) -> None:
+    """128 answers of 1,024 tokens take hours on a CPU. An evaluation, a recipe file and a GPU keep the usual budget."""
+    write_model(Decoder.new(shape(vocabulary=300, positions=4096), 1), tmp_path / "long", tokenizer=bytes_())
+    model = ("model", str(tmp_path / "long"))
+    (tmp_path / "r.toml").write_text('method = "gspo"')
+
+    def budget(*fields: tuple[str, str], source: str | None = None, train: bool = True) -> int:
+        start = starting_point(source, [model, ("machine.device", "cpu"), *fields], train=train)
+        return read_recipe(start.source, start.fields, Use()).sampling.max_tokens
+
+    assert budget() == 128 and budget(("machine", '{ device = "cpu" }')) == 128
+    assert "sampling.max_tokens 128 (on a CPU)" in starting_point(None, [model, ("machine.device", "cpu")]).note
+    assert budget(train=False) == budget(source=str(tmp_path / "r.toml")) == budget(("machine.device", "cuda")) == 1024
+    assert budget(("sampling.max_tokens", "700")) == 700
 
 
 PHASES = """

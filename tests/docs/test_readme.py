@@ -5,7 +5,9 @@ import re
 from pathlib import Path
 
 from groupwise.commands.show import show_diff
+from groupwise.config.settings import overrides_of
 from groupwise.methods import gspo
+from groupwise.models import of_hub
 from tests.docs.test_pages import HOME, blocks
 from tests.docs.warm_shell import run
 
@@ -26,8 +28,29 @@ def test_the_output_of_diff() -> None:
 
 def test_the_method_is_the_one_in_the_package() -> None:
     library, python = [b for b in blocks("README.md") if b.language == "python"]
-    assert "gw.train(" in library.text and compile(library.text, "README.md", "exec")
+    assert "gw.train(" in library.text
     assert python.text == inspect.getsource(inspect.unwrap(gspo))
+
+
+def test_the_example_from_python_prints_what_the_page_says(tmp_path: Path) -> None:
+    """Another processor rounds differently, so the scores are compared within 0.15, and the sample by its form."""
+    library, _ = [b for b in blocks("README.md") if b.language == "python"]
+    (page,) = [b.text for b in blocks("README.md") if b.language == "text"]
+    (tmp_path / "train.py").write_text(library.text)
+    scores, last = run("python train.py", tmp_path).splitlines()[-2:]
+    line = r"held-out score (\d\.\d\d) -> (\d\.\d\d)"
+    printed, said = (re.fullmatch(line, text) for text in (scores, page.splitlines()[0]))
+    assert printed and said
+    assert all(abs(float(now) - float(then)) < 0.15 for now, then in zip(printed.groups(), said.groups()))
+    assert float(printed[2]) > float(printed[1]) + 0.2
+    for text in (last, page.splitlines()[1]):
+        assert re.fullmatch(r"\S+;#\d+ runs/rows-\d{8}-\d{6}/report\.html", text)
+
+
+def test_the_words_for_a_language_model_are_arguments_of_train() -> None:
+    words = re.search(r'For a language model on a GPU, pass `(model="(\S+)", template="chat")`', PAGE)
+    assert words and of_hub(words[2])
+    assert overrides_of({"model": words[2], "template": "chat"}) == [("model", words[2]), ("template", "chat")]
 
 
 def test_the_rooms_are_those_on_disk() -> None:

@@ -269,3 +269,46 @@ def test_the_record_is_json_and_bounded(tmp_path):
     record = facts_of(tmp_path, *[row(1)] * 300, row(2)).record
     assert json.loads(json.dumps(record)) == record
     assert record["repeated"] == {"count": 299, "rows": list(range(2, 102))} and "answer_in_prompt" not in record
+
+
+def long_rows(path: Path, lengths: list[int]) -> Problems:
+    """A file with a prompt of each length, in characters, which are its tokens."""
+    path.write_text("".join(json.dumps({"prompt": f"{i:02}".ljust(n, "x"), "answer": i}) + "\n" for i, n in
+                            enumerate(lengths)))  # fmt: skip
+    return Problems.read(path, lambda text: tuple(text.encode()))
+
+
+def test_long_prompts_are_left_out_by_their_rows(tmp_path: Path) -> None:
+    """The rows that are left split as a file of these rows alone; a file without long ones is untouched."""
+    lengths = [4, 90, 5, 70, 6, 7, 80, *[8] * 20]
+    whole = long_rows(tmp_path / "a.jsonl", lengths)
+    short = whole.of_at_most(69)
+    assert short.stats[0].too_long == (2, 4, 7) and whole.of_at_most(90) is whole
+    assert "3 rows (2, 4, 7) have more prompt tokens than max_prompt_tokens: left out" in short.stats[0].lines[1]
+    assert (len(short.training), len(short.held_out)) == (short.stats[0].training, short.stats[0].held_out)
+    assert short.stats[0].record["too_long"] == {"count": 3, "rows": [2, 4, 7]} and short.stats[0].rows == len(lengths)
+    rows = sorted(int(p.id.partition("/")[2]) for p in (*short.training, *short.held_out))
+    assert rows == [i for i, n in enumerate(lengths, 1) if n < 70]
+    (tmp_path / "b.jsonl").write_text(
+        "".join(line for line in (tmp_path / "a.jsonl").read_text().splitlines(True) if len(line) < 90)
+    )
+    alone = Problems.read(tmp_path / "b.jsonl", lambda text: tuple(text.encode()))
+    assert [p.text for p in alone.held_out] == [p.text for p in short.held_out]
+
+
+def test_a_limit_that_leaves_no_prompt_says_the_shortest(tmp_path: Path) -> None:
+    problems = long_rows(tmp_path / "a.jsonl", [40, 50, 60])
+    with pytest.raises(BadData, match=r"no prompt of at most 9 tokens") as caught:
+        problems.of_at_most(9)
+    assert caught.value.fix.startswith("raise max_prompt_tokens to ") and "a/1: 40 tokens" in caught.value.evidence
+    assert (len(problems.of_at_most(40).training), len(problems.of_at_most(40).held_out)) == (1, 0)
+    other = long_rows(tmp_path / "b.jsonl", [41, 45]).entirely_held_out
+    every = problems.entirely_held_out
+    two = Problems.from_two((list(every.held_out), every.stats[0]), (list(other.held_out), other.stats[0]))
+    kept = two.of_at_most(44)
+    assert [stats.too_long for stats in kept.stats][1] == (2,) and [len(kept.held_out), kept.stats[1].held_out] == [
+        1,
+        1,
+    ]
+    with pytest.raises(BadData, match="no prompt of at most 40 tokens"):
+        two.of_at_most(40)

@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.api.reward import NO_REWARD, Reward, reward_of, write_code
-from groupwise.api.rows import rows_in_memory, task_fields, write_rows
+from groupwise.api.rows import answer_column, rows_in_memory, write_rows
+from groupwise.config.defaults import is_set, tables_of
 from groupwise.config.settings import fields_of, overrides_of
+from groupwise.config.toml import PlainText
 from groupwise.config.user_code import Permissions, Use, load_use
+
+ANSWER_COLUMN = "columns.answer"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,19 +26,26 @@ class Arguments:
     rows: list[Mapping[str, Any]] | None = None
     reward: Reward = NO_REWARD
 
-    def write(self, data: Path, code: Path, allowed: Permissions) -> tuple[list[tuple[str, Any]], Use]:
+    def write(
+        self, data: Path, code: Path, allowed: Permissions, source: str | Path | None = None
+    ) -> tuple[list[tuple[str, Any]], Use]:
         """Write the data rows to the file `data`, and reward functions with a source text to the folder `code`.
 
-        Returns the overrides with the fields for these files, and the loaded code.
+        `source` is the recipe that the arguments change. Returns the overrides with the fields for these files, and the
+        loaded code.
         """
         fields: dict[str, Any] = {}
+        overrides = [*self.overrides]
         if self.rows is not None:
             write_rows(self.rows, data)
-            fields = task_fields(self.rows, data)
+            fields["task"] = str(data)
+            given = is_set(tables_of("", overrides), ANSWER_COLUMN)
+            columns = tables_of(source or "", overrides).get("columns", {})
+            overrides.append((ANSWER_COLUMN, PlainText(answer_column(self.rows, columns, given=given))))
         if self.reward.verifier:
             fields["verifier"] = self.reward.verifier
         use = load_use(replace(allowed, use=[*allowed.use, *write_code(self.reward, code)]))
-        return [*overrides_of(fields), *self.overrides], replace(use, in_memory=self.reward.in_memory)
+        return [*overrides_of(fields), *overrides], replace(use, in_memory=self.reward.in_memory)
 
 
 def arguments_of(given: Mapping[str, Any], settings: Mapping[str, Any]) -> Arguments:

@@ -6,15 +6,21 @@ from pathlib import Path
 from typing import Any, overload
 
 from groupwise.api.arguments import arguments_of
+from groupwise.api.reward import Reward
 from groupwise.api.run import Run
 from groupwise.api.threads import run_blocking
 from groupwise.config.settings import fields_of, overrides_of
-from groupwise.config.user_code import Permissions, load_use
+from groupwise.config.user_code import Permissions, function_hash, load_use
 from groupwise.data import BadData, Usage
 from groupwise.evaluation.result import evaluation_text
+from groupwise.runs.info import RunInfo
+from groupwise.runs.layout import RunLayout
+from groupwise.runs.next_command import verifier_of_run
 from groupwise.runs.stems import run_or_model
 from groupwise.training import evaluate as evaluation
 from groupwise.training.models import At
+from groupwise.training.progress import print_note
+from groupwise.verifiers.expression import MEMORY, in_memory, members, python_reward
 
 __all__ = ["Evaluation", "evaluate", "sample"]
 
@@ -64,15 +70,38 @@ def evaluate(
         use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
     )
     number = problems or (evaluation.ALL if data is not None else None)
+    of_run = evaluation.find_model_of(name, at)
+    if of_run and arguments.reward.in_memory:
+        check_whole_reward(of_run.run, arguments.reward)
+    source = RunLayout(of_run.run).recipe if of_run else None
 
     def work(folder: Path) -> Evaluation:
-        overrides, loaded = arguments.write(folder / "rows.jsonl", folder, allowed)
+        overrides, loaded = arguments.write(folder / "rows.jsonl", folder, allowed, source)
         chosen: dict[str, Any] = {"at": at, "samples": samples, "problems": number, "all_rows": data is not None}
         result, _ = evaluation.evaluate(name, overrides, loaded, **chosen)
         return Evaluation(result)
 
     with tempfile.TemporaryDirectory(prefix="groupwise-") as folder:
         return run_blocking(lambda: work(Path(folder)))
+
+
+def check_whole_reward(run: Path, reward: Reward) -> None:
+    """`Usage` for a function in memory that is only a part of the run's reward. A changed function is a note."""
+    text = verifier_of_run(run)
+    parts = {name: part for name, (_, part) in members(text).items()}
+    given = {part for _, part in members(reward.verifier).values()} or {reward.verifier}
+    shared = [name for name in in_memory(text) if f"{MEMORY}:{name}" in given]
+    if shared and (missing := [name for name, part in parts.items() if part not in given]):
+        whole = f"reward={python_reward(text)}"
+        raise Usage(
+            f"{' and '.join(shared)} grades only a part of the reward of {run}",
+            evidence=f"without {', '.join(missing)}",
+            fix=f"pass the whole reward: {whole}\nor, to grade by this function alone, a function of another name",
+        )
+    recorded = RunInfo.read(run).in_memory if shared else {}
+    for name in shared:
+        if function_hash(reward.in_memory[name]) != recorded.get(name):
+            print_note(f"note: the reward {name} is not the function that {run} was started with")
 
 
 def name_of(model: Run | str | Path) -> str:

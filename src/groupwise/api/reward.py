@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.api.source import file_source
-from groupwise.config.user_code import MEMORY
 from groupwise.data import Usage
 from groupwise.runs.disk import storage_errors, write_file
+from groupwise.verifiers.expression import MEMORY, WRITTEN
 
-STEM = "reward"
-"""The name, without `.py`, of the file with the reward functions in the folder `code` of a run."""
 Grade = Callable[..., Any]
 
 
@@ -35,7 +33,7 @@ def write_code(grades: Reward, folder: Path) -> list[Path]:
     """Write the reward functions to `folder/reward.py`. Returns the files to load; none without functions."""
     if not grades.source:
         return []
-    path = folder / f"{STEM}.py"
+    path = folder / f"{WRITTEN}.py"
     with storage_errors(path.name, folder.parent):
         folder.mkdir(exist_ok=True)
         write_file(path, grades.source.encode())
@@ -45,7 +43,7 @@ def write_code(grades: Reward, folder: Path) -> list[Path]:
 def reward_of(reward: object) -> Reward:
     """Convert the argument `reward`: a name, a function, or a dict of both with weights: `{"short": (0.1, brevity)}`.
 
-    The first entry of a dict gives the outcome, and the reward is the weighted sum. Raises `Usage` for anything else.
+    The first entry of a dict gives the outcome, and the score is the weighted mean. Raises `Usage` for anything else.
 
     >>> reward_of({"right": "math", "short": (0.5, len)}).verifier
     "several(right='math', short=0.5*'memory:len')"
@@ -78,12 +76,12 @@ def _name(grade: object, sources: dict[str, str], in_memory: dict[str, Grade]) -
         fix = "pass a function, the name of a verifier such as math, or a dict of both"
         raise Usage(f"reward is {type(grade).__name__}", evidence=repr(grade)[:80], fix=fix)
     name = getattr(grade, "__name__", type(grade).__name__)
-    name = name if name.isidentifier() else STEM
+    name = name if name.isidentifier() else WRITTEN
     source = file_source(grade)
     if name in sources or name in in_memory:
         raise Usage(f"two rewards have the name {name}", fix="rename one of the functions")
     if source is not None:
         sources[name] = source
-        return f"{STEM}:{name}"
+        return f"{WRITTEN}:{name}"
     in_memory[name] = grade
     return f"{MEMORY}:{name}"

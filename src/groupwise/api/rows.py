@@ -5,8 +5,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from groupwise.config.recipe import Columns
 from groupwise.data import BadData, Usage
 from groupwise.runs.disk import storage_errors, write_file
+
+ANSWER = Columns().answer
+"""The name of the column of gold answers, unless a recipe names another."""
 
 
 def rows_in_memory(data: object) -> list[Mapping[str, Any]] | None:
@@ -33,15 +37,23 @@ def rows_in_memory(data: object) -> list[Mapping[str, Any]] | None:
     return rows
 
 
-def task_fields(rows: Iterable[Mapping[str, Any]], path: Path) -> dict[str, Any]:
-    """The recipe fields for a task in a file of data rows. If no row has an answer, `columns.answer` is empty."""
-    fields: dict[str, Any] = {"task": str(path)}
-    return fields if has_answers(rows) else fields | {"columns": {"answer": ""}}
+def answer_column(rows: Iterable[Mapping[str, Any]], columns: Any, *, given: bool) -> str:
+    """The column with the gold answers of data rows: that of a recipe's `columns`, or `answer`; empty without answers.
+
+    Some rewards, such as one for the length, need none. A column that the call itself has `given` always holds.
+
+    >>> answer_column([{"question": "1+1="}], {"prompt": "question"}, given=False)
+    ''
+    """
+    column = columns.get("answer", ANSWER) if isinstance(columns, Mapping) else ANSWER
+    if given and column != ANSWER:
+        return column
+    return next((name for name in (column, ANSWER) if name and has_answers(rows, name)), "")
 
 
-def has_answers(rows: Iterable[Mapping[str, Any]], column: str = "answer") -> bool:
-    """Whether any data row has a gold answer. Some rewards, such as one for the length, need none."""
-    return any(row.get(column.partition(".")[0]) is not None for row in rows)
+def has_answers(rows: Iterable[Mapping[str, Any]], column: str) -> bool:
+    """Whether any data row has a value in the column, which may be a dotted path."""
+    return any(row.get(name) is not None for row in rows for name in (column, column.partition(".")[0]))
 
 
 def write_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from groupwise.api.arguments import Arguments
 from groupwise.api.options import RunOptions
-from groupwise.api.reward import NO_REWARD, STEM, Reward
+from groupwise.api.reward import NO_REWARD, Reward
 from groupwise.config.defaults import complete_phases, starting_point, tables_of
 from groupwise.config.phases import read_phases
 from groupwise.config.settings import base_name
@@ -30,6 +30,7 @@ from groupwise.training.phases import begin_phases, run_phases
 from groupwise.training.progress import print_note
 from groupwise.training.run import run_from
 from groupwise.training.start import begin, directory_name, reach_engines, read_checked, reopen
+from groupwise.verifiers.expression import WRITTEN
 
 Finish = Callable[[Ending], object]
 """A function that receives the ending of a run, or of each phase of a run."""
@@ -45,7 +46,7 @@ def start(
     """
     with new_run(Path(options.out), options.name or run_name(source, arguments)) as run:
         layout = RunLayout(run)
-        overrides, use = arguments.write(layout.data, layout.code, options.allowed)
+        overrides, use = arguments.write(layout.data, layout.code, options.allowed, source)
         if source and KEY in (data := read_with_overrides(source, overrides)):
             return run, start_phases(run, without_command_text(data), use, options, finish, control)
         chosen = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
@@ -146,7 +147,7 @@ def recorded_code(run: Path, info: RunInfo | None, reward: Reward, options: RunO
 
     `info` is None for a run of phases none of which has started: no code is recorded.
     """
-    code, changed = RunLayout(whole_run(run)).code / f"{STEM}.py", options.changed
+    code, changed = RunLayout(whole_run(run)).code / f"{WRITTEN}.py", options.changed
     files = [code] if reward.source and has_code(reward.source, code, info, changed=changed) else []
     allowed = replace(options.allowed, use=[*options.allowed.use, *files])
     use = load_use(allowed, info.use if info else None, accept=changed)
@@ -157,10 +158,10 @@ def recorded_code(run: Path, info: RunInfo | None, reward: Reward, options: RunO
 
 def has_code(source: str, path: Path, info: RunInfo | None, *, changed: bool) -> bool:
     """Whether a run has a file of reward functions. If it is not `source`: `BadData`, or replaced if `changed`."""
-    if not path.is_file() or (info is not None and STEM not in info.use):
+    if not path.is_file() or (info is not None and WRITTEN not in info.use):
         return False
     given, present = source.encode(), path.read_bytes()
-    recorded = info.use[STEM] if info else sha256(present).hexdigest()
+    recorded = info.use[WRITTEN] if info else sha256(present).hexdigest()
     if changed and given != present:
         with storage_errors(path.name, path.parent.parent):
             write_file(path, given)

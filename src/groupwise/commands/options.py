@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 RECIPE = """\
 fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` explains it:
-  (top)             model task also held_out template system template_arguments verifier threshold environment method
-                    prompts iterations seed max_unverifiable sinks
+  (top)             model task also held_out max_prompt_tokens template system template_arguments verifier threshold
+                    environment method prompts iterations seed max_unverifiable sinks
   lora              rank alpha targets
   pipeline          guidance size
   warm_start        demonstrations columns steps per_step optimizer save_every drop_thoughts thought

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from groupwise.config.devices import AUTO, dtype_of
+from groupwise.config.devices import AUTO, device_of, dtype_of
 from groupwise.config.phases import read_phases
 from groupwise.config.text import DEFAULT
 from groupwise.config.toml import CommandText, override_value, read_toml, set_path, set_paths
@@ -20,6 +20,9 @@ LEARNING_RATES = ((10_000_000, 2e-4), (1_000_000_000, 1e-5), (math.inf, 1e-6))
 """Default learning rates of full training, as (limit, rate): a rate is for models with fewer weights than the limit."""
 LORA_FACTOR = 10
 """The default learning rate of a LoRA adapter, as a multiple of the one of full training."""
+LONGEST: int = Sampling().max_tokens
+CPU_BUDGET = 128
+"""The largest default budget of an answer, in tokens, of training on a CPU without a recipe file."""
 LR, BUDGET, DTYPE, TARGETS = "optimizer.lr", "sampling.max_tokens", "machine.dtype", "lora.targets"
 
 
@@ -33,14 +36,18 @@ class RecipeSource:
 
 
 def starting_point(
-    source: str | Path | None, fields: Iterable[tuple[str, Any]] = (), *, trust_remote_code: bool = False
+    source: str | Path | None,
+    fields: Iterable[tuple[str, Any]] = (),
+    *,
+    trust_remote_code: bool = False,
+    train: bool = True,
 ) -> RecipeSource:
     """Complete a recipe and the user's overrides by the defaults for its model.
 
     `source` is a TOML file, TOML text, or None. Without one the packaged recipe holds for its own model and
     task. For any other model or task the method has its paper's constants, and the learning rate follows from the
-    model's size (`LEARNING_RATES`). The budget of an answer is at most half of the model's positions. A model that
-    cannot be read has no such defaults: reading it again gives the error.
+    model's size (`LEARNING_RATES`). The budget of an answer is at most half of the model's positions, and to `train` on
+    a CPU at most `CPU_BUDGET`. A model that cannot be read has no such defaults: reading it again gives the error.
 
     >>> start = starting_point(None, [("task", "big_sums")])
     >>> start.source, start.fields
@@ -54,7 +61,8 @@ def starting_point(
     without_file = source is None
     source = f'method = "{METHOD}"' if source is None else source
     data = tables_of(source, given)
-    defaults, reasons = model_defaults(data, trust_remote_code=trust_remote_code, rate=without_file)
+    bound = CPU_BUDGET if without_file and train and on_cpu(data) else LONGEST
+    defaults, reasons = model_defaults(data, trust_remote_code=trust_remote_code, rate=without_file, bound=bound)
     if without_file and "method" not in dict(given):
         reasons.insert(0, f"method {METHOD}")
     note = f"defaults: {', '.join(reasons)}" if reasons else ""
@@ -96,11 +104,20 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return both
 
 
-def model_defaults(data: Mapping[str, Any], *, trust_remote_code: bool, rate: bool) -> tuple[dict[str, Any], list[str]]:
+def on_cpu(data: Mapping[str, Any]) -> bool:
+    """Whether a recipe's tables train on a CPU."""
+    machine = data.get("machine", {})
+    machine = machine.plain if isinstance(machine, CommandText) else machine
+    return device_of(str(machine.get("device", AUTO)) if isinstance(machine, Mapping) else AUTO) == "cpu"
+
+
+def model_defaults(
+    data: Mapping[str, Any], *, trust_remote_code: bool, rate: bool, bound: int = LONGEST
+) -> tuple[dict[str, Any], list[str]]:
     """The defaults for a recipe's model (answer length, learning rate), and a reason for each, as text.
 
-    They are the budget of an answer, the targets of an adapter of a pipeline and, with `rate`, the learning rate. A
-    field that the tables set has none.
+    They are the budget of an answer (at most `bound`), the targets of an adapter of a pipeline and, with `rate`, the
+    learning rate. A field that the tables set has none.
     """
     wanted = [name for name in (LR, BUDGET, TARGETS) if not is_set(data, name) and (rate or name != LR)]
     defaults: dict[str, Any] = {}
@@ -115,9 +132,10 @@ def model_defaults(data: Mapping[str, Any], *, trust_remote_code: bool, rate: bo
             defaults[LR] = learning_rate(weights, adapter=adapter)
             reasons.append(f"{LR} {defaults[LR]} ({weights:,} weights{', LoRA' if adapter else ''})")
         positions = read_shape(directory, trust_remote_code=trust_remote_code).positions
-        if BUDGET in wanted and positions // 2 < Sampling().max_tokens:
-            defaults[BUDGET] = max(1, positions // 2)
-            reasons.append(f"{BUDGET} {defaults[BUDGET]} (half of the model's {positions})")
+        if BUDGET in wanted and min(positions // 2, bound) < LONGEST:
+            defaults[BUDGET] = max(1, min(positions // 2, bound))
+            reason = f"half of the model's {positions}" if positions // 2 <= bound else "on a CPU"
+            reasons.append(f"{BUDGET} {defaults[BUDGET]} ({reason})")
         if TARGETS in wanted and is_set(data, "lora") and is_pipeline(directory):
             defaults[TARGETS] = list(LORA_TARGETS)
             reasons.append(f"{TARGETS} (the pipeline's attention)")

@@ -37,6 +37,11 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "model": ("the model to train: a directory, a packaged name, owner/name of the hub, a GGUF file", "", "my-model"),
     "task": ("a named task, or a source of rows such as a JSONL file", "", "problems.jsonl"),
     "held_out": ("a task to evaluate on, instead of a tenth of the task's problems", "", "test.jsonl"),
+    "max_prompt_tokens": (
+        "problems with more prompt tokens are left out; without it, they are an error",
+        "tokens",
+        "512",
+    ),
     "template": ("the text around a problem, or chat for the model's chat template", "", "chat"),
     "system": ("the system message of prompts that have none, under the template chat", "", "Answer in one line."),
     "template_arguments": ("variables of the chat template", "", "{ enable_thinking = false }"),

@@ -102,6 +102,7 @@ OTHER_NAMES: Mapping[str, str] = MappingProxyType(
 ONE_DEVICE = "leave it out: one process trains on one device"
 RESUME = "leave it out: groupwise resume RUN continues a run"
 NAME_THE_METHOD = "name the method, such as --method grpo; groupwise methods lists them"
+LONG_PROMPTS = "write max_prompt_tokens: longer prompts are left out, and none is cut"
 FIELD_HINTS: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(
         ("load_in_4bit", "load_in_8bit", "quantization_config"),
@@ -115,7 +116,8 @@ FIELD_HINTS: Mapping[str, str] = MappingProxyType(
     | dict.fromkeys(("run_name", "experiment_name"), "use the command-line option --name NAME")
     | dict.fromkeys(("output_dir", "default_local_dir"), "use the command-line option --out DIR")
     | dict.fromkeys(("use_vllm", "vllm_mode", "gpu_memory_utilization"), "leave it out: the engine shares the weights")
-    | dict.fromkeys(("max_prompt_length", "max_seq_length"), f"leave it out: no prompt is cut; {BUDGET} bounds answers")
+    | {"max_seq_length": f"leave it out: no prompt is cut; {BUDGET} bounds answers"}
+    | dict.fromkeys(("max_prompt_length", "filter_overlong_prompts"), LONG_PROMPTS)
     | dict.fromkeys(("top_p", "top_k", "min_p"), "in eval and sample only: --sampling.top_p, .top_k, .min_p")
     | {"custom_reward_function": "use the command-line options --verifier my_file:grade --use my_file.py"}
 )

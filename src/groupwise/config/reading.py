@@ -15,6 +15,7 @@ from groupwise.config.user_code import Use
 from groupwise.data import InvalidValue, Usage, name_of
 from groupwise.methods import Method
 from groupwise.runs.format_1 import PARTS
+from groupwise.verifiers.expression import in_memory, python_reward, user_functions
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +218,15 @@ class Reading:
 
     def check_user_names(self, recipe: Recipe) -> None:
         """Record an error for each verifier or environment like `my_file:grade` that the user's files do not define."""
-        from groupwise.verifiers import user_functions  # all verifiers; `show` and `diff` need none
-
         mixed = {f"recipe.also.{i}.verifier": also.verifier for i, also in enumerate(recipe.also)}
         top = {"recipe.verifier": recipe.verifier, "recipe.environment": recipe.environment}
         for where, name in {**top, **mixed}.items():
+            if self.use is not None and (missing := set(in_memory(name)) - self.use.in_memory.keys()):
+                what = f"{' and '.join(sorted(missing))} was a function in memory of the program that started this run"
+                reward = python_reward(name)
+                fix = f"use the library: gw.resume(run, reward={reward}) or gw.evaluate(run, reward={reward})"
+                self.problem(where, what, f"{fix};\nor name another verifier: --verifier NAME")
+                continue
             for user_name in user_functions(name):
                 self.user_part(user_name, where)
 

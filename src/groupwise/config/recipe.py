@@ -209,7 +209,8 @@ class Recipe:
     """All settings of a run. A recipe file and the command-line options set fields of this class.
 
     `model` is a directory or a packaged name. `task` is a named task or a source of rows (docs/tasks.md); `also`
-    lists additional tasks; `held_out` is a task to evaluate on instead of the held-out split of these. `template`
+    lists additional tasks; `held_out` is a task to evaluate on instead of the held-out split of these. Problems with
+    more than `max_prompt_tokens` tokens are left out; without it, one that does not fit is an error. `template`
     is the text around a problem; `verifier` is a public name or `my_file:grade`; if empty, both are the task's
     default. With the template `chat`, `system` is the system message of prompts that have none, and
     `template_arguments` are variables of the chat template.
@@ -229,6 +230,7 @@ class Recipe:
     columns: Columns = Columns()
     also: tuple[Also, ...] = ()
     held_out: str = ""
+    max_prompt_tokens: int | None = None
     template: str = ""
     system: str = ""
     template_arguments: tuple[tuple[str, bool | int | float | str], ...] = ()
@@ -251,6 +253,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         at_least(self, prompts=1, iterations=0, seed=0)
+        if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
+            raise ValueError(f"max_prompt_tokens is {self.max_prompt_tokens}\nuse at least 1, or leave it out")
         if self.environment:
             for owner in ("method", "evaluate"):
                 if isinstance(getattr(self, owner).strategy, Independent):

@@ -17,6 +17,7 @@ from groupwise.config.neighbours import imported_files, module_names
 from groupwise.data import BadData, Usage, describe_error, or_near, visible
 from groupwise.data.place import INSTALLED
 from groupwise.tasks.judge_access import JudgeAccess
+from groupwise.verifiers.expression import MEMORY
 
 UNSAFE = """\
 --unsafe-local-exec: code that the model writes runs without a sandbox, with your rights: it can read, change and delete
@@ -27,8 +28,6 @@ delete every file that you can."""
 PREFIX = "use:"
 """Prefix of loaded files in `sys.modules`. No import statement can reach or shadow such a name."""
 FROM_PYTHON = "reward= with the function, or use= with the file (gw.train writes a function to code/ in its run)"
-MEMORY = "memory"
-"""Prefix of the names of functions that a program passes to the library in memory: `memory:reward`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +98,11 @@ class Use:
         stem, _, attribute = name.partition(":")
         if stem == MEMORY:
             return self._find_in_memory(attribute)
+        if stem.endswith(".py"):
+            fix = (
+                f'write {Path(stem).stem}:{attribute}, and add --use {stem} to the command; from Python: use=["{stem}"]'
+            )
+            raise Usage(f"{name!r} has the name of a file: code is named by its module", fix=fix)
         if stem not in self.modules:
             raise Usage(
                 f"{name!r} is code in a file that is not loaded",
@@ -115,8 +119,7 @@ class Use:
         if name not in self.in_memory:
             raise Usage(
                 f"{name} was a function in memory of the program that started this run",
-                fix=f"use the library: gw.resume(run, reward={name}) or gw.evaluate(run, reward={name});\n"
-                "or name another verifier: --verifier NAME",
+                fix="pass the whole reward to the library, or name another verifier: --verifier NAME",
             )
         return self.in_memory[name]
 

@@ -2,8 +2,8 @@
 
 import json
 import shlex
+import tomllib
 from collections.abc import Collection
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +11,8 @@ from groupwise.data import Storage
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.phases import whole_run
+from groupwise.verifiers.expression import in_memory as functions_in_memory
+from groupwise.verifiers.expression import python_reward
 
 
 def evaluate_command(run: Path, options: str = "", in_memory: Collection[str] = ()) -> str:
@@ -21,43 +23,80 @@ def evaluate_command(run: Path, options: str = "", in_memory: Collection[str] = 
     >>> evaluate_command(Path("runs/a"), " --use grade.py")
     'groupwise eval runs/a --samples 8 --use grade.py'
     >>> evaluate_command(Path("runs/a"), in_memory=["short"])
-    'gw.evaluate("runs/a", samples=8, reward=short)'
+    'gw.evaluate("runs/a", samples=8, reward=...)'
     """
     if in_memory:
-        return library_call("evaluate", run, in_memory, samples=8)
+        return library_call("evaluate", run, samples=8)
     return f"groupwise eval {shlex.quote(str(run))} --samples 8{options}"
 
 
 def resume_command(run: Path, options: str = "", in_memory: Collection[str] = ()) -> str:
     """The command or Python call that continues a run, or the whole run if `run` is a phase."""
     if in_memory:
-        return library_call("resume", whole_run(run), in_memory)
+        return resume_call(run)
     return f"groupwise resume {shlex.quote(str(whole_run(run)))}{options}"
 
 
 def extend_command(run: Path, iterations: int, options: str = "", in_memory: Collection[str] = ()) -> str:
     """The command or Python call that continues a run to a larger number of iterations."""
     if in_memory:
-        return library_call("resume", run, in_memory, iterations=iterations)
+        return library_call("resume", run, iterations=iterations)
     return f"groupwise resume {shlex.quote(str(run))}{options} --iterations {iterations}"
 
 
 def resume_call(run: Path) -> str:
-    """The Python call `gw.resume(...)` that continues a run, with the user's files and functions named in run.json."""
-    return library_call("resume", whole_run(run), recorded_code(run)[1])
+    """The Python call `gw.resume(...)` that continues a run, or the whole run if `run` is a phase."""
+    return library_call("resume", run, named=whole_run(run))
 
 
-def library_call(name: str, run: Path, in_memory: Collection[str], **settings: int) -> str:
-    """A call of the library for a run, with the user's files named in run.json and the functions in memory.
+def library_call(name: str, run: Path, *, named: Path | None = None, **settings: int) -> str:
+    """A call of the library that grades as the run did, with the code and permissions that run.json names.
 
-    The argument `reward` is the function's name, or `...` for several functions.
+    Functions that the program passed to `gw.train` are in the argument `reward`: all of them, with their weights. The
+    call is for the run `named`, or for `run` itself.
     """
-    arguments = [json.dumps(str(run)), *(f"{key}={value}" for key, value in settings.items())]
-    with suppress(Storage):  # without a readable run.json
-        arguments += [f"use={json.dumps(files)}"] if (files := code_files(run, RunInfo.read(run))) else []
-    if in_memory:
-        arguments.append(f"reward={next(iter(in_memory)) if len(in_memory) == 1 else '...'}")
-    return f"gw.{name}({', '.join(arguments)})"
+    try:
+        info = RunInfo.read(run)
+    except Storage:
+        info = None
+    reward = reward_of_run(run, info)
+    arguments = [json.dumps(str(named or run))]
+    arguments += [f"{key}={value}" for key, value in settings.items()]
+    if info:
+        written = {str(path) for path in written_files(run)} if reward else set()
+        lists = {
+            "use": [path for path in code_files(run, info) if path not in written],
+            "keys": list(info.keys),
+            "judges": list(info.judges),
+        }
+        arguments += [f"{key}={json.dumps(value)}" for key, value in lists.items() if value]
+        permits = {"unsafe_local_exec": info.unsafe_local_exec, "trust_remote_code": info.trust_remote_code}
+        arguments += [f"{key}=True" for key, value in permits.items() if value]
+    return f"gw.{name}({', '.join(arguments + ([f'reward={reward}'] if reward else []))})"
+
+
+def reward_of_run(run: Path, info: RunInfo | None) -> str:
+    """The argument `reward` of a call for a run, as Python; `...` if its recipe cannot be read.
+
+    Empty for a run without functions in memory: its files are enough.
+    """
+    if info and not info.in_memory:
+        return ""
+    text = verifier_of_run(run)
+    return python_reward(text, [path.stem for path in written_files(run)]) if functions_in_memory(text) else "..."
+
+
+def verifier_of_run(run: Path) -> str:
+    """The text of the field `verifier` in a run's recipe; empty if the recipe cannot be read."""
+    try:
+        return str(tomllib.loads(RunLayout(run).recipe.read_text(encoding="utf-8")).get("verifier", ""))
+    except (OSError, ValueError, RecursionError):  # invalid TOML and invalid UTF-8 are ValueErrors
+        return ""
+
+
+def written_files(run: Path) -> list[Path]:
+    """The files with reward functions that the library wrote for a run."""
+    return sorted(RunLayout(whole_run(run)).code.glob("*.py"))
 
 
 def recorded_code(run: Path) -> tuple[str, tuple[str, ...]]:
@@ -83,6 +122,6 @@ def code_files(run: Path, info: RunInfo) -> list[str]:
     except ValueError:  # of a damaged run.json
         words = []
     given = {Path(path).stem: path for option, path in pairwise(words) if option == "--use"}
-    written = {path.stem: str(path) for path in RunLayout(whole_run(run)).code.glob("*.py")}
+    written = {path.stem: str(path) for path in written_files(run)}
     paths = written | given
     return [paths.get(stem, f"{stem}.py") for stem in info.use if "/" not in stem]

@@ -31,6 +31,7 @@ from groupwise.tasks.largest import Largest as Largest
 from groupwise.tasks.mixture import Each as Each
 from groupwise.tasks.mixture import Mixture as Mixture
 from groupwise.tasks.problems import Problems as Problems
+from groupwise.tasks.problems import listed_tokens as listed_tokens
 from groupwise.tasks.proposals import proposed_problem as proposed_problem
 from groupwise.tasks.quilts import QUILT_COLOURS as QUILT_COLOURS
 from groupwise.tasks.quilts import QUILT_SHAPE as QUILT_SHAPE

@@ -11,7 +11,10 @@ from groupwise.tasks.fields import Fields, Problem, problem_text
 from groupwise.tasks.rows import SHOWN, Fault, Row, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats, contains_answer, counted, listed
 
-__all__ = ["Problems"]
+__all__ = ["Problems", "listed_tokens"]
+
+SHARE = 0.1
+"""The share of the rows of one source that is held out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Problems:
         *,
         prompt: str = "prompt",
         answer: str = "answer",
-        held_out: float = 0.1,
+        held_out: float = SHARE,
     ) -> "Problems":
         """The problems of a file, a directory or `datasets:NAME`. `BadData`, with the first faults, for unusable rows.
 
@@ -53,7 +56,7 @@ class Problems:
         return cls.split(prompts, stats, held_out)
 
     @classmethod
-    def split(cls, prompts: list[Prompt], stats: SourceStats, share: float = 0.1) -> "Problems":
+    def split(cls, prompts: list[Prompt], stats: SourceStats, share: float = SHARE) -> "Problems":
         """Split one source's problems: a share of them is held out, chosen by the hash of the prompt."""
         training, held_out = _split(prompts, share)
         return cls(training, held_out, (replace(stats, training=len(training), held_out=len(held_out)),))
@@ -66,6 +69,30 @@ class Problems:
             held_out = tuple(sorted((*self.training, *held_out), key=row_of))
         stats = [replace(s, training=0, held_out=len(held_out)) for s in self.stats[-1:]]
         return Problems((), held_out, tuple(stats))
+
+    def of_at_most(self, tokens: int) -> "Problems":
+        """The problems whose prompts have at most this many tokens. Rows of one source are split again.
+
+        `BadData` if no problem is left, to train on or held out, where there was one.
+        """
+        sides = self.training, self.held_out
+        long = [[p for p in side if len(p.context) > tokens] for side in sides]
+        kept = [tuple(p for p in side if len(p.context) <= tokens) for side in sides]
+        if not any(long):
+            return self
+        if len(self.stats) == 1 and self.training and any(kept):
+            kept = list(_split(sorted((*kept[0], *kept[1]), key=row_of), SHARE))
+        stats = []
+        for one, owned in zip(self.stats, [(0, 1)] if len(self.stats) == 1 else [(0,), (1,)]):
+            every = [p for i in owned for p in sides[i]]
+            if every and not any(kept[i] for i in owned):
+                fix = f"raise max_prompt_tokens to {min(len(p.context) for p in every)} or more"
+                what = f"{one.source} has no prompt of at most {tokens:,} tokens"
+                raise BadData(what, evidence=listed_tokens(every), fix=fix)
+            rows = tuple(sorted(row_of(p) for i in owned for p in long[i]))
+            training, held_out = (len(kept[i]) if i in owned else 0 for i in (0, 1))
+            stats.append(replace(one, training=training, held_out=held_out, too_long=rows))
+        return Problems(kept[0], kept[1], tuple(stats))
 
     @classmethod
     def from_two(
@@ -159,6 +186,17 @@ def refuse_overlap(training: Sequence[Prompt], held_out: Sequence[Prompt]) -> No
 def key_of(text: str) -> str:
     """The text with runs of white space as one space: problems with equal keys are the same problem."""
     return " ".join(text.split())
+
+
+def listed_tokens(prompts: Sequence[Prompt]) -> str:
+    """The lengths of prompts as text, one line each; of many, only the first few in the order of their rows.
+
+    >>> listed_tokens([Prompt("rows/7", (1, 2), "1+1=")])
+    "rows/7: 2 tokens, '1+1='"
+    """
+    ordered = sorted(prompts, key=lambda p: (p.id.rpartition("/")[0], len(p.id), p.id))
+    lines = [f"{p.id}: {len(p.context):,} tokens, {p.text.strip()[:40]!r}" for p in ordered[:SHOWN]]
+    return "\n".join(lines + [f"and {len(prompts) - SHOWN} more"] * (len(prompts) > SHOWN))
 
 
 def row_of(prompt: Prompt) -> int:

@@ -16,7 +16,8 @@ __all__ = ["SourceStats"]
 class SourceStats:
     """Statistics of one source of data rows. `sha256` covers problems, answers and other columns, in any file format.
 
-    `repeated`: rows that were left out because an earlier row has the same problem. `answer_in_prompt`: rows whose
+    `repeated`: rows that were left out because an earlier row has the same problem. `too_long`: rows that were left out
+    because their prompt has more tokens than the recipe's `max_prompt_tokens`. `answer_in_prompt`: rows whose
     prompt contains the answer. `omitted`: columns that are not in the prompts' `row`, since they are too long or not
     plain JSON.
     """
@@ -27,6 +28,7 @@ class SourceStats:
     training: int
     held_out: int
     repeated: tuple[int, ...] = ()
+    too_long: tuple[int, ...] = ()
     answer_in_prompt: tuple[int, ...] = ()
     omitted: tuple[str, ...] = ()
 
@@ -39,6 +41,9 @@ class SourceStats:
         if self.repeated:
             verb = "repeats" if len(self.repeated) == 1 else "repeat"
             warnings.append(f"{listed(self.repeated)} {verb} the problem of an earlier row: left out")
+        if self.too_long:
+            verb = "has" if len(self.too_long) == 1 else "have"
+            warnings.append(f"{listed(self.too_long)} {verb} more prompt tokens than max_prompt_tokens: left out")
         if self.answer_in_prompt:
             warnings.append(f"the prompt contains the answer in {listed(self.answer_in_prompt)}")
         if self.omitted:
@@ -49,7 +54,7 @@ class SourceStats:
     @property
     def record(self) -> dict[str, Any]:
         """The statistics as an entry of run.json; lists of rows are cut after 100."""
-        warnings = {"repeated": self.repeated, "answer_in_prompt": self.answer_in_prompt}
+        warnings = {"repeated": self.repeated, "too_long": self.too_long, "answer_in_prompt": self.answer_in_prompt}
         return {
             "source": self.source,
             "sha256": self.sha256,

@@ -32,6 +32,7 @@ INPUT_FIELDS = (
     "columns",
     "also",
     "held_out",
+    "max_prompt_tokens",
     "template",
     "system",
     "template_arguments",

@@ -18,6 +18,7 @@ from groupwise.data import (
 from groupwise.rollout import check_columns
 from groupwise.runs.checkpoints import plain_json
 from groupwise.tasks import Mixture
+from groupwise.tasks.fields import is_conversation, problem_text
 from groupwise.training.sources import (
     Templates,
     held_out_sources,
@@ -33,6 +34,16 @@ def check_problems(recipe: Recipe, task: Task) -> None:
             raise BadData(f"{source.task} has no training problems", evidence="all are held out", fix=fix)
     if recipe.cluster.lag:
         check_rows(all_problems(task))
+
+
+def few_problems(recipe: Recipe, task: Task) -> str:
+    """A note if an iteration draws problems several times, since it has more prompts than the task has; else empty."""
+    count = sum(len(part) for part in (task.tasks if isinstance(task, Mixture) else (task,)))
+    if not 0 < count < recipe.prompts:
+        return ""
+    problems = "1 problem" if count == 1 else f"{count} problems"
+    times = -(-recipe.prompts // count)
+    return f"  note: an iteration draws {recipe.prompts} prompts from {problems}: up to {times} times the same one"
 
 
 def check_rows(problems: Iterable[Prompt]) -> None:
@@ -72,11 +83,20 @@ def data_notes(recipe: Recipe, task: Task, templates: Templates) -> list[str]:
     if isinstance(task, Mixture) and len(task.tasks) > 1 and len(task):
         parts = ", ".join(f"{share:.0%} {s.task}" for share, s in zip(task.shares, sources(recipe), strict=True))
         lines.append(f"mixture: {parts}; an epoch has {len(task)} draws")
+    if ended := sum(ends_with_assistant(prompt) for prompt in all_problems(task)):
+        prompts = "1 prompt ends" if ended == 1 else f"{ended} prompts end"
+        lines.append(f"  note: {prompts} with an assistant's message: the model begins a new one after it")
     for name, template in templates.items():
         lines += [f"  warning: {note}" for note in template.warnings]
         if name == "r1" and "</answer>" not in recipe.sampling.stop:
             lines.append("  note: answers with the template r1 end with </answer>: add --sampling.stop '</answer>'")
     return lines
+
+
+def ends_with_assistant(prompt: Prompt) -> bool:
+    """Whether a prompt is a conversation whose last message is the assistant's."""
+    messages = prompt.row.get("messages")
+    return is_conversation(messages) and problem_text(messages) == prompt.text and messages[-1]["role"] == "assistant"
 
 
 def stats_to_show(recipe: Recipe, task: Task) -> list[Any]:

@@ -29,9 +29,9 @@ from groupwise.models import (
 )
 from groupwise.planning.processes import check_memory
 from groupwise.rollout import Native
-from groupwise.tasks import Demonstration, Each, Mixture
+from groupwise.tasks import Demonstration, Each, Mixture, Problems, listed_tokens
 from groupwise.training.build import Inputs
-from groupwise.training.check_data import check_problems, data_notes, missing_columns
+from groupwise.training.check_data import check_problems, data_notes, few_problems, missing_columns
 from groupwise.training.check_flow import unfinished_pictures, unfit_prompts
 from groupwise.training.check_machine import (
     available_memory,
@@ -43,7 +43,7 @@ from groupwise.training.check_machine import (
 from groupwise.training.check_masked import kind_errors, schedule_notes
 from groupwise.training.check_method import method_notes
 from groupwise.training.check_model import check_model, check_side_models
-from groupwise.training.environments import environment_of, frame_of, tool_schemas
+from groupwise.training.environments import check_judge, environment_of, frame_of, tool_schemas
 from groupwise.training.sources import (
     demonstrations_of,
     task_of,
@@ -97,6 +97,8 @@ def check_inputs(
         check_column(recipe.evaluate.by, task.held_out)
         if train:
             check_problems(recipe, task)
+        if train and (note := few_problems(recipe, task)):
+            warn(note)
         demonstrations = demonstrations_of(recipe, tokenizer, by_name) if train else None
         for line in (line for source in demonstrations[1] for line in source.lines) if demonstrations else ():
             warn(line)
@@ -106,6 +108,7 @@ def check_inputs(
         if isinstance(recipe.engine, Native) and longest > recipe.engine.cache_tokens:
             what = f"engine.cache_tokens is {recipe.engine.cache_tokens}: the longest request does not fit"
             raise Usage(what, fix=f"use --engine.cache_tokens {longest} or more")
+        check_judge(recipe, use)
         verifier = verifier_of(recipe, task, use)
         check_verifier(verifier, task, warn)
         receive(Inputs(tokenizer, by_name, task, verifier, demonstrations))
@@ -145,6 +148,7 @@ def check_fit(
     Errors that do not end the checks are appended to `errors`; others are raised. `warn` gets notes, and a line about
     memory. Without `method`, only model and prompts are checked.
     """
+    refuse_long_prompts(recipe, read_shape(directory, trust_remote_code=use.trust_remote_code).positions, task)
     shape = read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
     check_sharding(recipe, shape)
     errors += unfit_prompts(shape, all_problems(task))
@@ -162,11 +166,34 @@ def check_fit(
         warn(check_pipeline_memory(recipe, directory))
 
 
+def refuse_long_prompts(recipe: Recipe, positions: int, task: Task) -> None:
+    """`BadData` with the rows whose prompts leave no room for an answer of `sampling.max_tokens`."""
+    answer = recipe.sampling.max_tokens
+    long = [prompt for prompt in all_problems(task) if len(prompt.context) + answer > positions]
+    if not long:
+        return
+    longest = max(len(prompt.context) for prompt in long)
+    fixes = [f"lower sampling.max_tokens to {positions - longest}"] if longest < positions else []
+    if positions > answer and any(isinstance(p, Problems) for p in parts_of(task)):
+        fixes.append(f"leave such problems out: --max_prompt_tokens {positions - answer}")
+    count = "1 prompt leaves" if len(long) == 1 else f"{len(long)} prompts leave"
+    raise BadData(
+        f"{count} no room for an answer of {answer:,} tokens: the model takes {positions:,} at once",
+        evidence=listed_tokens(long),
+        fix="; or ".join(fixes) or "lower sampling.max_tokens, or use a model that takes longer texts",
+    )
+
+
+def parts_of(task: Task) -> Sequence[Task]:
+    """The tasks of a mixture, or the task itself."""
+    return task.parts if isinstance(task, Mixture) else (task,)
+
+
 def check_verifier(verifier: Verifier, task: Task, warn: Callable[[str], None]) -> None:
     """Check that each task's verifier can grade its problems, or raise a `GroupwiseError`. `warn` gets notices."""
     for line in notices_of(verifier):
         warn(line)
     verifiers = verifier.verifiers if isinstance(verifier, Each) else (verifier,)
-    for member, part in zip(verifiers, task.parts if isinstance(task, Mixture) else (task,), strict=True):
+    for member, part in zip(verifiers, parts_of(task), strict=True):
         if isinstance(member, ChecksProblems):
             member.gate(all_problems(part))

@@ -9,7 +9,8 @@ from groupwise.data import Environment, Ids, Usage, name_of
 from groupwise.environments import CoinFlip, Tools, calculator_tools, python_tools, user_environment
 from groupwise.rollout import GatedTurns, Independent, Turns
 from groupwise.sandbox import Limits, Sandbox
-from groupwise.training.sources import Templates
+from groupwise.training.sources import Templates, held_out_sources, no_verifier, sources
+from groupwise.verifiers.by_environment import ENVIRONMENT
 
 
 def environment_of(recipe: Recipe, use: Use) -> Callable[[], Environment] | None:
@@ -46,24 +47,40 @@ def environment_of(recipe: Recipe, use: Use) -> Callable[[], Environment] | None
 
 
 def tool_schemas(recipe: Recipe, use: Use) -> Sequence[Mapping[str, Any]]:
-    """The JSON schemas of the tools of the recipe's environment, which the chat template passes to the model.
+    """The JSON schemas of the tools of the recipe's environment, which the chat template passes to the model."""
+    tools = tools_of(recipe, use)
+    return tools.schemas if tools else ()
+
+
+def tools_of(recipe: Recipe, use: Use) -> Tools | None:
+    """The recipe's environment if it is one with tools that need no sandbox; else None.
 
     A function in the user's file, or a subclass of `Tools`, is called once. Raises `Usage` if it fails.
     """
     name = recipe.environment
     if name == "calculator_tools":
-        return calculator_tools().schemas
+        return calculator_tools()
     if ":" not in name:
-        return ()
+        return None
     make = use.find(name)
     if isinstance(make, type) and Tools not in make.__mro__:
-        return ()
+        return None
     try:
         environment = make()
     except Exception as error:  # a user's function may raise anything
         evidence = f"{type(error).__name__}: {error}"
         raise Usage(f"the environment {name} cannot be created", evidence=evidence, fix="correct its code") from error
-    return environment.schemas if isinstance(environment, Tools) else ()
+    return environment if isinstance(environment, Tools) else None
+
+
+def check_judge(recipe: Recipe, use: Use) -> None:
+    """`Usage` for a task without a verifier, in an environment that gives no verdicts either: one of tools."""
+    ungraded = [s.task for s in (*sources(recipe), *held_out_sources(recipe)) if s.verifier == ENVIRONMENT]
+    if not ungraded:
+        return
+    tools = tools_of(recipe, use)
+    if recipe.environment == "python_tools" or (tools is not None and type(tools).step is Tools.step):
+        raise no_verifier(ungraded[0], f"{recipe.environment} runs tools, and gives no verdict")
 
 
 def frame_of(recipe: Recipe, templates: Templates) -> tuple[Ids, Ids]:

@@ -72,7 +72,7 @@ def evaluate(
     tasks: list[EvaluationTask] = []
     notes: list[str] = []
     for task_overrides in published.recipes(overrides, data) if published else [overrides]:
-        start = starting_point(source, [*model, *task_overrides], trust_remote_code=use.trust_remote_code)
+        start = starting_point(source, [*model, *task_overrides], trust_remote_code=use.trust_remote_code, train=False)
         notes.append(start.note)
         recipe, sampling = recipe_and_sampling(start, use)
         most = problems or (ALL if published else recipe.evaluate.problems)
@@ -229,7 +229,7 @@ async def open_model(model_or_run: str, overrides: Sequence[tuple[str, Any]], us
     changes = [*model_overrides(model_or_run, of_run, use), *overrides]
     user_code = use if use.modules or use.in_memory else None
     source = RunLayout(of_run.run).recipe if of_run else None
-    start = starting_point(source, changes, trust_remote_code=use.trust_remote_code)
+    start = starting_point(source, changes, trust_remote_code=use.trust_remote_code, train=False)
     recipe, sampling = recipe_and_sampling(start, user_code)
     recipe = resolved(recipe)
     device = prepare(recipe.machine)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from groupwise.config.recipe import Columns, Recipe
-from groupwise.config.user_code import MEMORY, Use
+from groupwise.config.user_code import Use
 from groupwise.data import (
     Ids,
     Task,
@@ -32,6 +32,8 @@ from groupwise.tasks import (
 )
 from groupwise.training.made_up import made_up_states
 from groupwise.verifiers import find_verifier, grade_function
+from groupwise.verifiers.by_environment import ENVIRONMENT, by_environment
+from groupwise.verifiers.expression import MEMORY
 
 Templates = Mapping[str, Template]
 """The prompt templates of a recipe's tasks, by name."""
@@ -50,9 +52,9 @@ class Source:
 
 def sources(recipe: Recipe) -> tuple[Source, ...]:
     """The recipe's task, followed by the tasks in `also`."""
-    first = _source(recipe, recipe.task, recipe.columns, recipe.verifier or usual_verifier(recipe.task))
+    first = _source(recipe, recipe.task, recipe.columns, _verifier_name(recipe, recipe.task))
     others = (
-        _source(recipe, a.task, a.columns, a.verifier or usual_verifier(a.task) or recipe.verifier, a.weight)
+        _source(recipe, a.task, a.columns, a.verifier or usual_verifier(a.task) or _verifier_name(recipe, ""), a.weight)
         for a in recipe.also
     )
     return (first, *others)
@@ -63,7 +65,12 @@ def held_out_sources(recipe: Recipe) -> tuple[Source, ...]:
     if not (name := recipe.held_out):
         return ()
     columns = recipe.columns if takes_columns(name) else Columns()
-    return (_source(recipe, name, columns, recipe.verifier or usual_verifier(name)),)
+    return (_source(recipe, name, columns, _verifier_name(recipe, name)),)
+
+
+def _verifier_name(recipe: Recipe, task: str) -> str:
+    """The recipe's verifier, else the task's default, else that of an environment, which gives verdicts itself."""
+    return recipe.verifier or usual_verifier(task) or (ENVIRONMENT if recipe.environment else "")
 
 
 def _source(recipe: Recipe, task: str, columns: Columns, verifier: str, weight: float = 1.0) -> Source:
@@ -90,9 +97,20 @@ def prompt_template(templates: Templates) -> Callable[[str], Ids]:
 
 
 def task_of(recipe: Recipe, templates: Templates) -> Task:
-    """The recipe's task, or a mixture of its tasks. Prompts are in their templates, as token ids."""
+    """The recipe's task, or a mixture of its tasks. Prompts are in their templates, as token ids.
+
+    Problems whose prompts have more than `max_prompt_tokens` are left out. `Usage` if no task reads rows.
+    """
     training = [_load_task(source, templates[source.template]) for source in sources(recipe)]
     held_out = [_load_task(source, templates[source.template]) for source in held_out_sources(recipe)]
+    if (most := recipe.max_prompt_tokens) is not None:
+        if not any(isinstance(task, Problems) for task in (*training, *held_out)):
+            fix = "leave it out of the recipe"
+            raise Usage(f"max_prompt_tokens is for rows of data: {recipe.task} makes its own problems", fix=fix)
+        training, held_out = (
+            [task.of_at_most(most) if isinstance(task, Problems) else task for task in tasks]
+            for tasks in (training, held_out)
+        )
     if len(training) == 1 and not held_out:
         return training[0]
     weights = tuple(s.weight for s in sources(recipe))
@@ -140,10 +158,9 @@ def verifier_of(recipe: Recipe, task: Task, use: Use) -> Verifier:
 def _verifier(source: Source, task: Task, use: Use, recipe: Recipe) -> Verifier:
     name, wall = source.verifier, recipe.machine.verdict_deadline
     if not name:
-        raise Usage(
-            f"{source.task} has no verifier",
-            fix="add --verifier last_number, --verifier math, or --verifier my_file:grade with --use my_file.py",
-        )
+        raise no_verifier(source.task)
+    if name == ENVIRONMENT:
+        return by_environment
     load = partial(grade_function, deadline=wall, made_up=partial(made_up_states, recipe))
     sandbox = partial(Sandbox, limits=Limits(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
     return find_verifier(
@@ -153,6 +170,15 @@ def _verifier(source: Source, task: Task, use: Use, recipe: Recipe) -> Verifier:
         load=lambda name: load(use.find(name), in_process=name.startswith(f"{MEMORY}:")),
         judges=use.judges,
         deadline=wall,
+    )
+
+
+def no_verifier(task: str, why: str = "") -> Usage:
+    """The error for a task whose answers nothing grades."""
+    own = "--verifier my_file:grade with --use my_file.py"
+    judge = "or, for conversations, an environment whose step returns a Verdict: --environment my_file:MyEnvironment"
+    return Usage(
+        f"{task} has no verifier", evidence=why, fix=f"add --verifier last_number, --verifier math, or {own};\n{judge}"
     )
 
 

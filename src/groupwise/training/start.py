@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.cluster.launch import check_launch
-from groupwise.config.devices import resolved
+from groupwise.config.devices import device_of, resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_recipe, write_for
 from groupwise.config.user_code import Use
-from groupwise.data import Storage, raise_all
+from groupwise.data import Storage, all_problems, raise_all
 from groupwise.engines import Fleet
-from groupwise.models import find_model, read_shape
+from groupwise.models import Shape, find_model, read_shape
+from groupwise.planning.this_cpu import duration_lines, measured_rates, run_duration
+from groupwise.rollout import Native
 from groupwise.runs.checkpoints import finished_checkpoints
 from groupwise.runs.info import start_run
 from groupwise.runs.jsonl import read_lines
@@ -52,9 +54,21 @@ def read_checked(recipe: Recipe, use: Use, notify: Callable[[str], None]) -> Inp
     notes: list[str] = []
     inputs: list[Inputs] = []
     raise_all([*dry_run(recipe), *check_inputs(recipe, use, notes.append, receive=inputs.append)])
-    for note in notes:
+    for note in (*notes, *time_notes(recipe, inputs[0], use)):
         notify(note)
     return inputs[0]
+
+
+def time_notes(recipe: Recipe, inputs: Inputs, use: Use) -> list[str]:
+    """Lines about the seconds of a run of one process on a CPU; none for others, whose rates are not known."""
+    recipe = resolved(recipe)
+    shape = read_shape(find_model(recipe.model), trust_remote_code=use.trust_remote_code)
+    alone = type(recipe.engine) is Native and recipe.cluster.ranks == 1
+    if not (alone and isinstance(shape, Shape) and device_of(recipe.machine.device) == "cpu"):
+        return []
+    prompt = max(len(prompt.context) for prompt in all_problems(inputs.task))
+    rates = measured_rates(recipe.machine.dtype, recipe.machine.threads)
+    return duration_lines(recipe, run_duration(recipe, shape, prompt, len(inputs.task.held_out), rates))
 
 
 def reach_engines(ready: Runtime) -> None:

@@ -1,7 +1,9 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.verifiers.beads import bead_string as bead_string
+from groupwise.verifiers.by_environment import by_environment as by_environment
 from groupwise.verifiers.code import CodeVerifier as CodeVerifier
 from groupwise.verifiers.countdown import Countdown as Countdown
+from groupwise.verifiers.expression import user_functions as user_functions
 from groupwise.verifiers.figures import FigureVerifier as FigureVerifier
 from groupwise.verifiers.flipping import Flipping as Flipping
 from groupwise.verifiers.flow_states import quilt_patches as quilt_patches
@@ -13,7 +15,6 @@ from groupwise.verifiers.numbers import exact as exact
 from groupwise.verifiers.numbers import last_number as last_number
 from groupwise.verifiers.proof_steps import ProofSteps as ProofSteps
 from groupwise.verifiers.registry import find_verifier as find_verifier
-from groupwise.verifiers.registry import user_functions as user_functions
 from groupwise.verifiers.registry import verifier_names as verifier_names
 from groupwise.verifiers.spanning_graph import SpanningGraph as SpanningGraph
 from groupwise.verifiers.sum_proposal import SumProposal as SumProposal

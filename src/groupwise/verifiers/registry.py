@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -30,6 +29,7 @@ from groupwise.tasks.sums import Sums
 from groupwise.verifiers.beads import bead_string
 from groupwise.verifiers.code import CodeVerifier, code_verifier
 from groupwise.verifiers.countdown import Countdown
+from groupwise.verifiers.expression import SEVERAL, USER_FUNCTION, WRAPPED, parse, split_weight
 from groupwise.verifiers.figures import FigureVerifier
 from groupwise.verifiers.flipping import Flipping
 from groupwise.verifiers.flow_states import quilt_patches, ring_direction
@@ -47,7 +47,7 @@ from groupwise.verifiers.sum_proposal import SumProposal
 from groupwise.verifiers.sum_steps import SumSteps
 from groupwise.verifiers.text import Choice, Text
 
-__all__ = ["find_verifier", "user_functions", "verifier_names"]
+__all__ = ["find_verifier", "verifier_names"]
 
 FUNCTIONS: dict[str, Verifier] = {
     "bead_string": bead_string,
@@ -80,8 +80,6 @@ CLASSES: dict[str, Callable[..., Verifier]] = {
 """Verifiers with fields. Each use creates a new one; a name without fields takes the defaults."""
 WRAPPERS: dict[str, Callable[..., Verifier]] = {"flipping": Flipping, "hackable": Hackable}
 """Verifiers that change the verdicts of another verifier, which their argument `verifier` names."""
-WRAPPED = "verifier"
-SEVERAL = "several"
 OF_TASKS: dict[str, tuple[type, ...]] = {
     "bead_string": (Beads,),
     "calculator_answer": (Calculator, Sums),
@@ -107,32 +105,6 @@ Load = Callable[[str], Verifier]
 def verifier_names() -> list[str]:
     """The names of all packaged verifiers."""
     return sorted((*FUNCTIONS, *CLASSES, *WRAPPERS, SEVERAL, "code", "reasoning_gym"))
-
-
-def user_functions(text: str) -> list[str]:
-    """The names of a user's functions in the text that names a verifier.
-
-    >>> user_functions("my_file:grade"), user_functions("math(answer='last')")
-    (['my_file:grade'], [])
-    >>> user_functions("several(a=math, b=0.1*flipping(verifier='my_file:b', rejects=0.2))")
-    ['my_file:b']
-    """
-    if _USER_FUNCTION.fullmatch(text):
-        return [text]
-    return _functions_in(_parse(text))
-
-
-def _functions_in(tree: ast.expr | None) -> list[str]:
-    """The names of a user's functions among the verifiers in a tree; the values of fields are left out."""
-    if isinstance(tree, ast.Constant) and isinstance(tree.value, str):
-        return user_functions(tree.value)
-    if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)):
-        return []
-    if tree.func.id == SEVERAL:
-        members = [_split_weight(keyword.value)[1] for keyword in tree.keywords]
-    else:
-        members = [k.value for k in tree.keywords if tree.func.id in WRAPPERS and k.arg == WRAPPED]
-    return [name for member in members for name in _functions_in(member)]
 
 
 def find_verifier(
@@ -166,12 +138,12 @@ class _Builder:
 
     def build(self, text: str) -> Verifier:
         """A verifier from its text: a name, a call of a name with fields, or a user's function."""
-        if _USER_FUNCTION.fullmatch(text):
+        if USER_FUNCTION.fullmatch(text):
             if self.load is None:
-                fix = f"add --use {text.partition(':')[0]}.py to the command"
+                fix = f"add --use {text.partition(':')[0].removesuffix('.py')}.py to the command"
                 raise Usage(f"{text!r} is a function in a file", fix=fix)
             return self.load(text)
-        tree = _parse(text)
+        tree = parse(text)
         if tree is None:
             raise _unknown(text, "; fields are written as in math(answer='first')")
         return self.from_tree(tree)
@@ -197,7 +169,7 @@ class _Builder:
         """Build `several(answer=math, shape=0.2 * format)`, a weighted mean; the first member gives the outcome."""
         members = []
         for keyword in keywords:
-            weight, tree = _split_weight(keyword.value)
+            weight, tree = split_weight(keyword.value)
             if keyword.arg is None or not (0 < weight < inf):
                 fix = "write it as in several(answer=math, shape=0.2 * format)"
                 raise Usage(
@@ -233,28 +205,6 @@ class _Builder:
                     evidence, fix = f"{prompt.id}: {str(gold)[:80]}", "correct this row, or use another verifier"
                     raise BadData(f"{name} needs a gold answer that is {expected}", evidence=evidence, fix=fix)
         return verifier
-
-
-_USER_FUNCTION = re.compile(r"[\w.-]+:[\w.]+")
-
-
-def _parse(text: str) -> ast.expr | None:
-    """The syntax tree of a verifier's name or call; None for invalid text. The text is never executed."""
-    try:
-        tree = ast.parse(text.strip(), mode="eval")
-        compile(tree, "verifier", "eval")  # finds repeated keywords
-        return tree.body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def _split_weight(tree: ast.expr) -> tuple[float, ast.expr]:
-    """The weight and the verifier of `0.2 * format`; the default weight is 1."""
-    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Mult) and isinstance(tree.left, ast.Constant):
-        weight = tree.left.value
-        if isinstance(weight, int | float) and not isinstance(weight, bool):
-            return float(weight), tree.right
-    return 1.0, tree
 
 
 def _unknown(name: str, more: str = "") -> Usage:

@@ -1,0 +1,57 @@
+"""Code that a command line names by its file, `--verifier grader.py:grade`: the file counts as one of `--use`."""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from groupwise.commands.options import COMMANDS, USE
+
+NAMED = re.compile(
+    r"""(?:^|(?<=['"\s,=\[(]))(?P<file>[^\s'",=:\[\](){}]+\.py):(?P<name>[A-Za-z_]\w*)(?=['"\s,\])}]|$)"""
+)
+"""Such a name in the value of an option: in a list, in `several(...)`, in the values of a sweep."""
+WHOLE = re.compile(r"""(?P<file>[^'",=:\[\](){}]+\.py):(?P<name>[A-Za-z_]\w*)""")
+"""A value that is one such name. The path may have spaces."""
+NOT_CODE = ("task", "held_out", "system", "template", "template_arguments", "model", "columns")
+"""Fields of a recipe whose text never names code."""
+
+
+def with_named_files(words: Sequence[str]) -> list[str]:
+    """The words of a command with each `FILE.py:NAME` as a recipe writes it, `FILE:NAME`, and `--use FILE.py` for it.
+
+    >>> with_named_files(["train", "--verifier", "code/grader.py:grade"])
+    ['train', '--use', 'code/grader.py', '--verifier', 'grader:grade']
+    """
+    command = next((command for command in COMMANDS if words and command.name == words[0]), None)
+    if command is None or USE not in command.options:
+        return list(words)
+    end = words.index("--") if "--" in words else len(words)
+    used = [path for option, path in pairwise(words[:end]) if option == "--use"]
+    used += [word.removeprefix("--use=") for word in words[:end] if word.startswith("--use=")]
+    added: list[str] = []
+
+    def recipe_name(match: re.Match[str]) -> str:
+        file = match["file"]
+        given = [path for path in (*used, *added) if Path(path).absolute() == Path(file).absolute()]
+        namesake = [path for path in used if Path(path).name == file]  # `--use code/grader.py --verifier grader.py:f`
+        if not (given or (namesake and not Path(file).is_file())):
+            added.append(file)
+        return f"{Path(file).stem}:{match['name']}"
+
+    changed = [words[0]]
+    for before, word in pairwise(words[:end]):
+        option, _, value = word.partition("=") if word.startswith("--") else (before, "", word)
+        if value and (names_code(option, command.fields) or (command.name == "audit" and not option.startswith("--"))):
+            text = (WHOLE if WHOLE.fullmatch(value) else NAMED).sub(recipe_name, value)
+            word = word.removesuffix(value) + text
+        changed.append(word)
+    uses = [word for file in added for word in ("--use", file)]
+    return [changed[0], *uses, *changed[1:], *words[end:]]
+
+
+def names_code(option: str, fields: bool) -> bool:
+    """Whether a value of this option may name code: that of any recipe field but those of `NOT_CODE`."""
+    declared = {name for command in COMMANDS for names, _ in command.options for name in names}
+    field = option.removeprefix("--").partition(".")[0]
+    return fields and option.startswith("--") and option not in declared and field not in NOT_CODE

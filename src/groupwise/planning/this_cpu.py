@@ -1,0 +1,130 @@
+"""The seconds of a run on this machine's CPU, from a measurement that takes about a tenth of a second.
+
+The measurement uses the CPU time of its thread, so other programs hardly change it; a busy machine takes longer than
+the prediction. It draws no random number. docs/plan.md compares predictions with runs.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from groupwise.config.recipe import Recipe
+from groupwise.models import Shape
+from groupwise.planning.machines import Machines
+from groupwise.planning.memory import ALONE, BYTES
+from groupwise.planning.rates import Lengths, passes, times_of
+from groupwise.rollout import Native
+
+OPERATION = 16 * 64
+"""Elements of a small tensor: an operation on it takes the time of its call."""
+LAYER_CALLS = 60
+"""The time of a decoder layer's calls in a decoding step, in small operations."""
+TOKEN_CALLS = 20
+"""The time of a token outside the model (its request, its place in the batch, its record), in small operations."""
+ITERATION_CALLS = 30_000
+"""The time of an iteration's other work, such as its files, in small operations."""
+DISTRIBUTION_READS = 24
+"""The time of a token's distributions, in sampling and in learning, in readings of its logits."""
+SLOWER = 2.2
+"""The seconds of runs over those of the rates: a run's products are smaller, and its tensors rarely in the cache."""
+HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Rates of this machine: operations of matrix products and bytes read per second, seconds of a small operation."""
+
+    products: float
+    read: float
+    operation: float
+
+
+@cache
+def measured_rates(dtype: str, threads: int) -> Rates:
+    """Measure the rates in a dtype with a number of threads. The number of torch's threads is restored."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        kind = getattr(torch, dtype)
+        rows, weights = torch.ones(256, 512, dtype=kind), torch.ones(512, 1536, dtype=kind)
+        small, large = torch.ones(OPERATION), torch.ones(1 << 23)
+        with torch.inference_mode():
+            products = 2 * rows.numel() * weights.shape[1] / fastest(lambda: rows @ weights)
+            read = large.numel() * large.element_size() / fastest(lambda: large.sum())
+            operation = fastest(lambda: [small * small for _ in range(100)]) / 100
+        return Rates(products, read, operation)
+    finally:
+        torch.set_num_threads(before)
+
+
+def fastest(call: Callable[[], object], repeats: int = 4) -> float:
+    """The least CPU seconds of a call among some repetitions."""
+    seconds = []
+    for _ in range(repeats):
+        start = time.thread_time()
+        call()
+        seconds.append(time.thread_time() - start)
+    return max(min(seconds), 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """The seconds of an iteration and of the whole run, if all answers have `sampling.max_tokens` tokens."""
+
+    iteration: float
+    run: float
+
+
+def run_duration(recipe: Recipe, shape: Shape, prompt: int, held_out: int, rates: Rates) -> Duration:
+    """The seconds of a run with prompts of at most `prompt` tokens and `held_out` problems, without its warm start."""
+    call = 1e3 * shape.layers * LAYER_CALLS * rates.operation
+    machines = Machines(
+        name="this machine", count=1, memory_gib=1.0, device="cpu", rates="measured", tflops=rates.products / 1e12,
+        memory_gb_s=rates.read / 1e9, step_ms=call,
+    )  # fmt: skip
+    method, tokens = recipe.method, recipe.sampling.max_tokens
+    answers = recipe.prompts * method.group_size
+    times = times_of(recipe, shape, machines, Lengths(prompt=prompt, answers=(tokens,)), ALONE)
+    rows = recipe.engine.rows if isinstance(recipe.engine, Native) else answers
+    distribution = DISTRIBUTION_READS / 2 * shape.vocabulary * BYTES["float32"] / rates.read
+
+    def sampled(count: int) -> float:
+        row = times.row + distribution + TOKEN_CALLS * rates.operation
+        return tokens * (-(-count // rows) * times.token + count * row)
+
+    microbatches = max(method.minibatches, answers * (prompt + tokens) / recipe.machine.microbatch_tokens)
+    learned = times.learn * (recipe.prompts * prompt + answers * tokens) + times.update
+    learned += answers * tokens * distribution + microbatches * passes(recipe) * call / 1e3
+    iteration = SLOWER * (sampled(answers) + learned + ITERATION_CALLS * rates.operation)
+    every = recipe.evaluate.every or max(recipe.iterations, 1)
+    evaluations = 1 + -(-recipe.iterations // every)
+    problems = min(held_out, recipe.evaluate.problems) * (1 + recipe.evaluate.samples)
+    return Duration(iteration, recipe.iterations * iteration + evaluations * SLOWER * sampled(problems))
+
+
+def duration_lines(recipe: Recipe, duration: Duration) -> list[str]:
+    """The line about a run's seconds, and a warning if an iteration takes more than an hour."""
+    whole = f"{recipe.iterations} iterations: {rounded(duration.run)}"
+    after = ", after its warm start" if recipe.warm_start else ""
+    each = f"about {rounded(duration.iteration)} an iteration on this CPU"
+    lines = [f"time: {each} if all answers have {recipe.sampling.max_tokens} tokens, {whole}{after}"]
+    if duration.iteration > HOUR:
+        fix = "lower sampling.max_tokens, prompts or method.group_size, or train on a GPU"
+        lines.append(f"  warning: an iteration may take more than an hour: {fix}")
+    return lines
+
+
+def rounded(seconds: float) -> str:
+    """Seconds as a rounded time with its unit.
+
+    >>> [rounded(s) for s in (0.04, 3.21, 61, 700, 9000, 500_000)]
+    ['0.1 s', '3.2 s', '61 s', '12 min', '2.5 h', '5.8 days']
+    """
+    if seconds < 100:
+        return f"{max(seconds, 0.1):.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / HOUR:.1f} h" if seconds < 48 * HOUR else f"{seconds / 24 / HOUR:,.1f} days"

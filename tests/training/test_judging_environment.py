@@ -1,0 +1,71 @@
+"""An environment that gives verdicts needs no verifier; where neither grades, the error names both ways."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import groupwise as gw
+from groupwise.config.user_code import Permissions, load_use
+from groupwise.data import Usage
+from groupwise.environments import Hermes, Tools
+from groupwise.training.check import check
+
+CODE = """
+import groupwise as gw
+
+
+class Parity:
+    def reset(self, prompt, random):
+        self.turns = 0
+
+    def step(self, message):
+        self.turns += 1
+        return gw.Verdict(gw.Outcome(len(message) % 2 == 0)) if self.turns == 2 or "3" in message else "+"
+
+
+def tools():
+    return gw.Tools(gw.Hermes(), {"double": lambda x: 2 * x})
+
+
+class Judge(gw.Tools):
+    def __init__(self):
+        super().__init__(gw.Hermes(), {})
+
+    async def step(self, message):
+        return gw.Verdict(gw.Outcome.correct)
+"""
+
+
+@pytest.fixture
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """A folder with rows without answers and the environments; the fields that name the rows."""
+    monkeypatch.chdir(tmp_path)
+    Path("games.py").write_text(CODE)
+    Path("games.jsonl").write_text("".join(json.dumps({"prompt": f"{i}+1="}) + "\n" for i in range(9)))
+    return [("task", "games.jsonl"), ("columns.answer", "")]
+
+
+def test_a_run_is_graded_by_its_environment(rows) -> None:
+    run = gw.train(
+        data="games.jsonl", columns={"answer": ""}, environment="games:Parity", use=["games.py"], iterations=1,
+        prompts=4, method=gw.gspo(group_size=4, minibatches=1), max_tokens=14, evaluate={"problems": 1},
+    )  # fmt: skip
+    outcomes = {sample["outcome"] for sample in run.samples()}
+    assert outcomes <= {"correct", "wrong", "malformed"} and outcomes & {"correct", "wrong"}
+    assert all(sample["outcome"] == "malformed" for sample in run.samples() if sample["finish"] == "length")
+    assert gw.evaluate(run, samples=1, use=["games.py"])["numbers"][0]["protocol"]["verifier"]["name"] == "environment"
+
+
+@pytest.mark.parametrize("environment", ["games:tools", "calculator_tools", "python_tools", ""])
+def test_nothing_that_grades_is_an_error_with_both_ways(environment: str, rows) -> None:
+    use = load_use(Permissions(use=["games.py"]))
+    (error,) = check(None, [*rows, ("environment", environment)], use)
+    assert isinstance(error, Usage) and error.what == "games.jsonl has no verifier"
+    assert "--verifier last_number" in error.fix and "environment whose step returns a Verdict" in error.fix
+    assert not check(None, [*rows, ("environment", environment), ("verifier", "format")], use)
+
+
+def test_tools_with_verdicts_of_their_own_need_no_verifier(rows) -> None:
+    assert not check(None, [*rows, ("environment", "games:Judge")], load_use(Permissions(use=["games.py"])))
+    assert Tools(Hermes(), {}).schemas == []

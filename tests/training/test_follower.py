@@ -19,12 +19,13 @@ from groupwise.config.recipe import Cluster, Machine
 from groupwise.config.text import read_recipe
 from groupwise.config.user_code import Use
 from groupwise.data import BadData, InvalidValue, Usage, WorkerLost
+from groupwise.learner.ranks import ConnectionClosed
 from groupwise.learner.shards import Shards
 from groupwise.models.decoder import Sizes
 from groupwise.runs.checkpoints import newest_checkpoint, part_names
 from groupwise.runs.layout import RunLayout
 from groupwise.training.check_machine import check_sharding
-from groupwise.training.follower import recipe_of_followers
+from groupwise.training.follower import named_by, recipe_of_followers
 from groupwise.training.messages import message, parts
 from groupwise.training.progress import Progress
 
@@ -112,6 +113,22 @@ def test_a_run_on_two_ranks_whose_rank_is_killed_ends_on_four_with_the_bits_of_o
     assert len(pids) == 4 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+@pytest.mark.parametrize("kind", [ConnectionClosed, WorkerLost])
+def test_an_error_has_the_last_lines_of_a_rank_that_needs_long_to_end(
+    kind: type[WorkerLost], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank on a busy machine has printed its error and closed its connection, and has yet to end."""
+    for name in ("CLOSING", "GRACE"):
+        monkeypatch.setattr(f"groupwise.training.follower.{name}", 0.0)
+    code = "print('no memory', flush=True); import time; time.sleep(600)"
+    with LocalProcesses({"rank 1": ["-c", code], "rank 2": ["-c", "import time; time.sleep(600)"]}, {}) as processes:
+        while not processes.printed()["rank 1"]:
+            time.sleep(0.01)
+        error = named_by(processes, kind("rank 0 waited for rank 1, which is gone", evidence="closed", fix="resume"))
+    assert (error.what, error.fix) == ("rank 0 waited for rank 1, which is gone", "resume")
+    assert error.evidence.splitlines() == ["closed", "rank 1 printed:", "no memory"]
+
+
 def tensors(run: Path) -> dict[str, Tensor]:
     checkpoint = newest_checkpoint(run)
     assert checkpoint is not None and checkpoint.iteration == ITERATIONS
@@ -176,6 +193,7 @@ def test_a_run_in_one_process_continues_on_sharded_ranks(one: Path, tmp_path: Pa
     shutil.rmtree(RunLayout(run).checkpoint(ITERATIONS))
     shutil.rmtree(RunLayout(run).model)
     gw.resume(run, ranks=2, shard="full")
+    assert [path.name for path in RunLayout(run).logs.iterdir()] == ["rank-1.log"]
     expected, found = tensors(one), tensors(run)
     assert [name for name, x in expected.items() if not torch.equal(x, found[name])] == []
     assert RunLayout(run).metrics.read_bytes() == RunLayout(one).metrics.read_bytes()

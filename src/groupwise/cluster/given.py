@@ -100,5 +100,12 @@ class GivenProcesses(Processes):
         """None that is known."""
         return {}
 
+    def check(self, patience: float = 0.0) -> None:
+        """Nothing is known, and nothing to wait for."""
+
+    def printed(self) -> Mapping[str, Sequence[str]]:
+        """None that is known."""
+        return {}
+
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """They end by themselves, when rank 0 tells them, or closes their store."""

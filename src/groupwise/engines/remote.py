@@ -34,6 +34,8 @@ __all__ = ["Remote"]
 R = TypeVar("R", bound="Remote")
 T = TypeVar("T")
 Answer = dict[str, Any]
+CLOSED = "its connection closed"
+"""The cause of a loss when the other side closes the connection."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -239,7 +241,7 @@ class Remote:
                     return
                 if isinstance(number, int):
                     self._pass_on(number, message.get("reply"), error)
-            self.fail("its connection closed")
+            self.fail(CLOSED)
         except WireError as error:
             self.fail(f"it sent no message of the protocol: {error}")
 

@@ -115,7 +115,7 @@ class Served(Native):
 
         async def start(number: int) -> Remote:
             if number < self.replicas:
-                return await launch(program, number, self.deadline)
+                return await launch(replace(program, logs=exchange.logs), number, self.deadline)
             patience = self.deadline if number in met else 0.0
             remote = await reached(addresses[number - self.replicas], secret, self.deadline, identity, patience)
             met.add(number)

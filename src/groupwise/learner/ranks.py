@@ -37,6 +37,10 @@ STARTS, ENDS = b"starts", b"ends"
 """Its values."""
 
 
+class ConnectionClosed(WorkerLost):
+    """Another rank has closed its connection: its process ends, or has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """A wait for another rank: `what` it should send or receive, and since when, in seconds of `time.monotonic`."""
@@ -369,7 +373,8 @@ class Replicas(_WholeModels):
         except (RuntimeError, ValueError) as error:
             late = "imed out" in str(error) or "imeout" in str(error)
             how = f"did not answer within {self.deadline:g} s" if late else "is gone"
-            raise WorkerLost(
+            kind = WorkerLost if late else ConnectionClosed
+            raise kind(
                 f"rank {self.rank} waited for {who}, which {how}: {what}",
                 evidence=str(error).partition("\n")[0],
                 fix="continue from the last checkpoint with groupwise resume",

@@ -20,7 +20,7 @@ import torch
 from groupwise.cluster.given import GivenProcesses, GivenRank
 from groupwise.cluster.interface import interface_towards
 from groupwise.cluster.local import LocalProcesses
-from groupwise.cluster.processes import GRACE, Processes
+from groupwise.cluster.processes import CLOSING, GRACE, Processes
 from groupwise.cluster.ray import Needs, node_address
 from groupwise.cluster.ray_ranks import RayProcesses
 from groupwise.config.recipe import Cluster, Recipe
@@ -32,6 +32,7 @@ from groupwise.learner import Alone, Learner, Ranks, Replicas
 from groupwise.learner.ranks import (
     LOOPBACK,
     START,
+    ConnectionClosed,
     Store,
     TCPStore,
     call_ranks,
@@ -44,6 +45,7 @@ from groupwise.methods import Now
 from groupwise.models.freed_memory import return_freed_memory
 from groupwise.rollout.buffer import with_rule
 from groupwise.runs.checkpoints import Checkpoint, read_checkpoint
+from groupwise.runs.layout import RunLayout
 from groupwise.training.build import Runtime, find_device, new_learner, policy_outline, read_policy
 from groupwise.training.loop import learn
 from groupwise.training.messages import message, parts, save_part, start_message
@@ -93,9 +95,9 @@ def rank_store(recipe: Recipe, run: Path) -> Iterator[Meeting | None]:
 
 @contextmanager
 def several_ranks(
-    ready: Runtime, meeting: Meeting | None, checkpoint: Checkpoint | None, notify: Callable[[str], None]
+    run: Path, ready: Runtime, meeting: Meeting | None, checkpoint: Checkpoint | None, notify: Callable[[str], None]
 ) -> Iterator[None]:
-    """A context in which the other ranks of the recipe share the learner's steps. With one rank it does nothing.
+    """A context in which the other ranks of the run share the learner's steps. With one rank it does nothing.
 
     A sharded learner starts in it, from the `checkpoint` if there is one. `WorkerLost` names a rank that died, with its
     last lines, or that did not answer; `notify` gets a line about ranks that are late.
@@ -105,7 +107,7 @@ def several_ranks(
         yield
         return
     call_ranks(store := meeting.store)
-    with interface_towards(meeting.host), processes_of(ready, meeting) as processes:
+    with interface_towards(meeting.host), processes_of(run, ready, meeting) as processes:
         late = partial(late_ranks, store, cluster.ranks)
         processes.wait_for(late, START.total_seconds(), notify)
         kind = kind_of_ranks(cluster.sharded)
@@ -114,8 +116,7 @@ def several_ranks(
             start(ready, ranks, checkpoint)
             yield
         except WorkerLost as error:
-            named_by(processes, error)
-            raise
+            raise named_by(processes, error) from error
         finally:
             if not cluster.sharded:
                 ready.learner.ranks = Alone(cluster.lanes)
@@ -127,7 +128,7 @@ def late_ranks(store: Store, ranks: int) -> list[str]:
     return [f"rank {rank}" for rank in range(1, ranks) if not store.check([f"started/{rank}"])]
 
 
-def processes_of(ready: Runtime, meeting: Meeting) -> Processes:
+def processes_of(run: Path, ready: Runtime, meeting: Meeting) -> Processes:
     """The other ranks of a run, by its launcher."""
     cluster = ready.recipe.cluster
     names = [f"rank {rank}" for rank in range(1, cluster.ranks)]
@@ -140,7 +141,7 @@ def processes_of(ready: Runtime, meeting: Meeting) -> Processes:
     environment = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
     if cluster.launch == "ray":
         return RayProcesses(arguments, environment, Needs(ready.recipe.machine.threads))
-    return LocalProcesses(arguments, environment)
+    return LocalProcesses(arguments, environment, RunLayout(run).logs)
 
 
 def kind_of_ranks(sharded: bool) -> type[Replicas]:
@@ -170,12 +171,14 @@ def recipe_of_followers(recipe: Recipe) -> str:
     return write(replace(recipe, verifier="", also=()))
 
 
-def named_by(processes: Processes, error: WorkerLost) -> None:
-    """Raise `WorkerLost` with the cause, if one of the processes has ended."""
+def named_by(processes: Processes, error: WorkerLost) -> WorkerLost:
+    """The error with the end of the process that caused it; if none has ended, with what the processes printed."""
     try:
-        processes.check(GRACE)
+        processes.check(CLOSING if isinstance(error, ConnectionClosed) else GRACE)
     except WorkerLost as cause:
-        raise WorkerLost(cause.what, evidence=cause.evidence, fix=error.fix) from error
+        return WorkerLost(cause.what, evidence=cause.evidence, fix=error.fix)
+    printed = [text for name, lines in processes.printed().items() if lines for text in (f"{name} printed:", *lines)]
+    return WorkerLost(error.what, evidence="\n".join([error.evidence, *printed]), fix=error.fix)
 
 
 def follow(ranks: Replicas, use: Use) -> None:

@@ -18,7 +18,7 @@ from groupwise.cluster.launch import check_launch
 from groupwise.config.recipe import Cluster, Recipe
 from groupwise.data import MissingRequirement, Usage, WorkerLost
 from groupwise.engines import Served
-from groupwise.learner.ranks import CALL, call_ranks, host_store, join_store, release_ranks, wait_for_call
+from groupwise.learner.store import CALL, call_ranks, host_store, join_store, release_ranks, wait_for_call
 from tests.training.test_follower import SMALL as SETTINGS
 from tests.training.test_follower import files
 
@@ -227,6 +227,24 @@ def test_a_restart_finds_the_run_of_an_earlier_start_and_no_other_key_of_it(tmp_
     assert not second.store(2, 5.0).check([CALL])
     release_ranks(second.store(2, 5.0))
     assert not wait_for_call(second.store(2, 5.0)), "rank 0 has ended, and the agent's store has not"
+
+
+@pytest.mark.kill
+def test_a_given_rank_ends_when_rank_0_is_silent(tmp_path: Path) -> None:
+    """A stopped rank 0 does not answer, and its connections stay open: as if its host had vanished."""
+    words = ["train", "--out", str(tmp_path), *overrides(SMALL | {"cluster.deadline": 6.0})]
+    port = free_port()
+    first, second = (command(words, rank, port) for rank in range(2))
+    assert first.stdout
+    try:
+        next(line for line in first.stdout if line.startswith("1/3"))
+        first.send_signal(signal.SIGSTOP)
+        output, _ = second.communicate(timeout=SECONDS)
+        assert second.returncode == WorkerLost.code and "rank 0" in output, output
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.communicate()
 
 
 @pytest.mark.kill

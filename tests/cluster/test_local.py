@@ -53,7 +53,10 @@ def test_the_output_of_processes_is_kept_and_an_error_has_that_of_its_own(tmp_pa
     logs = tmp_path / "logs"
     for text in ("first", "second"):
         code = f"print({text!r}, flush=True); exit(3)"
-        with LocalProcesses({"rank 1": ["-c", code]}, os.environ, logs) as processes, pytest.raises(WorkerLost) as error:
+        with (
+            LocalProcesses({"rank 1": ["-c", code]}, os.environ, logs) as processes,
+            pytest.raises(WorkerLost) as error,
+        ):
             processes.check(DEADLINE)
         assert error.value.evidence == text
     assert (logs / "rank-1.log").read_text() == "first\nsecond\n"

@@ -14,8 +14,8 @@ from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Logp, WorkerLost
 from groupwise.learner import EMA, InitialPolicy, Ranks, measure_plan
-from groupwise.learner.ranks import join_store
 from groupwise.learner.shards import WEIGHTS, Shards
+from groupwise.learner.store import join_store
 from groupwise.models import Lora, attach, find_model, fingerprint, read_model, read_tokenizer, write_adapter
 from groupwise.training.build import new_learner, read_policy
 from groupwise.training.follower import follower

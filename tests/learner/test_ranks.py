@@ -16,7 +16,7 @@ from groupwise.data import InvalidValue
 from groupwise.learner import AdamW, Alone, Learner, StepPlan, check_lanes
 from groupwise.learner.lanes import LaneSums, order_of
 from groupwise.learner.optimizer import Optimizer
-from groupwise.learner.ranks import host_store
+from groupwise.learner.store import host_store
 from tests.learner.rank_jobs import DEADLINE, JOBS, LANES, OBJECTIVE, batch, computed, plans, policy_learner, trained
 from tests.models import mixtures
 

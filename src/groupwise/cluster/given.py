@@ -8,7 +8,7 @@ from types import TracebackType
 
 from groupwise.cluster.processes import Death, Processes
 from groupwise.data import Usage
-from groupwise.learner.ranks import Store, host_store, join_store, part_of_store
+from groupwise.learner.store import Store, host_store, join_store, part_of_store
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 AGENT = "TORCHELASTIC_USE_AGENT_STORE"

@@ -7,6 +7,7 @@ takes the same optimizer steps. It ends when rank 0 ends.
 """
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,15 +30,15 @@ from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.data import GroupwiseError, Rollout, Usage, WorkerLost, pack
 from groupwise.data.rollout_json import rollout_from_json
 from groupwise.learner import Alone, Learner, Ranks, Replicas
-from groupwise.learner.ranks import (
+from groupwise.learner.ranks import START, ConnectionClosed
+from groupwise.learner.store import (
     LOOPBACK,
-    START,
-    ConnectionClosed,
     Store,
     TCPStore,
     call_ranks,
     host_store,
     join_store,
+    pulse,
     release_ranks,
     wait_for_call,
 )
@@ -87,8 +88,10 @@ def rank_store(recipe: Recipe, run: Path) -> Iterator[Meeting | None]:
     else:
         host = node_address() if cluster.launch == "ray" else LOOPBACK
         meeting = Meeting(host_store(cluster.ranks, host), host)
+    assert meeting.store is not None, "it is closed below"
     try:
-        yield meeting
+        with pulse(meeting.store, cluster.deadline):
+            yield meeting
     finally:
         meeting.close()
 
@@ -234,11 +237,15 @@ def place_of(cluster: Cluster) -> GivenRank | None:
 
 
 def join(store: Store, host: str, rank: int, cluster: Cluster, use: Use) -> None:
-    """Join the ranks of a run, and follow it until rank 0 ends."""
-    if wait_for_call(store):
+    """Join the ranks of a run, and follow it until rank 0 ends.
+
+    On its host, the kernel ends this process with rank 0, which its user may also stop and continue (Ctrl-Z).
+    """
+    patience = math.inf if cluster.launch == "local" else cluster.deadline
+    if wait_for_call(store, patience):
         with interface_towards(host):
-            kind = kind_of_ranks(cluster.sharded)
-            follow(kind(store, rank, cluster.ranks, cluster.lanes, deadline=cluster.deadline), use)
+            kind, deadline = kind_of_ranks(cluster.sharded), cluster.deadline
+            follow(kind(store, rank, cluster.ranks, cluster.lanes, deadline=deadline, patience=patience), use)
 
 
 def main(settings: dict[str, Any]) -> int:

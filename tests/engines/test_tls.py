@@ -142,6 +142,35 @@ def test_weights_that_are_damaged_out_of_order_or_too_many_are_refused(tmp_path:
     run(go())
 
 
+def test_a_new_connection_of_the_trainer_that_loads_weights_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    file = write_weights(tmp_path, 3, weights(decoder()))
+
+    async def go() -> None:
+        async with served(blank(), Uploads(Exchange(tmp_path), 1 << 20)) as address:
+            first, again, other, unnamed = [
+                await Remote.connect(address, secret=SECRET, trainer=trainer) for trainer in ("one", "one", "two", "")
+            ]
+            await first.fetch(file)
+            for stranger in (other, unnamed):
+                with pytest.raises(Usage, match="another connection loads"):
+                    await stranger.fetch(file)
+            await again.fetch(file)
+            with pytest.raises(EngineLost, match="is lost"):
+                await first.score((1, 2), (3,))
+            assert again.version == 3 and (await again.score((1, 2), (3,))) == (await other.score((1, 2), (3,)))
+            again.close()
+            while True:  # the engine notices the end
+                try:
+                    await unnamed.fetch(file)
+                    break
+                except Usage:
+                    await asyncio.sleep(0.001)
+            with pytest.raises(Usage, match="another connection loads"):
+                await (await Remote.connect(address, secret=SECRET)).fetch(file)
+
+    run(go())
+
+
 def test_without_the_secret_nobody_gets_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "PATIENCE", 1000.0)
     engine = fake()

@@ -55,9 +55,11 @@ class Remote:
     """
 
     def __init__(
-        self, reader: StreamReader, writer: StreamWriter, *, name: str, deadline: float, same_host: bool = True
-    ) -> None:
+        self, reader: StreamReader, writer: StreamWriter, *, name: str, deadline: float, same_host: bool = True,
+        trainer: str = "",
+    ) -> None:  # fmt: skip
         self.name, self.deadline, self.version, self.same_host = name, deadline, -1, same_host
+        self._trainer = trainer
         self.cause = ""
         """Why the engine is lost; empty while it is not."""
         self.on_loss: Callable[[], None] = lambda: None
@@ -72,10 +74,11 @@ class Remote:
     @classmethod
     async def connect(
         cls: type[R], address: Path | TlsAddress, *, secret: bytes = b"", deadline: float = 60.0,
-        expected: Identity | None = None,
+        expected: Identity | None = None, trainer: str = "",
     ) -> R:  # fmt: skip
         """Connect to an engine that `groupwise serve` started. `EngineLost` if no process listens there.
 
+        `trainer` is a name that no other trainer knows: a load with it ends an older connection that loads weights.
         `Usage` for another secret or certificate than that of a TLS address, and for another engine than `expected`.
         """
         same_host = isinstance(address, Path)
@@ -93,7 +96,7 @@ class Remote:
         except OSError as error:
             lost.evidence = str(error.strerror or error)
             raise lost from error
-        remote = cls(reader, writer, name=name, deadline=deadline, same_host=same_host)
+        remote = cls(reader, writer, name=name, deadline=deadline, same_host=same_host, trainer=trainer)
         try:
             identity = await remote.hello(deadline)
             if expected is not None:
@@ -137,7 +140,7 @@ class Remote:
 
         The engine has `deadline` seconds, and those that it needs to read the file at `PACE`.
         """
-        load = {"version": file.version, "sha256": file.sha256}
+        load = {"version": file.version, "sha256": file.sha256, "trainer": self._trainer}
         if self.same_host:
             more = file.path.stat().st_size / PACE
             reply = await self._call("load", more=more, file=str(file.path), **load)

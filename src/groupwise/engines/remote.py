@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import ssl
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ __all__ = ["Remote"]
 R = TypeVar("R", bound="Remote")
 T = TypeVar("T")
 Answer = dict[str, Any]
+CLOSINGS = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError)
+"""The errors of a new connection that the other side accepts and closes."""
 CLOSED = "its connection closed"
 """The cause of a loss when the other side closes the connection."""
 
@@ -93,6 +96,10 @@ class Remote:
         except TimeoutError:
             lost.evidence = f"it did not answer within {deadline:g} s"
             raise lost from None
+        except CLOSINGS as error:
+            evidence = f"it is no engine, or it has too many connections that have yet to prove the secret ({error})"
+            fix = "check the address, and which clients connect to it"
+            raise EngineLost(f"{name} closed the connection at once", evidence=evidence, fix=fix) from error
         except OSError as error:
             lost.evidence = str(error.strerror or error)
             raise lost from error

@@ -1,11 +1,13 @@
 """Engines and ranks that others have started: what each process reads, what is refused, and two real processes."""
 
+import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,16 +131,19 @@ def test_a_place_that_rank_0_cannot_have_and_a_rank_0_that_is_not_there() -> Non
 
 
 def test_a_given_rank_that_was_not_started_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("groupwise.cluster.processes.REPORT", 0.05)
+    """By a pretended clock: each look at the ranks takes four seconds."""
+    times = itertools.count(0.0, 4.0)
+    clock = SimpleNamespace(monotonic=lambda: next(times), sleep=lambda seconds: None)
+    monkeypatch.setattr("groupwise.cluster.processes.time", clock)
     lines: list[str] = []
     with (
         GivenProcesses(["rank 1", "rank 2"]) as processes,
         pytest.raises(WorkerLost, match="rank 2: not ready") as caught,
     ):
-        processes.wait_for(lambda: ["rank 2"], 0.2, lines.append)
+        processes.wait_for(lambda: ["rank 2"], 30.0, lines.append)
     assert "with its RANK" in caught.value.fix
     (line,) = lines
-    assert line.startswith("waiting for rank 2, up to 0.2 s: start it")
+    assert line.startswith("waiting for rank 2, up to 30 s: start it")
 
 
 def test_a_rank_above_0_is_no_run_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

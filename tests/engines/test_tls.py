@@ -348,7 +348,7 @@ def test_a_connection_that_is_closed_at_once_is_no_missing_engine() -> None:
     async def go() -> None:
         for how in ({}, {"ssl": KEY.context()}):
             server, port = await listening_on(closes, **how)
-            with pytest.raises(EngineLost, match="closed the connection at once") as caught:
+            with pytest.raises(EngineLost, match="ended the connection at once") as caught:
                 await Remote.connect(TlsAddress("127.0.0.1", port, KEY.fingerprint), secret=SECRET)
             assert "too many connections" in caught.value.evidence
             server.close()

@@ -99,7 +99,7 @@ class Remote:
         except CLOSINGS as error:
             evidence = f"it is no engine, or it has too many connections that have yet to prove the secret ({error})"
             fix = "check the address, and which clients connect to it"
-            raise EngineLost(f"{name} closed the connection at once", evidence=evidence, fix=fix) from error
+            raise EngineLost(f"{name} ended the connection at once", evidence=evidence, fix=fix) from error
         except OSError as error:
             lost.evidence = str(error.strerror or error)
             raise lost from error

@@ -238,8 +238,8 @@ def given_models(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenize
             if tokenizer is not None:
                 check_vocabulary(name, directory, tokenizer)
             outlined = decoder_outline(directory, parameter.dtype) if ranks.shards and ranks.rank else None
-            given = outlined or read_model(directory, dtype=parameter.dtype, device=device)
-            models[name] = with_settings(given.requires_grad_(False), recipe)
+            given = (outlined or read_model(directory, dtype=parameter.dtype, device=device)).requires_grad_(False)
+            models[name] = with_settings(given, recipe)
     return models
 
 

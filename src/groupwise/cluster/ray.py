@@ -92,11 +92,13 @@ class Needs:
 class Places:
     """A placement group of `count` equal bundles. `close`, or the end of this process, frees them.
 
-    If Ray finds no place for them within `PLACED` seconds, `Usage` lists the nodes and their resources.
+    If Ray finds no place for them within `PLACED` seconds, `Usage` lists the nodes and their resources. `EngineLost` if
+    the head of the cluster is gone.
     """
 
     def __init__(self, ray: Any, what: str, count: int, needs: Needs, strategy: str) -> None:
         self.ray, self.needs, self.head = ray, needs, ray.get_runtime_context().gcs_address
+        check_head(self.head)
         self.group = ray.util.placement_group([needs.bundle] * count, strategy=strategy)
         self._end = weakref.finalize(self, _remove, ray, self.group, self.head)
         if not self.group.wait(PLACED):
@@ -107,9 +109,7 @@ class Places:
 
     def host(self, index: int) -> str:
         """The address of the node that has a bundle. `EngineLost` while none has it, or if Ray's head is gone."""
-        if not is_reachable(self.head):
-            what = f"the head of the Ray cluster, {self.head}, does not answer"
-            raise EngineLost(what, fix="start a cluster again, and continue with groupwise resume")
+        check_head(self.head)
         node = self.ray.util.placement_group_table(self.group)["bundles_to_node_id"].get(index)
         for alive in self.ray.nodes():
             if alive["NodeID"] == node and alive["Alive"]:
@@ -145,6 +145,13 @@ class Places:
     def close(self) -> None:
         """Free the bundles; processes in them are killed."""
         self._end()
+
+
+def check_head(head: str) -> None:
+    """`EngineLost` if the head of a cluster does not accept connections."""
+    if not is_reachable(head):
+        what = f"the head of the Ray cluster, {head}, does not answer"
+        raise EngineLost(what, fix="start a cluster again, and continue with groupwise resume")
 
 
 def is_reachable(head: str) -> bool:

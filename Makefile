@@ -24,7 +24,7 @@ test-vllm: $(VENV)/dev  ## vLLM's engine; its environment of 3.5 GB goes into .v
 	$(BIN)/pytest -q -m vllm tests/engines/test_vllm.py
 
 test-ray: .venv-ray/ray  ## Ray as the launcher, in an environment of 1.5 GB
-	.venv-ray/bin/pytest -q -m ray tests/cluster/test_ray.py
+	.venv-ray/bin/pytest -q -m ray tests/cluster
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -14,8 +14,8 @@ import torch
 
 from groupwise.data import Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.learner import AdamW, Alone, Learner, Ranks, Replicas, StepPlan
-from groupwise.learner.ranks import host_store, join_store
 from groupwise.learner.shards import Shards
+from groupwise.learner.store import host_store, join_store
 from groupwise.models import Decoder, Shape
 from groupwise.objective import Objective
 

@@ -1,11 +1,13 @@
 """Engines and ranks that others have started: what each process reads, what is refused, and two real processes."""
 
+import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from groupwise.cluster.launch import check_launch
 from groupwise.config.recipe import Cluster, Recipe
 from groupwise.data import MissingRequirement, Usage, WorkerLost
 from groupwise.engines import Served
-from groupwise.learner.ranks import CALL, call_ranks, host_store, join_store, release_ranks, wait_for_call
+from groupwise.learner.store import CALL, call_ranks, host_store, join_store, release_ranks, wait_for_call
 from tests.training.test_follower import SMALL as SETTINGS
 from tests.training.test_follower import files
 
@@ -129,16 +131,19 @@ def test_a_place_that_rank_0_cannot_have_and_a_rank_0_that_is_not_there() -> Non
 
 
 def test_a_given_rank_that_was_not_started_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("groupwise.cluster.processes.REPORT", 0.05)
+    """By a pretended clock: each look at the ranks takes four seconds."""
+    times = itertools.count(0.0, 4.0)
+    clock = SimpleNamespace(monotonic=lambda: next(times), sleep=lambda seconds: None)
+    monkeypatch.setattr("groupwise.cluster.processes.time", clock)
     lines: list[str] = []
     with (
         GivenProcesses(["rank 1", "rank 2"]) as processes,
         pytest.raises(WorkerLost, match="rank 2: not ready") as caught,
     ):
-        processes.wait_for(lambda: ["rank 2"], 0.2, lines.append)
+        processes.wait_for(lambda: ["rank 2"], 30.0, lines.append)
     assert "with its RANK" in caught.value.fix
     (line,) = lines
-    assert line.startswith("waiting for rank 2, up to 0.2 s: start it")
+    assert line.startswith("waiting for rank 2, up to 30 s: start it")
 
 
 def test_a_rank_above_0_is_no_run_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -227,6 +232,24 @@ def test_a_restart_finds_the_run_of_an_earlier_start_and_no_other_key_of_it(tmp_
     assert not second.store(2, 5.0).check([CALL])
     release_ranks(second.store(2, 5.0))
     assert not wait_for_call(second.store(2, 5.0)), "rank 0 has ended, and the agent's store has not"
+
+
+@pytest.mark.kill
+def test_a_given_rank_ends_when_rank_0_is_silent(tmp_path: Path) -> None:
+    """A stopped rank 0 does not answer, and its connections stay open: as if its host had vanished."""
+    words = ["train", "--out", str(tmp_path), *overrides(SMALL | {"cluster.deadline": 6.0})]
+    port = free_port()
+    first, second = (command(words, rank, port) for rank in range(2))
+    assert first.stdout
+    try:
+        next(line for line in first.stdout if line.startswith("1/3"))
+        first.send_signal(signal.SIGSTOP)
+        output, _ = second.communicate(timeout=SECONDS)
+        assert second.returncode == WorkerLost.code and "rank 0" in output, output
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.communicate()
 
 
 @pytest.mark.kill

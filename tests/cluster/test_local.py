@@ -12,7 +12,8 @@ import pytest
 from groupwise.cluster.held_process import HeldProcess
 from groupwise.cluster.local import LocalProcesses
 from groupwise.cluster.processes import Death
-from groupwise.data import WorkerLost
+from groupwise.data import Storage, WorkerLost
+from groupwise.runs import process_logs
 from tests.engines.test_processes import wait_until_gone
 
 SLEEP = ["-c", "import time; time.sleep(60)"]
@@ -38,6 +39,37 @@ def test_the_cause_comes_before_its_consequence() -> None:
             child.process.wait(DEADLINE)
         with pytest.raises(WorkerLost, match="rank 2 was killed by SIGKILL"):
             processes.check()
+
+
+def test_the_cause_is_awaited_when_its_consequence_ends_first() -> None:
+    lost, killed = f"import sys; sys.exit({WorkerLost.code})", "import os, time; time.sleep(1); os.kill(os.getpid(), 9)"
+    with LocalProcesses({"rank 1": ["-c", lost], "rank 2": ["-c", killed]}, os.environ) as processes:
+        processes._started["rank 1"].process.wait(DEADLINE)
+        with pytest.raises(WorkerLost, match="rank 2 was killed by SIGKILL"):
+            processes.check(DEADLINE)
+
+
+def test_the_output_of_processes_is_kept_and_an_error_has_that_of_its_own(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    for text in ("first", "second"):
+        code = f"print({text!r}, flush=True); exit(3)"
+        with (
+            LocalProcesses({"rank 1": ["-c", code]}, os.environ, logs) as processes,
+            pytest.raises(WorkerLost) as error,
+        ):
+            processes.check(DEADLINE)
+        assert error.value.evidence == text
+    assert (logs / "rank-1.log").read_text() == "first\nsecond\n"
+
+
+def test_a_log_keeps_its_last_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_logs, "LARGEST", 4)
+    for text in (b"12345", b"67"):
+        with process_logs.open_log(tmp_path / "logs" / "engine-0.log") as log:
+            log.write(text)
+    assert (tmp_path / "logs" / "engine-0.log").read_bytes() == b"234567"
+    with pytest.raises(Storage, match="the output of a process could not be written"):
+        process_logs.open_log(tmp_path / "logs" / "engine-0.log" / "rank-1.log")
 
 
 def test_a_process_that_is_not_ready_in_time() -> None:

@@ -4,6 +4,8 @@ import inspect
 import re
 from pathlib import Path
 
+import pytest
+
 from groupwise.commands.show import show_diff
 from groupwise.config.settings import overrides_of
 from groupwise.methods import gspo
@@ -68,8 +70,20 @@ def test_a_run_on_your_own_problems_leaves_the_listed_files(tmp_path: Path) -> N
     run(f"{command} --iterations 1 --prompts 4", tmp_path)
     (directory,) = (tmp_path / "runs").iterdir()
     listed = re.findall(r"^  ([\w.]+)/? ", block_after("What a run leaves"), re.M)
-    listed.remove("models")  # only if the recipe asks for them
+    for name in ("models", "logs"):  # only if the recipe asks for models or other processes
+        listed.remove(name)
     assert sorted([*listed, "lock"]) == sorted(p.name for p in directory.iterdir())
+
+
+@pytest.mark.slow
+def test_the_command_on_several_processes_has_the_bits_of_the_one_below_it(tmp_path: Path) -> None:
+    commands = re.findall(r"^groupwise train .*--cluster.*$", PAGE, re.M)
+    small = "--iterations 2 --prompts 4 --method.group_size 4 --sampling.max_tokens 12 --evaluate.problems 2"
+    for name, command in zip(("several", "one"), commands, strict=True):
+        run(f"{command} {small} --name {name}", tmp_path)
+    several, one = (next((tmp_path / "runs").glob(f"{name}-*")) for name in ("several", "one"))
+    for file in ("metrics.jsonl", "model/model.safetensors"):
+        assert (several / file).read_bytes() == (one / file).read_bytes()
 
 
 def test_numbers_come_from_the_command() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from groupwise.__main__ import main
 from groupwise.data import Generation, GenerationRequest
 from groupwise.engines import places
 from groupwise.engines.replica import Replica
+from groupwise.runs.layout import RunLayout
 from tests.engines.lines import server
 from tests.rollout.fakes import FakeEngine
 
@@ -45,8 +47,9 @@ def test_a_killed_engine_is_in_the_terminal_and_in_the_timings(
     printed = capsys.readouterr().err
     (run,) = tmp_path.glob("killed-*")
     losses = [line for line in printed.splitlines() if " is lost: " in line]
-    assert len(losses) == 1 and losses[0].startswith("replica ")
-    assert losses[0].endswith(" is lost: its process was ended by SIGKILL; started again (1 of 3)")
+    ended = "its process was ended by SIGKILL|its connection closed"  # on a busy machine, the process ends later
+    assert len(losses) == 1 and re.fullmatch(rf"replica \d is lost: ({ended}); started again \(1 of 3\)", losses[0])
+    assert sorted(path.name for path in RunLayout(run).logs.iterdir()) == ["engine-0.log", "engine-1.log"]
     timings = lines_of(run / "timings.jsonl")
     assert sum(line["engine/restarts"] for line in timings) == 1
     assert all(0 <= line[f"engine/{number}/rows"] <= 256 for line in timings for number in range(2))

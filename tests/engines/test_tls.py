@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -142,6 +143,35 @@ def test_weights_that_are_damaged_out_of_order_or_too_many_are_refused(tmp_path:
     run(go())
 
 
+def test_a_new_connection_of_the_trainer_that_loads_weights_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    file = write_weights(tmp_path, 3, weights(decoder()))
+
+    async def go() -> None:
+        async with served(blank(), Uploads(Exchange(tmp_path), 1 << 20)) as address:
+            first, again, other, unnamed = [
+                await Remote.connect(address, secret=SECRET, trainer=trainer) for trainer in ("one", "one", "two", "")
+            ]
+            await first.fetch(file)
+            for stranger in (other, unnamed):
+                with pytest.raises(Usage, match="another connection loads"):
+                    await stranger.fetch(file)
+            await again.fetch(file)
+            with pytest.raises(EngineLost, match="is lost"):
+                await first.score((1, 2), (3,))
+            assert again.version == 3 and (await again.score((1, 2), (3,))) == (await other.score((1, 2), (3,)))
+            again.close()
+            while True:  # the engine notices the end
+                try:
+                    await unnamed.fetch(file)
+                    break
+                except Usage:
+                    await asyncio.sleep(0.001)
+            with pytest.raises(Usage, match="another connection loads"):
+                await (await Remote.connect(address, secret=SECRET)).fetch(file)
+
+    run(go())
+
+
 def test_without_the_secret_nobody_gets_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "PATIENCE", 1000.0)
     engine = fake()
@@ -271,25 +301,64 @@ def test_garbage_on_the_port_ends_its_connection_only(garbage: bytes, secure: bo
     run(go())
 
 
-def test_strangers_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that waits long for strangers, of which it has at most two."""
     monkeypatch.setattr(listening, "STRANGERS", 2)
-    monkeypatch.setattr(listening, "PATIENCE", 1000.0)
+    for name in ("FIRST_BYTE", "PATIENCE"):
+        monkeypatch.setattr(listening, name, 1000.0)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_strangers_are_few_and_keep_nobody_out(secure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient(monkeypatch)
 
     async def go() -> None:
         async with served(fake()) as address:
             good = await Remote.connect(address, secret=SECRET)
-            silent = [await asyncio.open_connection(address.host, address.port) for _ in range(2)]
-            reader, _ = await asyncio.open_connection(address.host, address.port)
-            assert await rest(reader) == b""  # closed at once
+            stranger = (
+                partial(secured, address) if secure else partial(asyncio.open_connection, "127.0.0.1", address.port)
+            )
+            strangers = [await stranger() for _ in range(4)]
+            for reader, _ in strangers[:2]:
+                await asyncio.wait_for(rest(reader), 20.0)  # the oldest ones are closed
             assert (await good.sample(request())).tokens == (7, 8)
-            for _, writer in silent:
-                writer.close()
+            assert (await (await Remote.connect(address, secret=SECRET)).sample(request())).tokens == (7, 8)
+            for _, writer in strangers:
+                writer.transport.abort()
+
+    run(go())
+
+
+def test_the_host_with_most_strangers_loses_its_oldest() -> None:
+    ends = [socket.socketpair() for _ in range(5)]
+    strangers = {ours: host for (ours, _), host in zip(ends, "abbba")}
+    for expected in (1, 0, 2):
+        listening.drop_one(strangers)
+        assert ends[expected][1].recv(1) == b"" and ends[expected][0] not in strangers
+    assert [*strangers] == [ends[3][0], ends[4][0]]
+    for pair in ends:
+        for end in pair:
+            end.close()
+
+
+def test_a_connection_that_is_closed_at_once_is_no_missing_engine() -> None:
+    async def closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def go() -> None:
+        for how in ({}, {"ssl": KEY.context()}):
+            server, port = await listening_on(closes, **how)
+            with pytest.raises(EngineLost, match="ended the connection at once") as caught:
+                await Remote.connect(TlsAddress("127.0.0.1", port, KEY.fingerprint), secret=SECRET)
+            assert "too many connections" in caught.value.evidence
+            server.close()
 
     run(go())
 
 
 def test_a_stranger_gets_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "PATIENCE", 0.3)
+    monkeypatch.setattr(listening, "FIRST_BYTE", 0.3)
 
     async def go() -> None:
         async with served(fake()) as address:

@@ -208,7 +208,8 @@ def test_only_one_connection_loads_weights(tmp_path: Path) -> None:
         with pytest.raises(Usage, match="another connection loads"):
             await two.load(1, weights(model))
         one.close()
-        await asyncio.sleep(0.05)
+        while serving._loader is not None:  # until the engine has seen the end
+            await asyncio.sleep(0.001)
         await two.load(2, weights(model))
         assert two.version == 2
 

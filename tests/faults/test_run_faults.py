@@ -281,6 +281,24 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ran(tmp_path_factory.mktemp("longer") / "undisturbed", LONGER)
 
 
+RESUMED = """
+import os, sys
+from groupwise.__main__ import main
+from groupwise.training import run
+
+watch = run.watch_iteration
+
+def signalled(*arguments):
+    watch(*arguments)
+    if arguments[-2]["iteration"] == 2:
+        os.kill(os.getpid(), int(sys.argv[2]))
+
+run.watch_iteration = signalled
+sys.exit(main(["resume", sys.argv[1]]))
+"""
+"""The command `groupwise resume`, in a process that gets a signal in its second iteration."""
+
+
 @pytest.mark.parametrize(
     ("number", "code", "word"),
     [
@@ -293,15 +311,11 @@ def test_a_signal_saves_and_prints_how_to_resume(
     number: signal.Signals, code: int, word: str, longer: Path, tmp_path: Path
 ) -> None:
     run = begun(tmp_path / "run", LONGER)
-    command = [sys.executable, "-m", "groupwise", "resume", str(run)]
+    command = [sys.executable, "-c", RESUMED, str(run), str(number.value)]
     with (tmp_path / "output").open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
-        until = time.monotonic() + 120
-        while len(read_lines(run / "metrics.jsonl")) < 3 and time.monotonic() < until:
-            time.sleep(0.01)
-        process.send_signal(number)
-        assert process.wait(timeout=60) == code, (tmp_path / "output").read_text()
+        exit_code = subprocess.run(command, stdout=output, stderr=output).returncode
     text = (tmp_path / "output").read_text()
+    assert exit_code == code, text
     done = len(read_lines(run / "metrics.jsonl")) - 1
     assert f"{word} after {done} of 6 iterations; saved" in text and f"groupwise resume {run}" in text
     assert 2 <= done < 6 and not (run / "model").exists()
@@ -350,15 +364,13 @@ def test_a_signal_ends_a_wait_for_an_engine_that_does_not_load(
         async def hangs(number: int, weights: Any) -> None:
             if number == version:
                 os.kill(os.getpid(), signal.SIGTERM)
-                await asyncio.sleep(60)
+                await asyncio.sleep(3600)
             await load(number, weights)
 
         place.engine.load = hangs  # type: ignore[method-assign]
         return run_from(run, place, disk=Quick()).code
 
-    start = time.monotonic()
     assert forked(act, tmp_path / "log") == 143, (tmp_path / "log").read_text()
-    assert time.monotonic() - start < 30
     assert ("groupwise resume" in (tmp_path / "log").read_text()) == (version > 0)
     assert left(ran(run, EVERY)) == left(undisturbed)
 

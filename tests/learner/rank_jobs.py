@@ -27,7 +27,7 @@ from groupwise.learner import (
     make_plan,
     measure_plan,
 )
-from groupwise.learner.ranks import join_store
+from groupwise.learner.store import join_store
 from groupwise.models import Lora, attach, read_model
 from groupwise.objective import Clip, Objective, sequence_mean
 from tests.learner.small import SHAPE, model, rollouts

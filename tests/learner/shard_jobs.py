@@ -3,15 +3,25 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
+import groupwise as gw
+from groupwise.config.recipe import Machine, Recipe
+from groupwise.config.user_code import Use
 from groupwise.data import Logp, WorkerLost
 from groupwise.learner import EMA, InitialPolicy, Ranks, measure_plan
-from groupwise.learner.ranks import join_store
 from groupwise.learner.shards import WEIGHTS, Shards
-from tests.learner.rank_jobs import DEADLINE, JOBS, LANES, OBJECTIVE, batch, plans, policy_learner, trained
+from groupwise.learner.store import join_store
+from groupwise.models import Lora, attach, find_model, fingerprint, read_model, read_tokenizer, write_adapter
+from groupwise.training.build import new_learner, read_policy
+from groupwise.training.follower import follower
+from tests.learner.rank_jobs import DEADLINE, JOBS, LANES, OBJECTIVE, SEED, batch, plans, policy_learner, trained
+
+OLD, TEACHER = Logp("policy"), Logp("teacher")
 
 
 def recomputed(ranks: Ranks) -> dict[str, Tensor]:
@@ -41,6 +51,44 @@ def averaged(ranks: Ranks) -> dict[str, Tensor]:
     return found | it.state()[0]
 
 
+def from_directory(ranks: Ranks, teacher: str = "calculator") -> dict[str, Tensor]:
+    """A policy and a side model from directories, as a run reads them."""
+    method = gw.on_policy_distillation(teacher=teacher)
+    recipe, use = Recipe(method=method, model="calculator", iterations=9, machine=Machine(dtype="float32")), Use()
+    it = (
+        follower(recipe, use, ranks)
+        if ranks.shards and ranks.rank
+        else new_learner(read_policy(recipe, use, torch.device("cpu")), recipe, ranks)
+    )
+    b = batch()
+    b = it.compute_measures(b, measure_plan(plans(b), b, microbatch_tokens=90, lanes=LANES), frozenset({OLD, TEACHER}))
+    for step in plans(b):
+        it.step(b, step, OBJECTIVE)
+    return {"teacher": b[TEACHER]} | it.state()[0]
+
+
+def directory(ranks: Ranks) -> dict[str, Tensor]:
+    """A rank above 0 reads no weights."""
+    if not ranks.rank:
+        return from_directory(ranks)
+    with patch("groupwise.training.build.read_model", side_effect=AssertionError):
+        return from_directory(ranks)
+
+
+def directory_of_an_adapter(ranks: Ranks) -> dict[str, Tensor]:
+    """Each rank reads it with its base."""
+    base = find_model("calculator")
+    model = read_model(base)
+    attach(model, Lora(rank=2, targets=("q_proj",)), seed=SEED)
+    with torch.no_grad():
+        for weight in (p for p in model.parameters() if p.requires_grad):
+            weight.add_(0.1)
+    with TemporaryDirectory() as path:
+        write_adapter(model, Path(path), base=str(base), base_sha256=fingerprint(base))
+        read_tokenizer(base).save(Path(path))
+        return from_directory(ranks, path)
+
+
 def whole(ranks: Ranks, part: Tensor) -> Tensor:
     """The whole tensor of a part, as a checkpoint has it: the parts of all ranks one below the other."""
     if not part.ndim or not ranks.shards:
@@ -49,7 +97,10 @@ def whole(ranks: Ranks, part: Tensor) -> Tensor:
     return ranks.whole([part], [int(rows.sum())])[0]
 
 
-SHARDED: dict[str, Callable[[Ranks], dict[str, Tensor]]] = {**JOBS, "recomputed": recomputed, "averaged": averaged}
+SHARDED: dict[str, Callable[[Ranks], dict[str, Tensor]]] = {
+    **JOBS, "recomputed": recomputed, "averaged": averaged,
+    "directory": directory, "directory of an adapter": directory_of_an_adapter,
+}  # fmt: skip
 
 
 def lost(ranks: Shards, directory: Path) -> None:

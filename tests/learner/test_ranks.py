@@ -16,7 +16,7 @@ from groupwise.data import InvalidValue
 from groupwise.learner import AdamW, Alone, Learner, StepPlan, check_lanes
 from groupwise.learner.lanes import LaneSums, order_of
 from groupwise.learner.optimizer import Optimizer
-from groupwise.learner.ranks import host_store
+from groupwise.learner.store import host_store
 from tests.learner.rank_jobs import DEADLINE, JOBS, LANES, OBJECTIVE, batch, computed, plans, policy_learner, trained
 from tests.models import mixtures
 
@@ -140,12 +140,12 @@ def test_a_weight_that_one_lane_reaches_is_trained() -> None:
     assert weights[0].grad is not None and weights[0].grad.tolist() == [1.0, -2.0] and weights[1].grad is None
 
 
-def test_two_files_know_torch_distributed() -> None:
+def test_three_files_know_torch_distributed() -> None:
     package = Path(groupwise.__file__).parent
     importers = [
         p.name for p in package.rglob("*.py") if re.search(r"import.*distributed|torch\.distributed\.", p.read_text())
     ]
-    assert sorted(importers) == ["ranks.py", "shards.py"]
+    assert sorted(importers) == ["ranks.py", "shards.py", "store.py"]
 
 
 @pytest.mark.parametrize(("lanes", "ranks"), ((3, 1), (0, 1), (4, 3), (2, 4), (2, 0)))

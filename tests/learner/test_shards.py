@@ -12,8 +12,8 @@ from torch import Tensor
 
 from groupwise.data import Usage
 from groupwise.learner import Alone
-from groupwise.learner.ranks import host_store
 from groupwise.learner.shards import Shards, on_meta, rows_before, rows_of_ranks
+from groupwise.learner.store import host_store
 from tests.learner.rank_jobs import DEADLINE, LANES
 from tests.learner.shard_jobs import SHARDED
 from tests.learner.small import model

@@ -6,7 +6,8 @@ import shutil
 import signal
 import time
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
+from types import FrameType
 from typing import Literal
 
 import pytest
@@ -19,19 +20,22 @@ from groupwise.config.recipe import Cluster, Machine
 from groupwise.config.text import read_recipe
 from groupwise.config.user_code import Use
 from groupwise.data import BadData, InvalidValue, Usage, WorkerLost
+from groupwise.learner.ranks import ConnectionClosed
 from groupwise.learner.shards import Shards
 from groupwise.models.decoder import Sizes
 from groupwise.runs.checkpoints import newest_checkpoint, part_names
 from groupwise.runs.layout import RunLayout
 from groupwise.training.check_machine import check_sharding
-from groupwise.training.follower import recipe_of_followers
+from groupwise.training.follower import named_by, recipe_of_followers
 from groupwise.training.messages import message, parts
 from groupwise.training.progress import Progress
+from groupwise.training.watchdog import Watchdog
 
 LANES, ITERATIONS = 4, 3
+DEADLINE = 60.0
 SMALL = {
     "iterations": ITERATIONS, "prompts": 2, "method.group_size": 4, "method.minibatches": 1, "sampling.max_tokens": 12,
-    "evaluate.problems": 2, "save.every": 1, "cluster.lanes": LANES, "cluster.deadline": 60.0,
+    "evaluate.problems": 2, "save.every": 1, "cluster.lanes": LANES, "cluster.deadline": DEADLINE,
 }  # fmt: skip
 
 
@@ -71,24 +75,45 @@ def test_signals_end_a_run_whose_rank_is_stopped(
     A replica is stopped while it learns, a shard while it saves.
     """
     lines: list[str] = []
+    waits, first = Event(), Event()
+    send, handle = Shards.send, Watchdog._signal
 
     def interrupt() -> None:
-        for _ in range(2):
-            time.sleep(1.0)
+        """Two signals, once rank 0 waits; together they would count as one."""
+        for before in (waits, first):
+            assert before.wait(DEADLINE)
             os.kill(os.getpid(), signal.SIGINT)
+
+    def said(self: Progress, line: str) -> None:
+        lines.append(line)
+        if re.match(r"waiting for rank 1 for \d+ s: ", line):
+            waits.set()
+
+    def sent(self: Shards, content: bytes) -> None:
+        if b'"save"' in content and stopped:
+            waits.set()
+        send(self, content)
+
+    def handled(self: Watchdog, number: int, frame: FrameType | None) -> None:
+        first.set()
+        handle(self, number, frame)
+
+    stopped: list[int] = []
 
     def stop(run: gw.Run, line: dict) -> None:
         if line["iteration"] == 1:
             os.kill(pids[0], signal.SIGSTOP)
+            stopped.append(pids[0])
             Thread(target=interrupt).start()
 
     settings = SMALL | {"cluster.ranks": 2, "cluster.shard": shard}
     settings |= {"save.every": 1 if shard == "full" else 0}
     monkeypatch.setattr("groupwise.training.waiting.REPORT", 0.3)
-    monkeypatch.setattr(Progress, "say", lambda self, line: lines.append(line))
+    monkeypatch.setattr(Progress, "say", said)
+    monkeypatch.setattr(Shards, "send", sent)
+    monkeypatch.setattr(Watchdog, "_signal", handled)
     with pytest.raises(KeyboardInterrupt):
         gw.train(out=tmp_path, on_iteration=stop, **settings)
-    assert shard == "full" or any(re.match(r"waiting for rank 1 for \d s: ", line) for line in lines)
     assert any("groupwise resume" in line for line in lines)
     assert not Path(f"/proc/{pids[0]}").exists()
 
@@ -110,6 +135,22 @@ def test_a_run_on_two_ranks_whose_rank_is_killed_ends_on_four_with_the_bits_of_o
     gw.resume(run, ranks=4)
     assert files(run) == files(one)
     assert len(pids) == 4 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.parametrize("kind", [ConnectionClosed, WorkerLost])
+def test_an_error_has_the_last_lines_of_a_rank_that_needs_long_to_end(
+    kind: type[WorkerLost], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank on a busy machine has printed its error and closed its connection, and has yet to end."""
+    for name in ("CLOSING", "GRACE"):
+        monkeypatch.setattr(f"groupwise.training.follower.{name}", 0.0)
+    code = "print('no memory', flush=True); import time; time.sleep(600)"
+    with LocalProcesses({"rank 1": ["-c", code], "rank 2": ["-c", "import time; time.sleep(600)"]}, {}) as processes:
+        while not processes.printed()["rank 1"]:
+            time.sleep(0.01)
+        error = named_by(processes, kind("rank 0 waited for rank 1, which is gone", evidence="closed", fix="resume"))
+    assert (error.what, error.fix) == ("rank 0 waited for rank 1, which is gone", "resume")
+    assert error.evidence.splitlines() == ["closed", "rank 1 printed:", "no memory"]
 
 
 def tensors(run: Path) -> dict[str, Tensor]:
@@ -176,6 +217,7 @@ def test_a_run_in_one_process_continues_on_sharded_ranks(one: Path, tmp_path: Pa
     shutil.rmtree(RunLayout(run).checkpoint(ITERATIONS))
     shutil.rmtree(RunLayout(run).model)
     gw.resume(run, ranks=2, shard="full")
+    assert [path.name for path in RunLayout(run).logs.iterdir()] == ["rank-1.log"]
     expected, found = tensors(one), tensors(run)
     assert [name for name, x in expected.items() if not torch.equal(x, found[name])] == []
     assert RunLayout(run).metrics.read_bytes() == RunLayout(one).metrics.read_bytes()

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from groupwise.cluster.processes import Death, Processes
 from groupwise.data import Usage
-from groupwise.learner.ranks import Store, host_store, join_store, part_of_store
+from groupwise.learner.store import Store, host_store, join_store, part_of_store
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 AGENT = "TORCHELASTIC_USE_AGENT_STORE"
@@ -97,6 +97,13 @@ class GivenProcesses(Processes):
         return "start it with the same command, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and with its RANK"
 
     def deaths(self) -> Mapping[str, Death]:
+        """None that is known."""
+        return {}
+
+    def check(self, patience: float = 0.0) -> None:
+        """Nothing is known, and nothing to wait for."""
+
+    def printed(self) -> Mapping[str, Sequence[str]]:
         """None that is known."""
         return {}
 

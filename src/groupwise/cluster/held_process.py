@@ -6,20 +6,25 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from typing import IO
 
 from groupwise.sandbox.bound import bound_command
 from groupwise.sandbox.processes import last_lines
 
 
 class HeldProcess:
-    """A Python process. Its output goes to an unnamed file, whose last lines an error shows.
+    """A Python process. Its output goes to the file `log`, or else to an unnamed one; an error shows its last lines.
 
     It gets no signals of the terminal. If it is `bound`, the kernel kills it when this process dies. `environment` is
     added to that of this process. A worker of a cluster imports this class, so its module imports no torch.
     """
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], *, bound: bool = False) -> None:
-        self.log = tempfile.TemporaryFile()  # noqa: SIM115
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], *, bound: bool = False,
+        log: IO[bytes] | None = None,
+    ) -> None:  # fmt: skip
+        self.log = log or tempfile.TemporaryFile("a+b")  # noqa: SIM115
+        self._begin = self.log.seek(0, os.SEEK_END)
         command = bound_command(sys.executable, os.getpid(), arguments) if bound else [sys.executable, *arguments]
         self.process = subprocess.Popen(
             command,
@@ -33,7 +38,11 @@ class HeldProcess:
 
     def status(self) -> tuple[int | None, list[str]]:
         """Its exit code, None while it runs, and its last lines of output."""
-        return self.process.poll(), last_lines(self.log)
+        return self.process.poll(), self.printed()
+
+    def printed(self) -> list[str]:
+        """Its last lines of output."""
+        return last_lines(self.log, self._begin)
 
     def end(self, patience: float = 0.0) -> tuple[int | None, list[str]]:
         """Terminate it, kill it after `patience` seconds, and return its status: the code is None if this ended it."""
@@ -46,4 +55,4 @@ class HeldProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
             code, ours = self.process.wait(), (*ours, -signal.SIGKILL)
-        return None if code in ours else code, last_lines(self.log)
+        return None if code in ours else code, self.printed()

@@ -1,27 +1,33 @@
 """Processes on this host that live as long as the run that started them."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 
 from groupwise.cluster.held_process import HeldProcess
 from groupwise.cluster.processes import Death, Processes
-from groupwise.sandbox.processes import last_lines
+from groupwise.runs.layout import log_file
+from groupwise.runs.process_logs import open_log
 
 
 class LocalProcesses(Processes):
     """A context with Python processes, by name. `environment` is added to that of this process.
 
+    Their output goes to files in the folder `logs`, or else to unnamed ones. `Storage` if these cannot be opened.
     They get no signals of the terminal: Ctrl-C reaches the run alone, which ends them. At its end all are killed; if it
     is killed itself, the kernel (Linux) kills them, even stopped ones.
     """
 
-    def __init__(self, arguments: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> None:
-        self._arguments, self._environment = arguments, dict(environment)
+    def __init__(
+        self, arguments: Mapping[str, Sequence[str]], environment: Mapping[str, str], logs: Path | None = None
+    ) -> None:
+        self._arguments, self._environment, self._logs = arguments, dict(environment), logs
         self._started: dict[str, HeldProcess] = {}
 
     def __enter__(self) -> "LocalProcesses":
         for name, arguments in self._arguments.items():
-            self._started[name] = HeldProcess(arguments, self._environment, bound=True)
+            log = open_log(log_file(self._logs, name)) if self._logs else None
+            self._started[name] = HeldProcess(arguments, self._environment, bound=True, log=log)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -41,5 +47,9 @@ class LocalProcesses(Processes):
 
     def deaths(self) -> Mapping[str, Death]:
         """The processes that have ended, by name."""
-        ended = {name: child for name, child in self._started.items() if child.process.poll() is not None}
-        return {name: Death(child.process.returncode, last_lines(child.log)) for name, child in ended.items()}
+        found = {name: child.status() for name, child in self._started.items()}
+        return {name: Death(code, lines) for name, (code, lines) in found.items() if code is not None}
+
+    def printed(self) -> Mapping[str, Sequence[str]]:
+        """The last lines of output of each process, by name."""
+        return {name: child.printed() for name, child in self._started.items()}

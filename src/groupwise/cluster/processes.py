@@ -14,7 +14,12 @@ POLL = 0.02
 REPORT = 10.0
 """Seconds until a message names the processes that are late."""
 GRACE = 2.0
-"""Seconds in which a process whose connection closed must end, for its death to be the cause."""
+"""Seconds that a process has to end by itself."""
+CLOSING = 20.0
+"""Seconds in which a process that has closed its connection must end, for its death to be the cause.
+
+A busy machine may need many seconds to end a process that has imported torch.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,10 @@ class Processes(ABC):
     @abstractmethod
     def deaths(self) -> Mapping[str, Death]:
         """The processes that have ended, by name."""
+
+    @abstractmethod
+    def printed(self) -> Mapping[str, Sequence[str]]:
+        """The last lines of output of each process, by name."""
 
     def __enter__(self) -> "Processes":
         return self
@@ -81,10 +90,17 @@ class Processes(ABC):
         A process that was killed, or raised an error, comes before one that only lost its connection to that one.
         """
         end = time.monotonic() + patience
-        while not (deaths := self.deaths()) and time.monotonic() < end:
+        while len(deaths := self.deaths()) < len(self.names) and time.monotonic() < end:
+            if any(map(is_cause, deaths.values())):
+                break
             time.sleep(POLL)
         if not deaths:
             return
-        name = min(deaths, key=lambda name: deaths[name].code == WorkerLost.code)
+        name = min(deaths, key=lambda name: not is_cause(deaths[name]))
         death = deaths[name]
         raise WorkerLost(f"{name} {death}", evidence="\n".join(death.lines) or "it printed nothing")
+
+
+def is_cause(death: Death) -> bool:
+    """Whether a process ended by itself, and not because another one was lost."""
+    return death.code != WorkerLost.code

@@ -19,6 +19,8 @@ from groupwise.config.recipe import Recipe
 from groupwise.data import EngineLost, MissingRequirement, Usage
 
 ADDRESS = "RAY_ADDRESS"
+RECONNECT, DAYS = "RAY_gcs_rpc_server_reconnect_timeout_s", str(30 * 86400)
+"""Ray's variable with the seconds without its head after which it ends this process, and ours: a run ends itself."""
 REACH = 10.0
 """Seconds in which the head of a cluster must accept a connection."""
 PLACED = 60.0
@@ -31,6 +33,7 @@ ENDED = 5.0
 
 def library() -> Any:
     """The module of Ray. `MissingRequirement` without it."""
+    os.environ.setdefault(RECONNECT, DAYS)  # it is read at the import
     try:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -89,13 +92,15 @@ class Needs:
 class Places:
     """A placement group of `count` equal bundles. `close`, or the end of this process, frees them.
 
-    If Ray finds no place for them within `PLACED` seconds, `Usage` lists the nodes and their resources.
+    If Ray finds no place for them within `PLACED` seconds, `Usage` lists the nodes and their resources. `EngineLost` if
+    the head of the cluster is gone.
     """
 
     def __init__(self, ray: Any, what: str, count: int, needs: Needs, strategy: str) -> None:
-        self.ray, self.needs = ray, needs
+        self.ray, self.needs, self.head = ray, needs, ray.get_runtime_context().gcs_address
+        check_head(self.head)
         self.group = ray.util.placement_group([needs.bundle] * count, strategy=strategy)
-        self._end = weakref.finalize(self, _remove, ray, self.group)
+        self._end = weakref.finalize(self, _remove, ray, self.group, self.head)
         if not self.group.wait(PLACED):
             evidence = "\n".join([f"asked: {count} x {described(needs.bundle)}", *free(ray)])
             self.close()
@@ -103,7 +108,8 @@ class Places:
             raise Usage(f"Ray found no place for {what} within {PLACED:g} s", evidence=evidence, fix=fix)
 
     def host(self, index: int) -> str:
-        """The address of the node that has a bundle. `EngineLost` while none has it."""
+        """The address of the node that has a bundle. `EngineLost` while none has it, or if Ray's head is gone."""
+        check_head(self.head)
         node = self.ray.util.placement_group_table(self.group)["bundles_to_node_id"].get(index)
         for alive in self.ray.nodes():
             if alive["NodeID"] == node and alive["Alive"]:
@@ -133,15 +139,32 @@ class Places:
             return lost(error)
         finally:
             with suppress(self.ray.exceptions.RayError, ValueError):
-                self.ray.kill(actor)
+                if is_reachable(self.head):
+                    self.ray.kill(actor)
 
     def close(self) -> None:
         """Free the bundles; processes in them are killed."""
         self._end()
 
 
-def _remove(ray: Any, group: Any) -> None:
-    if ray.is_initialized():  # otherwise Ray has freed them, and this call would start a cluster
+def check_head(head: str) -> None:
+    """`EngineLost` if the head of a cluster does not accept connections."""
+    if not is_reachable(head):
+        what = f"the head of the Ray cluster, {head}, does not answer"
+        raise EngineLost(what, fix="start a cluster again, and continue with groupwise resume")
+
+
+def is_reachable(head: str) -> bool:
+    """Whether the head of a cluster accepts connections. Without it, some of Ray's calls do not return."""
+    try:
+        check_reachable(head)
+    except OSError:
+        return False
+    return True
+
+
+def _remove(ray: Any, group: Any, head: str) -> None:
+    if ray.is_initialized() and is_reachable(head):  # otherwise Ray has freed them, and this call would start a cluster
         ray.util.remove_placement_group(group)
 
 

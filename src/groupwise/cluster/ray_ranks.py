@@ -42,12 +42,18 @@ class RayProcesses(Processes):
 
     def deaths(self) -> Mapping[str, Death]:
         """The processes that have ended, by name, and those whose actor is lost or does not answer."""
-        found = {name: self._death(actor) for name, actor in self._actors.items()}
-        return {name: death for name, death in found.items() if death is not None}
+        found = {name: self._status(actor) for name, actor in self._actors.items()}
+        return {name: status for name, status in found.items() if isinstance(status, Death)}
 
-    def _death(self, actor: Any) -> Death | None:
+    def printed(self) -> Mapping[str, Sequence[str]]:
+        """The last lines of output of each process, by name, or Ray's cause if its actor is lost."""
+        found = {name: self._status(actor) for name, actor in self._actors.items()}
+        return {name: status.lines if isinstance(status, Death) else status for name, status in found.items()}
+
+    def _status(self, actor: Any) -> Death | Sequence[str]:
+        """The end of an actor's process; its last lines of output while it runs."""
         try:
             code, lines = self._ray.get(actor.status.remote(), timeout=REPLY)
         except self._ray.exceptions.RayError as error:
             return lost(error)
-        return None if code is None else Death(code, lines)
+        return lines if code is None else Death(code, lines)

@@ -74,7 +74,8 @@ class RayReplicas:
         # On its node, a process sees the GPU of its bundle only, which is the first one there.
         device = "cuda:0" if self._needs.gpus else program.settings.device
         settings = replace(program.settings, directory=self._model, device=device)
-        arguments = ["-m", *program.elsewhere, json.dumps(asdict(settings)), places.host(number)]
+        host = await asyncio.to_thread(places.host, number)
+        arguments = ["-m", *program.elsewhere, json.dumps(asdict(settings)), host]
         actor = places.start(number, arguments, {VARIABLE: self._secret})
         try:
             address = await self._address(actor, number, program.seconds)

@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 
@@ -74,6 +75,10 @@ class Fleet:
     def version(self) -> int:
         """The version of the weights of now; -1 before the first load."""
         return self._published.file.version if self._published else -1
+
+    def keep_logs(self, folder: Path) -> None:
+        """Write the output of replicas that start from now on to files in this folder."""
+        self._exchange.logs = folder
 
     @property
     def replicas(self) -> Sequence[Remote]:

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from asyncio import StreamReader, StreamReaderProtocol, StreamWriter
+from collections import Counter
 from contextlib import suppress
 
 from groupwise.engines.secret import admit
@@ -14,9 +15,11 @@ from groupwise.engines.wire import WireError
 __all__ = ["listen_tls"]
 
 STRANGERS = 64
-"""The most connections at a time that have yet to prove that they know the secret. Others are closed at once."""
+"""The most connections at a time that have yet to prove that they know the secret."""
+FIRST_BYTE = 5.0
+"""Seconds in which a connection must send its first byte. A trainer does so at once."""
 PATIENCE = 30.0
-"""Seconds until a connection must have proved it."""
+"""Seconds until it must have proved that it knows the secret."""
 GOODBYE = 5.0
 """Seconds in which a client must agree to the end of its connection."""
 PAUSE = 1.0
@@ -32,15 +35,16 @@ async def listen_tls(server: EngineServer, listener: socket.socket, key: HostKey
     """Serve clients that know the secret, until cancelled. Any other client is an error to itself and nothing else."""
     context, loop = key.context(), asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
-    strangers: set[socket.socket] = set()
+    strangers: dict[socket.socket, str] = {}  # with their hosts, the oldest first
 
     async def serve(client: socket.socket) -> None:
         writer = None
         try:
+            await first_byte(client)
             async with asyncio.timeout(PATIENCE):
                 reader, writer = await opened(client, context)
                 known = await admit(reader, writer, secret, key.fingerprint)
-            strangers.discard(client)
+            strangers.pop(client, None)
             if known:
                 await server.connection(reader, writer)
             writer.close()
@@ -48,19 +52,18 @@ async def listen_tls(server: EngineServer, listener: socket.socket, key: HostKey
             if writer:
                 writer.transport.abort()
         finally:
-            strangers.discard(client)
+            strangers.pop(client, None)
 
     try:
         while True:
             try:
-                client, _ = await loop.sock_accept(listener)
+                client, (host, *_) = await loop.sock_accept(listener)
             except OSError:
                 await asyncio.sleep(PAUSE)
                 continue
             if len(strangers) >= STRANGERS:
-                client.close()
-                continue
-            strangers.add(client)
+                drop_one(strangers)
+            strangers[client] = host
             task = asyncio.create_task(serve(client))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -68,6 +71,27 @@ async def listen_tls(server: EngineServer, listener: socket.socket, key: HostKey
         listener.close()
         for task in tasks:
             task.cancel()
+
+
+def drop_one(strangers: dict[socket.socket, str]) -> None:
+    """End the oldest connection of the host that has most, so that one host cannot keep out the others."""
+    counts = Counter(strangers.values())
+    client = max(strangers, key=lambda client: counts[strangers[client]])  # the first of equal ones
+    del strangers[client]
+    with suppress(OSError):  # it is closed already
+        client.shutdown(socket.SHUT_RDWR)
+
+
+async def first_byte(client: socket.socket) -> None:
+    """Wait for the first byte of a connection, or its end. TimeoutError after `FIRST_BYTE` seconds: it is closed."""
+    loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(client, arrived.set)
+    try:
+        await asyncio.wait_for(arrived.wait(), FIRST_BYTE)
+    finally:
+        loop.remove_reader(client)
+        if not arrived.is_set():
+            client.close()
 
 
 async def opened(client: socket.socket, context: ssl.SSLContext) -> tuple[StreamReader, StreamWriter]:

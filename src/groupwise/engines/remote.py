@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import ssl
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ __all__ = ["Remote"]
 R = TypeVar("R", bound="Remote")
 T = TypeVar("T")
 Answer = dict[str, Any]
+CLOSINGS = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError)
+"""The errors of a new connection that the other side accepts and closes."""
+CLOSED = "its connection closed"
+"""The cause of a loss when the other side closes the connection."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -53,9 +58,11 @@ class Remote:
     """
 
     def __init__(
-        self, reader: StreamReader, writer: StreamWriter, *, name: str, deadline: float, same_host: bool = True
-    ) -> None:
+        self, reader: StreamReader, writer: StreamWriter, *, name: str, deadline: float, same_host: bool = True,
+        trainer: str = "",
+    ) -> None:  # fmt: skip
         self.name, self.deadline, self.version, self.same_host = name, deadline, -1, same_host
+        self._trainer = trainer
         self.cause = ""
         """Why the engine is lost; empty while it is not."""
         self.on_loss: Callable[[], None] = lambda: None
@@ -70,10 +77,11 @@ class Remote:
     @classmethod
     async def connect(
         cls: type[R], address: Path | TlsAddress, *, secret: bytes = b"", deadline: float = 60.0,
-        expected: Identity | None = None,
+        expected: Identity | None = None, trainer: str = "",
     ) -> R:  # fmt: skip
         """Connect to an engine that `groupwise serve` started. `EngineLost` if no process listens there.
 
+        `trainer` is a name that no other trainer knows: a load with it ends an older connection that loads weights.
         `Usage` for another secret or certificate than that of a TLS address, and for another engine than `expected`.
         """
         same_host = isinstance(address, Path)
@@ -88,10 +96,14 @@ class Remote:
         except TimeoutError:
             lost.evidence = f"it did not answer within {deadline:g} s"
             raise lost from None
+        except CLOSINGS as error:
+            evidence = f"it is no engine, or it has too many connections that have yet to prove the secret ({error})"
+            fix = "check the address, and which clients connect to it"
+            raise EngineLost(f"{name} ended the connection at once", evidence=evidence, fix=fix) from error
         except OSError as error:
             lost.evidence = str(error.strerror or error)
             raise lost from error
-        remote = cls(reader, writer, name=name, deadline=deadline, same_host=same_host)
+        remote = cls(reader, writer, name=name, deadline=deadline, same_host=same_host, trainer=trainer)
         try:
             identity = await remote.hello(deadline)
             if expected is not None:
@@ -135,7 +147,7 @@ class Remote:
 
         The engine has `deadline` seconds, and those that it needs to read the file at `PACE`.
         """
-        load = {"version": file.version, "sha256": file.sha256}
+        load = {"version": file.version, "sha256": file.sha256, "trainer": self._trainer}
         if self.same_host:
             more = file.path.stat().st_size / PACE
             reply = await self._call("load", more=more, file=str(file.path), **load)
@@ -239,7 +251,7 @@ class Remote:
                     return
                 if isinstance(number, int):
                     self._pass_on(number, message.get("reply"), error)
-            self.fail("its connection closed")
+            self.fail(CLOSED)
         except WireError as error:
             self.fail(f"it sent no message of the protocol: {error}")
 

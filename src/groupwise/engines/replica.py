@@ -13,20 +13,25 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from groupwise.data import EngineLost
-from groupwise.engines.remote import Remote
+from groupwise.engines.remote import CLOSED, Remote
 from groupwise.engines.server import EngineServer, Identity
 from groupwise.engines.upload import Uploads
 from groupwise.engines.weights_file import Exchange, state_bytes
+from groupwise.runs.layout import log_file
+from groupwise.runs.process_logs import open_log
 from groupwise.sandbox.bound import bound_command
 from groupwise.sandbox.processes import end_with_parent, last_lines
 
 START = 120.0
 """Seconds that a child may take to start. Most of it is the import of torch."""
+ENDING = 1.0
+"""Seconds in which a child that has closed its connection may end by itself: its signal or exit code is then known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,8 @@ class Program:
     """The time it may take until its engine answers."""
     identity: Identity | None = None
     """The engine that the run needs. One on this host is it; one on another host may have read another model."""
+    logs: Path | None = None
+    """The folder of the child's output; by default that of its settings."""
     elsewhere: Sequence[str] = ("groupwise.engines.replica_tls",)
     """The module that starts it on another host, and the first arguments of that. Settings and a host follow."""
 
@@ -75,9 +82,14 @@ class Replica(Remote):
 
     process: "subprocess.Popen[bytes]"
     log: Path
+    begin: int
+    """The byte of the log at which the process's output begins."""
 
     def end(self) -> str:
         """Kill the process; returns how it ended, with its last lines of output."""
+        if self.cause == CLOSED:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(ENDING)
         self.close()
         killed = self.process.poll() is None
         if killed:
@@ -87,15 +99,16 @@ class Replica(Remote):
         killed = killed and code == -signal.SIGKILL
         ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         status = self.cause if killed else f"its process {ended}"
-        return "\n".join([status, *printed(self.log)])
+        return "\n".join([status, *printed(self.log, self.begin)])
 
 
 async def start_replica(program: Program, number: int, deadline: float) -> Replica:
     """Start a child process, and wait for its engine. `EngineLost` with its last lines if it does not start."""
-    log = Path(program.settings.directory) / f"replica-{number}.log"
+    log = log_file(program.logs or Path(program.settings.directory), f"engine {number}")
     here, there = socket.socketpair()
     try:
-        with there, log.open("wb") as output:
+        with there, open_log(log) as output:
+            begin = output.seek(0, os.SEEK_END)
             # In its own session, Ctrl-C does not reach it.
             process = subprocess.Popen(
                 command(program, os.getpid()), env=program.environment, start_new_session=True,
@@ -108,7 +121,7 @@ async def start_replica(program: Program, number: int, deadline: float) -> Repli
     try:
         reader, writer = await asyncio.open_unix_connection(sock=here)
         replica = Replica(reader, writer, name=f"replica {number}, pid {process.pid}", deadline=deadline)
-        replica.process, replica.log = process, log
+        replica.process, replica.log, replica.begin = process, log, begin
         await replica.hello(program.seconds)
     except EngineLost as error:
         evidence = replica.end() if replica else ""
@@ -120,11 +133,11 @@ async def start_replica(program: Program, number: int, deadline: float) -> Repli
     return replica
 
 
-def printed(log: Path) -> Sequence[str]:
-    """The last lines of a child's output; none without a readable file."""
+def printed(log: Path, begin: int) -> Sequence[str]:
+    """The last lines of a child's output, from a byte of its log; none without a readable file."""
     try:
         with log.open("rb") as output:
-            return last_lines(output)
+            return last_lines(output, begin)
     except OSError:
         return []
 

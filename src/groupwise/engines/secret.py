@@ -78,11 +78,11 @@ async def prove(reader: StreamReader, writer: StreamWriter, secret: bytes, finge
     """Prove to the engine `name` that we have the secret. `Usage` if it has another one."""
     wrong = Usage(f"{name} has another secret", fix="use the same secret on both sides")
     try:
-        theirs = _texts(await read_message(reader, LARGEST_GREETING) or {}, "challenge")[0]
+        theirs = _texts(await answer(reader), "challenge")[0]
         ours = secrets.token_hex(32)
         proof = _proof(secret, "client", fingerprint, theirs, ours)
         writer.write(encode({"challenge": ours, "proof": proof}))
-        message = await read_message(reader, LARGEST_GREETING) or {}
+        message = await answer(reader)
         if message.get("error") is not None:
             raise wrong from error_of(message["error"])
         found, expected = _texts(message, "proof")[0], _proof(secret, "server", fingerprint, theirs, ours)
@@ -90,6 +90,14 @@ async def prove(reader: StreamReader, writer: StreamWriter, secret: bytes, finge
         raise EngineLost(f"no engine listens on {name}", evidence=str(error)) from error
     if not hmac.compare_digest(found.encode(), expected.encode()):
         raise wrong
+
+
+async def answer(reader: StreamReader) -> dict[str, object]:
+    """The next message of the engine. ConnectionAbortedError if it closes the connection."""
+    message = await read_message(reader, LARGEST_GREETING)
+    if message is None:
+        raise ConnectionAbortedError("before a proof")
+    return message
 
 
 def _proof(secret: bytes, side: str, fingerprint: str, server: str, client: str) -> str:

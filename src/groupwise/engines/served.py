@@ -1,9 +1,11 @@
 """Settings of a fleet of native engines, each in a separate process on this machine or on another host."""
 
 import asyncio
+import secrets
 import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Literal
@@ -112,12 +114,17 @@ class Served(Native):
         identity = Identity.of(decoder, tokenizer, seed=seed)
         program = replace(self.program(settings), identity=identity)
         met: set[int] = set()
+        trainer = secrets.token_hex(16)
 
         async def start(number: int) -> Remote:
             if number < self.replicas:
-                return await launch(program, number, self.deadline)
+                return await launch(replace(program, logs=exchange.logs), number, self.deadline)
             patience = self.deadline if number in met else 0.0
-            remote = await reached(addresses[number - self.replicas], secret, self.deadline, identity, patience)
+            connect = partial(
+                Remote.connect, addresses[number - self.replicas], secret=secret, deadline=self.deadline,
+                expected=identity, trainer=trainer,
+            )  # fmt: skip
+            remote = await reached(connect, patience)
             met.add(number)
             return remote
 
@@ -155,14 +162,12 @@ class Served(Native):
         return Program(settings=settings)
 
 
-async def reached(
-    address: Path | TlsAddress, secret: bytes, deadline: float, expected: Identity, patience: float
-) -> Remote:
+async def reached(connect: Callable[[], Awaitable[Remote]], patience: float) -> Remote:
     """Connect to an engine. If it was there before, wait `patience` seconds for its restart."""
     until = monotonic() + patience
     while True:
         try:
-            return await Remote.connect(address, secret=secret, deadline=deadline, expected=expected)
+            return await connect()
         except EngineLost:
             if monotonic() >= until:
                 raise

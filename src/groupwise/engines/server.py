@@ -112,6 +112,8 @@ class Client:
     writer: StreamWriter
     calls: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     upload: Upload | None = None
+    trainer: str = ""
+    """The name with which its trainer loads weights; empty if it has given none."""
 
     def close(self) -> None:
         """Cancel the requests, and delete the weights that were not loaded."""
@@ -251,10 +253,7 @@ class EngineServer:
 
     async def _load(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
         version, (sha256,) = whole("version", message.get("version"), 0, IDS), _texts(message, "sha256")
-        if self._loader not in (None, client):
-            what = "another connection loads the weights of this engine"
-            raise Usage(what, fix="wait for that run, or start another engine: groupwise serve MODEL")
-        self._loader = client
+        self._take(client, str(message.get("trainer", "")))
         file = await self._sent(message, sha256, client) if self.uploads else Path(*_texts(message, "file"))
         if file is not None:
             try:
@@ -266,6 +265,21 @@ class EngineServer:
             finally:
                 client.drop_upload()
         return {"version": self.engine.version}
+
+    def _take(self, client: Client, trainer: str) -> None:
+        """Let this connection load weights from now on. `Usage` if that of another trainer does.
+
+        An older connection of the same trainer is dead: it cannot be reached, and this side may notice that much later.
+        """
+        before = self._loader
+        if before is not None and before is not client:
+            if not trainer or before.trainer != trainer:
+                what = "another connection loads the weights of this engine"
+                fix = "wait for that run, for two minutes if its host is gone; or start another engine"
+                raise Usage(what, fix=f"{fix}: groupwise serve MODEL")
+            before.close()
+            before.writer.transport.abort()
+        self._loader, client.trainer = client, trainer
 
     async def _sent(self, message: dict[str, Any], sha256: str, client: Client) -> Path | None:
         """The file of weights that the client has sent; None while parts are missing."""

@@ -1,4 +1,4 @@
-"""Ranks: the processes that share the work of one learner. Only this module and `shards` use torch.distributed.
+"""Ranks: the processes that share the work of one learner. Only it, `store` and `shards` use torch.distributed.
 
 Rank r of R computes the microbatches `i` of a step with `i mod R = r`. Sums over ranks are a butterfly: in round k,
 rank r adds the numbers of rank `r XOR 2^k` to its own. So the microbatches of a round form one binary tree, and a sum
@@ -6,7 +6,7 @@ has the same bits on every rank and for every number of ranks.
 """
 
 import copy
-import socket
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,23 +18,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from groupwise.data import InvalidValue, Usage, WorkerLost
+from groupwise.data import InvalidValue, WorkerLost
+from groupwise.learner.store import Store, awaited
 
 __all__ = ["Alone", "Ranks", "Replicas", "check_lanes"]
 
 M = TypeVar("M", bound=torch.nn.Module)
-Store, TCPStore, PrefixStore = dist.Store, dist.TCPStore, dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
-IDLE = timedelta(seconds=60)
-"""How long a rank without work waits for a message before it waits again."""
-RETRY = 0.2
-"""Seconds between two attempts to reach rank 0."""
 START = timedelta(seconds=120)
 """The longest wait for the other ranks to start: they import torch and read the model."""
-LOOPBACK = "127.0.0.1"
-CALL = "called"
-"""The key that rank 0 sets when its learner starts, and when it ends."""
-STARTS, ENDS = b"starts", b"ends"
-"""Its values."""
+
+
+class ConnectionClosed(WorkerLost):
+    """Another rank has closed its connection: its process ends, or has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,84 +128,6 @@ def check_lanes(lanes: int, ranks: int) -> None:
         raise InvalidValue(f"{ranks} ranks do not divide {lanes} lanes", fix=f"use as many ranks as one of {divisors}")
 
 
-def host_store(size: int, host: str = LOOPBACK, port: int = 0) -> TCPStore:
-    """The store that connects `size` ranks, in this process, at an address of this host; port 0 is a free one.
-
-    Only at the default address, other hosts cannot reach it. `Usage` if it cannot listen there.
-    """
-    try:
-        listener = socket.create_server((host, port), backlog=size)
-    except OSError as error:
-        fix = "rank 0 listens there: name an address of its host, and a free port"
-        raise Usage(f"rank 0 cannot listen on {host}:{port}", evidence=error.strerror or str(error), fix=fix) from error
-    port = listener.getsockname()[1]
-    return TCPStore(host, port, size, True, wait_for_workers=False, master_listen_fd=listener.detach())
-
-
-def join_store(port: int, size: int, *, deadline: float, host: str = LOOPBACK) -> TCPStore:
-    """Connect to the store of rank 0. `WorkerLost` if it does not answer within `deadline` seconds."""
-    end = time.monotonic() + deadline
-    try:
-        until_open(host, port, end)  # the client of torch begins its wait again, up to three times
-        left = timedelta(seconds=max(end - time.monotonic(), RETRY))
-        return TCPStore(host, port, size, False, timeout=left, wait_for_workers=False)
-    except (dist.DistError, RuntimeError, OSError) as error:
-        raise WorkerLost(
-            f"rank 0 is not at {host}:{port}, after {deadline:g} s",
-            evidence=str(error).partition("\n")[0],
-            fix="start rank 0 too, and name its address in MASTER_ADDR and MASTER_PORT",
-        ) from error
-
-
-def until_open(host: str, port: int, end: float) -> None:
-    """Wait until something listens at an address. The OSError of the last attempt after `end` (`time.monotonic`)."""
-    while True:
-        try:
-            socket.create_connection((host, port), timeout=max(end - time.monotonic(), RETRY)).close()
-            return
-        except OSError:
-            if time.monotonic() + RETRY > end:
-                raise
-            time.sleep(RETRY)
-
-
-def part_of_store(store: Store, name: str) -> Store:
-    """The part of a store with this name: a key of another part is not found in it."""
-    return PrefixStore(name, store)
-
-
-def call_ranks(store: Store) -> None:
-    """Tell the ranks that wait in `wait_for_call` that the learner starts."""
-    store.set(CALL, STARTS)
-
-
-def release_ranks(store: Store) -> None:
-    """End the wait of the ranks in `wait_for_call`: rank 0 ends. The store of torchrun outlives rank 0."""
-    with suppress(dist.DistError, RuntimeError):
-        store.set(CALL, ENDS)
-
-
-def wait_for_call(store: Store) -> bool:
-    """Wait until rank 0 starts its learner; False if it ends before.
-
-    This wait has no deadline: before it, rank 0 reads its data, and may run a warm start.
-    """
-    try:
-        while not _arrived(store, CALL):
-            pass
-        return store.get(CALL) == STARTS
-    except dist.DistNetworkError:  # the connection is closed
-        return False
-
-
-def _arrived(store: Store, key: str) -> bool:
-    try:
-        store.wait([key], IDLE)
-    except dist.DistStoreError:  # not yet
-        return False
-    return True
-
-
 class _WholeModels:
     """The part of `Ranks` about models, for ranks that hold whole models."""
 
@@ -270,13 +187,16 @@ class Alone(_WholeModels):
 class Replicas(_WholeModels):
     """Ranks that each hold the whole model, over gloo. `store` connects them; that of rank 0 is the server.
 
-    Every wait ends after `deadline` seconds with `WorkerLost`, which names the rank that did not answer. Numbers travel
-    as tensors and messages as bytes: nothing is pickled.
+    Every wait ends after `deadline` seconds with `WorkerLost`, which names the rank that did not answer; that for a
+    message of rank 0 after `patience` seconds without a sign of life of rank 0. Numbers travel as tensors and messages
+    as bytes: nothing is pickled.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, lanes: int, *, deadline: float) -> None:
+    def __init__(
+        self, store: Store, rank: int, size: int, lanes: int, *, deadline: float, patience: float = math.inf
+    ) -> None:
         check_lanes(lanes, size)
-        self.rank, self.size, self.lanes, self.deadline = rank, size, lanes, deadline
+        self.rank, self.size, self.lanes, self.deadline, self.patience = rank, size, lanes, deadline, patience
         self._store, self._messages = store, 0
         self.waiting: Wait | None = None
         with self.errors("all ranks", "the start"):
@@ -320,13 +240,11 @@ class Replicas(_WholeModels):
     def receive(self) -> bytes | None:
         """Wait for the next message of rank 0; None if rank 0 has ended.
 
-        This wait has no deadline: a rank without work waits while rank 0 samples.
+        A rank without work waits while rank 0 samples: as long as rank 0 shows that it lives.
         """
         key, self._messages = f"message/{self._messages}", self._messages + 1
         try:
-            while not _arrived(self._store, key):
-                pass
-            size = int(self._store.get(key))
+            size = int(awaited(self._store, key, self.patience))
         except dist.DistNetworkError:  # the connection is closed
             return None
         if not size:
@@ -369,7 +287,8 @@ class Replicas(_WholeModels):
         except (RuntimeError, ValueError) as error:
             late = "imed out" in str(error) or "imeout" in str(error)
             how = f"did not answer within {self.deadline:g} s" if late else "is gone"
-            raise WorkerLost(
+            kind = WorkerLost if late else ConnectionClosed
+            raise kind(
                 f"rank {self.rank} waited for {who}, which {how}: {what}",
                 evidence=str(error).partition("\n")[0],
                 fix="continue from the last checkpoint with groupwise resume",

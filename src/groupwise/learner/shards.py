@@ -20,7 +20,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from groupwise.data import Usage
-from groupwise.learner.ranks import Replicas, Store
+from groupwise.learner.ranks import Replicas
+from groupwise.learner.store import Store
 from groupwise.models import Decoder
 
 __all__ = ["Shards"]
@@ -44,8 +45,10 @@ class Shards(Replicas):
     def shards(self) -> bool:
         return True
 
-    def __init__(self, store: Store, rank: int, size: int, lanes: int, *, deadline: float) -> None:
-        super().__init__(store, rank, size, lanes, deadline=deadline)
+    def __init__(
+        self, store: Store, rank: int, size: int, lanes: int, *, deadline: float, patience: float = math.inf
+    ) -> None:
+        super().__init__(store, rank, size, lanes, deadline=deadline, patience=patience)
         self._mesh = init_device_mesh("cpu", (size,))
 
     def add_gradients(self, gradients: Sequence[Tensor]) -> None:

@@ -82,6 +82,11 @@ class RunLayout:
         return self.run / "models"
 
     @property
+    def logs(self) -> Path:
+        """The folder with the output of the run's other processes: ranks, and engines that it starts."""
+        return self.run / "logs"
+
+    @property
     def report(self) -> Path:
         """The report page."""
         return self.run / "report.html"
@@ -141,9 +146,22 @@ class RunLayout:
         """One of the files of an iteration in samples/."""
         return self.samples / f"{numbered(iteration)}{suffix}"
 
+    def log(self, process: str) -> Path:
+        """The output of the process with this name, such as `rank 1`."""
+        return log_file(self.logs, process)
+
     def comparison(self, iteration: int) -> Path:
         """The comparison of methods on the samples of one iteration, a file of whatif/."""
         return self.whatif / f"{numbered(iteration)}.json"
+
+
+def log_file(folder: Path, process: str) -> Path:
+    """The file with the output of a process, in a folder of logs.
+
+    >>> log_file(Path("logs"), "rank 1").as_posix()
+    'logs/rank-1.log'
+    """
+    return folder / f"{process.replace(' ', '-')}.log"
 
 
 def numbered(iteration: int) -> str:

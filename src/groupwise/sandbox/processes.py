@@ -18,9 +18,9 @@ LAST_LINES, LAST_BYTES = 20, 4096
 PR_SET_PDEATHSIG = 1
 
 
-def last_lines(output: IO[bytes]) -> list[str]:
-    """The last lines in the file of a process's output."""
-    output.seek(max(output.seek(0, os.SEEK_END) - LAST_BYTES, 0))
+def last_lines(output: IO[bytes], start: int = 0) -> list[str]:
+    """The last lines in the file of a process's output, which begins at the byte `start`."""
+    output.seek(max(output.seek(0, os.SEEK_END) - LAST_BYTES, start))
     return output.read().decode(errors="replace").splitlines()[-LAST_LINES:]
 
 

@@ -196,14 +196,19 @@ def with_settings(model: Model, recipe: Recipe) -> Model:
 
 def policy_outline(recipe: Recipe) -> Model | None:
     """The model of a resolved recipe without its weights, with its adapter; None if only `read_policy` creates it."""
-    path = find_model(recipe.model)
-    if base_directory(path) != path or not isinstance(model := outline(path), Decoder):
+    if (model := decoder_outline(find_model(recipe.model), DTYPES[recipe.machine.dtype])) is None:
         return None
-    model.to(DTYPES[recipe.machine.dtype])
     if recipe.lora is not None:
         attach(model, recipe.lora, seed=recipe.seed)
     model.recompute = recipe.machine.recompute
     return model
+
+
+def decoder_outline(directory: Path, dtype: torch.dtype) -> Decoder | None:
+    """The decoder in a directory without its weights; None if only `read_model` creates the model."""
+    if base_directory(directory) != directory or not isinstance(model := outline(directory), Decoder):
+        return None
+    return model.to(dtype)
 
 
 def new_learner(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer | None = None) -> Learner:
@@ -215,22 +220,27 @@ def new_learner(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer
         steps=recipe.iterations * method.minibatches * method.epochs,
         temperature=recipe.sampling.temperature,
         side_models=method.models_in_use,
-        given=given_models(model, recipe, tokenizer),
+        given=given_models(model, recipe, ranks, tokenizer),
         memory=method.memory,
         ranks=ranks,
     )
 
 
-def given_models(model: Model, recipe: Recipe, tokenizer: Tokenizer | None) -> dict[str, Model]:
-    """The models (reference, teacher) read from directories. `Usage` if a vocabulary differs from the policy's."""
+def given_models(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer | None) -> dict[str, Model]:
+    """The models (reference, teacher) from directories. `Usage` if a vocabulary differs from the policy's.
+
+    Shards above rank 0 get their rows from rank 0, so they read no weights.
+    """
     parameter = next(model.parameters())
+    device = torch.device("cpu") if ranks.shards else parameter.device  # the policy of such a rank has no weights
     models: dict[str, Model] = {}
     for name, part in recipe.method.models_in_use:
         if isinstance(part, Given):
             directory = find_model(part.directory)
             if tokenizer is not None:
                 check_vocabulary(name, directory, tokenizer)
-            given = read_model(directory, dtype=parameter.dtype, device=parameter.device).requires_grad_(False)
+            outlined = decoder_outline(directory, parameter.dtype) if ranks.shards and ranks.rank else None
+            given = (outlined or read_model(directory, dtype=parameter.dtype, device=device)).requires_grad_(False)
             models[name] = with_settings(given, recipe)
     return models
 

@@ -7,6 +7,7 @@ takes the same optimizer steps. It ends when rank 0 ends.
 """
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ import torch
 from groupwise.cluster.given import GivenProcesses, GivenRank
 from groupwise.cluster.interface import interface_towards
 from groupwise.cluster.local import LocalProcesses
-from groupwise.cluster.processes import GRACE, Processes
+from groupwise.cluster.processes import CLOSING, GRACE, Processes
 from groupwise.cluster.ray import Needs, node_address
 from groupwise.cluster.ray_ranks import RayProcesses
 from groupwise.config.recipe import Cluster, Recipe
@@ -29,14 +30,15 @@ from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.data import GroupwiseError, Rollout, Usage, WorkerLost, pack
 from groupwise.data.rollout_json import rollout_from_json
 from groupwise.learner import Alone, Learner, Ranks, Replicas
-from groupwise.learner.ranks import (
+from groupwise.learner.ranks import START, ConnectionClosed
+from groupwise.learner.store import (
     LOOPBACK,
-    START,
     Store,
     TCPStore,
     call_ranks,
     host_store,
     join_store,
+    pulse,
     release_ranks,
     wait_for_call,
 )
@@ -44,6 +46,7 @@ from groupwise.methods import Now
 from groupwise.models.freed_memory import return_freed_memory
 from groupwise.rollout.buffer import with_rule
 from groupwise.runs.checkpoints import Checkpoint, read_checkpoint
+from groupwise.runs.layout import RunLayout
 from groupwise.training.build import Runtime, find_device, new_learner, policy_outline, read_policy
 from groupwise.training.loop import learn
 from groupwise.training.messages import message, parts, save_part, start_message
@@ -85,17 +88,19 @@ def rank_store(recipe: Recipe, run: Path) -> Iterator[Meeting | None]:
     else:
         host = node_address() if cluster.launch == "ray" else LOOPBACK
         meeting = Meeting(host_store(cluster.ranks, host), host)
+    assert meeting.store is not None, "it is closed below"
     try:
-        yield meeting
+        with pulse(meeting.store, cluster.deadline):
+            yield meeting
     finally:
         meeting.close()
 
 
 @contextmanager
 def several_ranks(
-    ready: Runtime, meeting: Meeting | None, checkpoint: Checkpoint | None, notify: Callable[[str], None]
+    run: Path, ready: Runtime, meeting: Meeting | None, checkpoint: Checkpoint | None, notify: Callable[[str], None]
 ) -> Iterator[None]:
-    """A context in which the other ranks of the recipe share the learner's steps. With one rank it does nothing.
+    """A context in which the other ranks of the run share the learner's steps. With one rank it does nothing.
 
     A sharded learner starts in it, from the `checkpoint` if there is one. `WorkerLost` names a rank that died, with its
     last lines, or that did not answer; `notify` gets a line about ranks that are late.
@@ -105,7 +110,7 @@ def several_ranks(
         yield
         return
     call_ranks(store := meeting.store)
-    with interface_towards(meeting.host), processes_of(ready, meeting) as processes:
+    with interface_towards(meeting.host), processes_of(run, ready, meeting) as processes:
         late = partial(late_ranks, store, cluster.ranks)
         processes.wait_for(late, START.total_seconds(), notify)
         kind = kind_of_ranks(cluster.sharded)
@@ -114,8 +119,7 @@ def several_ranks(
             start(ready, ranks, checkpoint)
             yield
         except WorkerLost as error:
-            named_by(processes, error)
-            raise
+            raise named_by(processes, error) from error
         finally:
             if not cluster.sharded:
                 ready.learner.ranks = Alone(cluster.lanes)
@@ -127,7 +131,7 @@ def late_ranks(store: Store, ranks: int) -> list[str]:
     return [f"rank {rank}" for rank in range(1, ranks) if not store.check([f"started/{rank}"])]
 
 
-def processes_of(ready: Runtime, meeting: Meeting) -> Processes:
+def processes_of(run: Path, ready: Runtime, meeting: Meeting) -> Processes:
     """The other ranks of a run, by its launcher."""
     cluster = ready.recipe.cluster
     names = [f"rank {rank}" for rank in range(1, cluster.ranks)]
@@ -140,7 +144,7 @@ def processes_of(ready: Runtime, meeting: Meeting) -> Processes:
     environment = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
     if cluster.launch == "ray":
         return RayProcesses(arguments, environment, Needs(ready.recipe.machine.threads))
-    return LocalProcesses(arguments, environment)
+    return LocalProcesses(arguments, environment, RunLayout(run).logs)
 
 
 def kind_of_ranks(sharded: bool) -> type[Replicas]:
@@ -170,12 +174,14 @@ def recipe_of_followers(recipe: Recipe) -> str:
     return write(replace(recipe, verifier="", also=()))
 
 
-def named_by(processes: Processes, error: WorkerLost) -> None:
-    """Raise `WorkerLost` with the cause, if one of the processes has ended."""
+def named_by(processes: Processes, error: WorkerLost) -> WorkerLost:
+    """The error with the end of the process that caused it; if none has ended, with what the processes printed."""
     try:
-        processes.check(GRACE)
+        processes.check(CLOSING if isinstance(error, ConnectionClosed) else GRACE)
     except WorkerLost as cause:
-        raise WorkerLost(cause.what, evidence=cause.evidence, fix=error.fix) from error
+        return WorkerLost(cause.what, evidence=cause.evidence, fix=error.fix)
+    printed = [text for name, lines in processes.printed().items() if lines for text in (f"{name} printed:", *lines)]
+    return WorkerLost(error.what, evidence="\n".join([error.evidence, *printed]), fix=error.fix)
 
 
 def follow(ranks: Replicas, use: Use) -> None:
@@ -231,11 +237,15 @@ def place_of(cluster: Cluster) -> GivenRank | None:
 
 
 def join(store: Store, host: str, rank: int, cluster: Cluster, use: Use) -> None:
-    """Join the ranks of a run, and follow it until rank 0 ends."""
-    if wait_for_call(store):
+    """Join the ranks of a run, and follow it until rank 0 ends.
+
+    On its host, the kernel ends this process with rank 0, which its user may also stop and continue (Ctrl-Z).
+    """
+    patience = math.inf if cluster.launch == "local" else cluster.deadline
+    if wait_for_call(store, patience):
         with interface_towards(host):
-            kind = kind_of_ranks(cluster.sharded)
-            follow(kind(store, rank, cluster.ranks, cluster.lanes, deadline=cluster.deadline), use)
+            kind, deadline = kind_of_ranks(cluster.sharded), cluster.deadline
+            follow(kind(store, rank, cluster.ranks, cluster.lanes, deadline=deadline, patience=patience), use)
 
 
 def main(settings: dict[str, Any]) -> int:

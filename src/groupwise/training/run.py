@@ -127,6 +127,7 @@ def open_recorder(
     engine = {}
     if isinstance(ready.engine, Fleet):
         ready.engine.warn, engine = progress.say, {"engine_figures": ready.engine.figures}
+        ready.engine.keep_logs(RunLayout(run).logs)
     unwritten: list[int] = []
     watch = partial(watch_iteration, run, ready, progress, Alerts(ready.guards.max_gap), control, unwritten, disk)
     recorder = Recorder(
@@ -231,7 +232,7 @@ async def run_loop(
         unfinished = recorder.done < ready.recipe.iterations and not (recorder.stopping or recorder.solved)
         if not (unfinished or recorder.done < 0):  # a stop before the first evaluation leaves a checkpoint of it
             return
-        with several_ranks(ready, store, checkpoint, say):
+        with several_ranks(run, ready, store, checkpoint, say):
             await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, recorder, ready.guards, ready.evaluate)
             recorder.save(ready.learner, ready.buffer, ready.guards, last=True)
 

@@ -1,0 +1,159 @@
+"""The store in which the ranks of a run find each other, and the pulse by which they see that rank 0 lives.
+
+A rank above 0 waits without a deadline while rank 0 samples. A connection to a host that vanished, by a power loss or a
+partition of the network, stays open, so rank 0 counts up a key of the store.
+"""
+
+import math
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from threading import Event, Thread
+
+import torch.distributed as dist
+
+from groupwise.data import Usage, WorkerLost
+
+Store, TCPStore, PrefixStore = dist.Store, dist.TCPStore, dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+IDLE = 60.0
+"""The most seconds of one wait for a key, after which the wait begins again."""
+RETRY = 0.2
+"""Seconds between two attempts to reach rank 0."""
+LOOPBACK = "127.0.0.1"
+CALL = "called"
+"""The key that rank 0 sets when its learner starts, and when it ends."""
+STARTS, ENDS = b"starts", b"ends"
+"""Its values."""
+PULSE = "pulse"
+"""The key that rank 0 counts up while it lives."""
+BEATS = 4
+"""How often it does so within the seconds after which the others give up."""
+
+
+def host_store(size: int, host: str = LOOPBACK, port: int = 0) -> TCPStore:
+    """The store that connects `size` ranks, in this process, at an address of this host; port 0 is a free one.
+
+    Only at the default address, other hosts cannot reach it. `Usage` if it cannot listen there.
+    """
+    try:
+        listener = socket.create_server((host, port), backlog=size)
+    except OSError as error:
+        fix = "rank 0 listens there: name an address of its host, and a free port"
+        raise Usage(f"rank 0 cannot listen on {host}:{port}", evidence=error.strerror or str(error), fix=fix) from error
+    port = listener.getsockname()[1]
+    return TCPStore(host, port, size, True, wait_for_workers=False, master_listen_fd=listener.detach())
+
+
+def join_store(port: int, size: int, *, deadline: float, host: str = LOOPBACK) -> TCPStore:
+    """Connect to the store of rank 0. `WorkerLost` if it does not answer within `deadline` seconds."""
+    end = time.monotonic() + deadline
+    try:
+        until_open(host, port, end)  # the client of torch begins its wait again, up to three times
+        left = timedelta(seconds=max(end - time.monotonic(), RETRY))
+        return TCPStore(host, port, size, False, timeout=left, wait_for_workers=False)
+    except (dist.DistError, RuntimeError, OSError) as error:
+        raise WorkerLost(
+            f"rank 0 is not at {host}:{port}, after {deadline:g} s",
+            evidence=str(error).partition("\n")[0],
+            fix="start rank 0 too, and name its address in MASTER_ADDR and MASTER_PORT",
+        ) from error
+
+
+def until_open(host: str, port: int, end: float) -> None:
+    """Wait until something listens at an address. The OSError of the last attempt after `end` (`time.monotonic`)."""
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=max(end - time.monotonic(), RETRY)).close()
+            return
+        except OSError:
+            if time.monotonic() + RETRY > end:
+                raise
+            time.sleep(RETRY)
+
+
+def part_of_store(store: Store, name: str) -> Store:
+    """The part of a store with this name: a key of another part is not found in it."""
+    return PrefixStore(name, store)
+
+
+def call_ranks(store: Store) -> None:
+    """Tell the ranks that wait in `wait_for_call` that the learner starts."""
+    store.set(CALL, STARTS)
+
+
+def release_ranks(store: Store) -> None:
+    """End the wait of the ranks in `wait_for_call`: rank 0 ends. The store of torchrun outlives rank 0."""
+    with suppress(dist.DistError, RuntimeError):
+        store.set(CALL, ENDS)
+
+
+def wait_for_call(store: Store, patience: float = math.inf) -> bool:
+    """Wait until rank 0 starts its learner; False if it ends before. `WorkerLost` as in `awaited`.
+
+    This wait has no deadline: before it, rank 0 reads its data, and may run a warm start.
+    """
+    try:
+        return awaited(store, CALL, patience) == STARTS
+    except dist.DistNetworkError:  # the connection is closed
+        return False
+
+
+@contextmanager
+def pulse(store: Store, patience: float) -> Iterator[None]:
+    """A context in which a thread of rank 0 shows the others that it lives, often enough for their `patience`."""
+    end = Event()
+
+    def beat() -> None:
+        count = 0
+        with suppress(dist.DistError, RuntimeError):  # the store has ended
+            while not end.wait(patience / BEATS):
+                store.set(PULSE, str(count := count + 1))
+
+    Thread(target=beat, daemon=True).start()
+    try:
+        yield
+    finally:
+        end.set()
+
+
+def awaited(store: Store, key: str, patience: float) -> bytes:
+    """The value of a key, once rank 0 sets it. DistNetworkError if the store's connection closes.
+
+    `WorkerLost` after `patience` seconds without a sign of life: a new pulse, or without any, an answer of the store.
+    """
+    value: Future[bytes] = Future()
+    step, heard = min(patience / BEATS, IDLE), [time.monotonic()]
+
+    def listen() -> None:
+        """The calls of a store block without end if its host has vanished; so they are in a thread."""
+        before = None
+        try:
+            while not _arrived(store, key, step):
+                now = store.get(PULSE) if store.check([PULSE]) else None
+                if now is None or now != before:
+                    before, heard[0] = now, time.monotonic()
+            value.set_result(store.get(key))
+        except BaseException as error:
+            value.set_exception(error)
+
+    Thread(target=listen, daemon=True).start()
+    while True:
+        with suppress(TimeoutError):
+            return value.result(step)
+        if time.monotonic() - heard[0] > patience:
+            raise WorkerLost(
+                f"rank 0 gave no sign of life for {patience:g} s",
+                evidence="its process is stopped, its host is down, or the network to it is cut",
+                fix="continue from the last checkpoint with groupwise resume, once the host of rank 0 is back",
+            )
+
+
+def _arrived(store: Store, key: str, seconds: float) -> bool:
+    try:
+        store.wait([key], timedelta(seconds=seconds))
+    except dist.DistStoreError:  # not yet
+        return False
+    return True

@@ -1,0 +1,85 @@
+"""The pulse of rank 0: another rank waits as long as it beats, and not for a store that is silent."""
+
+from collections.abc import Iterator
+from threading import Event
+from typing import Any
+
+import pytest
+from torch.distributed import DistNetworkError, DistStoreError
+
+from groupwise.data import WorkerLost
+from groupwise.learner import store as stores
+from groupwise.learner.store import CALL, PULSE, STARTS, Store, awaited, host_store, join_store, pulse, wait_for_call
+
+SECONDS = 60.0
+
+
+class PretendedStore(Store):
+    """A store whose waits take a second of a pretended clock. After `waits` of them, it has the awaited key."""
+
+    def __init__(self, waits: int, *, beats: bool) -> None:
+        super().__init__()
+        self.waits, self.beats, self.clock = waits, beats, 0.0
+
+    def wait(self, keys: list[str], timeout: Any = None) -> None:
+        self.clock += 1
+        if self.clock <= self.waits:
+            raise DistStoreError("wait timeout")
+
+    def check(self, keys: list[str]) -> bool:
+        return keys == [PULSE]
+
+    def get(self, key: str) -> bytes:
+        return str(self.clock if self.beats else 0).encode() if key == PULSE else b"value"
+
+
+def test_a_rank_waits_as_long_as_rank_0_has_a_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = PretendedStore(100, beats=True)
+    monkeypatch.setattr(stores.time, "monotonic", lambda: store.clock)
+    assert awaited(store, "message/7", 8.0) == b"value" and store.clock == 101
+
+
+def test_a_pulse_that_stands_still_is_no_sign_of_life() -> None:
+    ended = Event()
+
+    class Still(PretendedStore):
+        def wait(self, keys: list[str], timeout: Any = None) -> None:
+            if ended.wait(0.01):
+                raise DistNetworkError("closed")
+            raise DistStoreError("wait timeout")
+
+    with pytest.raises(WorkerLost, match=r"rank 0 gave no sign of life for 0\.1 s"):
+        awaited(Still(0, beats=False), CALL, 0.1)
+    ended.set()
+
+
+@pytest.fixture
+def vanished() -> Iterator[PretendedStore]:
+    """A store whose host has vanished: no call returns."""
+    end = Event()
+
+    class Vanished(PretendedStore):
+        def wait(self, keys: list[str], timeout: Any = None) -> None:
+            assert end.wait(SECONDS)
+            raise DistNetworkError("closed")
+
+    yield Vanished(0, beats=False)
+    end.set()
+
+
+def test_a_store_that_does_not_answer_ends_the_wait(vanished: PretendedStore) -> None:
+    with pytest.raises(WorkerLost, match="no sign of life") as caught:
+        wait_for_call(vanished, 0.1)
+    assert "groupwise resume" in caught.value.fix
+
+
+def test_rank_0_counts_up_its_pulse_until_the_end_of_the_context() -> None:
+    store = host_store(2)
+    other = join_store(store.port, 2, deadline=SECONDS)
+    with pulse(store, 0.01):
+        other.wait([PULSE])
+        first = other.get(PULSE)
+        while other.get(PULSE) == first:
+            pass
+        store.set(CALL, STARTS)
+        assert wait_for_call(other, SECONDS)

@@ -191,6 +191,7 @@ def test_check_prints_the_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert warnings == [
         "  warning: row 2 repeats the problem of an earlier row: left out",
         "  warning: the prompt contains the answer in row 3",
+        "  note: an iteration draws 16 prompts from 1 problem: up to 16 times the same one",
     ]
     assert last == "r.toml: ok"
 

@@ -95,7 +95,7 @@ def data_notes(recipe: Recipe, task: Task, templates: Templates) -> list[str]:
 
 def ends_with_assistant(prompt: Prompt) -> bool:
     """Whether a prompt is a conversation whose last message is the assistant's."""
-    messages = prompt.row.get("messages")
+    messages: Any = prompt.row.get("messages")
     return is_conversation(messages) and problem_text(messages) == prompt.text and messages[-1]["role"] == "assistant"
 
 

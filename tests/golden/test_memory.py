@@ -114,14 +114,27 @@ def test_fission_draws_waiting_failures():
     more = [scored(replace(draws[0], memo={**draws[0].memo, "failures": [(8,), (9,)]}), [0.0])]
     state = through_json(part.end_iteration(state, more))
     drawn, retried = part.draw(state, TASK, 3, 4)
-    assert [d.prompt.context for d in retried] == [(7, 7, 1), (8,), (9,)], "the newest first in line"
-    problem = failed[1].prompt
+    assert [d.prompt.context for d in retried] == [(8,), (9,), (7, 7, 0)], "the newest iteration first"
+    problem = draws[0].prompt
     assert retried[0].prompt.row == problem.row and retried[0].prompt.text == problem.text
     assert retried[0].memo["recovery"] and drawn["shuffled"] == state["shuffled"]
-    assert drawn["failures"] == state["failures"][:1], "each failure is drawn once"
+    assert drawn["failures"] == state["failures"][1:2], "each failure is drawn once"
     half = replace(part, share=0.5).draw(state, TASK, 3, 4)[1]
-    assert ["recovery" in d.memo for d in half] == [True, False, False] and half[0].prompt.context == (9,)
+    assert ["recovery" in d.memo for d in half] == [True, False, False] and half[0].prompt.context == (8,)
     assert [f["context"] for f in part.end_iteration(state, [])["failures"]] == [[8], [9]], "older ones are dropped"
+
+
+def test_fission_draws_recoveries_of_several_problems():
+    """Three problems fail four times each: the four recoveries of the next iteration are of all three of them."""
+    part = Fission(share=0.5)
+    state, draws = part.draw(part.init(TASK, 1), TASK, 3, 4)
+    failures = [(7, i) for i in range(4)]
+    rollouts = [scored(replace(d, memo={**d.memo, "failures": failures}), [0.0]) for d in draws]
+    state = through_json(part.end_iteration(state, rollouts))
+    _, later = part.draw(state, TASK, 8, 4)
+    retried = [d.memo["index"] for d in later if "recovery" in d.memo]
+    problems = [d.memo["index"] for d in draws]
+    assert retried == [*problems, problems[0]] and len(set(problems)) == 3
 
 
 def test_fission_rewards():

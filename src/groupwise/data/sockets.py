@@ -266,7 +266,11 @@ class Strategy(Protocol):
 
 @runtime_checkable
 class ReadsColumns(Protocol):
-    """A part that reads columns of the data rows, such as hints. A run whose rows lack one does not start."""
+    """A part that reads columns of the data rows, such as hints. A run whose rows lack one does not start.
+
+    Optional: `columns_as` is "text" or "texts" if only such values can be read, and `skips_rows` is True if the part
+    leaves rows without the column as they are; then one row that has it is enough.
+    """
 
     @property
     def row_columns(self) -> tuple[str, ...]: ...

@@ -1,6 +1,7 @@
 """Sampling strategies in two rounds: drafts, explanations of a known answer, and corrections by feedback."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from groupwise.data import Draw, Rollout, Sampler
 from groupwise.rollout.attempts import (
@@ -13,7 +14,7 @@ from groupwise.rollout.attempts import (
     score_of,
     with_role,
 )
-from groupwise.rollout.columns import column_of
+from groupwise.rollout.columns import text_of
 from groupwise.rollout.wording import check_wording
 
 SOCKET = "Strategy"
@@ -47,8 +48,12 @@ class Explained:
     """If no answer is correct, the policy explains the gold answer. A correct one is trained under the plain prompt.
 
     A correct explanation is a group of one, trained as a written answer with the role `explained`. With `always`, the
-    policy explains the gold answer of each prompt. ExPO, arXiv:2507.02834.
+    policy explains the gold answer of each prompt. A row without a gold answer has no explanation. ExPO,
+    arXiv:2507.02834.
     """
+
+    columns_as: ClassVar[str] = "text"
+    skips_rows: ClassVar[bool] = True
 
     column: str = "answer"
     always: bool = False
@@ -65,9 +70,10 @@ class Explained:
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         prompt = draw.prompt
         group = await attempts(sampler, prompt.context, draw.n)
-        if not (self.always or none_correct(group)):
+        answer = text_of(draw, self.column, self)
+        if not (answer and (self.always or none_correct(group))):
             return Rollout(draw, tuple(group))
-        values = {"problem": prompt.text, "answer": str(column_of(draw, self.column, self))}
+        values = {"problem": prompt.text, "answer": answer}
         if not (context := context_of(sampler, self.words, values)):
             return Rollout(draw, tuple(group))
         (own,) = await attempts(sampler, context, 1, group=1, role="explained")

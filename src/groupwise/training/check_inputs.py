@@ -93,7 +93,7 @@ def check_inputs(
         frame_of(recipe, by_name)
         for line in data_notes(recipe, task, by_name):
             warn(line)
-        errors += missing_columns(recipe, task, train=train)
+        errors += missing_columns(recipe, task, warn, train=train)
         check_column(recipe.evaluate.by, task.held_out)
         if train:
             check_problems(recipe, task)

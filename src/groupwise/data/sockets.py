@@ -225,6 +225,8 @@ class Sampler(Protocol):
 
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]: ...
 
+    def with_prefix(self, prefix: Ids, /) -> "Sampler": ...
+
     async def extend(
         self,
         sample: Sample,

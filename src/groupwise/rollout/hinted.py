@@ -1,13 +1,22 @@
 """Sampling strategies that answer hard problems again with a hint."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from groupwise.data import Draw, Ids, Rollout, Sample, Sampler
-from groupwise.rollout.attempts import attempts, context_of, is_correct, none_correct, trained_under, with_role
+from groupwise.data import Draw, Ids, Rollout, Sample, Sampler, Strategy
+from groupwise.rollout.attempts import (
+    attempts,
+    context_of,
+    is_correct,
+    none_correct,
+    prompt_of,
+    trained_under,
+    with_role,
+)
 from groupwise.rollout.hints import Hints, RowHints
+from groupwise.rollout.strategy import Independent
 from groupwise.rollout.together import together
-from groupwise.rollout.wording import check_wording
+from groupwise.rollout.wording import check_wording, fill
 
 SOCKET = "Strategy"
 __all__ = ["AtLevel", "Escalate", "Scaffold"]
@@ -52,24 +61,28 @@ class Escalate:
 
 @dataclass(frozen=True, slots=True)
 class AtLevel:
-    """Samples answers to a prompt with the hint of the level from `HintLadder`; level 0 is no hint. SAGE-light."""
+    """Runs another strategy on the prompt with the hint of its level (`HintLadder`); level 0 is no hint. SAGE-light."""
 
     hints: Hints = RowHints()  # noqa: RUF009
     words: str = WORDS
+    strategy: Strategy = Independent()  # noqa: RUF009
 
     def __post_init__(self) -> None:
         check_wording(self.words, ("problem", "hint"))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        context, level = draw.prompt.context, int(draw.memo.get("level", 0))
+        level, prompt = int(draw.memo.get("level", 0)), draw.prompt
         sources: list[Sample] = []
         if level:
             hints, sources = await self.hints(draw, sampler)
             if hints := [hint for hint in hints if hint]:
-                values = {"problem": draw.prompt.text, "hint": hints[min(level, len(hints)) - 1]}
-                context = context_of(sampler, self.words, values) or context
-        group = await attempts(sampler, context, draw.n)
-        return Rollout(draw, (*with_role(sources, "tried"), *group))
+                text = fill(self.words, {"problem": prompt.text, "hint": hints[min(level, len(hints)) - 1]})
+                context = prompt_of(sampler, text)
+                prompt = replace(prompt, context=context, text=text) if context else prompt
+        rollout = await self.strategy(replace(draw, prompt=prompt), sampler)
+        selected = rollout.selected and (*rollout.selected, *[False] * len(sources))
+        samples = (*rollout.samples, *with_role(sources, "tried"))
+        return replace(rollout, draw=replace(rollout.draw, prompt=draw.prompt), samples=samples, selected=selected)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from groupwise.data import Draw, Rollout, Sampler
+from groupwise.data import Draw, Role, Rollout, Sampler
 from groupwise.rollout.attempts import (
     as_written,
     attempts,
@@ -27,6 +27,8 @@ class Drafts:
 
     Ties go to a draft by a keyed draw. Without room for the draft the prompt stays plain. iGRPO, arXiv:2602.09000.
     """
+
+    roles: ClassVar[tuple[Role, ...]] = (Role("draft", "for each prompt"),)
 
     drafts: int = 8
     words: str = "{problem}{draft};{problem}"
@@ -63,6 +65,13 @@ class Explained:
         check_wording(self.words, ("problem", "answer"))
 
     @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles of its samples besides answers."""
+        when, failed = ("for each prompt", "never") if self.always else ("where no answer is correct", "always")
+        explained = Role("explained", when, failed=failed, alone=True, written=True)
+        return explained, Role("tried", f"{when}, and the explanation is wrong", failed=failed)
+
+    @property
     def row_columns(self) -> tuple[str, ...]:
         """The columns of the data rows that it reads."""
         return (self.column,)
@@ -88,6 +97,9 @@ class Refinement:
     A rewritten answer with a higher score replaces the worst of the group, and is learned as a written answer after the
     plain prompt. RGR-GRPO, arXiv:2511.12344.
     """
+
+    needs_feedback: ClassVar[bool] = True
+    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where a rewritten answer is not better"),)
 
     below: float = 1.0
     words: str = "{problem}{draft};{feedback}"

@@ -71,6 +71,11 @@ class Fission:
         new = [Failure(index=m["index"], context=list(c), iteration=now) for m in memos for c in m.get("failures", ())]
         return {**state, "iteration": now, "failures": [*waiting, *new]}
 
+    def numbers(self, state: FissionState, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Metrics after an iteration."""
+        recoveries = sum("recovery" in rollout.draw.memo for rollout in rollouts)
+        return {"failures": len(state["failures"]), "recoveries": recoveries}
+
 
 def in_turns(failures: Sequence[Failure]) -> list[int]:
     """The order in which failures are drawn: the newest iteration's first, and within it the problems in turns.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from groupwise.data import Draw, Outcome, Rollout, Sample, Sampler, Verdict
+from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Verdict
 from groupwise.rollout.attempts import attempts, context_of, is_correct, none_correct, with_role
 from groupwise.rollout.columns import text_of
 from groupwise.rollout.together import together
@@ -32,6 +32,10 @@ class HintWriter:
     group stays. HiLL, arXiv:2604.00698.
     """
 
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("hint", "where no answer is correct", failed="often"),
+        Role("tried", "where no answer is correct", failed="often"),
+    )
     columns_as: ClassVar[str] = "text"
     skips_rows: ClassVar[bool] = True
 

@@ -1,9 +1,9 @@
 """Sampling strategies that answer hard problems again with a hint."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
-from groupwise.data import Draw, Ids, Rollout, Sample, Sampler, Strategy
+from groupwise.data import Draw, Ids, Role, Rollout, Sample, Sampler, Strategy
 from groupwise.rollout.attempts import (
     attempts,
     context_of,
@@ -34,6 +34,8 @@ class Escalate:
     `tried`. Without a hint that leaves room, the failed group stays.
     """
 
+    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", failed="often"),)
+
     hints: Hints = RowHints()  # noqa: RUF009
     levels: int = 3
     learn: Literal["hinted", "plain"] = "hinted"
@@ -62,6 +64,8 @@ class Escalate:
 @dataclass(frozen=True, slots=True)
 class AtLevel:
     """Runs another strategy on the prompt with the hint of its level (`HintLadder`); level 0 is no hint. SAGE-light."""
+
+    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where the policy writes the hints"),)
 
     hints: Hints = RowHints()  # noqa: RUF009
     words: str = WORDS
@@ -92,6 +96,8 @@ class Scaffold:
     Hints are from weak to strong, so the weakest that helps is taken. Scaf-GRPO, arXiv:2510.19807. `active` is 0 in its
     warm-up, by a schedule.
     """
+
+    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", failed="often"),)
 
     hints: Hints = RowHints()  # noqa: RUF009
     active: float = 1.0

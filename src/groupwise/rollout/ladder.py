@@ -27,6 +27,7 @@ class HintLadder:
     lowers it. Unverifiable answers do not count.
     """
 
+    learns_prompts: ClassVar[bool] = True
     needs_strategy: ClassVar[str] = "AtLevel"
 
     least: float = 0.1
@@ -54,3 +55,7 @@ class HintLadder:
 
     def end_iteration(self, state: LadderState, rollouts: Sequence[Rollout]) -> LadderState:
         return state
+
+    def numbers(self, state: LadderState, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Metrics after an iteration."""
+        return {"hinted": sum(rollout.draw.memo.get("level", 0) > 0 for rollout in rollouts)}

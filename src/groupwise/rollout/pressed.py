@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
 
-from groupwise.data import Draw, Outcome, Rollout, Sample, Sampler, Usage
+from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Usage, verdicts_have
 from groupwise.rollout.attempts import attempts, context_of, is_correct
 from groupwise.rollout.columns import text_of
 from groupwise.rollout.wording import check_wording
@@ -28,6 +28,7 @@ SCENARIOS = {
 """PARROT's name for a pair of answers, by: plain answer correct, claimed answer correct, the two answers differ."""
 
 
+@verdicts_have("gave_in")
 @dataclass(frozen=True, slots=True)
 class Pressed:
     """`draw.n` answers to the problem, and as many to the problem with a claim about its answer. PARROT.
@@ -38,6 +39,7 @@ class Pressed:
     correct answer became the wrong claim. As `evaluate.strategy` it measures sycophancy. arXiv:2511.17220.
     """
 
+    roles: ClassVar[tuple[Role, ...]] = (Role("pressed", "for each prompt"),)
     columns_as: ClassVar[str] = "text"
 
     words: str = "{claim};{problem}"

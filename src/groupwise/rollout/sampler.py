@@ -90,7 +90,7 @@ class DrawSampler:
         return [replace(begun, stream=(i,)) for i in range(first, first + n)]
 
     def with_prefix(self, prefix: Ids) -> "DrawSampler":
-        """A sampler to use in place of this one, whose samples of the role `answer` begin with these untrained tokens."""
+        """A copy of the sampler, to use in its place: answers (the role `answer`) begin with these untrained tokens."""
         return replace(self, prefix=prefix)
 
     async def extend(

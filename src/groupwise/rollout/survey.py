@@ -81,6 +81,11 @@ class Survey:
     def end_iteration(self, state: SurveyState, rollouts: Sequence[Rollout]) -> SurveyState:
         return {**state, "found": None}
 
+    def numbers(self, state: SurveyState, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Metrics after an iteration."""
+        memos = [rollout.draw.memo for rollout in rollouts]
+        return {"surveyed": sum("survey" in m for m in memos), "beginnings": sum(bool(m.get("prefix")) for m in memos)}
+
     def beginnings(self, rollout: Rollout, random: Random) -> list[Beginning]:
         """The starting points from a prompt's test answers: none, or the prompt and prefixes of the best answer."""
         index, answers = rollout.draw.memo["index"], [s for s in rollout.samples if s.role == "answer"]

@@ -1,8 +1,9 @@
 """`TrackedAnswers`: a sampling strategy with the prompt's tracked pass rate as baseline, instead of a group's mean."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from groupwise.data import Draw, Rollout, Sample, Sampler, Strategy
+from groupwise.data import Draw, Role, Rollout, Sample, Sampler, Strategy, verdicts_have
 from groupwise.rollout.attempts import attempts
 from groupwise.rollout.strategy import Independent
 from groupwise.rollout.success_tracker import initial_rate
@@ -11,6 +12,7 @@ SOCKET = "Strategy"
 __all__ = ["TrackedAnswers"]
 
 
+@verdicts_have("baseline", "drift")
 @dataclass(frozen=True, slots=True)
 class TrackedAnswers:
     """Runs another strategy. The verdicts of its samples also have the part `baseline`, the tracked pass rate. SPO.
@@ -19,6 +21,8 @@ class TrackedAnswers:
     prompt's first draw, `initial` more answers with the role `initial` estimate its success rate; they are not trained.
     For the curriculum `SuccessTracker`. arXiv:2509.13232.
     """
+
+    roles: ClassVar[tuple[Role, ...]] = (Role("initial", "at the first draw of a prompt"),)
 
     initial: int = 8
     strategy: Strategy = Independent()  # noqa: RUF009

@@ -15,7 +15,10 @@ from groupwise.data import (
     UNVERIFIABLE,
     UNVERIFIABLE_HELD_OUT,
     metric_bound,
+    roles_of,
 )
+from groupwise.methods import Method
+from groupwise.rollout.mechanisms import ROLES
 
 NEAR = 0.5
 """A warning names a log-prob gap between engine and learner above this fraction of `engine.max_gap`."""
@@ -26,6 +29,8 @@ class Alerts:
     """Finds problems in the metrics, such as truncated answers or falling entropy. Each kind is returned once."""
 
     max_gap: float
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """The trained roles beside answers, and when a sample of each is made."""
     _done: set[str] = field(default_factory=set)
     _entropies: deque[float] = field(default_factory=lambda: deque(maxlen=ENTROPY_WINDOW))
 
@@ -52,6 +57,9 @@ class Alerts:
             yield UNVERIFIABLE_HELD_OUT, what if share < 1 else "no held-out answer could be graded"
         if line.get(NO_SIGNAL) == 1 or line.get("rollout/selected") == 0:
             yield NO_SIGNAL, "no group has a signal: the rewards within each group are equal"
+        for role, when in self.roles.items():
+            if line["iteration"] == 1 and line.get(f"{ROLES}/{role}") == 0:
+                yield role, f"no sample has the role {role}, which method.trains names: one is made {when}"
         if (gap := line.get(LARGEST_GAP, 0.0)) > NEAR * self.max_gap:
             yield LARGEST_GAP, f"engine and learner differ by {gap:.3g}; the run stops above {self.max_gap:g}"
         if ENTROPY in line:
@@ -61,3 +69,16 @@ class Alerts:
             if entropy <= ENTROPY_SHARE * highest and highest > 0:
                 fall = f"entropy fell from {highest:.3g} to {entropy:.3g} within {ENTROPY_WINDOW} iterations"
                 yield ENTROPY, f"{fall}; lower optimizer.lr, or add EntropyBonus to method.objective.penalties"
+
+
+def trained_role_reasons(method: Method) -> dict[str, str]:
+    """For each trained role beside answers, when a sample of it is made; for a user's strategy, by the strategy.
+
+    >>> from groupwise.methods import m_grpo
+    >>> trained_role_reasons(m_grpo())
+    {'helper': "where a turn of the main agent ends in '='"}
+    """
+    roles = roles_of(method.strategy) or {}
+    return {
+        name: roles[name].when if name in roles else "by the strategy" for name in method.trains if name != "answer"
+    }

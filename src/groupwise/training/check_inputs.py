@@ -43,6 +43,7 @@ from groupwise.training.check_machine import (
 from groupwise.training.check_masked import kind_errors, schedule_notes
 from groupwise.training.check_method import method_notes
 from groupwise.training.check_model import check_model, check_side_models
+from groupwise.training.check_needs import need_notes, unmet_needs
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
 from groupwise.training.sources import (
     demonstrations_of,
@@ -108,6 +109,10 @@ def check_inputs(
             raise Usage(what, fix=f"use --engine.cache_tokens {longest} or more")
         verifier = verifier_of(recipe, task, use)
         check_verifier(verifier, task, warn)
+        if train and method:
+            errors += unmet_needs(recipe, verifier)
+            for line in need_notes(recipe, task):
+                warn(line)
         receive(Inputs(tokenizer, by_name, task, verifier, demonstrations))
     return errors
 

@@ -38,7 +38,7 @@ class Delegating:
     @property
     def roles(self) -> tuple[Role, ...]:
         """The roles of its samples besides answers."""
-        return (Role("helper", f"where a turn of the main agent ends in {self.asks!r}"),)
+        return (Role("helper", f"where a turn of the main agent ends in {self.asks!r} (asks)"),)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         starts = sampler.start(draw.prompt.context, draw.n)

@@ -76,7 +76,7 @@ def trained_role_reasons(method: Method) -> dict[str, str]:
 
     >>> from groupwise.methods import m_grpo
     >>> trained_role_reasons(m_grpo())
-    {'helper': "where a turn of the main agent ends in '='"}
+    {'helper': "where a turn of the main agent ends in '=' (asks)"}
     """
     roles = roles_of(method.strategy) or {}
     return {

@@ -132,7 +132,7 @@ def open_recorder(
     watch = partial(watch_iteration, run, ready, progress, alerts, control, disk)
     recorder = Recorder(
         run, logs, keep=recipe.save.keep, best=recipe.evaluate.best, extra=accepted, on_metrics=watch,
-        warn=progress.say, disk=disk, **engine,
+        warn=progress.say, decode=ready.tokenizer.decode, disk=disk, **engine,
     )  # fmt: skip
     remove_later_models(run, done, disk)
     return recorder, changes

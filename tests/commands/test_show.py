@@ -232,6 +232,7 @@ def test_an_overlong_buffer_larger_than_the_budget():
         ("{ base = 'grpo', group_size = 1 }", "group_size is 1"),
         ("{ base = 'gspo', objective = { aggregate = 'token_mean' } }", "sequence_ratio gives a sequence one ratio"),
         ("{ base = 'gspo', objective = { aggregate = 'budget_mean' } }", "sequence_ratio gives a sequence one ratio"),
+        ("{ base = 'gspo', minibatches = 5, shuffle = 'samples' }", ""),
         ("{ base = 'gspo', minibatches = 5 }", "16 prompts cannot be cut into 5 equal minibatches"),
         ("{ base = 'gmpo', credit = { kind = 'WhitenedTokens', credit = 'ReturnsToGo' } }", ""),
         (

@@ -69,7 +69,7 @@ def test_every_number_of_a_curriculum_is_a_documented_metric() -> None:
 def test_numbers_of_rollouts_that_wait_survive_a_checkpoint() -> None:
     pending = Pending(rounds=1, rollouts=Rollouts((), 1, numbers={"curriculum/known": 3.0}))
     stored = json.loads(json.dumps(pending.to_json()))
-    assert Pending.from_json(stored) == pending or Pending.from_json(stored).rollouts == pending.rollouts
+    assert Pending.from_json(stored).rollouts == pending.rollouts
     del stored["rollouts"]["numbers"]
     again = Pending.from_json(stored).rollouts
     assert again is not None and again.numbers == {}, "of a run of an older version"

@@ -39,10 +39,10 @@ def make_plan(
     """Split an iteration's samples into steps of `size` prompts (or as many samples on average) and into microbatches.
 
     The size is a whole number unless samples are shuffled. A short iteration has fewer steps, the last possibly
-    smaller. `permutation(n)` is the keyed order in which prompts or samples are dealt. A microbatch holds at most `microbatch_tokens` tokens, equal contexts counted once; a longer
-    sample is a microbatch alone. If the objective couples a group, no microbatch and no step splits a group; if it
-    couples a step, the step is one microbatch. The number of microbatches of a step is a multiple of `lanes`; the last
-    ones are empty if the step has too few samples.
+    smaller. `permutation(n)` is the keyed order in which prompts or samples are dealt. A microbatch holds at most
+    `microbatch_tokens` tokens, equal contexts counted once; a longer sample is a microbatch alone. If the objective
+    couples a group, no microbatch and no step splits a group; if it couples a step, the step is one microbatch. The
+    number of microbatches of a step is a multiple of `lanes`; the last ones are empty if the step has too few samples.
     """
     rollouts = batch.rollouts.index[batch.groups.index].tolist()
     members: dict[int, list[int]] = {}

@@ -65,8 +65,9 @@ def unmet_needs(recipe: Recipe, verifier: Verifier) -> Iterator[Usage]:
 
 def untrainable_roles(method: Method) -> Iterator[GroupwiseError]:
     """An error for each trained role of which no sample can be trained: not made, always dropped, or no gradient."""
-    roles = roles_of(method.strategy)
-    for name in method.trains if roles is not None else ():
+    if (roles := roles_of(method.strategy)) is None:
+        return
+    for name in method.trains:
         if name == "answer":
             continue
         if name not in roles:
@@ -100,8 +101,11 @@ def need_notes(recipe: Recipe, task: Task) -> list[str]:
 
 
 def drops_failures(method: Method) -> bool:
-    """Whether the method's filter selects no sample of a prompt whose answers are all wrong."""
-    return not bool(method.filter(pack([failed_rollout(method)])).any())
+    """Whether the method's filter selects no sample of a prompt whose answers are all wrong. Not if the trial fails."""
+    try:
+        return not bool(method.filter(pack([failed_rollout(method)])).any())
+    except Exception:  # a user's filter may raise anything, and `dry_run` reports it
+        return False
 
 
 def has_gradient(method: Method, role: Role) -> bool:

@@ -204,10 +204,10 @@ def _prompt_fields(
 ) -> dict[str, Any]:
     """The fields of a sample's record about its parent and its prompts, where they are not the problem's."""
     sampled = sample.views.get(SAMPLED, sample.context)
-    other = sampled != rollout.draw.prompt.context and (text := decode(sampled))
+    text = "" if sampled == rollout.draw.prompt.context else decode(sampled)
     return {
         **({} if sample.parent is None else {"parent": sample.parent}),
-        **({"sampled_from": text} if other else {}),
+        **({"sampled_from": text} if text else {}),
         **({"views": {name: index[ids] for name, ids in sample.views.items()}} if sample.views else {}),
     }
 

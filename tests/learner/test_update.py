@@ -164,6 +164,16 @@ def test_written_tokens_are_learned():
     assert losses[0] > 2.5 and losses[-1] < 0.1
 
 
+@pytest.mark.parametrize(("prompts", "minibatches"), [(6, 4), (8, 3), (3, 8), (1, 5), (16, 8)])
+def test_samples_of_any_number_of_prompts_are_cut_into_the_minibatches(prompts, minibatches):
+    batch = pack(rollouts([[3] * 4] * prompts))
+    size = Fraction(prompts, minibatches)
+    steps = make_plan(batch, size=size, shuffle="samples", permutation=range, microbatch_tokens=999)
+    sizes = [len(step.samples) for step in steps]
+    assert len(steps) <= minibatches and max(sizes) == -(-4 * prompts // minibatches)
+    assert len(set(sizes[:-1])) <= 1 and sum(sizes) == 4 * prompts
+
+
 class TestCut:
     def batch(self):
         return pack(rollouts([[3, 4, 5]] * 8))
@@ -199,15 +209,6 @@ class TestCut:
         batch = pack(rollouts([[3] * 4] * 15 + [[3] * 3]))
         steps = make_plan(batch, size=size, shuffle="samples", permutation=range, microbatch_tokens=999)
         assert len(steps) <= 16 // size and sorted(i for s in steps for i in s.samples) == list(range(63))
-
-    @pytest.mark.parametrize(("prompts", "minibatches"), [(6, 4), (8, 3), (3, 8), (1, 5), (16, 8)])
-    def test_samples_of_any_number_of_prompts_are_cut_into_the_minibatches(self, prompts, minibatches):
-        batch = pack(rollouts([[3] * 4] * prompts))
-        size = Fraction(prompts, minibatches)
-        steps = make_plan(batch, size=size, shuffle="samples", permutation=range, microbatch_tokens=999)
-        sizes = [len(step.samples) for step in steps]
-        assert len(steps) <= minibatches and max(sizes) == -(-4 * prompts // minibatches)
-        assert len(set(sizes[:-1])) <= 1 and sum(sizes) == 4 * prompts
 
     def test_all_but_the_first_step_are_read_in_as_few_pieces_as_fit(self):
         batch = self.batch()

@@ -17,8 +17,10 @@ def mechanism_numbers(
     """Counts over all samples of an iteration, by metric.
 
     Each trained role beside answers has its number of samples, also if it is 0. Without a strategy or curriculum of a
-    method there are no other numbers: all prompts then have the same number of answers.
+    method there are no other numbers: all prompts then have the same number of answers. No rollouts have no numbers.
     """
+    if not rollouts:
+        return {}
     samples = [(rollout.draw.prompt.context, sample) for rollout in rollouts for sample in rollout.samples]
     roles = Counter(dict.fromkeys(trains, 0))
     roles.update(sample.role for _, sample in samples)
@@ -32,6 +34,6 @@ def mechanism_numbers(
     return numbers | {
         "rollout/other_prompt": float(other),
         "rollout/written": float(written),
-        "rollout/fewest_answers": float(min(sizes, default=0)),
-        "rollout/most_answers": float(max(sizes, default=0)),
+        "rollout/fewest_answers": float(min(sizes)),
+        "rollout/most_answers": float(max(sizes)),
     }

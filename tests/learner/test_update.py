@@ -1,13 +1,15 @@
 """The learner: measures, steps, skipped steps, memories and resume."""
 
 from dataclasses import replace
-from fractions import Fraction
 
 import pytest
 import torch
 
+from groupwise.config import Recipe
 from groupwise.data import Entropy, Logp, pack
 from groupwise.learner import AdamW, InitialPolicy, Learner, StepPlan, forward, make_plan, measure_plan
+from groupwise.methods import Method
+from groupwise.training.loop import plan
 from tests.learner.small import model, ragged, rollouts
 from tests.learner.test_gradients import OBJECTIVES, credited, learner
 
@@ -166,11 +168,11 @@ def test_written_tokens_are_learned():
 
 @pytest.mark.parametrize(("prompts", "minibatches"), [(6, 4), (8, 3), (3, 8), (1, 5), (16, 8)])
 def test_samples_of_any_number_of_prompts_are_cut_into_the_minibatches(prompts, minibatches):
+    """The steps of a recipe whose prompts are no multiple of its minibatches, which deals answers into them."""
     batch = pack(rollouts([[3] * 4] * prompts))
-    size = Fraction(prompts, minibatches)
-    steps = make_plan(batch, size=size, shuffle="samples", permutation=range, microbatch_tokens=999)
-    sizes = [len(step.samples) for step in steps]
-    assert len(steps) <= minibatches and max(sizes) == -(-4 * prompts // minibatches)
+    recipe = Recipe(method=Method(minibatches=minibatches, shuffle="samples"), prompts=prompts)
+    sizes = [len(step.samples) for step in plan(recipe, recipe.method, batch, 0, 0)]
+    assert len(sizes) <= minibatches and max(sizes) == -(-4 * prompts // minibatches)
     assert len(set(sizes[:-1])) <= 1 and sum(sizes) == 4 * prompts
 
 

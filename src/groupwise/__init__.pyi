@@ -52,6 +52,10 @@ from groupwise.data.batch import Batch as Batch
 from groupwise.data.batch import key_of as key_of
 from groupwise.data.batch import pack as pack
 from groupwise.data.batch import rollout_of as rollout_of
+from groupwise.data.contents import VerdictContents as VerdictContents
+from groupwise.data.contents import contents_of as contents_of
+from groupwise.data.contents import joined_contents as joined_contents
+from groupwise.data.contents import verdicts_have as verdicts_have
 from groupwise.data.errors import BadData as BadData
 from groupwise.data.errors import Diverged as Diverged
 from groupwise.data.errors import EngineLost as EngineLost
@@ -130,15 +134,18 @@ from groupwise.data.optional import data_stats as data_stats
 from groupwise.data.optional import keeps_time as keeps_time
 from groupwise.data.optional import notices_of as notices_of
 from groupwise.data.optional import packages_of as packages_of
+from groupwise.data.parts import added_contents as added_contents
 from groupwise.data.parts import couples as couples
 from groupwise.data.parts import name_of as name_of
 from groupwise.data.parts import needs as needs
 from groupwise.data.parts import notes as notes
 from groupwise.data.parts import one_per_sequence as one_per_sequence
+from groupwise.data.parts import roles_of as roles_of
 from groupwise.data.parts import sampled_by as sampled_by
 from groupwise.data.parts import weighs as weighs
 from groupwise.data.parts import with_fields as with_fields
 from groupwise.data.place import describe_error as describe_error
+from groupwise.data.roles import Role as Role
 from groupwise.data.rooms import files_of as files_of
 from groupwise.data.rooms import home_of as home_of
 from groupwise.data.rooms import names_of as names_of
@@ -181,6 +188,7 @@ from groupwise.data.sockets import Policy as Policy
 from groupwise.data.sockets import Ratio as Ratio
 from groupwise.data.sockets import ReadsColumns as ReadsColumns
 from groupwise.data.sockets import Replay as Replay
+from groupwise.data.sockets import ReportsNumbers as ReportsNumbers
 from groupwise.data.sockets import Sampler as Sampler
 from groupwise.data.sockets import Shaping as Shaping
 from groupwise.data.sockets import SharesDevice as SharesDevice
@@ -611,6 +619,8 @@ from groupwise.rollout.co_sampled import SCHEDULE as SCHEDULE
 from groupwise.rollout.co_sampled import CoSampled as CoSampled
 from groupwise.rollout.columns import check_columns as check_columns
 from groupwise.rollout.columns import column_of as column_of
+from groupwise.rollout.columns import text_of as text_of
+from groupwise.rollout.columns import texts_of as texts_of
 from groupwise.rollout.cues import Cued as Cued
 from groupwise.rollout.curriculum import Shuffled as Shuffled
 from groupwise.rollout.delegating import Delegating as Delegating
@@ -742,6 +752,7 @@ from groupwise.verifiers.numbers import exact as exact
 from groupwise.verifiers.numbers import last_number as last_number
 from groupwise.verifiers.proof_steps import ProofSteps as ProofSteps
 from groupwise.verifiers.registry import find_verifier as find_verifier
+from groupwise.verifiers.registry import packaged_contents as packaged_contents
 from groupwise.verifiers.registry import verifier_names as verifier_names
 from groupwise.verifiers.spanning_graph import SpanningGraph as SpanningGraph
 from groupwise.verifiers.sum_proposal import SumProposal as SumProposal

@@ -14,7 +14,7 @@ from groupwise.certificates import code_hash as hashing
 from groupwise.certificates import studies as stored
 from groupwise.certificates.code_hash import code_hash
 from groupwise.certificates.studies import RESULTS, SEEDS, Comparison, Trial, TrialResult, compare, trials_of
-from groupwise.methods import Effect, grpo, gspo, published, reference_of
+from groupwise.methods import Effect, grpo, gspo, murphy, published, reference_of
 
 HOME = Path(__file__).parents[2]
 EFFECT = Effect(metric="entropy", direction="up", task="calculator", parent="grpo", least=0.1, matched="steps")
@@ -117,6 +117,27 @@ def test_the_hash_covers_parts_and_their_functions_but_no_message(monkeypatch, r
     )
     hashing._definitions.cache_clear()
     assert (code_hash(gspo()) == before) is same
+    hashing._definitions.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ('Role("refinement", "of a failed attempt")', 'Role("refinement", "elsewhere")', True),
+        ('@verdicts_have("returned")', '@verdicts_have("returned", "other")', True),
+        ("needs_feedback: ClassVar[bool] = True", "needs_feedback: ClassVar[bool] = False", True),
+        ("self.gamma * fmean(refined)", "fmean(refined)", False),
+    ],
+)
+def test_the_hash_covers_no_declaration_for_check(monkeypatch, old, new, same) -> None:
+    before, file, plain = code_hash(murphy()), "groupwise.rollout.trees", hashing.inspect.getsource
+    changed = plain(hashing.sys.modules[file]).replace(old, new, 1)
+    assert changed != plain(hashing.sys.modules[file])
+    monkeypatch.setattr(
+        hashing.inspect, "getsource", lambda module: changed if module.__name__ == file else plain(module)
+    )
+    hashing._definitions.cache_clear()
+    assert (code_hash(murphy()) == before) is same
     hashing._definitions.cache_clear()
 
 

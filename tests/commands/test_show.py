@@ -49,7 +49,17 @@ def test_show_gives_formula_constants_source_differences_and_proofs():
     reference = reference_of(gspo)
     assert lines[0] == "gspo: Group Sequence Policy Optimization, arXiv:2507.18071"
     titles = [line for line in lines if line and not line.startswith(" ")]
-    assert titles == [lines[0], "formula", "changes in grpo", "constants", "differences", "effect", "finding", "proofs"]
+    assert titles == [
+        lines[0],
+        "formula",
+        "changes in grpo",
+        "arguments, each a field beside method.base",
+        "constants",
+        "differences",
+        "effect",
+        "finding",
+        "proofs",
+    ]
     assert lines[2] == "  ratio, 2025, method, code read"
     assert "  " + reference.formula.splitlines()[0] in lines
     assert "  low = 0.0003" in lines and '  ratio = "sequence_ratio"' in lines
@@ -222,6 +232,7 @@ def test_an_overlong_buffer_larger_than_the_budget():
         ("{ base = 'grpo', group_size = 1 }", "group_size is 1"),
         ("{ base = 'gspo', objective = { aggregate = 'token_mean' } }", "sequence_ratio gives a sequence one ratio"),
         ("{ base = 'gspo', objective = { aggregate = 'budget_mean' } }", "sequence_ratio gives a sequence one ratio"),
+        ("{ base = 'gspo', minibatches = 5, shuffle = 'samples' }", ""),
         ("{ base = 'gspo', minibatches = 5 }", "16 prompts cannot be cut into 5 equal minibatches"),
         ("{ base = 'gmpo', credit = { kind = 'WhitenedTokens', credit = 'ReturnsToGo' } }", ""),
         (

@@ -138,14 +138,14 @@ def test_a_component_may_have_a_field_called_base():
     assert method_from(write(method)).shaping == (rewards.EarlyExitReward(base=0.25),)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(values(Method))
 def test_any_method_reads_back_exactly(method):
     back = method_from(write(method))
     assert back == method and repr(back) == repr(method)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(values(Recipe))
 def test_any_recipe_reads_back_exactly(recipe):
     back = read_recipe(write(recipe))
@@ -159,7 +159,7 @@ def test_the_packaged_recipe_reads_back_exactly():
     assert read_recipe(write(recipe)) == recipe and write(read_recipe(write(recipe))) == write(recipe)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(values(Method), values(Method))
 def test_equal_methods_have_no_differences(a, b):
     assert (diff(a, b) == []) == (a == b)

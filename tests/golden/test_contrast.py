@@ -21,7 +21,6 @@ from groupwise.data import (
     Prompt,
     Rollout,
     Sample,
-    Usage,
     Verdict,
     pack,
     rollout_of,
@@ -216,10 +215,10 @@ def test_an_anchor_joins_a_hard_group():
     assert len(asyncio.run(Anchored()(draw, sampler_of(easy, draw, verifier=sevens))).samples) == 2
 
 
-def test_an_anchor_needs_its_column():
+def test_a_row_without_a_solution_has_no_anchor():
     draw = Draw(0, Prompt("p", (5,), row={"answer": 7}), 1)
-    with pytest.raises(Usage, match="needs the column 'solution'"):
-        asyncio.run(Anchored()(draw, sampler_of(FakeEngine(lambda request: (4,)), draw, verifier=sevens)))
+    rollout = asyncio.run(Anchored()(draw, sampler_of(FakeEngine(lambda request: (4,)), draw, verifier=sevens)))
+    assert [s.tokens for s in rollout.samples] == [(4,)]
 
 
 def two_of_three(request) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """Curricula that remember, and their strategies: failures, surveys, replays, proposals, against the specifications."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from groupwise import rollout as room
 from groupwise.data import (
     TEMPLATE,
     Draw,
@@ -24,6 +26,8 @@ from groupwise.data import (
 )
 from groupwise.methods import Method, Now, fission_grpo, freshness_per, rest_rl, syn_grpo
 from groupwise.rollout import (
+    Drafts,
+    Escalate,
     Fission,
     FreshReplay,
     Independent,
@@ -36,6 +40,7 @@ from groupwise.rollout import (
     Survey,
     Surveyed,
     Synthesised,
+    Turns,
 )
 from groupwise.rollout.replay import stratified
 from groupwise.rollout.synthesised import relative
@@ -60,15 +65,42 @@ def scored(draw: Draw, scores: Sequence[float], **changes: Any) -> Rollout:
     ("changes", "fix"),
     [
         ({"strategy": Independent()}, 'set method.strategy = "Surveyed"'),
+        ({"strategy": Turns()}, '{ kind = "Surveyed", strategy = "Turns" }'),
         ({"refill": 0}, "set method.refill = 1"),
         ({"curriculum": FreshReplay(), "strategy": Replayed()}, 'set method.proximal = "sampled"'),
     ],
 )
 def test_a_curriculum_without_its_strategy_is_refused(changes: dict[str, Any], fix: str):
     method = rest_rl()
-    with pytest.raises(ValueError, match=fix):
+    with pytest.raises(ValueError, match=re.escape(fix)):
         replace(method, **changes)
     assert Method(curriculum=Shuffled()).strategy == Independent()
+
+
+def test_the_strategy_that_a_curriculum_needs_wraps_any_other():
+    """Its own samples are beside those of the inner strategy, which it runs with the sampler of the draw."""
+    curricula = [part for part in vars(room).values() if getattr(part, "needs_strategy", "")]
+    assert len(curricula) == 6
+    for needed in {part.needs_strategy for part in curricula}:
+        inner = Drafts(drafts=2)
+        strategy = getattr(room, needed)(strategy=inner)
+        rollout, engine = play(strategy, lambda request: (WRONG,), n=2, memo={"index": 0, "baseline": 0.5})
+        plain, engine_alone = play(inner, lambda request: (WRONG,), n=2)
+        assert [r.context for r in engine.requests] == [r.context for r in engine_alone.requests], needed
+        kept = [(s.role, s.tokens, s.context) for s in rollout.samples if s.role in ("answer", "draft")]
+        assert kept == [(s.role, s.tokens, s.context) for s in plain.samples]
+
+
+def test_a_beginning_continues_in_any_strategy():
+    """All answers to the problem continue it, also those to a prompt with a draft or a hint; the drafts do not."""
+    memo = {"prefix": [8, 9]}
+    rollout, _ = play(Surveyed(strategy=Drafts(drafts=2)), lambda request: (RIGHT,), n=2, memo=memo)
+    assert [(s.role, s.tokens) for s in rollout.samples] == [("draft", (RIGHT,))] * 2 + [("answer", (8, 9, RIGHT))] * 2
+    rollout, engine = play(Surveyed(strategy=Escalate()), lambda r: (WRONG,), n=2, memo=memo, hints=[text(6)])
+    assert {r.context for r in engine.requests} == {(*PLAIN, 8, 9), (*PLAIN, 6, 8, 9)}
+    assert [(s.role, s.tokens) for s in rollout.samples] == [("tried", (8, 9, WRONG))] * 2 + [
+        ("answer", (8, 9, WRONG))
+    ] * 2
 
 
 # Fission-GRPO
@@ -114,14 +146,27 @@ def test_fission_draws_waiting_failures():
     more = [scored(replace(draws[0], memo={**draws[0].memo, "failures": [(8,), (9,)]}), [0.0])]
     state = through_json(part.end_iteration(state, more))
     drawn, retried = part.draw(state, TASK, 3, 4)
-    assert [d.prompt.context for d in retried] == [(7, 7, 1), (8,), (9,)], "the newest first in line"
-    problem = failed[1].prompt
+    assert [d.prompt.context for d in retried] == [(8,), (9,), (7, 7, 0)], "the newest iteration first"
+    problem = draws[0].prompt
     assert retried[0].prompt.row == problem.row and retried[0].prompt.text == problem.text
     assert retried[0].memo["recovery"] and drawn["shuffled"] == state["shuffled"]
-    assert drawn["failures"] == state["failures"][:1], "each failure is drawn once"
+    assert drawn["failures"] == state["failures"][1:2], "each failure is drawn once"
     half = replace(part, share=0.5).draw(state, TASK, 3, 4)[1]
-    assert ["recovery" in d.memo for d in half] == [True, False, False] and half[0].prompt.context == (9,)
+    assert ["recovery" in d.memo for d in half] == [True, False, False] and half[0].prompt.context == (8,)
     assert [f["context"] for f in part.end_iteration(state, [])["failures"]] == [[8], [9]], "older ones are dropped"
+
+
+def test_fission_draws_recoveries_of_several_problems():
+    """Three problems fail four times each: the four recoveries of the next iteration are of all three of them."""
+    part = Fission(share=0.5)
+    state, draws = part.draw(part.init(TASK, 1), TASK, 3, 4)
+    failures = [(7, i) for i in range(4)]
+    rollouts = [scored(replace(d, memo={**d.memo, "failures": failures}), [0.0]) for d in draws]
+    state = through_json(part.end_iteration(state, rollouts))
+    _, later = part.draw(state, TASK, 8, 4)
+    retried = [d.memo["index"] for d in later if "recovery" in d.memo]
+    problems = [d.memo["index"] for d in draws]
+    assert retried == [*problems, problems[0]] and len(set(problems)) == 3
 
 
 def test_fission_rewards():

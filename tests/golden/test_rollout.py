@@ -10,13 +10,13 @@ import torch
 
 from groupwise.data import (
     WRITTEN,
+    BadData,
     Draw,
     GenerationRequest,
     Ids,
     Outcome,
     Prompt,
     Rollout,
-    Usage,
     Verdict,
     pack,
     rollout_of,
@@ -64,11 +64,26 @@ def test_escalation_asks_until_one_is_correct(hint: int, asked: int, tried: int,
     assert {s.context.count(9) for s in rollout.samples if s.role == "answer"} == {context}
 
 
-def test_empty_hints_are_skipped_and_a_missing_column_is_named():
+def test_empty_hints_are_skipped_and_a_row_without_hints_is_left_alone():
     rollout, engine = play(Escalate(), helped_by(1), hints=["", HINTS[0]])
     assert len(engine.requests) == 6 and roles(rollout).count("tried") == 3
-    with pytest.raises(Usage, match="needs the column 'hints'"):
-        play(Escalate(), helped_by(9), answer=7)
+    for strategy in (Escalate(), Scaffold(), AtLevel(), Escalate(hints=SelfHints())):
+        rollout, engine = play(strategy, helped_by(9), answer=7)
+        assert roles(rollout) == ["answer"] * 3 and len(engine.requests) == 3
+
+
+def test_a_text_of_hints_is_one_hint_and_other_values_are_refused():
+    _, engine = play(Scaffold(), helped_by(9), hints=text(4, 5))
+    assert [r.context for r in engine.requests if r.context != PLAIN] == [(*PLAIN, 4, 5)]
+    for value in (7, {"a": "b"}, ["a", 7], True):
+        with pytest.raises(BadData, match="a text or a list of texts in the column 'hints'") as raised:
+            play(Scaffold(), helped_by(9), hints=value)
+        assert raised.value.evidence == f"the row of p: {value!r}"
+    with pytest.raises(BadData, match="a text or a number in the column 'solution'"):
+        play(Escalate(hints=SelfHints()), helped_by(9), solution=["a"])
+
+
+def test_templates_of_hints_are_checked():
     with pytest.raises(ValueError, match="placeholders"):
         Escalate(words="{problem}")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from groupwise.advantages import Standardised
-from groupwise.data import GenerationRequest, Ids, Outcome, Prompt, Rollout, Sample, Usage, Verdict, pack, rollout_of
+from groupwise.data import GenerationRequest, Ids, Outcome, Prompt, Rollout, Sample, Verdict, pack, rollout_of
 from groupwise.methods import hill, murphy
 from groupwise.rollout import FeedbackTree, HintWriter
 from groupwise.rollout.hint_writer import helpfulness, states
@@ -185,5 +185,5 @@ def test_refused_hints_have_no_answers():
     assert {s.context[:-1] for s in rollout.samples if s.role == "tried"} == {(*PLAIN, 8)}, "to the end of the text"
     rollout, engine = play(WRITER, lambda r: (RIGHT,), n=2, **ROW)
     assert len(engine.requests) == 2 and roles(rollout) == ["answer"] * 2, "no hint where one is correct"
-    with pytest.raises(Usage, match="needs the column 'solution'"):
-        play(WRITER, helped, n=2)
+    rollout, engine = play(WRITER, helped, n=2, answer="7")
+    assert len(engine.requests) == 2 and roles(rollout) == ["answer"] * 2, "no hint without a solution in the row"

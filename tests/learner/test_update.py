@@ -5,8 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from groupwise.config import Recipe
 from groupwise.data import Entropy, Logp, pack
 from groupwise.learner import AdamW, InitialPolicy, Learner, StepPlan, forward, make_plan, measure_plan
+from groupwise.methods import Method
+from groupwise.training.loop import plan
 from tests.learner.small import model, ragged, rollouts
 from tests.learner.test_gradients import OBJECTIVES, credited, learner
 
@@ -161,6 +164,16 @@ def test_written_tokens_are_learned():
     step = StepPlan(((0,),))
     losses = [it.step(batch, step, Objective(surrogate=policy_gradient, aggregate=token_mean)).loss for _ in range(60)]
     assert losses[0] > 2.5 and losses[-1] < 0.1
+
+
+@pytest.mark.parametrize(("prompts", "minibatches"), [(6, 4), (8, 3), (3, 8), (1, 5), (16, 8)])
+def test_samples_of_any_number_of_prompts_are_cut_into_the_minibatches(prompts, minibatches):
+    """The steps of a recipe whose prompts are no multiple of its minibatches, which deals answers into them."""
+    batch = pack(rollouts([[3] * 4] * prompts))
+    recipe = Recipe(method=Method(minibatches=minibatches, shuffle="samples"), prompts=prompts)
+    sizes = [len(step.samples) for step in plan(recipe, recipe.method, batch, 0, 0)]
+    assert len(sizes) <= minibatches and max(sizes) == -(-4 * prompts // minibatches)
+    assert len(set(sizes[:-1])) <= 1 and sum(sizes) == 4 * prompts
 
 
 class TestCut:

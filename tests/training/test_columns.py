@@ -1,11 +1,12 @@
 """A run whose rows lack a column that a strategy reads, such as hints, is refused before it starts."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from groupwise.data import GroupwiseError, ReadsColumns, with_fields
+from groupwise.data import BadData, GroupwiseError, ReadsColumns, with_fields
 from groupwise.methods import published
 from groupwise.training.check import check
 
@@ -16,10 +17,12 @@ READERS = {
 }
 
 
-def errors(tmp_path: Path, rows: list[dict], *overrides: tuple[str, str]) -> list[GroupwiseError]:
+def errors(
+    tmp_path: Path, rows: list[dict], *overrides: tuple[str, str], warn: Callable[[str], None] = lambda line: None
+) -> list[GroupwiseError]:
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return check(None, [("task", str(file)), ("verifier", "last_number"), *overrides])
+    return check(None, [("task", str(file)), ("verifier", "last_number"), *overrides], warn=warn)
 
 
 def test_the_methods_that_read_columns() -> None:
@@ -32,16 +35,35 @@ def test_the_methods_that_read_columns() -> None:
 def test_rows_without_the_column_are_refused_and_rows_with_it_are_not(name: str, tmp_path: Path) -> None:
     (error,) = errors(tmp_path, ROWS, ("method", name))
     (column,) = READERS[name] - {"answer"}
-    assert error.what.startswith("method.strategy: ") and f"needs the column '{column}' of each row" in error.what
+    assert error.what.startswith("method.strategy: ") and f"needs the column '{column}' of some rows" in error.what
     assert "has answer" in error.evidence and "hinted_sums" in error.fix
-    assert not errors(tmp_path, [{**row, column: ["x"]} for row in ROWS], ("method", name))
+    assert not errors(tmp_path, [{**row, column: "x"} for row in ROWS], ("method", name))
 
 
-def test_a_row_with_null_lacks_the_column(tmp_path: Path) -> None:
-    rows = [{**row, "hints": ["x"] if i > 2 else None} for i, row in enumerate(ROWS)]
-    (error,) = errors(tmp_path, rows, ("method", "scaf_grpo"))
-    assert ": 3 of 18 rows lack it" in error.what and error.evidence == "the row of rows/1 has answer"
-    assert not errors(tmp_path, rows)
+@pytest.mark.parametrize("name", [name for name, columns in READERS.items() if columns - {"answer"}])
+def test_rows_without_the_column_are_left_alone_and_counted(name: str, tmp_path: Path) -> None:
+    (column,) = READERS[name] - {"answer"}
+    rows = [{**row, column: "x" if i > 2 else None} for i, row in enumerate(ROWS)]
+    lines: list[str] = []
+    assert not errors(tmp_path, rows, ("method", name), warn=lines.append)
+    (note,) = [line for line in lines if column in line]
+    assert note.startswith("  note: method.strategy: 3 of 18 rows have no column")
+
+
+@pytest.mark.parametrize("name", [name for name, columns in READERS.items() if columns - {"answer"}])
+@pytest.mark.parametrize("value", [{"a": "b"}, ["x", 1], [["x"]]])
+def test_a_column_of_another_type_is_refused_with_its_row(name: str, value: object, tmp_path: Path) -> None:
+    (column,) = READERS[name] - {"answer"}
+    rows = [{**row, column: value if i == 5 else "x"} for i, row in enumerate(ROWS)]
+    (error,) = errors(tmp_path, rows, ("method", name))
+    assert isinstance(error, BadData) and f"in the column '{column}': 1 of 18 rows" in error.what
+    assert error.evidence == f"the row of rows/6: {value!r}"
+
+
+def test_the_readers_of_columns_say_what_they_can_read() -> None:
+    """Each part of the package that reads columns of the rows does so by `text_of` or `texts_of`."""
+    parts = [p for m in published for p in with_fields(m().strategy) if isinstance(p, ReadsColumns)]
+    assert {getattr(part, "columns_as", None) for part in parts} == {"text", "texts"}
 
 
 def test_evaluation_reads_the_held_out_rows(tmp_path: Path) -> None:

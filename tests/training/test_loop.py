@@ -133,7 +133,7 @@ def test_refilled_and_dropped_groups_are_all_counted(tmp_path: Path) -> None:
     values = {name.removeprefix("rollout/"): x for name, x in line.items() if name.startswith("rollout/")}
     assert values == {
         "rounds": 3, "draws": 4, "selected": 2, "dropped": 2, "dropped/mixed_outcomes": 2, "missing": 0,
-        "unverifiable": 0, "answers": 16,
+        "unverifiable": 0, "answers": 16, "other_prompt": 0, "written": 0, "fewest_answers": 4, "most_answers": 4,
     }  # fmt: skip
     samples = environment.samples(1)
     assert [s["draw"] for s in samples] == [d for d in (0, 1, 2, 3) for _ in range(4)]  # in the order of draws

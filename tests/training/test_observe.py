@@ -5,11 +5,17 @@ from dataclasses import replace
 
 import torch
 
-from groupwise.data import pack
+from groupwise.config import Recipe
+from groupwise.data import SAMPLED, pack
 from groupwise.learner import StepResult
+from groupwise.methods import Method
 from groupwise.objective import Objective
+from groupwise.rollout import Escalate, Explained, FeedbackTree, Independent, Refinement
 from groupwise.training.observe import sample_lines, token_columns
+from groupwise.whatif.stored import rollouts_of
+from tests.golden.play import PLAIN, RIGHT, WRONG, play, text
 from tests.laws.batches import rollouts, step_of
+from tests.rollout.fakes import tokenizer
 
 
 def test_samples_are_found_by_their_keys_after_a_pickle_round_trip() -> None:
@@ -39,3 +45,53 @@ def test_the_ids_of_each_prompt_are_stored_once() -> None:
     samples = [s for r in drawn for s in r.samples]
     assert [tuple(prompts[i].tolist()) for i in columns["context"]] == [s.context for s in samples]
     assert len(prompts) == len({s.context for s in samples}) < len(samples)
+
+
+def test_a_stored_sample_has_the_prompt_that_it_was_sampled_from() -> None:
+    """Hinted, rewritten and refined answers: the text of the sampled prompt, the views, and the parent."""
+    wrong = (WRONG,)
+    guided, _ = play(Escalate(learn="plain"), lambda r: wrong if r.context == PLAIN else (RIGHT,), n=2, hints=[text(6)])
+    hinted, _ = play(Escalate(), lambda r: wrong if r.context == PLAIN else (RIGHT,), n=2, hints=[text(6)])
+    refined, _ = play(Refinement(), lambda r: wrong if r.context == PLAIN else (RIGHT,), n=2)
+    tree, _ = play(FeedbackTree(), lambda r: wrong, n=2)
+    explained, _ = play(Explained(), lambda r: wrong if r.context == PLAIN else (RIGHT,), n=2, answer="7")
+    decode = tokenizer().decode
+    for rollout, role, prompt in [
+        (guided, "answer", (*PLAIN, 6)), (hinted, "answer", (*PLAIN, 6)), (refined, "answer", None),
+        (tree, "refinement", None), (explained, "explained", None),
+    ]:  # fmt: skip
+        lines, columns = sample_lines([rollout], pack([rollout]), decode), token_columns([rollout], [], Objective())
+        contexts = [tuple(ids.tolist()) for ids in columns["contexts"].split(columns["context_lengths"].tolist())]
+        others = [line for line in lines if line["role"] == role and "sampled_from" in line]
+        assert others and all(line["sampled_from"] != line["prompt"] for line in others)
+        for line, sample, i in zip(lines, rollout.samples, columns["context"].tolist(), strict=True):
+            assert contexts[i] == sample.context
+            sampled = sample.views.get(SAMPLED, sample.context)
+            assert line.get("sampled_from", text(*PLAIN)) == decode(sampled)
+            assert {name: contexts[k] for name, k in line.get("views", {}).items()} == dict(sample.views)
+            assert line.get("parent") == sample.parent
+        if prompt is not None:
+            assert {line["sampled_from"] for line in others} == {decode(prompt)}
+    assert {s.parent for s in tree.samples} == {None, 0, 1}
+
+
+def test_samples_of_the_problem_s_own_prompt_have_no_further_fields() -> None:
+    rollout, _ = play(Independent(), lambda r: (RIGHT,), n=2)
+    assert not {"sampled_from", "views", "parent"} & set(
+        sample_lines([rollout], pack([rollout]), tokenizer().decode)[0]
+    )
+
+
+def test_stored_samples_are_read_with_their_prompts_and_parents() -> None:
+    """`whatif` reads the views and the parents again; files of older versions have neither."""
+    tree, _ = play(FeedbackTree(), lambda r: (WRONG,), n=2)
+    guided, _ = play(Escalate(learn="plain"), lambda r: (WRONG, r.context[-1]), n=2, hints=[text(6)])
+    for rollout in (tree, guided):
+        lines, columns = sample_lines([rollout], pack([rollout])), token_columns([rollout], [], Objective())
+        (again,), _ = rollouts_of(lines, columns, Recipe(method=Method()))
+        assert [(s.context, s.views, s.parent) for s in again.samples] == [
+            (s.context, s.views, s.parent) for s in rollout.samples
+        ]
+        older = [{name: x for name, x in line.items() if name not in ("views", "parent")} for line in lines]
+        (before,), _ = rollouts_of(older, columns, Recipe(method=Method()))
+        assert [(dict(s.views), s.parent) for s in before.samples] == [({}, None)] * len(rollout.samples)

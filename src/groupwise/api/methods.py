@@ -24,7 +24,7 @@ def list_methods() -> list[str]:
     return [method.__name__ for method in published]
 
 
-def load_method(source: str | Path, *, use: Sequence[str | Path] = (), **constants: Any) -> Method:
+def load_method(source: str | Path, /, *, use: Sequence[str | Path] = (), **constants: Any) -> Method:
     """A published method by its name, the method of a recipe file, or a method in a user's file.
 
     `my_file:mine` is the method that a function of a file in `use` returns. `constants` are changes by name or dotted

@@ -15,13 +15,16 @@ from groupwise.data import with_fields
 from groupwise.methods import Method
 
 PACKAGE = __name__.partition(".")[0]
+DECLARED = ("roles", "contents", "needs_feedback", "learns_prompts", "columns_as", "skips_rows", "numbers")
+"""Members of parts that only `check` and metrics read, also as the decorator `verdicts_have`. They do not count."""
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
 
 def code_hash(method: Method) -> str:
     """A hash of a method's constants and of its components' code, with the definitions that it uses in the same files.
 
-    Comments, docstrings, formatting and messages of errors do not count, nor does other code in the same files. Fields
+    Comments, docstrings, formatting, messages of errors and declarations for `check` (`DECLARED`) do not count, nor
+    does other code in the same files. Fields
     that equal those of a bare `Method`, such as the curriculum `Shuffled`, do not count either: they belong to no
     method.
 
@@ -61,7 +64,7 @@ def _dump(node: Any) -> str:
 
 @cache
 def _definitions(module: str) -> Mapping[str, Definition]:
-    """The functions, classes and constants of a module by name, without docstrings and messages of errors."""
+    """The functions, classes and constants of a module by name, without docstrings, errors' texts and declarations."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise):
@@ -69,6 +72,9 @@ def _definitions(module: str) -> Mapping[str, Definition]:
         body = getattr(node, "body", None)
         if isinstance(body, list):
             node.body = [x for x in body if not (isinstance(x, ast.Expr) and isinstance(x.value, ast.Constant))]  # type: ignore[attr-defined]
+        if isinstance(node, ast.ClassDef):
+            node.body = [x for x in node.body if _name(x) not in DECLARED]
+            node.decorator_list = [x for x in node.decorator_list if not ast.unparse(x).startswith("verdicts_have(")]
     found: dict[str, Definition] = {}
     for node in tree.body:
         match node:
@@ -77,3 +83,8 @@ def _definitions(module: str) -> Mapping[str, Definition]:
             case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
                 found[name] = node
     return found
+
+
+def _name(member: ast.stmt) -> str:
+    """The name of a method or of a class variable with a type; empty for other statements of a class."""
+    return getattr(member, "name", "") or getattr(getattr(member, "target", None), "id", "")

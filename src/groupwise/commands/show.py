@@ -8,8 +8,9 @@ from typing import Any
 
 from groupwise.config import registry as names
 from groupwise.config import text
-from groupwise.config.diff import diff
+from groupwise.config.diff import diff, label
 from groupwise.config.problems import method_suggestion, one_error
+from groupwise.config.reading import own_arguments
 from groupwise.config.recipe import Recipe
 from groupwise.data import Usage, looks_like_path, or_near
 from groupwise.methods import Method, Reference, reference_of
@@ -35,6 +36,7 @@ def show_method(function: Callable[..., Method]) -> str:
         f"{name}: {reference.source}": [*(inspect.getdoc(function) or "").splitlines(), facts],
         "formula": reference.formula.splitlines(),
         f"changes in {reference.parent}": changes,
+        "arguments, each a field beside method.base": textwrap.wrap(arguments(function), WIDTH),
         "constants": text.write(function()).rstrip().splitlines(),
         "differences": table(differences(reference), WIDTH),
         "effect": [reference.effect.claim(name)] if reference.effect else textwrap.wrap(reference.no_effect, WIDTH),
@@ -45,6 +47,16 @@ def show_method(function: Callable[..., Method]) -> str:
     return "\n\n".join(
         "\n".join([title, *(f"  {line}".rstrip() for line in lines)]) for title, lines in sections.items() if lines
     )
+
+
+def arguments(function: Callable[..., Method]) -> str:
+    """The arguments of a method's function that are no fields of `Method`, with their defaults, as one text.
+
+    >>> from groupwise.methods import knapsack_rl
+    >>> arguments(knapsack_rl)
+    'least = 2, most = 128, confidence = 0.9, bound = 5'
+    """
+    return ", ".join(f"{name} = {label(p.default, p.annotation)}" for name, p in own_arguments(function).items())
 
 
 def differences(reference: Reference) -> list[tuple[str, str, str, str]]:

@@ -72,7 +72,7 @@ def label(value: Any, hint: Any = Any) -> str:
     if isinstance(value, tuple):
         element = get_args(hint)[0] if get_args(hint) else Any
         if get_origin(element) is tuple and get_args(element)[0] is str:
-            pairs = [(name, x, type(x) is get_args(element)[1] and not fields(x)) for name, x in value]
+            pairs = [(name, x, type(x) is get_args(element)[1] and not _fields(x)) for name, x in value]
             return ", ".join(name if implied else f"{name} {label(x)}" for name, x, implied in pairs)
         return ", ".join(label(x) for x in value)
     try:

@@ -73,7 +73,11 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "also.task": ("the additional task", "", "big_sums"),
     "also.weight": ("how often it is drawn, relative to the recipe's task", "", "0.5"),
     "also.verifier": ("its verifier; if empty, the task's own, else the recipe's", "", "exact"),
-    "method.base": ("the published method whose constants the other fields change", "", "my_file:mine"),
+    "method.base": (
+        "the published method whose constants the other fields change; its own arguments are fields, too",
+        "",
+        "my_file:mine",
+    ),
     "method.group_size": ("answers to one prompt", "answers", "8"),
     "method.curriculum": ("the order of the prompts", "", "Shuffled"),
     "method.strategy": ("how a prompt is answered: independent answers, conversations, your own", "", "Turns"),

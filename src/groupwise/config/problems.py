@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from groupwise.config.fields import SECTIONS, declared
 from groupwise.config.other_names import ROWS, other_name_fix
 from groupwise.data import Usage
+from groupwise.methods.families import methods_with_argument
 from groupwise.runs.format_1 import MOVED, renamed_key
 from groupwise.runs.phases import KEY
 
@@ -82,11 +83,17 @@ def unknown_key(where: str, owner: str, path: str, known: Iterable[str]) -> Usag
         return problem(where, f"{key!r} is now {moved}", UPGRADE)
     if fix := other_name_fix(path):
         return problem(where, f"{owner} has no field {path!r}", fix)
+    if owner == "Method" and (methods := methods_with_argument().get(key, ())):
+        several = f" and {len(methods) - 3} more methods" if len(methods) > 3 else ""
+        fix = f"it is an argument of {', '.join(methods[:3])}{several}: set it where method.base is one of them"
+        return problem(where, f"{owner} has no field {key!r}, and the method no such argument", fix)
     return problem(where, f"{owner} has no field {key!r}; {suggestion(key, known)}")
 
 
 def check_names(paths: Iterable[str]) -> None:
     """Raise `Usage` for dotted paths that name no field of a recipe. Constants of components are not checked.
+
+    `method.NAME` may be an argument of a published method: which ones a method has is checked when it is read.
 
     >>> check_names(["optimizer.lr", "method.objective.surrogate.high", "method.advantage.0.eps"])
     >>> check_names(["promts"])
@@ -107,6 +114,8 @@ def _problem_of(names: Sequence[str]) -> Usage | None:
         module, owner = SECTIONS[section]
         known = [field for field, _, _ in declared(module, owner)]
         if name not in known and not (section == "" and name in (*SWITCHES, KEY)):
+            if section == "method" and name in methods_with_argument():
+                return None
             return unknown_key(f"recipe.{section}".strip("."), owner, ".".join(names[i:]), known)
         section = f"{section}.{name}".strip(".")
     return None

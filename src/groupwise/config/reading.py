@@ -1,9 +1,10 @@
 """Converts TOML data to typed values: fields by their types, components by their names. Collects all errors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import date, datetime, time
 from functools import cache
+from inspect import Parameter, isfunction, signature
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -125,8 +126,12 @@ class Reading:
         names = ("kind", "base") if hint is Method else ("kind",)
         constants = {k: v for k, v in data.items() if k not in names}
         if hint is Method and (base := data.get("base", data.get("kind"))) is not None:
-            method = self.method(base, where)
-            return MISSING if method is MISSING else self.table(Method, constants, method, where)
+            function = self.method_function(base, where)
+            if function is MISSING:
+                return MISSING
+            arguments, changes = self.arguments(function, constants, where)
+            method = MISSING if arguments is MISSING else self.method(function, str(base), arguments, where)
+            return MISSING if method is MISSING else self.table(Method, changes, method, where, own_arguments(function))
         if "kind" in data:
             return self.new_part(data["kind"], constants, hint, where)
         if isinstance(current, UnloadedPart):
@@ -137,20 +142,38 @@ class Reading:
             return self.table(hint, constants, MISSING, where)
         return self.problem(where, f"the table has no kind; {suggestion('', fitting_names(hint))}", 'add kind = "..."')
 
-    def method(self, name: Any, where: str) -> Any:
-        """A published method by name, or the method that a user's function such as `my_file:mine` returns."""
+    def method_function(self, name: Any, where: str) -> Any:
+        """The function of a published method by name, or a user's function such as `my_file:mine`."""
         if not (isinstance(name, str) and ":" in name):
             if name in methods():
-                return methods()[name]()
+                return methods()[name]
             return self.problem(where, f"unknown method {name!r}; {method_suggestion(str(name), methods())}")
         function = self.user_part(name, where)
         if isinstance(function, UnloadedPart):
             file = name.partition(":")[0]
             return self.problem(where, f"{name!r} is code in a file that is not loaded", f"add --use {file}.py")
-        if function is MISSING:
-            return MISSING
+        return function
+
+    def arguments(self, function: Any, data: Mapping[str, Any], where: str) -> tuple[Any, dict[str, Any]]:
+        """Split a method's table: arguments of its function that are no fields of `Method`, and changes of fields.
+
+        The arguments are MISSING if one is invalid.
+        """
+        own = own_arguments(function)
+        values = {
+            key: self.value(item, own[key].annotation, own[key].default, f"{where}.{key}")
+            for key, item in data.items()
+            if key in own
+        }
+        changes = {key: item for key, item in data.items() if key not in own}
+        return MISSING if MISSING in values.values() else values, changes
+
+    def method(self, function: Any, name: str, arguments: Mapping[str, Any], where: str) -> Any:
+        """The method that a function returns for these arguments."""
         try:
-            method = function()
+            method = function(**arguments)
+        except InvalidValue as error:
+            return self.problem(where, error.what, error.fix)
         except Exception as error:  # a user's function may raise anything
             return self.problem(where, f"{name}() raises {type(error).__name__}: {error}")
         if isinstance(method, Method):
@@ -176,8 +199,11 @@ class Reading:
         instance = self.table(part, constants, MISSING, where)
         return instance if in_package or instance is MISSING else self.fitting(instance, hint, where)
 
-    def table(self, cls: Any, data: Mapping[str, Any], current: Any, where: str) -> Any:
-        """Build a dataclass from a TOML table; absent fields keep the values of `current` or the defaults."""
+    def table(self, cls: Any, data: Mapping[str, Any], current: Any, where: str, others: Iterable[str] = ()) -> Any:
+        """Build a dataclass from a TOML table; absent fields keep the values of `current` or the defaults.
+
+        `others` are names that the table may also have, for the message about an unknown one.
+        """
         known, hints = {f.name: f for f in fields(cls)}, hints_of(cls)
         values = {name: getattr(current, name) for name in known} if current is not MISSING else {}
         for key, item in data.items():
@@ -185,7 +211,7 @@ class Reading:
                 self.problem(where, f"{key} is not a field", f"use the command-line option --{key.replace('_', '-')}")
                 continue
             if key not in known:
-                self.problems.extend(unknown_keys(where, cls.__name__, key, item, known))
+                self.problems.extend(unknown_keys(where, cls.__name__, key, item, (*others, *known)))
                 continue
             value = self.value(item, hints[key], values.get(key, default(known[key])), f"{where}.{key}")
             values[key] = value if value is not MISSING else values.get(key, MISSING)
@@ -254,6 +280,18 @@ class Reading:
 def hints_of(cls: type) -> dict[str, Any]:
     """The types of a dataclass's fields by name."""
     return get_type_hints(cls)
+
+
+def own_arguments(function: Any) -> dict[str, Parameter]:
+    """The arguments of a method's function that have a type and are no fields of `Method`, by name.
+
+    >>> from groupwise.methods import sage_hint
+    >>> list(own_arguments(sage_hint))
+    ['levels', 'form', 'least', 'most']
+    """
+    known, hints = hints_of(Method), get_type_hints(function) if isfunction(function) else {}
+    parameters = signature(function).parameters if hints else {}
+    return {name: p.replace(annotation=hints[name]) for name, p in parameters.items() if name in hints.keys() - known}
 
 
 def default(f: Field[Any]) -> Any:

@@ -263,7 +263,8 @@ class Recipe:
             raise ValueError(f"seed is {self.seed}\nuse one below 2**64")
         if not 0 <= self.max_unverifiable <= 1:
             raise ValueError(f"max_unverifiable is {self.max_unverifiable}\nit is a share: use a number from 0 to 1")
-        if self.prompts % (minibatches := self.method.minibatches):
+        whole = self.method.shuffle == "prompts"  # samples are dealt into steps of any number
+        if self.prompts % (minibatches := self.method.minibatches) and whole:
             multiple = max(minibatches, self.prompts // minibatches * minibatches)
             raise ValueError(
                 f"{self.prompts} prompts cannot be cut into {minibatches} equal minibatches\n"

@@ -1,13 +1,27 @@
 """Properties of a method's component and of the components in its fields: name, needed measures, metrics."""
 
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from groupwise.data.batch import Batch
+from groupwise.data.contents import VerdictContents, joined_contents
 from groupwise.data.measures import Measure
+from groupwise.data.roles import Role
 from groupwise.data.sockets import Couples, Weighs
 
-__all__ = ["couples", "name_of", "needs", "notes", "one_per_sequence", "sampled_by", "weighs", "with_fields"]
+__all__ = [
+    "added_contents",
+    "couples",
+    "name_of",
+    "needs",
+    "notes",
+    "one_per_sequence",
+    "roles_of",
+    "sampled_by",
+    "weighs",
+    "with_fields",
+]
 
 _COUPLES: tuple[Couples, ...] = ("token", "sequence", "group", "step")
 
@@ -31,6 +45,30 @@ def weighs(aggregate: Any) -> Weighs:
 def needs(part: Any) -> frozenset[Measure]:
     """The measures (such as reference log-probs) that a component and the components in its fields need."""
     return frozenset().union(*(getattr(p, "needs", frozenset()) for p in with_fields(part)))
+
+
+def roles_of(strategy: Any) -> Mapping[str, Role] | None:
+    """The roles of the samples that a strategy, with the parts in its fields, makes beside answers, by name.
+
+    None if a part that is not the package's does not declare its `roles`.
+    """
+    parts = with_fields(strategy)
+    if any(_is_unknown(part, "roles") for part in parts):
+        return None
+    return {role.name: role for part in parts for role in getattr(part, "roles", ())}
+
+
+def added_contents(strategy: Any) -> VerdictContents | None:
+    """The parts that a strategy, with the parts in its fields, adds to verdicts; None as for `roles_of`."""
+    parts = with_fields(strategy)
+    if any(_is_unknown(part, "contents") for part in parts):
+        return None
+    return joined_contents(part.contents for part in parts if hasattr(part, "contents"))
+
+
+def _is_unknown(part: Any, declares: str) -> bool:
+    """Whether a part is code of a user that does not declare this."""
+    return callable(part) and not type(part).__module__.startswith("groupwise.") and not hasattr(part, declares)
 
 
 def sampled_by(part: Any) -> frozenset[str]:

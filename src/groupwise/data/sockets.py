@@ -42,6 +42,7 @@ __all__ = [
     "Ratio",
     "ReadsColumns",
     "Replay",
+    "ReportsNumbers",
     "Sampler",
     "Shaping",
     "SharesDevice",
@@ -58,6 +59,7 @@ Couples = Literal["token", "sequence", "group", "step"]
 Weighs = Literal["tokens", "sequences"]
 
 State = TypeVar("State")
+Memo = TypeVar("Memo", contravariant=True)
 Value = TypeVar("Value")
 
 
@@ -80,7 +82,8 @@ class Task(Protocol):
 class Verifier(Protocol):
     """Judges a finished sample. An exception makes its verdict unverifiable; most `GroupwiseError`s end the run.
 
-    Optional: `GradesGroups`, `KeepsTime`, `HasNotices`, `HasPackages`, `ChecksGold`, `ChecksProblems`, `Closable`.
+    Optional: `GradesGroups`, `KeepsTime`, `HasNotices`, `HasPackages`, `ChecksGold`, `ChecksProblems`, `Closable`; and
+    `contents` (`VerdictContents`, or the decorator `verdicts_have`), by which `check` finds a method that needs more.
     """
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict: ...
@@ -195,7 +198,8 @@ class Curriculum(Protocol[State]):
 
     `draw` returns draws with id 0, which the buffer numbers. It may return fewer than `n`, each with its own number of
     samples. `observe` gets the rollouts of one round of sampling; a refill is the next round. `end_iteration` gets all
-    rollouts of an iteration, as finally selected.
+    rollouts of an iteration, as finally selected. Optional: `ReportsNumbers`, and `learns_prompts = True` if it treats
+    a prompt by its earlier answers.
     """
 
     def init(self, task: Task, seed: int) -> State: ...
@@ -205,6 +209,16 @@ class Curriculum(Protocol[State]):
     def observe(self, state: State, rollouts: Sequence[Rollout]) -> State: ...
 
     def end_iteration(self, state: State, rollouts: Sequence[Rollout]) -> State: ...
+
+
+@runtime_checkable
+class ReportsNumbers(Protocol[Memo]):
+    """A curriculum that reports numbers after an iteration, such as the failures that it holds: `curriculum/NAME`.
+
+    It gets its state after the iteration, and all rollouts of the iteration.
+    """
+
+    def numbers(self, state: Memo, rollouts: Sequence[Rollout]) -> Mapping[str, float]: ...
 
 
 # Draws to rollouts
@@ -224,6 +238,8 @@ class Sampler(Protocol):
     def room(self, context: Ids, /) -> int: ...
 
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]: ...
+
+    def with_prefix(self, prefix: Ids, /) -> "Sampler": ...
 
     async def extend(
         self,
@@ -258,7 +274,9 @@ class Sampler(Protocol):
 class Strategy(Protocol):
     """A coroutine that generates all samples of one draw; rounds, trees and turns are `await`, `if` and `for`.
 
-    Optional, also for the values of its fields: `ReadsColumns`.
+    Optional, also for the values of its fields: `ReadsColumns`; `roles`, the kinds of samples (`Role`) that it makes
+    beside answers; `contents`, the parts that it adds to verdicts; `needs`, the verdict parts that it reads; and
+    `needs_feedback = True` if it writes the verdict's feedback into prompts. `check` compares them with the recipe.
     """
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout: ...
@@ -266,7 +284,11 @@ class Strategy(Protocol):
 
 @runtime_checkable
 class ReadsColumns(Protocol):
-    """A part that reads columns of the data rows, such as hints. A run whose rows lack one does not start."""
+    """A part that reads columns of the data rows, such as hints. A run whose rows lack one does not start.
+
+    Optional: `columns_as` is "text" or "texts" if only such values can be read, and `skips_rows` is True if the part
+    leaves rows without the column as they are; then one row that has it is enough.
+    """
 
     @property
     def row_columns(self) -> tuple[str, ...]: ...

@@ -3,6 +3,8 @@
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 from typing import Literal
 
 from groupwise.data import Batch, ContextKey, Couples
@@ -27,7 +29,7 @@ class StepPlan:
 def make_plan(
     batch: Batch,
     *,
-    size: int,
+    size: int | Fraction,
     shuffle: Literal["prompts", "samples"],
     permutation: Callable[[int], Sequence[int]],
     microbatch_tokens: int,
@@ -36,11 +38,11 @@ def make_plan(
 ) -> tuple[StepPlan, ...]:
     """Split an iteration's samples into steps of `size` prompts (or as many samples on average) and into microbatches.
 
-    A short iteration has fewer steps, the last possibly smaller. `permutation(n)` is the keyed order in which prompts
-    or samples are dealt. A microbatch holds at most `microbatch_tokens` tokens, equal contexts counted once; a longer
-    sample is a microbatch alone. If the objective couples a group, no microbatch and no step splits a group; if it
-    couples a step, the step is one microbatch. The number of microbatches of a step is a multiple of `lanes`; the last
-    ones are empty if the step has too few samples.
+    The size is a whole number unless samples are shuffled. A short iteration has fewer steps, the last possibly
+    smaller. `permutation(n)` is the keyed order in which prompts or samples are dealt. A microbatch holds at most
+    `microbatch_tokens` tokens, equal contexts counted once; a longer sample is a microbatch alone. If the objective
+    couples a group, no microbatch and no step splits a group; if it couples a step, the step is one microbatch. The
+    number of microbatches of a step is a multiple of `lanes`; the last ones are empty if the step has too few samples.
     """
     rollouts = batch.rollouts.index[batch.groups.index].tolist()
     members: dict[int, list[int]] = {}
@@ -48,14 +50,13 @@ def make_plan(
         members.setdefault(rollout, []).append(sample)
     if shuffle == "prompts":
         units = list(members.values())
-        per_step = size
+        per_step = int(size)
     else:
         if couples == "group":
             raise ValueError("the loss compares the answers of a group: set shuffle to prompts, not samples")
         units = [[i] for i in range(len(batch))]
-        per_step = max(
-            1, -(-size * len(batch) // max(1, batch.rollouts.count))
-        )  # rounded up, so that rollouts of unequal size add no step
+        # Rounded up, so that rollouts of unequal size add no step.
+        per_step = max(1, ceil(Fraction(size) * len(batch) / max(1, batch.rollouts.count)))
     order = permutation(len(units))
     dealt = [[i for u in order[k : k + per_step] for i in units[u]] for k in range(0, len(units), per_step)]
     coupled = {"group": batch.groups.index.tolist(), "step": [0] * len(batch)}

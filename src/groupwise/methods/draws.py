@@ -12,13 +12,24 @@ def check_curriculum(curriculum: Curriculum, strategy: Strategy, refill: int, pr
     name, needed = name_of(curriculum), getattr(curriculum, "needs_strategy", "")
     if needed and needed not in {type(part).__name__ for part in with_fields((strategy,))}:
         what = f"the curriculum {name} needs the strategy {needed}, and the strategy is {name_of(strategy)}"
-        raise ValueError(f'{what}\nset method.strategy = "{needed}"')
+        raise ValueError(f"{what}\nset method.strategy = {around(needed, strategy)}")
     if (rounds := getattr(curriculum, "rounds", 1)) > refill + 1:
         what = f"the curriculum {name} needs {rounds} sampling rounds in an iteration, and refill is {refill}"
         raise ValueError(f"{what}\nset method.refill = {rounds - 1}")
     if getattr(curriculum, "replays_answers", False) and proximal != "sampled":
         what = f"the curriculum {name} draws stored answers, and their old log-probs would be recomputed"
         raise ValueError(f'{what}\nset method.proximal = "sampled"')
+
+
+def around(needed: str, strategy: Strategy) -> str:
+    """The TOML of the strategy called `needed`, around this strategy unless that is its default.
+
+    >>> from groupwise.rollout import Independent, Turns
+    >>> around("Surveyed", Independent()), around("Surveyed", Turns())
+    ('"Surveyed"', '{ kind = "Surveyed", strategy = "Turns" }')
+    """
+    inner = name_of(strategy)
+    return f'"{needed}"' if inner == "Independent" else f'{{ kind = "{needed}", strategy = "{inner}" }}'
 
 
 def check_group_size(group_size: int, *parts: Curriculum | Strategy) -> None:

@@ -1,7 +1,7 @@
 """The families of published methods, which are folders of this package. Files are parsed, not imported."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,6 +41,22 @@ def method_family(name: str) -> str:
 def subject_of(family: str) -> str:
     """The docstring of a family's folder, which describes its methods."""
     return ast.get_docstring(ast.parse(source_of(f"{ROOM}.{family}"))) or ""
+
+
+@cache
+def methods_with_argument() -> Mapping[str, Sequence[str]]:
+    """The published methods that have an argument, by its name.
+
+    >>> methods_with_argument()["align"]
+    ['m_grpo']
+    """
+    owners: dict[str, list[str]] = {}
+    for name, module in method_files().items():
+        (function,) = (node for node in ast.parse(source_of(module)).body if getattr(node, "name", "") == name)
+        assert isinstance(function, ast.FunctionDef)
+        for argument in (*function.args.args, *function.args.kwonlyargs):
+            owners.setdefault(argument.arg, []).append(name)
+    return owners
 
 
 def source_of(module: str) -> str:

@@ -263,7 +263,7 @@ def microbatch(recipe: Recipe, context: int, lanes: int = 1) -> tuple[Packed, bo
     the whole step.
     """
     method, answer = recipe.method, recipe.sampling.max_tokens
-    prompts = recipe.prompts // method.minibatches
+    prompts = -(-recipe.prompts // method.minibatches)
     step = -(-prompts * method.group_size // lanes)
     unit = {"group": method.group_size, "step": step}.get(couples(method.objective), 1)
     group = context + method.group_size * answer

@@ -125,7 +125,7 @@ def microbatch_steps(recipe: Recipe) -> int:
     denoise = recipe.method.denoise
     if denoise is None:
         return 0
-    answers = recipe.prompts // recipe.method.minibatches * recipe.method.group_size
+    answers = -(-recipe.prompts // recipe.method.minibatches) * recipe.method.group_size
     fit = max(1, recipe.machine.microbatch_tokens // denoise.steps)
     return min(answers, fit) * (denoise.end - denoise.first)
 

@@ -214,7 +214,7 @@ def _sample(row: dict[str, Any], arrays: dict[str, np.ndarray], tokens: slice | 
     text = str(row.get("text", ""))
     excerpt = text[: limit * 4]
     sample: dict[str, Any] = {"text": excerpt, "cut": len(excerpt) < len(text)}
-    for name in ("role", "finish", "outcome", "feedback", "cause", "dropped"):
+    for name in ("role", "finish", "outcome", "feedback", "cause", "dropped", "sampled_from"):
         sample[name] = _text(row.get(name))
     for name in ("score", "reward", "advantage", "length"):
         x = number(row.get(name))

@@ -9,6 +9,8 @@ from groupwise.rollout.co_sampled import SCHEDULE as SCHEDULE
 from groupwise.rollout.co_sampled import CoSampled as CoSampled
 from groupwise.rollout.columns import check_columns as check_columns
 from groupwise.rollout.columns import column_of as column_of
+from groupwise.rollout.columns import text_of as text_of
+from groupwise.rollout.columns import texts_of as texts_of
 from groupwise.rollout.cues import Cued as Cued
 from groupwise.rollout.curriculum import Shuffled as Shuffled
 from groupwise.rollout.delegating import Delegating as Delegating

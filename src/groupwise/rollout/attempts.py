@@ -58,9 +58,13 @@ def trained_under(sample: Sample, context: Ids) -> Sample:
 
 
 def as_written(sample: Sample, context: Ids) -> Sample:
-    """A copy whose tokens are off-policy training targets after another prompt, without sampling log-probs."""
+    """A copy whose tokens are off-policy training targets after another prompt, without sampling log-probs.
+
+    The prompt that it was sampled from becomes the view `sampled`.
+    """
     n = len(sample.tokens)
-    return replace(sample, context=context, origin=(WRITTEN,) * n, logp=(float("nan"),) * n, routes=())
+    view = trained_under(sample, context)
+    return replace(view, content=sample.content, origin=(WRITTEN,) * n, logp=(float("nan"),) * n, routes=())
 
 
 def context_of(sampler: Sampler, words: str, values: dict[str, str]) -> Ids:

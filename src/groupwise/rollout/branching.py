@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal
+from typing import ClassVar, Literal
 
-from groupwise.data import Draw, Outcome, Rollout, Sample, Sampler, Verdict
+from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Verdict
 from groupwise.rollout.attempts import is_graded, score_of
 from groupwise.rollout.stretches import steps_from
 from groupwise.rollout.together import together
@@ -52,6 +52,8 @@ class Branching:
     mean over the children with weights from the probabilities of their first steps (`path`). The parts of one depth are
     a group. arXiv:2509.06040.
     """
+
+    roles: ClassVar[tuple[Role, ...]] = (Role("branch", "for each split of the tree"),)
 
     splits: tuple[int, ...] = (0, 3, 6, 9)
     width: int = 2

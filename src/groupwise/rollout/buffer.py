@@ -17,6 +17,7 @@ from groupwise.data import (
     Filter,
     Outcome,
     Prompt,
+    ReportsNumbers,
     Rollout,
     Sample,
     Strategy,
@@ -34,6 +35,7 @@ from groupwise.data.rollout_json import (
 )
 from groupwise.models import Purpose
 from groupwise.rollout.attempts import is_graded
+from groupwise.rollout.mechanisms import mechanism_numbers
 from groupwise.rollout.round import Round
 from groupwise.rollout.sampler import DrawSampler
 from groupwise.rollout.setting import RolloutSetting
@@ -66,11 +68,13 @@ class Rollouts:
     """All rollouts of one iteration, selected for training or not, in the order in which their prompts were drawn.
 
     `rounds` is the number of sampling rounds, `missing` the number of selected rollouts that are still wanted.
+    `numbers` are metrics of the strategy and the curriculum.
     """
 
     all: tuple[Rollout, ...]
     rounds: int
     missing: int = 0
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def selected(self) -> list[Rollout]:
@@ -110,10 +114,13 @@ class Rollouts:
         return "environment" if first is not None and first.counts.get("failed") else "verifier"
 
     @property
-    def metrics(self) -> dict[str, int]:
-        """Counts of an iteration's sampling. A rollout counts once: as selected, or under the reason of its drop."""
+    def metrics(self) -> dict[str, float]:
+        """Counts of an iteration's sampling, and `numbers`.
+
+        A rollout counts once: as selected, or under the reason of its drop.
+        """
         unverifiable, answers, _ = self.unverifiable
-        counts = {
+        counts: dict[str, float] = {
             "rollout/rounds": self.rounds,
             "rollout/draws": len(self.all),
             "rollout/selected": len(self.selected),
@@ -122,7 +129,7 @@ class Rollouts:
             "rollout/unverifiable": unverifiable,
             "rollout/answers": answers,
         }
-        return counts | {f"rollout/dropped/{cause}": n for cause, n in sorted(self.causes.items())}
+        return counts | {f"rollout/dropped/{cause}": n for cause, n in sorted(self.causes.items())} | {**self.numbers}
 
 
 @dataclass(slots=True, eq=False)
@@ -144,14 +151,21 @@ class Pending:
             "finished": [] if done else list(map(drawn_rollout_to_json, self.finished)),
             "draws": list(map(draw_to_json, self.draws)),
             "rounds": self.rounds,
-            "rollouts": done and {"all": list(map(drawn_rollout_to_json, done.all)), "missing": done.missing},
+            "rollouts": done
+            and {
+                "all": list(map(drawn_rollout_to_json, done.all)),
+                "missing": done.missing,
+                "numbers": dict(done.numbers),
+            },
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Pending":
         """What `to_json` gave, also after `json.dumps` and `json.loads`."""
         done, rounds = data["rollouts"], data["rounds"]
-        rollouts = done and Rollouts(tuple(map(drawn_rollout_from_json, done["all"])), rounds, done["missing"])
+        rollouts = done and Rollouts(
+            tuple(map(drawn_rollout_from_json, done["all"])), rounds, done["missing"], done.get("numbers", {})
+        )
         finished = list(map(drawn_rollout_from_json, data["finished"]))
         return cls(finished, tuple(map(draw_from_json, data["draws"])), rounds, rollouts)
 
@@ -217,7 +231,11 @@ class Buffer:
             pending.rounds, pending.draws = pending.rounds + 1, ()
         if pending.rounds:
             self._state = self.curriculum.end_iteration(self._state, collected)
-        pending.rollouts = Rollouts(tuple(collected), pending.rounds, missing)
+        numbers = mechanism_numbers(collected, strategy, self.curriculum, self.trains)
+        if isinstance(self.curriculum, ReportsNumbers):
+            inner = self.curriculum.numbers(self._state, collected)
+            numbers |= {f"curriculum/{name}": float(x) for name, x in inner.items()}
+        pending.rollouts = Rollouts(tuple(collected), pending.rounds, missing, numbers)
         return pending.rollouts
 
     def pack(self, rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
+from typing import ClassVar
 
-from groupwise.data import Draw, Rollout, Sample, Sampler
+from groupwise.data import Draw, Role, Rollout, Sample, Sampler
 from groupwise.models.masked.actions import Knobs, decode_masked
 
 SOCKET = "Strategy"
@@ -21,6 +22,8 @@ class CoSampled:
     The commits and the text stay in the answer. The knobs become a sample of the role `schedule`, so the knobs of a
     group are compared with each other, and get the advantages of their answers. A fixed schedule has no knobs.
     """
+
+    roles: ClassVar[tuple[Role, ...]] = (Role(SCHEDULE, "where the schedule of the masked policy has knobs"),)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         answers = await sampler.verify(await sampler.sample(draw.prompt.context, draw.n))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from groupwise.data import CountedText, Draw, Finish, Outcome, Rollout, Sample, Sampler, Verdict
+from groupwise.data import CountedText, Draw, Finish, Outcome, Role, Rollout, Sample, Sampler, Verdict
 from groupwise.rollout.attempts import prompt_of
 from groupwise.rollout.dialogue import Dialogue, judged
 from groupwise.rollout.together import together
@@ -34,6 +34,11 @@ class Delegating:
         check_wording(self.words, ("result",))
         if self.calls < 1 or self.aligned < 0 or not (self.asks and self.marker):
             raise ValueError(f"{self}: needs calls >= 1, aligned >= 0, and asks and marker not empty")
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles of its samples besides answers."""
+        return (Role("helper", f"where a turn of the main agent ends in {self.asks!r} (asks)"),)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         starts = sampler.start(draw.prompt.context, draw.n)

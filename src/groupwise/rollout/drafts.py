@@ -1,8 +1,9 @@
 """Sampling strategies in two rounds: drafts, explanations of a known answer, and corrections by feedback."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from groupwise.data import Draw, Rollout, Sampler
+from groupwise.data import Draw, Role, Rollout, Sampler
 from groupwise.rollout.attempts import (
     as_written,
     attempts,
@@ -13,7 +14,7 @@ from groupwise.rollout.attempts import (
     score_of,
     with_role,
 )
-from groupwise.rollout.columns import column_of
+from groupwise.rollout.columns import text_of
 from groupwise.rollout.wording import check_wording
 
 SOCKET = "Strategy"
@@ -26,6 +27,8 @@ class Drafts:
 
     Ties go to a draft by a keyed draw. Without room for the draft the prompt stays plain. iGRPO, arXiv:2602.09000.
     """
+
+    roles: ClassVar[tuple[Role, ...]] = (Role("draft", "for each prompt"),)
 
     drafts: int = 8
     words: str = "{problem}{draft};{problem}"
@@ -47,8 +50,12 @@ class Explained:
     """If no answer is correct, the policy explains the gold answer. A correct one is trained under the plain prompt.
 
     A correct explanation is a group of one, trained as a written answer with the role `explained`. With `always`, the
-    policy explains the gold answer of each prompt. ExPO, arXiv:2507.02834.
+    policy explains the gold answer of each prompt. A row without a gold answer has no explanation. ExPO,
+    arXiv:2507.02834.
     """
+
+    columns_as: ClassVar[str] = "text"
+    skips_rows: ClassVar[bool] = True
 
     column: str = "answer"
     always: bool = False
@@ -58,6 +65,13 @@ class Explained:
         check_wording(self.words, ("problem", "answer"))
 
     @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles of its samples besides answers."""
+        when, failed = ("for each prompt", "never") if self.always else ("where no answer is correct", "always")
+        explained = Role("explained", when, failed=failed, alone=True, written=True)
+        return explained, Role("tried", f"{when}, and the explanation is wrong", failed=failed)
+
+    @property
     def row_columns(self) -> tuple[str, ...]:
         """The columns of the data rows that it reads."""
         return (self.column,)
@@ -65,9 +79,10 @@ class Explained:
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         prompt = draw.prompt
         group = await attempts(sampler, prompt.context, draw.n)
-        if not (self.always or none_correct(group)):
+        answer = text_of(draw, self.column, self)
+        if not (answer and (self.always or none_correct(group))):
             return Rollout(draw, tuple(group))
-        values = {"problem": prompt.text, "answer": str(column_of(draw, self.column, self))}
+        values = {"problem": prompt.text, "answer": answer}
         if not (context := context_of(sampler, self.words, values)):
             return Rollout(draw, tuple(group))
         (own,) = await attempts(sampler, context, 1, group=1, role="explained")
@@ -82,6 +97,9 @@ class Refinement:
     A rewritten answer with a higher score replaces the worst of the group, and is learned as a written answer after the
     plain prompt. RGR-GRPO, arXiv:2511.12344.
     """
+
+    needs_feedback: ClassVar[bool] = True
+    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where a rewritten answer is not better"),)
 
     below: float = 1.0
     words: str = "{problem}{draft};{feedback}"

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
-from groupwise.data import TEMPLATE, Draw, Finish, Rollout, Sampler
+from groupwise.data import TEMPLATE, Draw, Finish, Rollout, Sampler, verdicts_have
 from groupwise.rollout.together import together
 
 SOCKET = "Strategy"
 __all__ = ["EarlyExits"]
 
 
+@verdicts_have("exit")
 @dataclass(frozen=True, slots=True)
 class EarlyExits:
     """One answer, and up to `draw.n - 1` copies, cut at random points of the reasoning, that answer at once. S-GRPO.

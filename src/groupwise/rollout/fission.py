@@ -1,5 +1,6 @@
 """`Fission`: a curriculum that also draws prompts with a failed attempt and its feedback."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypedDict
@@ -31,6 +32,7 @@ class FissionState(TypedDict):
 class Fission:
     """Draws prompts in random order, and up to the fraction `share` stored failed attempts, if `least` are stored.
 
+    The newest iteration's failures come first; of one iteration, a failure of each problem before a second one of any.
     The strategy `RecoveryPrompts` returns failures in the memo of the rollout's draw. They keep the problem's text and
     row, so that they are graded as the problem is. Failures of `oldest` iterations ago are dropped. Fission-GRPO,
     arXiv:2601.15625.
@@ -52,11 +54,12 @@ class Fission:
     def draw(self, state: FissionState, task: Task, n: int, group_size: int) -> tuple[FissionState, list[Draw]]:
         failures = state["failures"]
         most = int(self.share * n) if len(failures) >= self.least else 0
-        first = max(len(failures) - most, 0)
-        retried = [_retried(failure, task, group_size) for failure in failures[first:]]
+        chosen = in_turns(failures)[:most]
+        retried = [_retried(failures[i], task, group_size) for i in chosen]
+        waiting = [failure for i, failure in enumerate(failures) if i not in set(chosen)]
         shuffled, indices = Shuffled().indices(state["shuffled"], task, n - len(retried))
         fresh = [Draw(0, task[i], group_size, {"index": i}) for i in indices]
-        return {**state, "shuffled": shuffled, "failures": failures[:first]}, [*retried, *fresh]
+        return {**state, "shuffled": shuffled, "failures": waiting}, [*retried, *fresh]
 
     def observe(self, state: FissionState, rollouts: Sequence[Rollout]) -> FissionState:
         return state
@@ -67,6 +70,25 @@ class Fission:
         memos = [rollout.draw.memo for rollout in rollouts]
         new = [Failure(index=m["index"], context=list(c), iteration=now) for m in memos for c in m.get("failures", ())]
         return {**state, "iteration": now, "failures": [*waiting, *new]}
+
+    def numbers(self, state: FissionState, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Metrics after an iteration."""
+        recoveries = sum("recovery" in rollout.draw.memo for rollout in rollouts)
+        return {"failures": len(state["failures"]), "recoveries": recoveries}
+
+
+def in_turns(failures: Sequence[Failure]) -> list[int]:
+    """The order in which failures are drawn: the newest iteration's first, and within it the problems in turns.
+
+    >>> in_turns([Failure(index=i, context=[], iteration=k) for i, k in ((7, 1), (3, 2), (3, 2), (5, 2))])
+    [1, 3, 2, 0]
+    """
+    earlier, turns = Counter[tuple[int, int]](), list[int]()
+    for failure in failures:
+        key = failure["iteration"], failure["index"]
+        turns.append(earlier[key])
+        earlier[key] += 1
+    return sorted(range(len(failures)), key=lambda i: (-failures[i]["iteration"], turns[i], i))
 
 
 def _retried(failure: Failure, task: Task, group_size: int) -> Draw:

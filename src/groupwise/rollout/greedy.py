@@ -1,8 +1,9 @@
 """`WithGreedy`: a sampling strategy that adds a greedy answer, whose score is a baseline for the others."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from groupwise.data import Draw, Rollout, Sampler
+from groupwise.data import Draw, Role, Rollout, Sampler, VerdictContents
 from groupwise.rollout.together import together
 
 SOCKET = "Strategy"
@@ -17,7 +18,14 @@ class WithGreedy:
     has the score 0.
     """
 
+    roles: ClassVar[tuple[Role, ...]] = (Role("greedy", "for each prompt"),)
+
     part: str = "baseline"
+
+    @property
+    def contents(self) -> VerdictContents:
+        """The part that it adds to verdicts."""
+        return VerdictContents((self.part,))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         greedy = replace(sampler.sampling, temperature=0.0)

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from groupwise.data import Draw, Outcome, Rollout, Sample, Sampler, Verdict
+from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Verdict
 from groupwise.rollout.attempts import attempts, context_of, is_correct, none_correct, with_role
-from groupwise.rollout.columns import column_of
+from groupwise.rollout.columns import text_of
 from groupwise.rollout.together import together
 from groupwise.rollout.wording import check_wording
 
@@ -28,8 +28,16 @@ class HintWriter:
     answers. Its score is `helpfulness` of the group, or `refused` if it is empty, states the answer or leaves no room.
     If no score is above 0, the first group stays.
     Hints have the role `hint`, and their group is scored by these numbers. The other answers get the role `tried`.
-    With `opens` and `closes`, only the text between them is the hint. HiLL, arXiv:2604.00698.
+    With `opens` and `closes`, only the text between them is the hint. Without a solution or an answer in the row, the
+    group stays. HiLL, arXiv:2604.00698.
     """
+
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("hint", "where no answer is correct", failed="often"),
+        Role("tried", "where no answer is correct", failed="often"),
+    )
+    columns_as: ClassVar[str] = "text"
+    skips_rows: ClassVar[bool] = True
 
     hints: int = 4
     temperature: float = 0.3
@@ -55,9 +63,10 @@ class HintWriter:
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         group = await attempts(sampler, draw.prompt.context, draw.n)
-        if not none_correct(group):
+        solution, answer = (text_of(draw, column, self) for column in (self.solution, self.answer))
+        if not (none_correct(group) and solution and answer):
             return Rollout(draw, tuple(group))
-        draft, solution = sampler.random(0).choice(group).text, str(column_of(draw, self.solution, self))
+        draft = sampler.random(0).choice(group).text
         values = {"problem": draw.prompt.text, "solution": solution, "draft": draft}
         if not (context := context_of(sampler, self.asking, values)):
             return Rollout(draw, tuple(group))
@@ -81,7 +90,7 @@ class HintWriter:
 
     async def _tried(self, draw: Draw, sampler: Sampler, hint: str) -> list[Sample]:
         """Sample a group of answers with this hint; none if it is empty, states the answer or leaves no room."""
-        if not hint or states(hint, str(column_of(draw, self.answer, self))):
+        if not hint or states(hint, text_of(draw, self.answer, self)):
             return []
         context = context_of(sampler, self.words, {"problem": draw.prompt.text, "hint": hint})
         return await attempts(sampler, context, draw.n) if context else []

@@ -1,13 +1,22 @@
 """Sampling strategies that answer hard problems again with a hint."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
-from groupwise.data import Draw, Ids, Rollout, Sample, Sampler
-from groupwise.rollout.attempts import attempts, context_of, is_correct, none_correct, trained_under, with_role
+from groupwise.data import Draw, Ids, Role, Rollout, Sample, Sampler, Strategy
+from groupwise.rollout.attempts import (
+    attempts,
+    context_of,
+    is_correct,
+    none_correct,
+    prompt_of,
+    trained_under,
+    with_role,
+)
 from groupwise.rollout.hints import Hints, RowHints
+from groupwise.rollout.strategy import Independent
 from groupwise.rollout.together import together
-from groupwise.rollout.wording import check_wording
+from groupwise.rollout.wording import check_wording, fill
 
 SOCKET = "Strategy"
 __all__ = ["AtLevel", "Escalate", "Scaffold"]
@@ -24,6 +33,8 @@ class Escalate:
     with; with `learn = "plain"` under the plain one (Guide-GRPO, arXiv:2506.13923). The failed groups get the role
     `tried`. Without a hint that leaves room, the failed group stays.
     """
+
+    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", failed="often"),)
 
     hints: Hints = RowHints()  # noqa: RUF009
     levels: int = 3
@@ -52,24 +63,30 @@ class Escalate:
 
 @dataclass(frozen=True, slots=True)
 class AtLevel:
-    """Samples answers to a prompt with the hint of the level from `HintLadder`; level 0 is no hint. SAGE-light."""
+    """Runs another strategy on the prompt with the hint of its level (`HintLadder`); level 0 is no hint. SAGE-light."""
+
+    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where the policy writes the hints"),)
 
     hints: Hints = RowHints()  # noqa: RUF009
     words: str = WORDS
+    strategy: Strategy = Independent()  # noqa: RUF009
 
     def __post_init__(self) -> None:
         check_wording(self.words, ("problem", "hint"))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        context, level = draw.prompt.context, int(draw.memo.get("level", 0))
+        level, prompt = int(draw.memo.get("level", 0)), draw.prompt
         sources: list[Sample] = []
         if level:
             hints, sources = await self.hints(draw, sampler)
             if hints := [hint for hint in hints if hint]:
-                values = {"problem": draw.prompt.text, "hint": hints[min(level, len(hints)) - 1]}
-                context = context_of(sampler, self.words, values) or context
-        group = await attempts(sampler, context, draw.n)
-        return Rollout(draw, (*with_role(sources, "tried"), *group))
+                text = fill(self.words, {"problem": prompt.text, "hint": hints[min(level, len(hints)) - 1]})
+                context = prompt_of(sampler, text)
+                prompt = replace(prompt, context=context, text=text) if context else prompt
+        rollout = await self.strategy(replace(draw, prompt=prompt), sampler)
+        selected = rollout.selected and (*rollout.selected, *[False] * len(sources))
+        samples = (*rollout.samples, *with_role(sources, "tried"))
+        return replace(rollout, draw=replace(rollout.draw, prompt=draw.prompt), samples=samples, selected=selected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +96,8 @@ class Scaffold:
     Hints are from weak to strong, so the weakest that helps is taken. Scaf-GRPO, arXiv:2510.19807. `active` is 0 in its
     warm-up, by a schedule.
     """
+
+    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", failed="often"),)
 
     hints: Hints = RowHints()  # noqa: RUF009
     active: float = 1.0

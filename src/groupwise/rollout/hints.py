@@ -1,11 +1,11 @@
 """Hints for hard problems: from a column of the data, or written by the policy."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from groupwise.data import Draw, Sample, Sampler
 from groupwise.rollout.attempts import context_of
-from groupwise.rollout.columns import column_of
+from groupwise.rollout.columns import text_of, texts_of
 from groupwise.rollout.together import together
 from groupwise.rollout.wording import check_wording
 
@@ -22,7 +22,13 @@ class Hints(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowHints:
-    """Takes the hints from a column of the problem's data row, the weakest first. Each row must have the column."""
+    """Takes the hints from a column of the problem's data row: a text, or a list of texts, the weakest first.
+
+    A row without the column has no hints; at least one row must have it.
+    """
+
+    columns_as: ClassVar[str] = "texts"
+    skips_rows: ClassVar[bool] = True
 
     column: str = "hints"
 
@@ -32,15 +38,19 @@ class RowHints:
         return (self.column,)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> tuple[list[str], list[Sample]]:
-        return [str(hint) for hint in column_of(draw, self.column, self)], []
+        return texts_of(draw, self.column, self), []
 
 
 @dataclass(frozen=True, slots=True)
 class SelfHints:
     """Hints that the policy writes from the solution in the data row, each with a higher length limit. SAGE.
 
-    One answer per level, of at most `limit` tokens times the level. arXiv:2602.03143.
+    One answer per level, of at most `limit` tokens times the level. Without a solution there are no hints.
+    arXiv:2602.03143.
     """
+
+    columns_as: ClassVar[str] = "text"
+    skips_rows: ClassVar[bool] = True
 
     levels: int = 3
     limit: int = 8
@@ -56,7 +66,8 @@ class SelfHints:
         return (self.column,)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> tuple[list[str], list[Sample]]:
-        solution = str(column_of(draw, self.column, self))
+        if not (solution := text_of(draw, self.column, self)):
+            return [], []
         context = context_of(sampler, self.words, {"problem": draw.prompt.text, "solution": solution})
         if not context:
             return [], []

@@ -4,7 +4,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import ClassVar, TypedDict
 
 from groupwise.data import Draw, Rollout, Task
 from groupwise.rollout.allocation import give_greedily
@@ -33,6 +33,8 @@ class Knapsack:
     mixed with probability `confidence`; the rest goes to prompts that were never solved. A prompt gets more than `most`
     only if answers would be left over. arXiv:2509.25849.
     """
+
+    learns_prompts: ClassVar[bool] = True
 
     least: int = 2
     most: int = 128
@@ -68,6 +70,10 @@ class Knapsack:
 
     def end_iteration(self, state: KnapsackState, rollouts: Sequence[Rollout]) -> KnapsackState:
         return state
+
+    def numbers(self, state: KnapsackState, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Metrics after an iteration."""
+        return {"known": sum(self.rate(outcomes) is not None for outcomes in state["outcomes"].values())}
 
     def rate(self, outcomes: Sequence[int]) -> float | None:
         """The estimated pass rate of a prompt; None if there are too few outcomes."""

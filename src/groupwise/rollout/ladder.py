@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import ClassVar, TypedDict
 
 from groupwise.data import Draw, Rollout, Task
 from groupwise.rollout.attempts import graded
@@ -26,6 +26,9 @@ class HintLadder:
     SAGE-light, arXiv:2602.03143. A pass rate of at most `least` raises the level of a prompt by one, one above `most`
     lowers it. Unverifiable answers do not count.
     """
+
+    learns_prompts: ClassVar[bool] = True
+    needs_strategy: ClassVar[str] = "AtLevel"
 
     least: float = 0.1
     most: float = 0.35
@@ -52,3 +55,7 @@ class HintLadder:
 
     def end_iteration(self, state: LadderState, rollouts: Sequence[Rollout]) -> LadderState:
         return state
+
+    def numbers(self, state: LadderState, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Metrics after an iteration."""
+        return {"hinted": sum(rollout.draw.memo.get("level", 0) > 0 for rollout in rollouts)}

@@ -1,8 +1,9 @@
 """`OneStep`: answers that differ in the noise of a single denoising step, each completed with several step lengths."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from groupwise.data import Draw, Outcome, Rollout, Sample, Sampler, Sampling
+from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Sampling, VerdictContents
 from groupwise.rollout.stretches import steps_from
 from groupwise.rollout.together import together
 
@@ -20,6 +21,8 @@ class OneStep:
     the anchor, with the role `anchor`, nor the completions by other strides, with the role `completion`, are trained.
     A sample lacks the steps that it shares with another one. arXiv:2510.01982.
     """
+
+    roles: ClassVar[tuple[Role, ...]] = (Role("anchor", "for each prompt"), Role("completion", "with several strides"))
 
     steps: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7)
     strides: tuple[int, ...] = (1, 2)
@@ -42,6 +45,11 @@ class OneStep:
         ('stride_1', 'stride_2')
         """
         return tuple(f"stride_{stride}" for stride in self.strides)
+
+    @property
+    def contents(self) -> VerdictContents:
+        """The parts that it adds to verdicts."""
+        return VerdictContents(self.scores)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         (start,) = sampler.start(draw.prompt.context, role="anchor")

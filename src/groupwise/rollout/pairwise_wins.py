@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from groupwise.data import Draw, Prompt, Rollout, Sample, Sampler, Strategy
+from groupwise.data import Draw, Prompt, Rollout, Sample, Sampler, Strategy, verdicts_have
 from groupwise.data.errors import ends_run
 from groupwise.rollout.attempts import is_graded
 from groupwise.rollout.pair_judges import HigherScore, PairJudge
@@ -15,6 +15,7 @@ SOCKET = "Strategy"
 __all__ = ["PairwiseWins"]
 
 
+@verdicts_have("wins", "unjudged")
 @dataclass(frozen=True, slots=True)
 class PairwiseWins:
     """Adds the part `wins` to verdicts: the share of the group's other answers that an answer beats. Pref-GRPO.

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from groupwise.data import BadData, Draw, Finish, Ids, Outcome, Rollout, Sample, Sampler, Verdict
+from groupwise.data import BadData, Draw, Finish, Ids, Outcome, Role, Rollout, Sample, Sampler, Verdict, verdicts_have
 from groupwise.rollout.agreement import OF, Statistics, agreement, corrected, predicted
 from groupwise.rollout.attempts import attempts, context_of
 from groupwise.rollout.together import together
@@ -13,6 +14,7 @@ SOCKET = "Strategy"
 __all__ = ["Predictions"]
 
 
+@verdicts_have("length", "rate", "notions")
 @dataclass(frozen=True, slots=True)
 class Predictions:
     """Samples answers, and `count` predictions of their pass rate and length, as samples with their own role. MASA.
@@ -26,6 +28,11 @@ class Predictions:
     prediction with the best notions, if their agreement is at least this, is written again with the true numbers, with
     the role `expert`.
     """
+
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("prediction", "for each prompt"),
+        Role("expert", "where a prediction has good notions, and `expert` is above 0", alone=True, written=True),
+    )
 
     count: int = 16
     words: str = "{problem}="

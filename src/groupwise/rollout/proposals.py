@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from groupwise.data import Measure, VerdictPart
 from groupwise.tasks import proposed_problem
 from groupwise.tasks.sums import worked
 
@@ -33,9 +34,15 @@ class ProblemSource(Protocol):
 class SumProposals:
     """Extracts the new sum at the end of an answer to the task `proposals`. Its kind is its number of operands.
 
+    It needs the verdict part `proposed`, since only a verifier that gives it grades such answers.
+
     >>> SumProposals().propose("7*5=35;#35;2+9*3=").row["answer"], SumProposals().propose("#35;2+9*3=").kind
     (33, '3')
     """
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({VerdictPart("proposed")})
 
     def propose(self, text: str) -> Proposal | None:
         problem = proposed_problem(text)

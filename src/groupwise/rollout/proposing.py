@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from groupwise.data import Draw, Rollout, Sampler, Strategy
+from groupwise.data import Draw, Rollout, Sampler, Strategy, verdicts_have
 from groupwise.rollout.attempts import prompt_of
 from groupwise.rollout.proposals import ProblemSource, SumProposals
 from groupwise.rollout.strategy import Independent
@@ -11,6 +11,7 @@ SOCKET = "Strategy"
 __all__ = ["Proposing"]
 
 
+@verdicts_have("diverse")
 @dataclass(frozen=True, slots=True)
 class Proposing:
     """Runs another sampling strategy, and collects the new problems that its answers propose, for `Synthesised`.

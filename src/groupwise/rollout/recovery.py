@@ -1,6 +1,7 @@
 """`RecoveryPrompts`: a sampling strategy that turns failed attempts with their feedback into new prompts."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from groupwise.data import BadData, Draw, Ids, Rollout, Sample, Sampler, Strategy
 from groupwise.rollout.attempts import context_of, is_correct, is_graded, score_of
@@ -19,6 +20,8 @@ class RecoveryPrompts:
     is `words`; after a conversation, the feedback follows as another reply of the environment. It must leave room.
     Failures of such a prompt become none. Fission-GRPO, arXiv:2601.15625, with the verifier as the error simulator.
     """
+
+    needs_feedback: ClassVar[bool] = True
 
     strategy: Strategy = Independent()  # noqa: RUF009
     below: float = 1.0

@@ -99,6 +99,11 @@ class FreshReplay:
         ]
         return {**state, "time": now, "entries": [*state["entries"], *new][-self.capacity :]}
 
+    def numbers(self, state: ReplayState, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Metrics after an iteration."""
+        replayed = sum("sample" in rollout.draw.memo for rollout in rollouts)
+        return {"stored": len(state["entries"]), "replayed": replayed}
+
     def weights(self, entries: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
         """For (priority, age) pairs: the probabilities to be drawn, and the importance weights, whose largest is 1.
 

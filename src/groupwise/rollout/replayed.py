@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from groupwise.data import Draw, Rollout, Sampler, Strategy
+from groupwise.data import Draw, Rollout, Sampler, Strategy, verdicts_have
 from groupwise.rollout.stored import restored
 from groupwise.rollout.strategy import Independent
 
@@ -10,6 +10,7 @@ SOCKET = "Strategy"
 __all__ = ["Replayed"]
 
 
+@verdicts_have("replay")
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """Returns the stored answer that the curriculum `FreshReplay` drew, with its log-probs; else runs another strategy.

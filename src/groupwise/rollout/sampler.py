@@ -58,6 +58,8 @@ class DrawSampler:
     """The number of pending calls of this draw, by callee (engine, verifier, environment)."""
     conversations: dict[Ids, Conversation] = field(default_factory=dict)
     """Conversations with environments, by the random stream of their sample."""
+    prefix: Ids = ()
+    """The untrained tokens with which each answer begins."""
 
     @property
     def sampling(self) -> Sampling:
@@ -84,7 +86,12 @@ class DrawSampler:
             context=context, content=self.draw.prompt.content, stream=(), limit=self.room(context), group=group,
             role=role,
         )  # fmt: skip
-        return [replace(shared, stream=(i,)) for i in range(first, first + n)]
+        begun = shared.insert(self.prefix, TEMPLATE) if role == "answer" else shared
+        return [replace(begun, stream=(i,)) for i in range(first, first + n)]
+
+    def with_prefix(self, prefix: Ids) -> "DrawSampler":
+        """A copy of the sampler, to use in its place: answers (the role `answer`) begin with these untrained tokens."""
+        return replace(self, prefix=prefix)
 
     async def extend(
         self,

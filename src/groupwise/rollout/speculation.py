@@ -120,7 +120,7 @@ class DraftedRows(Rows):
     ) -> None:  # fmt: skip
         super().__init__(decoder, tokenizer, seed=seed, rows=rows, cache_tokens=cache_tokens)
         self.sequences = DraftedSequences(decoder, max_rows=rows, cache_tokens=cache_tokens)
-        self.window, self.drafts, self.passes = window, drafts, 0
+        self.window, self.drafts, self.passes, self.drafted = window, drafts, 0, 0
 
     @torch.inference_mode()
     def advance(self) -> list[tuple[Job, Generation]]:
@@ -173,6 +173,7 @@ class DraftedRows(Rows):
         pairs = zip(self.sequence[rows].tolist(), token[rows].tolist())
         found = [(r, children[pair]) for r, pair in zip(rows.tolist(), pairs) if pair in children]
         accepted = torch.tensor([r for r, _ in found], dtype=torch.long, device=rows.device)
+        self.drafted += len(found)
         self.sequence[accepted] = torch.tensor([s for _, s in found], dtype=torch.long, device=rows.device)
         return accepted
 
@@ -189,7 +190,7 @@ class SpeculativeEngine(NativeEngine):
         window: int = 8, drafts: int = 4096,
     ) -> None:  # fmt: skip
         super().__init__(decoder, tokenizer, seed=seed, rows=rows, cache_tokens=cache_tokens)
-        self._drafts = Drafts(drafts)
+        self._drafts, self._reported = Drafts(drafts), (0, 0)
         self._rows = self._drafted = DraftedRows(
             self._model, tokenizer, seed=seed, rows=rows, cache_tokens=cache_tokens, window=window, drafts=self._drafts
         )
@@ -198,6 +199,18 @@ class SpeculativeEngine(NativeEngine):
     def passes(self) -> int:
         """The number of decoding forward passes so far. Without drafts, each adds one token to each row."""
         return self._drafted.passes
+
+    @property
+    def accepted(self) -> int:
+        """The number of generated tokens so far that a draft proposed. Each saved its row one forward pass."""
+        return self._drafted.drafted
+
+    def figures(self) -> dict[str, float]:
+        """The passes, and the accepted tokens of drafts, since the last call, by metric."""
+        now = self.passes, self.accepted
+        passes, accepted = (new - old for new, old in zip(now, self._reported))
+        self._reported = now
+        return {"engine/0/passes": float(passes), "engine/0/accepted": float(accepted)}
 
     def _resolve(self, finished: Sequence[tuple[Job, Generation]]) -> None:
         for job, generation in finished:

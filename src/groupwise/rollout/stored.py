@@ -17,6 +17,7 @@ def stored(sample: Sample) -> dict[str, Any]:
     return {
         **{name: list(getattr(sample, name)) for name in TUPLES},
         **{name: getattr(sample, name) for name in PLAIN},
+        "views": {name: list(ids) for name, ids in sample.views.items()},
         "logp": [None if x != x else x for x in sample.logp],
         "finish": None if sample.finish is None else sample.finish.name,
         "outcome": verdict.outcome.name,
@@ -36,6 +37,7 @@ def restored(data: Mapping[str, Any], sample: Sample) -> Sample:
         sample,
         **{name: tuple(data[name]) for name in TUPLES},
         **{name: data[name] for name in PLAIN},
+        views={name: tuple(ids) for name, ids in data.get("views", {}).items()},
         logp=tuple(float("nan") if x is None else x for x in data["logp"]),
         finish=None if data["finish"] is None else Finish[data["finish"]],
         verdict=Verdict(Outcome[data["outcome"]], data["score"], dict(data["parts"])),

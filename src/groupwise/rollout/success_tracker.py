@@ -44,6 +44,7 @@ class SuccessTracker:
     all. With `least = most` nothing is measured, and the state has no tokens.
     """
 
+    learns_prompts: ClassVar[bool] = True
     needs_strategy: ClassVar[str] = "TrackedAnswers"
 
     explore: float = 0.05
@@ -85,6 +86,10 @@ class SuccessTracker:
             key = str(rollout.draw.memo["index"])
             prompts[key] = self._updated(prompts.get(key) or self._first(rollout), rollout)
         return {**state, "prompts": prompts}
+
+    def numbers(self, state: TrackerState, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Metrics after an iteration."""
+        return {"known": len(state["prompts"])}
 
     def _first(self, rollout: Rollout) -> Tracked:
         """The tracked values of a prompt before its first answer, from its samples with the role `initial`."""

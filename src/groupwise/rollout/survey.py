@@ -40,8 +40,8 @@ class Survey:
 
     A prompt is found if the std of its scores is at least `spread`. If its best answer scores at least `best`, so are
     beginnings of that answer, at ends of lines: `ceil(share * lines)` of them, drawn with replacement, line k with a
-    chance proportional to `decay ** k`. The second round draws among all that was found. For the strategy `Surveyed`,
-    with `refill = 1`. ReST-GRPO, arXiv:2508.19576.
+    chance proportional to `decay ** k`; a conversation has none. The second round draws among all that was found. For
+    the strategy `Surveyed`, with `refill = 1`. ReST-GRPO, arXiv:2508.19576.
     """
 
     needs_strategy: ClassVar[str] = "Surveyed"
@@ -81,13 +81,18 @@ class Survey:
     def end_iteration(self, state: SurveyState, rollouts: Sequence[Rollout]) -> SurveyState:
         return {**state, "found": None}
 
+    def numbers(self, state: SurveyState, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Metrics after an iteration."""
+        memos = [rollout.draw.memo for rollout in rollouts]
+        return {"surveyed": sum("survey" in m for m in memos), "beginnings": sum(bool(m.get("prefix")) for m in memos)}
+
     def beginnings(self, rollout: Rollout, random: Random) -> list[Beginning]:
         """The starting points from a prompt's test answers: none, or the prompt and prefixes of the best answer."""
-        index, scores = rollout.draw.memo["index"], [score_of(s) for s in rollout.samples]
-        if pstdev(scores) < self.spread:
+        index, answers = rollout.draw.memo["index"], [s for s in rollout.samples if s.role == "answer"]
+        if not answers or pstdev(map(score_of, answers)) < self.spread:
             return []
-        best = best_of(rollout.samples)[0]
-        ends = self._line_ends(best) if score_of(best) >= self.best else []
+        best = best_of(answers)[0]
+        ends = self._line_ends(best) if score_of(best) >= self.best and not best.is_conversation else []
         count = math.ceil(self.share * len(ends)) if ends else 0
         drawn = random.choices(ends, [self.decay**k for k in range(len(ends))], k=count) if ends else []
         return [Beginning(index=index, prefix=list(best.tokens[:end])) for end in (0, *drawn)]

@@ -1,9 +1,9 @@
 """`Surveyed`: a sampling strategy that continues beginnings of answers, which the curriculum gives."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from groupwise.data import Draw, Rollout, Sampler
-from groupwise.rollout.attempts import attempts
+from groupwise.data import Draw, Rollout, Sampler, Strategy
+from groupwise.rollout.strategy import Independent
 
 SOCKET = "Strategy"
 __all__ = ["Surveyed"]
@@ -11,15 +11,17 @@ __all__ = ["Surveyed"]
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """Independent answers that continue an answer prefix from `Survey`. The prefix is not trained. ReST-GRPO.
+    """Runs another strategy, whose answers continue a prefix from `Survey`. The prefix is not trained.
 
-    The whole answer is graded. The answers of a survey, for the curriculum `Survey`, are not trained.
+    The whole answer is graded. The answers of a survey, for the curriculum `Survey`, are not trained. ReST-GRPO,
     arXiv:2508.19576.
     """
 
+    strategy: Strategy = Independent()  # noqa: RUF009
+
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         prefix = tuple(draw.memo.get("prefix", ()))
-        answers = await attempts(sampler, draw.prompt.context, draw.n, prefix=prefix)
+        rollout = await self.strategy(draw, sampler.with_prefix(prefix))
         if draw.memo.get("survey"):
-            return Rollout(draw, tuple(answers), selected=(False,) * len(answers), cause="survey")
-        return Rollout(draw, tuple(answers))
+            return replace(rollout, selected=(False,) * len(rollout.samples), cause="survey")
+        return rollout

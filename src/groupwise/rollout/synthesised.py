@@ -70,6 +70,11 @@ class Synthesised:
         waiting = [*state["waiting"], *proposed][-self.capacity :]
         return {**state, "waiting": waiting, "usual": usual, "kinds": kinds}
 
+    def numbers(self, state: SynthesisedState, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Metrics after an iteration."""
+        proposed = sum("kind" in rollout.draw.memo for rollout in rollouts)
+        return {"waiting": len(state["waiting"]), "proposed": proposed}
+
 
 def relative(std: float, usual: float) -> float:
     """A diversity of answers, relative to the mean one: from -1 to 1.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Literal, TypedDict
+from typing import ClassVar, Literal, TypedDict
 
 from groupwise.data import Draw, Rollout, Task
 from groupwise.models import Purpose, keyed_random
@@ -37,6 +37,8 @@ class ThompsonSampling:
     `sampled = False` takes the posterior's mean as p.
     """
 
+    learns_prompts: ClassVar[bool] = True
+
     fast: float = 0.2
     slow: float = 0.999
     value: Literal["gain", "variance"] = "gain"
@@ -68,6 +70,10 @@ class ThompsonSampling:
             correct, others = (self.fast * x for x in state["counts"].get(key, [0.0, 0.0]))
             counts[key] = [correct + sum(answers), others + len(answers) - sum(answers)]
         return {**state, "iteration": [], "counts": counts}
+
+    def numbers(self, state: ThompsonState, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Metrics after an iteration."""
+        return {"known": len(state["counts"])}
 
     def _rate(self, counts: Counts, random: Random) -> float:
         a, b = (1 + x for x in counts)

@@ -1,25 +1,31 @@
 """`TrackedAnswers`: a sampling strategy with the prompt's tracked pass rate as baseline, instead of a group's mean."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from groupwise.data import Draw, Rollout, Sample, Sampler
+from groupwise.data import Draw, Role, Rollout, Sample, Sampler, Strategy, verdicts_have
 from groupwise.rollout.attempts import attempts
+from groupwise.rollout.strategy import Independent
 from groupwise.rollout.success_tracker import initial_rate
 
 SOCKET = "Strategy"
 __all__ = ["TrackedAnswers"]
 
 
+@verdicts_have("baseline", "drift")
 @dataclass(frozen=True, slots=True)
 class TrackedAnswers:
-    """Independent answers. Their verdicts also have the part `baseline`, the prompt's tracked pass rate. SPO.
+    """Runs another strategy. The verdicts of its samples also have the part `baseline`, the tracked pass rate. SPO.
 
     The part `drift` is the mean absolute change of a token's log-prob since the prompt's last answer was sampled. At a
     prompt's first draw, `initial` more answers with the role `initial` estimate its success rate; they are not trained.
     For the curriculum `SuccessTracker`. arXiv:2509.13232.
     """
 
+    roles: ClassVar[tuple[Role, ...]] = (Role("initial", "at the first draw of a prompt"),)
+
     initial: int = 8
+    strategy: Strategy = Independent()  # noqa: RUF009
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         context = draw.prompt.context
@@ -28,9 +34,11 @@ class TrackedAnswers:
             initial = await attempts(sampler, context, self.initial, role="initial")
             baseline = initial_rate(initial)
         drift = await self._drift(draw, sampler)
-        answers = await attempts(sampler, context, draw.n)
+        rollout = await self.strategy(draw, sampler)
         parts = {"baseline": baseline, "drift": drift}
-        return Rollout(draw, (*(s.add_parts(parts) for s in answers), *initial))
+        selected = rollout.selected and (*rollout.selected, *[True] * len(initial))
+        samples = (*(s.add_parts(parts) for s in rollout.samples), *initial)
+        return replace(rollout, samples=samples, selected=selected)
 
     async def _drift(self, draw: Draw, sampler: Sampler) -> float:
         """The mean absolute log-prob change of the tokens of the prompt's last answer; 0 if there are none."""

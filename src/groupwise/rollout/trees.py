@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
-from groupwise.data import Draw, Ids, Outcome, Rollout, Sample, Sampler
+from groupwise.data import Draw, Ids, Outcome, Role, Rollout, Sample, Sampler, verdicts_have
 from groupwise.rollout.attempts import attempts, context_of, is_correct, score_of
 from groupwise.rollout.together import together
 from groupwise.rollout.wording import check_wording, fill
@@ -23,6 +23,7 @@ class Retry(NamedTuple):
     context: Ids
 
 
+@verdicts_have("returned")
 @dataclass(frozen=True, slots=True)
 class FeedbackTree:
     """Attempts, and `draw.n` refinements of each failed one: answers to a prompt with it and its feedback. MURPHY.
@@ -33,6 +34,9 @@ class FeedbackTree:
     (InterP), and `extremes` so many members of each group, the lowest and the highest (IntraP); 0 selects all.
     arXiv:2511.07833.
     """
+
+    needs_feedback: ClassVar[bool] = True
+    roles: ClassVar[tuple[Role, ...]] = (Role("refinement", "of a failed attempt"),)
 
     turns: int = 2
     back: Literal["best", "mean"] = "best"

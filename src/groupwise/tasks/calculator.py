@@ -12,7 +12,7 @@ from hashlib import sha256
 from itertools import count, islice
 from random import Random
 
-from groupwise.data import Ids, Outcome, Prompt, Sample, Verdict
+from groupwise.data import Ids, Outcome, Prompt, Sample, Verdict, verdicts_have
 
 __all__ = ["Calculator", "calculator_answer", "demonstrations"]
 
@@ -76,6 +76,7 @@ class Calculator:
         return Prompt(id=problem, context=self.encode(problem), text=problem, row={"answer": solve(problem)[1]})
 
 
+@verdicts_have("chain_true")
 async def calculator_answer(prompt: Prompt, sample: Sample) -> Verdict:
     """Right if the answer has exactly one `#` and ends in `#` and the result.
 

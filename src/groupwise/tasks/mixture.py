@@ -13,8 +13,11 @@ from groupwise.data import (
     Task,
     Usage,
     Verdict,
+    VerdictContents,
     Verifier,
+    contents_of,
     data_stats,
+    joined_contents,
     keeps_time,
     notices_of,
     packages_of,
@@ -94,6 +97,11 @@ class Each:
     """The verifier of a mixture: one verifier per task, in the order of `Mixture.parts`."""
 
     verifiers: tuple[Verifier, ...]
+
+    @property
+    def contents(self) -> VerdictContents | None:
+        """The parts and the feedback that the verdicts of some task have; None if a verifier does not declare them."""
+        return joined_contents(map(contents_of, self.verifiers))
 
     @property
     def keeps_time(self) -> bool:

@@ -15,7 +15,10 @@ from groupwise.data import (
     UNVERIFIABLE,
     UNVERIFIABLE_HELD_OUT,
     metric_bound,
+    roles_of,
 )
+from groupwise.methods import Method
+from groupwise.rollout.mechanisms import ROLES
 from groupwise.runs.learning import is_learning
 
 NEAR = 0.5
@@ -27,6 +30,8 @@ class Alerts:
     """Finds problems in the metrics, such as truncated answers or falling entropy. Each kind is returned once."""
 
     max_gap: float
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """The trained roles beside answers, and when a sample of each is made."""
     _done: set[str] = field(default_factory=set)
     _start: Mapping[str, Any] = field(default_factory=dict)
     _window: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=ENTROPY_WINDOW))
@@ -54,6 +59,9 @@ class Alerts:
             yield UNVERIFIABLE_HELD_OUT, what if share < 1 else "no held-out answer could be graded"
         if (line.get(NO_SIGNAL) == 1 or line.get("rollout/selected") == 0) and line.get("groups/all_right") != 1:
             yield NO_SIGNAL, "no group has a signal: the rewards within each group are equal"
+        for role, when in self.roles.items():
+            if line["iteration"] == 1 and line.get(f"{ROLES}/{role}") == 0:
+                yield role, f"no sample has the role {role}, which method.trains names: one is made {when}"
         if (gap := line.get(LARGEST_GAP, 0.0)) > NEAR * self.max_gap:
             yield LARGEST_GAP, f"engine and learner differ by {gap:.3g}; the run stops above {self.max_gap:g}"
         if ENTROPY in line:
@@ -63,7 +71,18 @@ class Alerts:
             fell = line[ENTROPY] <= ENTROPY_SHARE * highest[ENTROPY] and highest[ENTROPY] > 0
             if fell and not is_learning(self._start, highest, line):
                 fall = f"from {highest[ENTROPY]:.3g} to {line[ENTROPY]:.3g} within {ENTROPY_WINDOW} iterations"
-                yield (
-                    ENTROPY,
-                    f"entropy fell {fall}; lower optimizer.lr, or add EntropyBonus to method.objective.penalties",
-                )
+                fix = "lower optimizer.lr, or add EntropyBonus to method.objective.penalties"
+                yield ENTROPY, f"entropy fell {fall}; {fix}"
+
+
+def trained_role_reasons(method: Method) -> dict[str, str]:
+    """For each trained role beside answers, when a sample of it is made; for a user's strategy, by the strategy.
+
+    >>> from groupwise.methods import m_grpo
+    >>> trained_role_reasons(m_grpo())
+    {'helper': "where a turn of the main agent ends in '=' (asks)"}
+    """
+    roles = roles_of(method.strategy) or {}
+    return {
+        name: roles[name].when if name in roles else "by the strategy" for name in method.trains if name != "answer"
+    }

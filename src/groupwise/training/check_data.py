@@ -1,17 +1,17 @@
 """Checks of a recipe's problems, and notes about them."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from groupwise.config.recipe import Recipe
 from groupwise.data import (
     BadData,
+    GroupwiseError,
     ListsProblems,
     Prompt,
     Task,
-    Usage,
     all_problems,
     data_stats,
 )
@@ -59,19 +59,21 @@ def check_rows(problems: Iterable[Prompt]) -> None:
             ) from None
 
 
-def missing_columns(recipe: Recipe, task: Task, *, train: bool) -> list[Usage]:
+def missing_columns(recipe: Recipe, task: Task, warn: Callable[[str], None], *, train: bool) -> list[GroupwiseError]:
     """An error for each strategy, of training and of evaluation, that reads a column which rows lack.
 
-    Of a task that does not list its training problems, the first one is checked.
+    Of a task that does not list its training problems, the first one is checked. `warn` gets notes about rows that a
+    strategy leaves alone.
     """
-    errors: list[Usage] = []
+    errors: list[GroupwiseError] = []
     parts = task.tasks if isinstance(task, Mixture) else (task,)
     listed = [part.training if isinstance(part, ListsProblems) else [part[0]] for part in parts if train and len(part)]
     read = {"method": [prompt for prompts in listed for prompt in prompts], "evaluate": task.held_out}
     for owner, prompts in read.items():
         try:
-            check_columns(getattr(recipe, owner).strategy, prompts)
-        except Usage as error:
+            for note in check_columns(getattr(recipe, owner).strategy, prompts):
+                warn(f"  note: {owner}.strategy: {note}")
+        except GroupwiseError as error:
             error.what = f"{owner}.strategy: {error.what}"
             errors.append(error)
     return errors

@@ -43,6 +43,7 @@ from groupwise.training.check_machine import (
 from groupwise.training.check_masked import kind_errors, schedule_notes
 from groupwise.training.check_method import method_notes
 from groupwise.training.check_model import check_model, check_side_models
+from groupwise.training.check_needs import need_notes, unmet_needs
 from groupwise.training.environments import check_judge, environment_of, frame_of, tool_schemas
 from groupwise.training.sources import (
     demonstrations_of,
@@ -93,7 +94,7 @@ def check_inputs(
         frame_of(recipe, by_name)
         for line in data_notes(recipe, task, by_name):
             warn(line)
-        errors += missing_columns(recipe, task, train=train)
+        errors += missing_columns(recipe, task, warn, train=train)
         check_column(recipe.evaluate.by, task.held_out)
         if train:
             check_problems(recipe, task)
@@ -111,6 +112,10 @@ def check_inputs(
         check_judge(recipe, use)
         verifier = verifier_of(recipe, task, use)
         check_verifier(verifier, task, warn)
+        if train and method:
+            errors += unmet_needs(recipe, verifier)
+            for line in need_notes(recipe, task):
+                warn(line)
         receive(Inputs(tokenizer, by_name, task, verifier, demonstrations))
     return errors
 

@@ -11,9 +11,7 @@ from groupwise.data import (
     GroupwiseError,
     Usage,
     VerdictPart,
-    in_graph,
     name_of,
-    needs,
     pack,
     rollout_of,
 )
@@ -22,8 +20,10 @@ from groupwise.learner.auxiliary import Forwarded, Forwards
 from groupwise.learner.forward import States
 from groupwise.methods import Method, Now
 from groupwise.objective import Clip, Clips, Unclipped
-from groupwise.training.loop import OLD_LOGP, compute_advantages
+from groupwise.training.check_needs import untrainable_roles
+from groupwise.training.loop import compute_advantages
 from groupwise.training.sampling_policy import outdated_sampling_policy
+from groupwise.training.trial import backward, with_columns
 
 CORRECT = "correct that component"
 UNWRITTEN = (
@@ -32,7 +32,10 @@ UNWRITTEN = (
 
 
 def dry_run(recipe: Recipe) -> list[GroupwiseError]:
-    """Compute the method's loss and gradient on a synthetic batch of two groups; return the errors."""
+    """Compute the method's loss and gradient on a synthetic batch of two groups; return the errors.
+
+    A trained role without a sample that can be trained is an error, too.
+    """
     try:
         memory = {name: part.init() for name, part in recipe.method.memory}
         method = at(recipe.method, Now(0, recipe.iterations, memory))
@@ -44,14 +47,8 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     parts = {m.name: [i / n for i in range(n)] for m in method.needs if isinstance(m, VerdictPart)}
     rollouts = [rollout_of(scores, lengths=lengths, limit=budget, parts=parts) for _ in range(2)]
     batch = pack(rollouts, max_tokens=budget)
-    logp = -torch.linspace(0.1, 1.1, batch.tokens, dtype=torch.float64)
-    batch = batch.having(
-        finish=torch.where(torch.arange(len(batch)) == 1, Finish.length, batch.finish),
-        # A single step has no old log-probs, unless a part declares that it needs them.
-        logp_old=logp if OLD_LOGP in method.needs or method.proximal == "sampled" else None,
-        measures={measure: logp.clone() for measure in method.needs if not isinstance(measure, VerdictPart)},
-        memory=memory,
-    )
+    finish = torch.where(torch.arange(len(batch)) == 1, Finish.length, batch.finish)
+    batch = with_columns(batch.having(finish=finish), method, memory)
     try:
         selected = method.filter(pack(rollouts[:1], max_tokens=budget))
         if selected.shape != (n,) or selected.dtype != torch.bool:
@@ -60,11 +57,7 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
         step = compute_advantages(batch, method)
         if step.advantage is None or step.advantage.shape != step.place.shape:
             return [_part_error("credit", "it does not return one number per token")]
-        logp = -torch.linspace(0.1, 1.1, step.tokens, dtype=torch.float64)
-        leaves = {m: (-logp).requires_grad_() for m in needs(method.objective) if in_graph(m)}
-        step = method.objective.prepare(step).having(logp_old=logp, logp=logp.clone().requires_grad_(), measures=leaves)
-        loss = method.objective(step)
-        loss.backward()
+        step, loss, gradients = backward(step, method)
         for name, model in method.models:
             if isinstance(model, ValueModel) and not value_loss(model, step).isfinite():
                 return [_part_error(f"the loss of {name}", "it is not finite")]
@@ -76,7 +69,8 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     except Exception as error:  # a user's part may raise anything
         what = f"{type(error).__name__}: {error}"
         return [_part_error("a component", what, UNWRITTEN if "NoneType" in what else CORRECT)]
-    gradients = [x.grad for x in (step.logp, *leaves.values()) if x.grad is not None]
+    if roles := list(untrainable_roles(method)):
+        return roles
     if not loss.isfinite() or not gradients or not all(bool(x.isfinite().all()) for x in gradients):
         return [_part_error("the objective", f"a loss of {loss.item()} with equal policy and old policy")]
     return []

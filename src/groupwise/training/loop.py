@@ -1,6 +1,7 @@
 """The training loop: sample rollouts, pack them into a batch, update the weights, record metrics."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from fractions import Fraction
 from functools import partial
 
 import torch
@@ -165,7 +166,7 @@ def plan(
     """The steps and microbatches of one epoch over an iteration's batch, in an order keyed by the run's seed."""
     return make_plan(
         batch,
-        size=recipe.prompts // method.minibatches,
+        size=Fraction(recipe.prompts, method.minibatches),
         shuffle=method.shuffle,
         permutation=lambda n: permutation((recipe.seed, Purpose.SHUFFLE), iteration, epoch, n).tolist(),
         microbatch_tokens=recipe.machine.microbatch_tokens,

@@ -1,7 +1,7 @@
 """The records of an iteration: its metrics, a row per sample, and columns of numbers per token."""
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,9 +13,11 @@ from groupwise.data import (
     LAG_MEAN,
     LARGEST_GAP,
     LOSS,
+    SAMPLED,
     VERSIONS,
     ZERO_LOSS,
     Batch,
+    Ids,
     Outcome,
     Rollout,
     Sample,
@@ -65,12 +67,20 @@ def has_engine_logprobs(results: Sequence[StepResult]) -> bool:
     return any(bool(comparable(t.batch).any()) for t in _counted(results))
 
 
-def sample_lines(rollouts: Sequence[Rollout], batch: Batch) -> list[dict[str, Any]]:
-    """One record per sample, as JSON: prompt, text, verdict, reward. It includes samples that are not trained."""
+def sample_lines(
+    rollouts: Sequence[Rollout], batch: Batch, decode: Callable[[Ids], str] = lambda ids: ""
+) -> list[dict[str, Any]]:
+    """One record per sample, as JSON: prompt, text, verdict, reward. It includes samples that are not trained.
+
+    A sample that was sampled from another prompt than the problem's, such as one with a hint, also has the text of that
+    prompt, as `decode` gives it: `sampled_from`. `views` maps its other prompts to their indices in the column
+    `contexts`, and `parent` is the index of its parent among the samples of the draw.
+    """
     reward = dict(zip(batch.keys, batch.reward.tolist())) if batch.reward is not None else {}
     advantage = {}
     if batch.advantage is not None:
         advantage = dict(zip(batch.keys, batch.sequences.mean(batch.advantage).tolist()))
+    index = context_index([sample for rollout in rollouts for sample in rollout.samples])
     return [
         {
             "draw": rollout.draw.id,
@@ -79,6 +89,7 @@ def sample_lines(rollouts: Sequence[Rollout], batch: Batch) -> list[dict[str, An
             "gold": rollout.draw.prompt.row.get("answer"),
             "group": sample.group,
             "role": sample.role,
+            **_prompt_fields(rollout, sample, index, decode),
             "text": sample.text,
             "finish": sample.finish.name if sample.finish is not None else None,
             **_verdict_fields(sample),
@@ -103,8 +114,8 @@ def token_columns(
     Samples are in the order of `sample_lines`. `gradient` is `d loss / d logp`, `share` the aggregate's factor. A
     surrogate with bounds has `clip`: -1 or 1 where its lower or its upper bound is active. `weight`, the correction of
     the engine's gap, is present if any differs from 1. `routes` are the experts of the preceding token. They are
-    present if the engine recorded them. `contexts` are the ids of the prompts, each once; `context` is each
-    sample's index into them.
+    present if the engine recorded them. `contexts` are the ids of the prompts and views, each once; `context` is
+    each sample's index into them.
     """
     samples = [s for f in rollouts for s in f.samples]
     lengths = torch.tensor([len(s.tokens) for s in samples], dtype=torch.long)
@@ -170,15 +181,34 @@ def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
 
 
 def _contexts(samples: Sequence[Sample]) -> dict[str, Tensor]:
-    """The prompts' token ids, each stored once; `context` has the index of each sample's prompt.
+    """The token ids of prompts and views, each stored once; `context` has the index of each sample's prompt.
 
     Prompt i has `context_lengths[i]` ids in `contexts`.
     """
-    index = {context: i for i, context in enumerate(dict.fromkeys(s.context for s in samples))}
+    index = context_index(samples)
     return {
         "context": torch.tensor([index[s.context] for s in samples], dtype=torch.int32),
         "context_lengths": torch.tensor([len(context) for context in index], dtype=torch.long),
         "contexts": torch.tensor([i for context in index for i in context], dtype=torch.int32),
+    }
+
+
+def context_index(samples: Sequence[Sample]) -> dict[Ids, int]:
+    """The index of each prompt among the stored ones: the prompts of the samples, then their views."""
+    contexts = [*(s.context for s in samples), *(ids for s in samples for ids in s.views.values())]
+    return {context: i for i, context in enumerate(dict.fromkeys(contexts))}
+
+
+def _prompt_fields(
+    rollout: Rollout, sample: Sample, index: Mapping[Ids, int], decode: Callable[[Ids], str]
+) -> dict[str, Any]:
+    """The fields of a sample's record about its parent and its prompts, where they are not the problem's."""
+    sampled = sample.views.get(SAMPLED, sample.context)
+    text = "" if sampled == rollout.draw.prompt.context else decode(sampled)
+    return {
+        **({} if sample.parent is None else {"parent": sample.parent}),
+        **({"sampled_from": text} if text else {}),
+        **({"views": {name: index[ids] for name, ids in sample.views.items()}} if sample.views else {}),
     }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from groupwise.data import SECONDS, TOKENS_PER_SECOND, UNVERIFIABLE, Batch, Storage, metric_bound
+from groupwise.data import SECONDS, TOKENS_PER_SECOND, UNVERIFIABLE, Batch, Ids, Storage, metric_bound
 from groupwise.evaluation.conversations import describe_conversations
 from groupwise.learner import Learner, StepResult
 from groupwise.models.freed_memory import return_freed_memory
@@ -39,7 +39,7 @@ class Recorder:
     `stopping` is the reason for a requested stop, or "". `solved` is set if the run ends early because all its groups
     are right. `on_metrics` receives each line of metrics and its timing, and `warn` a line for the user.
     `extra` is stored in every checkpoint. `best` is the metric by which the best checkpoint is kept. `engine_figures`
-    returns numbers about the engines since its last call, for timings.jsonl.
+    returns numbers about the engines since its last call, for timings.jsonl. `decode` gives the text of a prompt.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Recorder:
         on_metrics: Callable[[dict[str, Any], dict[str, Any]], None] = lambda line, timing: None,
         engine_figures: Callable[[], Mapping[str, float]] = dict,
         warn: Callable[[str], None] = lambda text: None,
+        decode: Callable[[Ids], str] = lambda ids: "",
         disk: Disk = DISK,
     ) -> None:
         self.done = -1
@@ -62,7 +63,7 @@ class Recorder:
         self.dumps = RunLayout(run).skipped
         self._run, self.logs, self._keep, self.warn, self._disk = run, logs, keep, warn, disk
         self._on_metrics, self._engine_figures, self.extra = on_metrics, engine_figures, dict(extra)
-        self._best = best
+        self._best, self._decode = best, decode
         self._evaluated = [line for line in read_lines(RunLayout(run).metrics) if is_evaluated(line)]
         self.unwritten_models: list[int] = []
         """Iterations whose model (`save.model_every`) could not be written."""
@@ -138,7 +139,7 @@ class Recorder:
             UNVERIFIABLE: unverifiable / max(1, answers),  # of all answers; the batch may not contain them
         }
         pictures, boxes = sample_pictures(rollouts)
-        lines = [row | box for row, box in zip(sample_lines(rollouts, batch), boxes, strict=True)]
+        lines = [row | box for row, box in zip(sample_lines(rollouts, batch, self._decode), boxes, strict=True)]
         self.logs.samples(self.done, lines, token_columns(rollouts, results, objective), pictures)
         if unverifiable > metric_bound(UNVERIFIABLE) * answers and not self._warned_ungraded:
             self._warned_ungraded = True

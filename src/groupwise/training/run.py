@@ -13,6 +13,7 @@ from groupwise.data import BadData, GroupwiseError, Storage, Usage
 from groupwise.engines import Fleet
 from groupwise.learner.update import restore_policy
 from groupwise.report.report import write_report
+from groupwise.rollout.speculation import SpeculativeEngine
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint
 from groupwise.runs.disk import (
     DISK,
@@ -28,7 +29,7 @@ from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.runs.next_command import resume_command
 from groupwise.runs.replay import ReplayLog
-from groupwise.training.alerts import Alerts
+from groupwise.training.alerts import Alerts, trained_role_reasons
 from groupwise.training.build import Runtime
 from groupwise.training.closing import closing_message, code_of, nothing_to_do
 from groupwise.training.control import Control, Ending
@@ -126,13 +127,16 @@ def open_recorder(
     accepted = record_changes(run, ready, state, [*changes, *logs.changes], done, disk)
     engine = {}
     if isinstance(ready.engine, Fleet):
-        ready.engine.warn, engine = progress.say, {"engine_figures": ready.engine.figures}
+        ready.engine.warn = progress.say
         ready.engine.keep_logs(RunLayout(run).logs)
+    if isinstance(ready.engine, Fleet | SpeculativeEngine):
+        engine = {"engine_figures": ready.engine.figures}
+    alerts = Alerts(ready.guards.max_gap, trained_role_reasons(recipe.method))
     unwritten: list[int] = []
-    watch = partial(watch_iteration, run, ready, progress, Alerts(ready.guards.max_gap), control, unwritten, disk)
+    watch = partial(watch_iteration, run, ready, progress, alerts, control, unwritten, disk)
     recorder = Recorder(
         run, logs, keep=recipe.save.keep, best=recipe.evaluate.best, extra=accepted, on_metrics=watch,
-        warn=progress.say, disk=disk, **engine,
+        warn=progress.say, decode=ready.tokenizer.decode, disk=disk, **engine,
     )  # fmt: skip
     recorder.unwritten_models = unwritten
     remove_later_models(run, done, disk)

@@ -15,6 +15,7 @@ from groupwise.verifiers.numbers import exact as exact
 from groupwise.verifiers.numbers import last_number as last_number
 from groupwise.verifiers.proof_steps import ProofSteps as ProofSteps
 from groupwise.verifiers.registry import find_verifier as find_verifier
+from groupwise.verifiers.registry import packaged_contents as packaged_contents
 from groupwise.verifiers.registry import verifier_names as verifier_names
 from groupwise.verifiers.spanning_graph import SpanningGraph as SpanningGraph
 from groupwise.verifiers.sum_proposal import SumProposal as SumProposal

@@ -1,11 +1,12 @@
 """The verifier `bead_string`: strings of the task `beads`."""
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict
+from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
 from groupwise.tasks.beads import BEAD_COLOURS, STRING_LENGTH, has_pattern
 
 __all__ = ["bead_string"]
 
 
+@verdicts_have("pattern", "colours")
 async def bead_string(prompt: Prompt, sample: Sample) -> Verdict:
     """Right if the string has the pattern and beads of both colours alone.
 

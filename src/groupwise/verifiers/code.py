@@ -16,6 +16,7 @@ from groupwise.data import (
     Prompt,
     Sample,
     Verdict,
+    verdicts_have,
 )
 from groupwise.sandbox.code_block import code_of
 from groupwise.sandbox.sandbox import Execution, Program, Sandbox
@@ -133,6 +134,7 @@ def lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
+@verdicts_have("visible", feedback=True)
 class CodeVerifier:
     """Right if the code passes all visible, unseen and generated hidden cases, each in a separate execution.
 

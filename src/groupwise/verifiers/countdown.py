@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict
+from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
 
 __all__ = ["Countdown"]
 
@@ -25,6 +25,7 @@ class _Broken(Exception):
     """Internal exception: the text is not an expression of whole numbers and `+ - * /`."""
 
 
+@verdicts_have()
 @dataclass(frozen=True, slots=True)
 class Countdown:
     """Right if the expression equals the target exactly and uses each number once (`every=False`: at most once).

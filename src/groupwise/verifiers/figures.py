@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool
 from numpy.typing import NDArray
 
-from groupwise.data import InvalidValue, Outcome, Prompt, Sample, Verdict
+from groupwise.data import InvalidValue, Outcome, Prompt, Sample, Verdict, verdicts_have
 from groupwise.models.flow.pictures import picture_of, reduced
 from groupwise.tasks.glyphs import GLYPH_COLOURS
 from groupwise.verifiers.flow_states import check_asks, state_of, verdict_of_parts
@@ -52,6 +52,7 @@ class Figure:
         return "disc" if filled >= ROUND else "cross"
 
 
+@verdicts_have(*ASKS)
 class FigureVerifier:
     """Right if the picture shows the figures that the gold answer names, such as `2 red square`, and no others.
 

@@ -26,6 +26,8 @@ class Flipping(Wrapper):
     ('wrong', 1.0)
     """
 
+    adds = ("truth", "appealed", "overturned")
+
     def __init__(
         self, verifier: Verifier, rejects: float = 0.0, accepts: float = 0.0, appeals: float = 0.0, key: int = 0
     ) -> None:

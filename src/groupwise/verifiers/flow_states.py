@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.data import Finish, InvalidValue, Outcome, Prompt, Sample, Verdict
+from groupwise.data import Finish, InvalidValue, Outcome, Prompt, Sample, Verdict, verdicts_have
 from groupwise.models.flow.actions import decoded_picture, graded_state
 from groupwise.tasks.quilts import QUILT_COLOURS, QUILT_SHAPE
 from groupwise.tasks.rings import DIRECTIONS, RING_RADIUS, ring_centre
@@ -17,6 +17,7 @@ RING_NEAR = 0.5
 """The largest distance from the point of a direction."""
 
 
+@verdicts_have("alignment")
 async def ring_direction(prompt: Prompt, sample: Sample) -> Verdict:
     """Right if the last point is near the direction's point of the circle; near none of the eight is malformed.
 
@@ -35,6 +36,7 @@ async def ring_direction(prompt: Prompt, sample: Sample) -> Verdict:
     return Verdict(Outcome(int(nearest == prompt.row["answer"])), parts=parts, answer=nearest)
 
 
+@verdicts_have("patches")
 async def quilt_patches(prompt: Prompt, sample: Sample) -> Verdict:
     """Right if each patch has its colour. A patch that is light in two channels has no colour: malformed.
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict
+from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.plain_text import is_blank
 from groupwise.verifiers.pool import CpuTimeExceeded, FunctionPool, WorkerSpec, check_workers
@@ -17,6 +17,7 @@ MEMORY = 1 << 30
 """The memory limit of a worker process, in bytes of address space."""
 
 
+@verdicts_have(feedback=True)
 class Format:
     """Right if the text has these tags in this order, each once with content, and only white space outside of them.
 
@@ -55,6 +56,7 @@ class Format:
         return f"{empty} is empty" if empty else ""
 
 
+@verdicts_have(feedback=True)
 class Regex:
     """Right if a pattern (Python's `re`) matches; if the pattern has a group, its match must equal the gold answer.
 
@@ -98,6 +100,7 @@ class Regex:
             return False
 
 
+@verdicts_have(feedback=True)
 class JsonSchema:
     """Right if the answer is JSON that conforms to a JSON schema; malformed if it is not JSON.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict
+from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
 from groupwise.tasks.glyphs import GLYPH_COLOURS, GLYPH_RELATIONS, GLYPH_SHAPE
 from groupwise.verifiers.flow_states import check_asks, state_of, verdict_of_parts
 
@@ -20,6 +20,7 @@ Place = tuple[int, int]
 """Row and column of one of the 2x2 places."""
 
 
+@verdicts_have(*ASKS)
 class GlyphVerifier:
     """Right if the picture shows the two patches that the gold answer names, in their relation, and nothing else.
 

@@ -26,6 +26,8 @@ class Hackable(Wrapper):
     ('wrong', 0.5)
     """
 
+    adds = ("quality",)
+
     def __init__(self, verifier: Verifier, most: int = 8) -> None:
         super().__init__(verifier)
         if most < 1:

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from groupwise.data import MissingRequirement, Outcome, Prompt, Sample, Storage, Usage, Verdict
+from groupwise.data import MissingRequirement, Outcome, Prompt, Sample, Storage, Usage, Verdict, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.tasks.judge_access import host_of
 
@@ -51,6 +51,7 @@ or
 Verdict: wrong"""
 
 
+@verdicts_have("votes")
 class LLMJudge:
     """An LLM judge: right if most of `votes` replies say "right". Verdict part `votes`: their share of the valid ones.
 

@@ -5,7 +5,7 @@ from collections import deque
 from fractions import Fraction
 from typing import Any
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict
+from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
 
 __all__ = ["exact", "last_number"]
 
@@ -18,6 +18,7 @@ _POWER = r"(?:[eE][-+]?[0-9]+(?![0-9a-zA-Z]))?"
 _NUMBER = re.compile(rf"((?:(?<![\w)\]}}.])[-−+])?)\$?((?:{_DIGITS}){_POWER})(?:/((?:{_DIGITS})))?")
 
 
+@verdicts_have()
 async def exact(prompt: Prompt, sample: Sample) -> Verdict:
     """Right if the whole text equals the gold answer, with runs of white space as one space. Malformed if empty."""
     text = " ".join(sample.text.split())
@@ -29,6 +30,7 @@ async def exact(prompt: Prompt, sample: Sample) -> Verdict:
     return Verdict(Outcome.correct if text == " ".join(str(gold).split()) else Outcome.wrong, answer=text)
 
 
+@verdicts_have()
 async def last_number(prompt: Prompt, sample: Sample) -> Verdict:
     """Right if the last number in the answer equals the gold number exactly; malformed if there is no number.
 

@@ -3,6 +3,8 @@
 import re
 import unicodedata
 
+from groupwise.data import verdicts_have
+
 _LOOKALIKES = str.maketrans("АВСЕНІЈКМОРТХΑΒΕΗΙΚΜΝΟΡΤΧΥΖ", "ABCEHIJKMOPTXABEHIKMNOPTXYZ")
 """Cyrillic and Greek capitals that look like Latin ones."""
 _LAYOUT = re.compile(
@@ -27,6 +29,7 @@ _TURN = r"(?:or|and|nor|also|but|then|no|nope|not|wait|actually|rather|sorry|may
 """Pattern of a word at the start of a line that retracts, or adds to, the line above."""
 
 
+@verdicts_have()
 class OptionLetter:
     """Extracts the letter that a text names: `B`, `(b)`, `B. because it floats`, `option B`.
 

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict
+from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
 from groupwise.tasks.deduction import Scene
 
 __all__ = ["ProofSteps"]
 
 
+@verdicts_have("valid", "leading", "reached", feedback=True)
 @dataclass(frozen=True, slots=True)
 class ProofSteps:
     """Right if every step is valid and one concludes the goal. An answer has a `;` behind each step and ends in `#`.

@@ -13,7 +13,9 @@ from groupwise.data import (
     InvalidValue,
     Task,
     Usage,
+    VerdictContents,
     Verifier,
+    contents_of,
 )
 from groupwise.sandbox.sandbox import Sandbox
 from groupwise.tasks.beads import Beads
@@ -47,7 +49,7 @@ from groupwise.verifiers.sum_proposal import SumProposal
 from groupwise.verifiers.sum_steps import SumSteps
 from groupwise.verifiers.text import Choice, Text
 
-__all__ = ["find_verifier", "verifier_names"]
+__all__ = ["find_verifier", "packaged_contents", "verifier_names"]
 
 FUNCTIONS: dict[str, Verifier] = {
     "bead_string": bead_string,
@@ -105,6 +107,16 @@ Load = Callable[[str], Verifier]
 def verifier_names() -> list[str]:
     """The names of all packaged verifiers."""
     return sorted((*FUNCTIONS, *CLASSES, *WRAPPERS, SEVERAL, "code", "reasoning_gym"))
+
+
+def packaged_contents() -> dict[str, VerdictContents | None]:
+    """What the verdicts of the packaged verifiers contain, by name; without those that combine or wrap others.
+
+    >>> packaged_contents()["sum_steps"].feedback, packaged_contents()["last_number"]
+    (True, VerdictContents(parts=(), feedback=False))
+    """
+    verifiers = FUNCTIONS | CLASSES | {"code": CodeVerifier}
+    return {name: contents_of(verifier) for name, verifier in sorted(verifiers.items())}
 
 
 def find_verifier(

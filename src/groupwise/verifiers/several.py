@@ -11,9 +11,12 @@ from groupwise.data import (
     Prompt,
     Sample,
     Verdict,
+    VerdictContents,
     Verifier,
     close_verifier,
+    contents_of,
     describe_error,
+    joined_contents,
     keeps_time,
     notices_of,
     packages_of,
@@ -29,6 +32,14 @@ class Member:
     name: str
     verifier: Verifier
     weight: float = 1.0
+
+
+def contents_of_member(member: Member) -> VerdictContents | None:
+    """The parts that a member of `several` gives: its score by its name, and its own parts behind the name."""
+    contents = contents_of(member.verifier)
+    if contents is None:
+        return None
+    return replace(contents, parts=(member.name, *(f"{member.name}/{name}" for name in contents.parts)))
 
 
 class Several:
@@ -49,6 +60,7 @@ class Several:
 
     def __init__(self, members: Sequence[Member], deadline: float) -> None:
         self.members, self.deadline = tuple(members), deadline
+        self.contents = joined_contents(contents_of_member(m) for m in members)
         self.notices = [notice for m in members for notice in notices_of(m.verifier)]
         self.packages = sorted({name for m in members for name in packages_of(m.verifier)})
 

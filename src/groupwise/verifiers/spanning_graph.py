@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict
+from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
 from groupwise.tasks.edges import EDGES, joins_all
 
 __all__ = ["SpanningGraph"]
 
 
+@verdicts_have("joined", "allowed", "edges")
 @dataclass(frozen=True, slots=True)
 class SpanningGraph:
     """Right if the graph joins all nodes and has no forbidden edge. An answer without a digit per edge is malformed.

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, replace
 
-from groupwise.data import Prompt, Sample, Verdict
+from groupwise.data import Prompt, Sample, Verdict, verdicts_have
 from groupwise.tasks.proposals import proposed_problem
 from groupwise.verifiers.sum_steps import SumSteps
 
 __all__ = ["SumProposal"]
 
 
+@verdicts_have("chain_true", "progress", "thought", "proposed", feedback=True)
 @dataclass(frozen=True, slots=True)
 class SumProposal:
     """Grades the answer up to the first `;` behind its `#` as `sum_steps` does; the rest is a new problem.

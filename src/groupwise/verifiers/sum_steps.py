@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, replace
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict
+from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
 from groupwise.tasks.calculator import calculator_answer
 from groupwise.tasks.sums import steps_of
 
 __all__ = ["SumSteps"]
 
 
+@verdicts_have("chain_true", "progress", "thought", feedback=True)
 @dataclass(frozen=True, slots=True)
 class SumSteps:
     """Right if the answer ends in `#` and the result, by the rule of `calculator_answer`. Each step is graded too.

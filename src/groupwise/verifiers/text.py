@@ -2,7 +2,7 @@
 
 from typing import Any, cast, get_args
 
-from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict
+from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.math.extract import LONGEST, Extraction, Place, Which, extract_answer
 from groupwise.verifiers.option_letter import OptionLetter
@@ -12,6 +12,7 @@ SHORT = 100
 """A text with fewer characters than this, and no marked answer, can name an option as a whole."""
 
 
+@verdicts_have()
 class Text:
     """Right if the answer equals the gold text, or one of a list, up to case, punctuation and articles.
 
@@ -51,6 +52,7 @@ class Text:
         return bool(golds) and plain and all(self.normal(str(g)) for g in golds)
 
 
+@verdicts_have()
 class Choice:
     """Right if the answer names the gold letter: `B`, `(b)`, `B. because it floats`, `option B`.
 

@@ -8,8 +8,11 @@ from groupwise.data import (
     Prompt,
     Sample,
     Verdict,
+    VerdictContents,
     Verifier,
     close_verifier,
+    contents_of,
+    joined_contents,
     keeps_time,
     notices_of,
     packages_of,
@@ -17,10 +20,16 @@ from groupwise.data import (
 
 
 class Wrapper:
-    """A verifier with the deadline, checks, notices and workers of the verifier that it wraps."""
+    """A verifier with the deadline, checks, notices and workers of the verifier that it wraps.
+
+    `adds` are the names of the parts that it adds to the verdicts.
+    """
+
+    adds: tuple[str, ...] = ()
 
     def __init__(self, verifier: Verifier) -> None:
         self.verifier = verifier
+        self.contents = joined_contents([contents_of(verifier), VerdictContents(self.adds)])
         self.keeps_time, self.notices, self.packages = keeps_time(verifier), notices_of(verifier), packages_of(verifier)
 
     def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:

@@ -134,7 +134,7 @@ def read_samples(run: Path, iteration: int) -> tuple[Lines, Columns]:
 
 
 def rollouts_of(lines: Lines, columns: Columns, recipe: Recipe) -> tuple[list[Rollout], dict[tuple[int, Any], int]]:
-    """The rollouts of an iteration, and each sample's line number by its key. Alternative prompts are not stored."""
+    """The rollouts of an iteration, and each sample's line number by its key. Runs of older versions have no views."""
     starts = [0, *columns["lengths"].cumsum(0).tolist()]
     contexts = [tuple(ids.tolist()) for ids in columns["contexts"].split(columns["context_lengths"].tolist())]
     numbers: dict[tuple[int, Any], int] = {}
@@ -143,6 +143,8 @@ def rollouts_of(lines: Lines, columns: Columns, recipe: Recipe) -> tuple[list[Ro
         tokens = {name: columns[name][starts[number] : starts[number + 1]] for name in PER_TOKEN}
         context = contexts[int(columns["context"][number])]
         sample = sample_of(line, tokens, context, number, line.get("limit", recipe.sampling.max_tokens))
+        views = {name: contexts[i] for name, i in line.get("views", {}).items()}
+        sample = replace(sample, views=views, parent=line.get("parent"))
         members.setdefault(line["draw"], []).append((line, sample))
         numbers[line["draw"], sample.stream] = number
     rollouts = []

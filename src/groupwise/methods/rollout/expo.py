@@ -37,11 +37,13 @@ REFERENCE = Reference(
     label="our reading",
     parent="grpo",
     formula="""\
-J = GRPO's objective + log pi(e | q), e from pi_old(. | q, answer), where no answer of the group is correct""",
+J = P / (P + E) (GRPO's objective + 1/P sum over E explanations of mean_t log pi(e_t | q, e_<t)) for P prompts
+e from pi_old(. | q, answer), where no answer of the group is correct""",
     differences=(
         Difference(
             "weight of the explanation", "a coefficient, not obtained", "not found", "that of a group (inferred)"
         ),
+        Difference("divisor", "prompts P", "not found", "P and explanations E: both terms are times P / (P + E)"),
         Difference("when", "for hard prompts", "not found", "where no answer is correct; always = true (inferred)"),
         Difference("wrong explanations", "not specified", "not found", "left out (inferred)"),
         Difference("KL of the explanation", "not specified", "not found", "as of the others: 0.04"),

@@ -51,7 +51,12 @@ a failed attempt o with feedback f becomes the prompt q' = q, o, f; G recoveries
         Difference("third reward", "not readable", "not released", "none"),
         Difference("fall of the format weight", "2 to 1", "not released", "2 to 1, linear (inferred)"),
         Difference("failure", "below a threshold", "not released", "not correct, and a score below = 1 (inferred)"),
-        Difference("buffer", "a batch, once it is large enough", "not released", "least = 8; newest first (inferred)"),
+        Difference(
+            "buffer",
+            "a batch, once it is large enough",
+            "not released",
+            "least = 8; newest first, problems in turns (inferred)",
+        ),
         Difference("recoveries", "a separate update", "not released", "half = 0.5 of an iteration with new prompts"),
         Difference("old failures", "not readable", "not released", "dropped after 3 iterations (inferred)"),
         Difference("failed recoveries", "not readable", "not released", "become no prompt (inferred)"),

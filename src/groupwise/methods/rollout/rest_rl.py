@@ -47,6 +47,12 @@ if max r >= 0.9: the first k lines of the best answer, for ceil(m / 2) of its m 
 GRPO's objective from q and from q with such a beginning; R = r + 0.001 [finished]""",
     differences=(
         Difference("survey", "of the whole data, before training", "the same", "of the prompts of each iteration"),
+        Difference(
+            "prompts of an iteration",
+            "of the surveyed set",
+            "the same",
+            "what its survey finds: few or none where all are solved or failed",
+        ),
         Difference("answers of the survey", "not read", "5 in the README", "5; not trained"),
         Difference("std, best reward", "0.05; 0.9", "0.05; 0.9", "0.05; 0.9"),
         Difference("beginnings, decay", "0.5; 0.95", "0.5; 0.95, with replacement", "0.5; 0.95, with replacement"),

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import replace
 
-from groupwise.data import Prompt, Sample, Task, Usage, Verdict, Verifier
+from groupwise.data import Prompt, Sample, Task, Usage, Verdict, Verifier, verdicts_have
 from groupwise.data.verdicts import with_threshold
 from groupwise.tasks.gym import generator
 from groupwise.verifiers.functions import grade_function
@@ -15,6 +15,7 @@ RUNS = ("eval", "exec", "compile", "parse_expr", "sympify", "simplify", "parse_l
 """Functions that execute their argument as Python code, in Python and in sympy."""
 
 
+@verdicts_have()
 class GymScore:
     """reasoning-gym's score of an answer, computed in worker processes with a deadline in seconds.
 

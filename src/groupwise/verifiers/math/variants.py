@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict
+from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
 from groupwise.sandbox.sandbox import Sandbox
 from groupwise.verifiers.math.symbolic import MAKE, MATH_VERIFY, Symbolic
 from groupwise.verifiers.math.verifier import is_gold, unusable_gold
@@ -29,6 +29,7 @@ _DAPO_LATER = (
 )  # fmt: skip
 
 
+@verdicts_have()
 class MathDapo:
     r"""The grader of DAPO's training: compares the last `Answer:` line of the last 300 characters, as text.
 
@@ -123,6 +124,7 @@ class _InSandbox(ABC):
         return value if isinstance(value, Verdict) else Verdict(Outcome(value is True))
 
 
+@verdicts_have()
 class MathVerify(_InSandbox):
     """math-verify with its defaults, applied to the whole text in the sandbox.
 
@@ -140,6 +142,7 @@ class MathVerify(_InSandbox):
         return await self._equal([text, str(gold)], ["$1$", str(gold)])
 
 
+@verdicts_have()
 class MathDrGrpo(_InSandbox):
     r"""The grader of Dr. GRPO's runs: compares the last `\boxed{}`, or with `tag` the text behind the last `<answer>`.
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, cast, get_args
 
-from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict
+from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.sandbox.sandbox import Sandbox
 from groupwise.verifiers.math.equal import same
@@ -20,6 +20,7 @@ AT_ONCE = 16
 """The most expression pairs per call in the sandbox, so that each pair of a long list gets enough time."""
 
 
+@verdicts_have(feedback=True)
 class Math:
     """Right if the answer equals the gold answer mathematically; malformed if no answer is found.
 

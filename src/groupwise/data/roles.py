@@ -1,0 +1,25 @@
+"""Roles: the kinds of samples that a sampling strategy makes beside answers."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Role"]
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A kind of samples that a strategy makes beside answers, which `Method.trains` may name.
+
+    `when` ends the sentence "it is made ...". `failed` is whether its rollout has a correct answer: with `always` it
+    has none, with `often` there may be one. A role that is `alone` is the only sample of its group, and `written` if
+    its tokens are training targets.
+
+    >>> Role("hint", "where no answer is correct", failed="often").name
+    'hint'
+    """
+
+    name: str
+    when: str
+    failed: Literal["never", "often", "always"] = "never"
+    alone: bool = False
+    written: bool = False

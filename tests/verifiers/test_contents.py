@@ -1,0 +1,69 @@
+"""Verifiers declare what their verdicts contain: the names of the parts, and whether wrong answers get feedback."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from groupwise.data import Prompt, Sample, Verdict, contents_of
+from groupwise.data.contents import VerdictContents, joined_contents
+from groupwise.tasks import Each, find_task
+from groupwise.verifiers import find_verifier, grade_function, packaged_contents
+from groupwise.verifiers.registry import CLASSES, FUNCTIONS
+
+ANSWERS = ("", "12", "#12", "5+2=7;#7", "AB", "A-B", "ab;cd", "{", "nonsense #", "<think>x</think><answer>3</answer>")
+TASKS = {
+    "calculator_answer": "calculator", "sum_steps": "hinted_sums", "sum_proposal": "proposals",
+    "spanning_graph": "edges", "proof_steps": "deduction", "bead_string": "beads",
+}  # fmt: skip
+
+
+async def graded(verifier: Any, prompt: Prompt) -> list[Verdict]:
+    return [await verifier(prompt, Sample(context=(1,), stream=(0,), text=text)) for text in ANSWERS]
+
+
+def test_every_packaged_verifier_declares_its_verdicts() -> None:
+    assert packaged_contents().keys() == {*FUNCTIONS, *CLASSES, "code"}
+    assert all(isinstance(contents, VerdictContents) for contents in packaged_contents().values())
+    assert [name for name, contents in packaged_contents().items() if contents and contents.feedback] == [
+        "code", "format", "json_schema", "math", "proof_steps", "regex", "sum_proposal", "sum_steps",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "task"), TASKS.items())
+def test_verdicts_have_exactly_the_declared_parts(name: str, task: str) -> None:
+    problems = find_task(task, lambda text: (1,))
+    verifier = find_verifier(name, problems)
+    verdicts = asyncio.run(graded(verifier, problems[0]))
+    contents = contents_of(verifier)
+    assert contents is not None
+    assert {part for verdict in verdicts for part in verdict.parts} == set(contents.parts)
+    assert any(verdict.feedback for verdict in verdicts) == contents.feedback
+
+
+@pytest.mark.parametrize("name", ["exact", "last_number", "countdown"])
+def test_verdicts_without_declared_contents_have_none(name: str) -> None:
+    gold: Any = {"numbers": [3, 4], "target": 7} if name == "countdown" else 7
+    verdicts = asyncio.run(graded(find_verifier(name, None), Prompt("p", (1,), "3+4=", {"answer": gold})))
+    assert not any(verdict.parts or verdict.feedback for verdict in verdicts)
+
+
+def test_combinations_declare_what_their_members_do() -> None:
+    several = find_verifier("several(right=last_number, shape=0.5*regex(pattern='a+'))", None)
+    assert contents_of(several) == VerdictContents(("right", "shape"), feedback=True)
+    flipped = find_verifier("flipping(verifier=hackable(verifier=exact), rejects=0.1)", None)
+    contents = contents_of(flipped)
+    assert contents is not None and set(contents.parts) == {"quality", "truth", "appealed", "overturned"}
+    assert not contents.feedback
+    verdict = asyncio.run(
+        flipped(Prompt("p", (1,), "1=", {"answer": "1"}), Sample(context=(1,), stream=(0,), text="1"))
+    )
+    assert set(verdict.parts) == set(contents.parts)
+
+
+def test_a_user_s_function_declares_nothing_and_a_mixture_with_it_is_unknown() -> None:
+    own = grade_function(lambda answer: 1.0, in_process=True)
+    known = find_verifier("sum_steps", None)
+    assert contents_of(own) is None and contents_of(Each((known, own))) is None
+    assert contents_of(Each((known, known))) == contents_of(known)
+    assert joined_contents([]) == VerdictContents()

@@ -2,8 +2,12 @@
 
 import re
 
-BEFORE = 240
+from groupwise.verifiers.math.units import words
+
+BEFORE = 160
 """The characters before an answer that are read."""
+NEAR = 40
+"""Those of them in which a connective ends, such as `so` or `we find that`."""
 
 _SENTENCE = re.compile(r"[.!?。]['\"”)$*_]*\s+|\n\s*")
 """The end of a sentence."""
@@ -35,20 +39,21 @@ _DOING = (
     r"|expanding|factoring|integrating|taking|differentiating|applying|checking|plugging|rounding)"
 )
 _REASON = re.compile(rf"{_DOING}\b.*,\s*$", re.IGNORECASE | re.DOTALL)
-_NOT_A_STATEMENT = (
-    r"(?:if|suppose|assum\w+|unless|imagine|pretend|let|say|perhaps|maybe|were|had|is|are|does|do|did|can"
-    r"|could|why|who|how|what|when|where|should|would|contrary|unlike|like)"
+_OPEN_NO_STATEMENT = words(
+    "if suppose assume assuming unless imagine pretend let say perhaps maybe were had is are does do did can could why "
+    "who how what when where should would contrary unlike like"
 )
-_REPORTS = (
-    r"(?:naive\w*|doubt\w*|deny|denies|whether|claims|claimed|says?|said|thinks|thought|if|guess\w*|wrote"
-    r"|writes?|mistaken\w*|wrong\w*|incorrect\w*|false\w*|untrue|suppos\w+|perhaps|maybe|unlikely)"
+"""Words at the start of a sentence that supposes or asks."""
+_REPORT = words(
+    "naive naively doubt doubts doubted doubtful deny denies whether claims claimed say says said thinks thought if "
+    "guess guesses guessed guessing wrote write writes mistaken mistakenly wrong wrongly incorrect incorrectly false "
+    "falsely untrue suppose supposes supposed supposing supposedly perhaps maybe unlikely"
 )
+"""Words of a sentence that reports, denies or supposes what follows."""
+_WORD = re.compile("[a-z']+")
 _HELD = r"(?:true|the case|so|sure|certain|clear|follow|mean|imply|think|believe|claim|conclude|say)"
-_NOT_STATED = re.compile(
-    rf"^{_NOT_A_STATEMENT}\b|\b(?:{_REPORTS}|(?:not|(?:cannot|\w+n't)(?: \w+)?) {_HELD})\b", re.IGNORECASE
-)
-"""A sentence that reports, asks, denies or supposes what follows."""
-_NEGATED = re.compile(r"\b(?:not|never|cannot)\b|n't\b", re.IGNORECASE)
+_NOT_HELD = re.compile(rf"(?:\bnot|(?:\bcannot|n't)(?: \w+)?) {_HELD}\b")
+_NEGATED = re.compile(r"\b(?:not|never|cannot)\b|n't\b")
 _NO_ABOUT = (
     r"(?:not|no|never|cannot|nobody|none|whether|if|what|wrong|incorrect|false|naive|different|another|other"
     r"|previous|earlier|first|old|would|could|might|may|must)"
@@ -77,17 +82,25 @@ def stated(text: str, start: int, about: str) -> bool:
         return False
     if not opening or _OPENING.fullmatch(opening):
         return True
-    if _NOT_STATED.search(opening) or (opening.rstrip().endswith(":") and _NEGATED.search(opening)):
+    if not (_LEADS.search(opening[-NEAR:]) or _REASON.fullmatch(opening)):
         return False
-    return bool(_LEADS.search(opening[-48:]) or _REASON.fullmatch(opening))
+    return not _is_supposed(opening.lower())
+
+
+def _is_supposed(opening: str) -> bool:
+    """Whether the start of a sentence reports, asks, denies or supposes what follows."""
+    written = _WORD.findall(opening)
+    if (written and written[0] in _OPEN_NO_STATEMENT) or not _REPORT.isdisjoint(written):
+        return True
+    return bool(_NOT_HELD.search(opening) or (opening.rstrip().endswith(":") and _NEGATED.search(opening)))
 
 
 def _without_article(before: str) -> str:
     """The text in front of `the final answer`, where `before` ends in front of `answer`."""
     for known in (_ADJECTIVES, _ADJECTIVES, _THE):
-        word = _LAST_WORD.search(before)
+        word = _LAST_WORD.search(before[-NEAR:])
         if word is not None and word[1].lower() in known:
-            before = before[: word.start()]
+            before = before[: word.start() - len(before[-NEAR:])]
     return before
 
 

@@ -78,6 +78,8 @@ from groupwise.data.generation import GenerationRequest as GenerationRequest
 from groupwise.data.generation import Ids as Ids
 from groupwise.data.generation import Likeliest as Likeliest
 from groupwise.data.generation import Sampling as Sampling
+from groupwise.data.hosts import is_host as is_host
+from groupwise.data.hosts import is_this_machine as is_this_machine
 from groupwise.data.measures import DistributionMeasure as DistributionMeasure
 from groupwise.data.measures import Divergence as Divergence
 from groupwise.data.measures import Entropy as Entropy
@@ -194,6 +196,7 @@ from groupwise.data.user_cache import user_cache as user_cache
 from groupwise.data.verdicts import Outcome as Outcome
 from groupwise.data.verdicts import Verdict as Verdict
 from groupwise.data.visible import visible as visible
+from groupwise.engines.access import EngineAccess as EngineAccess
 from groupwise.engines.ending import serve_until_signal as serve_until_signal
 from groupwise.engines.fleet import Fleet as Fleet
 from groupwise.engines.listening import listen_tls as listen_tls

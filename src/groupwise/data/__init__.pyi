@@ -29,6 +29,8 @@ from groupwise.data.generation import GenerationRequest as GenerationRequest
 from groupwise.data.generation import Ids as Ids
 from groupwise.data.generation import Likeliest as Likeliest
 from groupwise.data.generation import Sampling as Sampling
+from groupwise.data.hosts import is_host as is_host
+from groupwise.data.hosts import is_this_machine as is_this_machine
 from groupwise.data.measures import DistributionMeasure as DistributionMeasure
 from groupwise.data.measures import Divergence as Divergence
 from groupwise.data.measures import Entropy as Entropy

@@ -23,6 +23,7 @@ VARIABLE = "GROUPWISE_SECRET"
 LEAST = 32
 """The characters of the shortest secret: proofs of a shorter one could be guessed."""
 MAKE = "python -c 'import secrets; print(secrets.token_hex(32))' > secret && chmod 600 secret"
+NAMED = f"--engine-secret FILE in the trainer, --secret-file FILE in groupwise serve, or {VARIABLE} with its content"
 HEXADECIMAL = re.compile("[0-9a-f]{64}")
 """A challenge or a proof."""
 LARGEST = 1 << 16
@@ -37,7 +38,7 @@ def read_secret(file: str) -> bytes:
         secret = os.environ.get(VARIABLE, "").strip().encode()
     if not secret:
         what = f"{file} is empty" if file else "engines on other hosts need a secret, and there is none"
-        raise Usage(what, fix=f"make one: {MAKE}; then name it: secret_file, or {VARIABLE} with its content")
+        raise Usage(what, fix=f"make one: {MAKE}; then name it: {NAMED}")
     if len(secret) < LEAST:
         what = f"the secret has {len(secret)} characters: it needs {LEAST}"
         raise Usage(what, fix=f"make another one, the same on all hosts: {MAKE}")

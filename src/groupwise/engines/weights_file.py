@@ -26,9 +26,9 @@ PREFIX = "groupwise-engines-"
 COPIES = 2
 """Weights files at a time: the new one is written while engines may read the one before."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-ELSEWHERE = "name another one: engine.exchange"
+ELSEWHERE = "name another one: --engine-exchange DIR"
 HERE = "name another one in the environment variable TMPDIR"
-"""How to choose another directory for the weights: in a recipe, and for an engine on another host."""
+"""How to choose another directory for the weights: for a run, and for an engine on another host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def read_weights(path: Path, sha256: str) -> dict[str, Tensor]:
             raise Storage(f"{path} is not the file that was written", evidence=evidence, fix="load the weights again")
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        fix = "check the disk of that directory; engine.exchange names another one"
+        fix = "check the disk of that directory; --engine-exchange DIR names another one"
         raise Storage(f"the weights file {path} cannot be read", evidence=str(error), fix=fix) from error
 
 

@@ -4,12 +4,14 @@ import json
 import shlex
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
 from groupwise.data import Storage
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
+from groupwise.runs.permissions import arguments_of_permissions, words_of_permissions
 from groupwise.runs.phases import whole_run
 
 
@@ -48,13 +50,15 @@ def resume_call(run: Path) -> str:
 
 
 def library_call(name: str, run: Path, in_memory: Collection[str], **settings: int) -> str:
-    """A call of the library for a run, with the user's files named in run.json and the functions in memory.
+    """A call of the library for a run, with the files and permissions of its run.json and the functions in memory.
 
     The argument `reward` is the function's name, or `...` for several functions.
     """
     arguments = [json.dumps(str(run)), *(f"{key}={value}" for key, value in settings.items())]
     with suppress(Storage):  # without a readable run.json
-        arguments += [f"use={json.dumps(files)}"] if (files := code_files(run, RunInfo.read(run))) else []
+        info = RunInfo.read(run)
+        arguments += [f"use={json.dumps(files)}"] if (files := code_files(run, info)) else []
+        arguments += arguments_of_permissions(asdict(info))
     if in_memory:
         arguments.append(f"reward={next(iter(in_memory)) if len(in_memory) == 1 else '...'}")
     return f"gw.{name}({', '.join(arguments)})"
@@ -70,9 +74,7 @@ def recorded_code(run: Path) -> tuple[str, tuple[str, ...]]:
     except Storage:
         return "", ()
     words = [word for path in code_files(run, info) for word in ("--use", path)]
-    words += [word for host in info.judges for word in ("--judge", host)]
-    words += [word for key in info.keys for word in ("--key", key)]
-    words += ["--unsafe-local-exec"] * info.unsafe_local_exec + ["--trust-remote-code"] * bool(info.trust_remote_code)
+    words += words_of_permissions(asdict(info))
     return "".join(f" {shlex.quote(word)}" for word in words), tuple(info.in_memory)
 
 

@@ -126,6 +126,7 @@ from groupwise.data.metrics import metric_bound as metric_bound
 from groupwise.data.near import looks_like_path as looks_like_path
 from groupwise.data.near import near_paths as near_paths
 from groupwise.data.near import or_near as or_near
+from groupwise.data.nesting import is_nested_deeper as is_nested_deeper
 from groupwise.data.optional import all_problems as all_problems
 from groupwise.data.optional import close_verifier as close_verifier
 from groupwise.data.optional import data_stats as data_stats
@@ -141,6 +142,8 @@ from groupwise.data.parts import sampled_by as sampled_by
 from groupwise.data.parts import weighs as weighs
 from groupwise.data.parts import with_fields as with_fields
 from groupwise.data.place import describe_error as describe_error
+from groupwise.data.regular_files import open_regular as open_regular
+from groupwise.data.regular_files import read_regular as read_regular
 from groupwise.data.rooms import files_of as files_of
 from groupwise.data.rooms import home_of as home_of
 from groupwise.data.rooms import names_of as names_of

@@ -13,7 +13,7 @@ import stat
 from asyncio import StreamReader, StreamWriter
 from pathlib import Path
 
-from groupwise.data import EngineLost, Usage
+from groupwise.data import EngineLost, Usage, open_regular
 from groupwise.engines.wire import LARGEST_GREETING, WireError, encode, error_json, error_of, read_message
 
 __all__ = ["read_secret"]
@@ -48,7 +48,7 @@ def read_secret(file: str) -> bytes:
 def read_private(path: Path, what: str) -> bytes:
     """The content of a file. `Usage` if other users may read or write it."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path, LARGEST) as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & 0o077:
                 raise Usage(f"other users can open {path}, which has {what}", evidence=f"its mode is {mode:o}",

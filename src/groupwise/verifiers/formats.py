@@ -8,10 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict
+from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict, read_regular
 from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.pool import CpuTimeExceeded, FunctionPool, WorkerSpec, check_workers
 
+MOST_SCHEMA = 1 << 20
+"""The most bytes of a file with a JSON schema."""
 MEMORY = 1 << 30
 """The memory limit of a worker process, in bytes of address space."""
 
@@ -132,8 +134,8 @@ class JsonSchema:
 
 def _read_schema(path: str) -> Any:
     try:
-        return json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        return json.loads(read_regular(path, MOST_SCHEMA, fix="give the path of a schema"))
+    except (ValueError, RecursionError) as error:
         raise BadData(f"{path} cannot be read as JSON", evidence=str(error), fix="give the path of a schema") from None
 
 

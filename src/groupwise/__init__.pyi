@@ -71,6 +71,7 @@ from groupwise.data.gap import GAP as GAP
 from groupwise.data.gap import GAPS as GAPS
 from groupwise.data.gap import LARGEST_GAP as LARGEST_GAP
 from groupwise.data.gap import gap_bound as gap_bound
+from groupwise.data.generation import COLDEST as COLDEST
 from groupwise.data.generation import ContextKey as ContextKey
 from groupwise.data.generation import Finish as Finish
 from groupwise.data.generation import Generation as Generation

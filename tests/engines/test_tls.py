@@ -30,7 +30,7 @@ from groupwise.engines.secret import LEAST, VARIABLE, prove
 from groupwise.engines.tls import client_context, listener_on, reachable
 from groupwise.engines.weights_file import WeightsFile, write_weights
 from groupwise.engines.wire import LARGEST_GREETING, PROTOCOL, encode, read_message
-from tests.engines.lines import IDENTITY, blank, changed, engine, weights
+from tests.engines.lines import IDENTITY, LARGEST, blank, changed, engine, weights
 from tests.rollout.fakes import VOCABULARY, FakeEngine, decoder, request
 from tests.rollout.fakes import tokenizer as letters
 
@@ -52,7 +52,7 @@ def run(call: Awaitable[T]) -> T:
 async def served(engine: Engine, uploads: Uploads | None = None) -> AsyncIterator[TlsAddress]:
     """The address of an engine that a task of this loop serves on the loopback interface."""
     listener = listener_on("127.0.0.1:0")
-    server = EngineServer(engine, IDENTITY, VOCABULARY, uploads)
+    server = EngineServer(engine, IDENTITY, vocabulary=VOCABULARY, largest=LARGEST, uploads=uploads)
     task = asyncio.create_task(listen_tls(server, listener, KEY, SECRET))
     try:
         yield reachable(listener, KEY)

@@ -119,7 +119,7 @@ class Machine:
     def __post_init__(self) -> None:
         at_least(self, threads=1, microbatch_tokens=1)
         if self.threads > MOST_THREADS:
-            raise ValueError(f"threads is {self.threads}\nuse at most {MOST_THREADS}: more are no faster on any machine")
+            raise ValueError(f"threads is {self.threads}\nuse at most {MOST_THREADS}")
         if not (self.deadline > 0 and self.verdict_deadline > 0):
             raise ValueError(
                 f"deadline is {self.deadline} and verdict_deadline is {self.verdict_deadline}\n"

@@ -16,11 +16,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from groupwise.data import Storage
+from groupwise.data import Storage, open_regular
 from groupwise.runs.disk import DISK, Disk, file_draft
 
 __all__ = ["Exchange", "WeightsFile", "read_weights", "write_weights"]
 
+HEADER = 1 << 24
+"""The most bytes of a weights file beyond its tensors."""
 PREFIX = "groupwise-engines-"
 """The begin of an exchange directory's name."""
 COPIES = 2
@@ -78,6 +80,11 @@ def state_bytes(model: nn.Module) -> int:
     return sum(x.numel() * x.element_size() for x in model.state_dict().values())
 
 
+def most_file_bytes(model: nn.Module) -> int:
+    """The most bytes of a file with a model's weights."""
+    return state_bytes(model) + HEADER
+
+
 def _megabytes(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
 
@@ -101,7 +108,7 @@ def read_weights(path: Path, sha256: str) -> dict[str, Tensor]:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file_digest(file, "sha256").hexdigest()
 
 

@@ -114,7 +114,7 @@ def test_resume_asks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GROUPWISE_SECRET", "s" * 32)
     program = canary(tmp_path / "python", tmp_path / "ran")
-    assert main(["train", *SMALL, "--save.every", "1", "--name", "foreign", "--engine.kind", "Served"]) == 0
+    assert main(["train", *SMALL, "--save.every", "1", "--name", "foreign"]) == 0
     (run,) = (tmp_path / "runs").iterdir()
     recipe = RunLayout(run).recipe.read_text()
     again = ["resume", str(run), "--changed", "--iterations", "2"]
@@ -122,10 +122,10 @@ def test_resume_asks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         ('kind = "Vllm"', f"--engine-python {DEFAULT_PYTHON}"),
         (f'kind = "Served"\naddresses = ["gpu-1:1{FINGERPRINT}"]', "--engine-host gpu-1"),
     ):
-        RunLayout(run).recipe.write_text(recipe.replace('kind = "Served"', engine).replace("addresses = []", ""))
+        RunLayout(run).recipe.write_text(recipe.replace('kind = "Native"', engine))
         capsys.readouterr()
         assert main(again) == 2 and f"add {fix}" in capsys.readouterr().err
-    RunLayout(run).recipe.write_text(recipe.replace('kind = "Served"', 'kind = "Vllm"'))
+    RunLayout(run).recipe.write_text(recipe.replace('kind = "Native"', 'kind = "Vllm"'))
     assert not (tmp_path / "ran").exists()
     assert main([*again, "--engine-python", str(program)]) == 4 and (tmp_path / "ran").exists()
 

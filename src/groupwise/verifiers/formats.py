@@ -8,12 +8,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict, read_regular
+from groupwise.data import (
+    BadData,
+    MissingRequirement,
+    Outcome,
+    Prompt,
+    Sample,
+    Usage,
+    Verdict,
+    is_nested_deeper,
+    read_regular,
+)
 from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.pool import CpuTimeExceeded, FunctionPool, WorkerSpec, check_workers
 
-MOST_SCHEMA = 1 << 20
-"""The most bytes of a file with a JSON schema."""
+MOST_SCHEMA, DEEPEST = 1 << 20, 256
+"""The most bytes of a file with a JSON schema, and the most levels of a schema."""
 MEMORY = 1 << 30
 """The memory limit of a worker process, in bytes of address space."""
 
@@ -146,6 +156,8 @@ def schema_fault(schema: Any) -> str:
 
     if not isinstance(schema, dict):
         return f"{str(schema)[:80]!r} is no object"
+    if is_nested_deeper(schema, DEEPEST):
+        return f"it is nested more than {DEEPEST} levels deep"
     try:
         validator_for(schema).check_schema(schema)
     except SchemaError as error:

@@ -30,11 +30,8 @@ def test_other_files_are_refused(others: dict[str, Path], name: str) -> None:
     with pytest.raises(BadData) as caught:
         read_regular(path, 10, fix="take another one")
     assert caught.value.what == f"{path} cannot be read" and caught.value.fix == "take another one"
-    assert caught.value.evidence in (
-        "not a regular file",
-        "No such file or directory",
-        "Too many levels of symbolic links",
-    )
+    reasons = {"none": "No such file or directory", "loop": "Too many levels of symbolic links"}
+    assert caught.value.evidence == reasons.get(name, "not a regular file")
 
 
 def test_the_bound_is_in_bytes(tmp_path: Path) -> None:

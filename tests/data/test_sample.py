@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import COLDEST, (
+from groupwise.data import (
+    COLDEST,
     ENVIRONMENT,
     Finish,
     Generation,
@@ -26,7 +27,8 @@ from groupwise.data import COLDEST, (
 
 @pytest.mark.parametrize(
     "fields",
-    [{"stop": ("#", "")}, {"temperature": -0.1}, {"temperature": COLDEST / 2}, {"temperature": math.nan}, {"max_tokens": 0}, {"top_p": 0.0},
+    [{"stop": ("#", "")}, {"temperature": -0.1}, {"temperature": COLDEST / 2},
+     {"temperature": math.nan}, {"max_tokens": 0}, {"top_p": 0.0},
      {"top_p": 1.1}, {"top_k": -1}, {"min_p": 1.0}],
 )  # fmt: skip
 def test_invalid_sampling_parameters_are_refused(fields: dict[str, Any]) -> None:

@@ -71,14 +71,17 @@ def test_a_prompt_and_an_answer_have_a_bound(tmp_path: Path, column: str) -> Non
     """A prompt of five megabytes took two gigabytes as tokens."""
     row = {"prompt": "1", "answer": "1", column: "1" * (LONGEST_TEXT + 1)}
     file = jsonl(tmp_path / "a.jsonl", [row])
-    encoded: list[Any] = []
+    encoded: list[str] = []
+
+    def encode(text: str) -> tuple[int, ...]:
+        encoded.append(text)
+        return (1,)
+
     with pytest.raises(BadData) as caught:
-        Problems.read(file, lambda text: encoded.append(text) or (1,))  # type: ignore[func-returns-value]
+        Problems.read(file, encode)
     assert caught.value.evidence == f"row 1: its {column} has 1,048,577 characters: 1,048,576 are the most"
     with pytest.raises(BadData) as caught:
-        read_demonstrations(
-            str(file), *[lambda text: encoded.append(text) or (1,)] * 2, prompt="prompt", answer="answer"
-        )  # type: ignore[func-returns-value]
+        read_demonstrations(str(file), encode, encode, prompt="prompt", answer="answer")
     assert "are the most" in caught.value.evidence and all(len(text) <= LONGEST_TEXT for text in encoded)
 
 

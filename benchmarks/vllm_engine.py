@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from groupwise.data import Engine, Generation, GenerationRequest, Sampling
-from groupwise.engines import Vllm
+from groupwise.engines import EngineAccess, Vllm
 from groupwise.engines.replica import Replica
 from groupwise.engines.vllm_environment import DEFAULT_PYTHON
 from groupwise.models import Decoder, Shape, find_model, read_model, read_tokenizer
@@ -64,7 +64,7 @@ async def compare(size: str, work: Workload, rounds: int, dtype: str, python: st
     print(f"{sum(x.numel() for x in model.parameters()):,} weights, {dtype}, {len(asked)} requests")
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, one thread per engine")
     native = NativeEngine(model, tokenizer, seed=0)
-    fleet = Vllm(python=python).build(model, tokenizer, seed=0, experts=None)
+    fleet = Vllm().build(model, tokenizer, seed=0, experts=None, access=EngineAccess(python=python))
     begin = time.perf_counter()
     await fleet.load(0, dict(model.state_dict()))
     (replica,) = fleet.replicas

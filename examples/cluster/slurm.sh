@@ -25,7 +25,7 @@ for node in "${nodes[@]:1}"; do
     groupwise serve "$MODEL" --listen 0.0.0.0:0 --secret-file secret --key key.pem > "engine-$node.log" 2>&1 &
 done
 
-addresses=""
+addresses="" hosts=""
 for node in "${nodes[@]:1}"; do
   for ((second = 0; second < 600; second++)); do
     address=$(sed -n 's/.* is served at \(.*\); Ctrl-C ends/\1/p' "engine-$node.log" 2>/dev/null || true)
@@ -34,15 +34,16 @@ for node in "${nodes[@]:1}"; do
   done
   [ -n "$address" ] || { echo "no engine on $node:" >&2; cat "engine-$node.log" >&2; exit 1; }
   addresses+="'$address', "
+  hosts+=" --engine-host ${address%%:*}"
 done
 
 # The learner: the same command in each rank. Rank 0 samples and writes; the others take its optimizer steps.
-export ADDRESSES=$addresses RECIPE RANKS
+export ADDRESSES=$addresses HOSTS=$hosts RECIPE RANKS
 export WORLD_SIZE=$RANKS MASTER_PORT=${MASTER_PORT:-7001}
 MASTER_ADDR=$(srun --nodes=1 --ntasks=1 --nodelist="${nodes[0]}" --overlap hostname -I | cut -d' ' -f1)
 export MASTER_ADDR
 srun --nodes=1 --ntasks="$RANKS" --nodelist="${nodes[0]}" --kill-on-bad-exit=1 bash -c '
   export RANK=$SLURM_PROCID
   groupwise train "$RECIPE" --cluster.launch given --cluster.ranks "$RANKS" \
-    --engine "{ kind = \"Served\", replicas = 0, addresses = [$ADDRESSES], secret_file = \"secret\" }"
+    --engine "{ kind = \"Served\", replicas = 0, addresses = [$ADDRESSES] }" $HOSTS --engine-secret secret
 '

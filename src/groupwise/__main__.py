@@ -124,7 +124,7 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
             from groupwise.commands.serve_vllm import serve_vllm
 
             options = options_of(ServeOptions, a)
-            return serve_vllm(a.model, options, a.python) if a.engine == "Vllm" else serve(a.model, options)
+            return serve_vllm(a.model, options, a.engine_python) if a.engine == "Vllm" else serve(a.model, options)
         case "chat":
             from groupwise.commands.chat import chat
 
@@ -266,7 +266,7 @@ def print_view(a: argparse.Namespace) -> int:
         case "doctor":
             from groupwise.commands import doctor
 
-            findings = doctor.examine()
+            findings = doctor.examine(engine_python=a.engine_python)
             print(visible(doctor.as_json(findings) if a.as_json else doctor.as_text(findings), lines=True))
     return 0
 

@@ -265,9 +265,10 @@ def test_a_given_rank_that_is_killed_ends_the_run_which_two_others_resume(
     )  # fmt: skip
     assert served.stdout
     address = served.stdout.readline().split("served at ")[1].partition(";")[0]
-    engine = f"{{ kind = 'Served', replicas = 0, addresses = ['{address}'], secret_file = '{tmp_path}/secret' }}"
+    engine = f"{{ kind = 'Served', replicas = 0, addresses = ['{address}'] }}"
+    secret = ["--engine-secret", str(tmp_path / "secret")]
     try:
-        words = ["train", "--out", str(tmp_path / "runs"), "--engine", engine, *overrides(SMALL)]
+        words = ["train", "--out", str(tmp_path / "runs"), "--engine", engine, *secret, *overrides(SMALL)]
         port = free_port()
         first, second = (command(words, rank, port) for rank in range(2))
         assert first.stdout
@@ -278,7 +279,7 @@ def test_a_given_rank_that_is_killed_ends_the_run_which_two_others_resume(
                 second.send_signal(signal.SIGKILL)
         assert first.wait(SECONDS) == 7 and "rank 1" in "".join(lines), lines
         (run,) = (tmp_path / "runs").iterdir()
-        again = [command(["resume", str(run)], rank, port) for rank in range(2)]
+        again = [command(["resume", str(run), *secret], rank, port) for rank in range(2)]
         outputs = [process.communicate(timeout=SECONDS)[0] for process in again]
         assert [process.returncode for process in again] == [0, 0], outputs
         assert files(run) == one

@@ -57,6 +57,10 @@ def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> 
         ("save.keep", "0", "keep is 0", "at least 1"),
         ("optimizer.lr", "nan", "lr=nan", "lr, weight_decay and warmup >= 0"),
         ("optimizer.betas", "[0.9, 1.0]", "betas=(0.9, 1.0)", "betas < 1"),
+        ("machine.threads", "1000000000", "threads is 1000000000", "at most 4096"),
+        ("method.group_size", "1000000000", "group_size is 1000000000", "at most 65536"),
+        ("engine", "{ kind = 'Served', replicas = 1000000 }", "replicas is 1000000", "from 0 to 4096"),
+        ("sampling.temperature", "1e-300", "temperature is 1e-300", "0, which is greedy, or at least 1e-06"),
         ("sampling.temperature", "nan", "temperature=nan", "temperature >= 0"),
         ("sampling.temperature", "0", "all answers of a group would be equal", "above 0"),
         ("sampling.top_p", "0.9", "sampling is truncated", "eval and sample accept it"),
@@ -92,6 +96,14 @@ def test_invalid_recipe_files(capsys: pytest.CaptureFixture[str]) -> None:
     Path("folder.toml").mkdir()
     Path("deep.toml").write_text("x = " + "[" * 50_000)
     assert "is nested too deeply" in error_of(capsys, 2, "train", "deep.toml")
+    Path("dotted.toml").write_text("a" + ".a" * 3000 + " = 1")
+    for command in ("train", "check"):
+        assert main([command, "dotted.toml"]) == 2
+        assert "is nested too deeply" in "".join(capsys.readouterr())
+    assert "no field of a recipe is this deep" in error_of(capsys, 2, "train", "--engine" + ".a" * 3000, "1")
+    with Path("large.toml").open("w") as file:
+        file.truncate(1 << 40)
+    assert "more than 8,388,608 bytes" in error_of(capsys, 2, "train", "large.toml")
     assert 'add method = "gspo"' in error_of(capsys, 2, "train", "empty.toml")
     assert "Is a directory" in error_of(capsys, 2, "train", "folder.toml")
     assert "No such file" in error_of(capsys, 2, "train", "none.toml")

@@ -114,7 +114,7 @@ def calls(monkeypatch):
 
 
 def allowed(*use: str, **others: Any) -> Permissions:
-    return Permissions(**{"use": [*use], "keys": [], "judges": [], **others})
+    return Permissions(**{"use": [*use], "keys": [], "judges": [], "engine_hosts": [], **others})
 
 
 def options(line: str, permissions: Permissions | None = None, **others: Any) -> RunOptions:

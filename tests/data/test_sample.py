@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groupwise.data import (
+    COLDEST,
     ENVIRONMENT,
     Finish,
     Generation,
@@ -26,7 +27,8 @@ from groupwise.data import (
 
 @pytest.mark.parametrize(
     "fields",
-    [{"stop": ("#", "")}, {"temperature": -0.1}, {"temperature": math.nan}, {"max_tokens": 0}, {"top_p": 0.0},
+    [{"stop": ("#", "")}, {"temperature": -0.1}, {"temperature": COLDEST / 2},
+     {"temperature": math.nan}, {"max_tokens": 0}, {"top_p": 0.0},
      {"top_p": 1.1}, {"top_k": -1}, {"min_p": 1.0}],
 )  # fmt: skip
 def test_invalid_sampling_parameters_are_refused(fields: dict[str, Any]) -> None:
@@ -54,7 +56,7 @@ def ids(least: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
 
 # Fields, not values: the runtime type checker of the constructors would draw random numbers inside a strategy.
 SAMPLINGS = st.fixed_dictionaries({
-    "temperature": st.floats(0, 9), "max_tokens": st.integers(1, 9), "top_p": st.floats(0.01, 1),
+    "temperature": st.just(0.0) | st.floats(COLDEST, 9), "max_tokens": st.integers(1, 9), "top_p": st.floats(0.01, 1),
     "top_k": st.integers(0, 9), "min_p": st.floats(0, 0.9),
     "stop": st.lists(st.text(min_size=1), max_size=2).map(tuple),
 })  # fmt: skip

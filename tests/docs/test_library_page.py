@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import groupwise as gw
+from groupwise.runs.permissions import OPTIONS
 from tests.docs.test_pages import HOME, follow
 
 
@@ -17,5 +18,5 @@ def test_the_page_runs(tmp_path: Path) -> None:
 def test_the_table_names_the_arguments() -> None:
     table = (HOME / "docs" / "library.md").read_text().partition("## Arguments")[2].partition("##")[0]
     named = {name for row in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", row)}
-    same_as_the_command_line = {"unsafe_local_exec", "trust_remote_code", "keys", "judges", "settings"}
+    same_as_the_command_line = {"unsafe_local_exec", "trust_remote_code", *OPTIONS, "settings"}
     assert named == set(inspect.signature(gw.train).parameters) - same_as_the_command_line

@@ -14,12 +14,14 @@ from groupwise.models import Decoder
 from groupwise.rollout import NativeEngine
 from tests.rollout.fakes import VOCABULARY, decoder, engine, without_end_token
 
+LARGEST = 1 << 24
+"""The most bytes of a weights file that these engines load."""
 IDENTITY = Identity(model="m", tokenizer="t", dtype="float64", seed=11)
 _TASKS: set[asyncio.Task[None]] = set()
 
 
 def server(engine: Engine) -> EngineServer:
-    return EngineServer(engine, IDENTITY, VOCABULARY)
+    return EngineServer(engine, IDENTITY, vocabulary=VOCABULARY, largest=LARGEST)
 
 
 async def pair(serve: Callable[..., Awaitable[None]]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -9,7 +9,7 @@ import pytest
 from groupwise.config import Recipe
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Cluster, Machine
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import GroupwiseError
 from groupwise.engines import Served, Vllm, vllm_replicas
 from groupwise.methods import grpo
@@ -19,10 +19,12 @@ from groupwise.training.check_inputs import check_inputs
 from tests.models.mixtures import trainable
 
 PORT = f"127.0.0.1:1#sha256={'0' * 64}"
+AWAY = (f"gpu-1:1#sha256={'0' * 64}", PORT, f"10.0.0.1:1#sha256={'0' * 64}")
 
 
-def refusals(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> tuple[GroupwiseError, GroupwiseError]:
+def refusals(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, **allowed: str) -> tuple[GroupwiseError, GroupwiseError]:
     """The error of the check that is about the engine, and that of the start."""
+    use = load_use(Permissions(**allowed))  # type: ignore[arg-type]
     monkeypatch.delenv("GROUPWISE_SECRET", raising=False)
     recipe = resolved(recipe)
     directory = find_model(recipe.model)
@@ -30,8 +32,8 @@ def refusals(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> tuple[Groupwise
     if recipe.lora is not None:
         attach(model, recipe.lora, seed=0)
     with pytest.raises(GroupwiseError) as started:
-        build_engine(recipe, model, tokenizer)
-    (found,) = [error for error in check_inputs(recipe, Use()) if error.what == started.value.what]
+        build_engine(recipe, model, tokenizer, use.engines)
+    (found,) = [error for error in check_inputs(recipe, use) if error.what == started.value.what]
     return found, started.value
 
 
@@ -44,8 +46,10 @@ def text(error: GroupwiseError) -> str:
     ("engine", "fields", "words"),
     [
         (Served(addresses=(PORT,)), {}, "engines on other hosts need a secret"),
-        (Served(exchange="/dev/null/nowhere"), {}, "the weights for the engines"),
-        (Vllm(python="nowhere/python"), {}, "no environment of vLLM at nowhere/python"),
+        (Served(addresses=AWAY), {}, "would send prompts and weights to engines on gpu-1, 10.0.0.1"),
+        (Served(), {"engine_exchange": "/dev/null/nowhere"}, "the weights for the engines"),
+        (Vllm(), {}, "the command names none"),
+        (Vllm(), {"engine_python": "nowhere/python"}, "no environment of vLLM at nowhere/python"),
         (Vllm(), {"machine": Machine(dtype="float64")}, "its dtype is float64"),
         (Vllm(), {"lora": Lora()}, "it has an adapter"),
         (Vllm(place="same"), {}, "frees its memory on GPUs only"),
@@ -56,7 +60,8 @@ def test_the_check_reports_what_the_start_of_a_run_refuses(
 ) -> None:
     if "lora" in fields:
         pytest.importorskip("peft")
-    found, started = refusals(Recipe(method=grpo(), engine=engine, **fields), monkeypatch)
+    allowed = {name: fields.pop(name) for name in [*fields] if name.startswith("engine_")}
+    found, started = refusals(Recipe(method=grpo(), engine=engine, **fields), monkeypatch, **allowed)
     assert text(found) == text(started) and words in text(found) and found.code == started.code
 
 
@@ -69,5 +74,8 @@ def test_a_mixture_of_experts_over_the_wire(tmp_path: Path, monkeypatch: pytest.
 def test_the_environment_of_a_placed_engine_is_checked_on_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("groupwise.cluster.launch.library", lambda: None)
     monkeypatch.setattr(vllm_replicas, "check_environment", lambda python, gpu: pytest.fail("checked here"))
-    recipe = Recipe(method=grpo(), engine=Vllm(python="nowhere/python"), cluster=Cluster(launch="ray"))
-    assert not [error for error in check_inputs(recipe, Use()) if "vLLM" in str(error)]
+    recipe = Recipe(method=grpo(), engine=Vllm(), cluster=Cluster(launch="ray"))
+    (refused,) = [error for error in check_inputs(recipe, load_use(Permissions())) if "Vllm" in str(error)]
+    assert "--engine-python" in refused.fix
+    use = load_use(Permissions(engine_python="nowhere/python"))
+    assert not [error for error in check_inputs(recipe, use) if "vLLM" in str(error)]

@@ -10,7 +10,7 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.data import Storage
-from groupwise.engines import Exchange, Served, write_weights
+from groupwise.engines import EngineAccess, Exchange, Served, write_weights
 from groupwise.engines import fleet as fleets
 from groupwise.engines.weights_file import weights_errors
 from groupwise.runs.disk import Disk
@@ -25,13 +25,13 @@ SMALL = ["--iterations", "2", "--prompts", "2", "--method.group_size", "4", "--m
 def test_a_missing_directory_is_named_with_the_setting(tmp_path: Path) -> None:
     with pytest.raises(Storage) as caught:
         Exchange(tmp_path / "none")
-    assert caught.value.fix == f"make the directory {tmp_path / 'none'}, or name another one: engine.exchange"
+    assert caught.value.fix == f"make the directory {tmp_path / 'none'}, or name another one: --engine-exchange DIR"
 
 
 def test_another_failure_advises_to_make_the_directory_writable(tmp_path: Path) -> None:
     with pytest.raises(Storage) as caught, weights_errors(tmp_path):
         raise OSError(errno.EACCES, "Permission denied")
-    assert caught.value.fix == f"make {tmp_path} writable, or name another one: engine.exchange"
+    assert caught.value.fix == f"make {tmp_path} writable, or name another one: --engine-exchange DIR"
 
 
 class Full(Disk):
@@ -53,12 +53,12 @@ def test_two_copies_of_the_weights_must_fit_when_a_run_starts(tmp_path: Path, mo
     size = sum(x.nbytes for x in model.state_dict().values())
     free = [2 * size - 1]
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0]))
-    served = Served(exchange=str(tmp_path))
+    served, access = Served(), EngineAccess(exchange=str(tmp_path))
     with pytest.raises(Storage, match="do not fit") as caught:
-        served.build(model, letters(), seed=0, experts=None)
-    assert "2 copies of the weights" in caught.value.evidence and "engine.exchange" in caught.value.fix
+        served.build(model, letters(), seed=0, experts=None, access=access)
+    assert "2 copies of the weights" in caught.value.evidence and "--engine-exchange" in caught.value.fix
     free[0] += 1
-    served.build(model, letters(), seed=0, experts=None)
+    served.build(model, letters(), seed=0, experts=None, access=access)
 
 
 def test_a_run_whose_weights_cannot_be_published_prints_how_to_continue(
@@ -68,8 +68,11 @@ def test_a_run_whose_weights_cannot_be_published_prints_how_to_continue(
         return write_weights(directory, version, *arguments, Full() if version else Disk())
 
     monkeypatch.setattr(fleets, "write_weights", write)
-    engine = f'{{ kind = "Served", replicas = 1, exchange = "{tmp_path}" }}'
-    assert main(["train", *SMALL, "--engine", engine, "--out", str(tmp_path / "runs"), "--name", "full"]) == 6
+    words = ["--engine", '{ kind = "Served", replicas = 1 }', "--engine-exchange", str(tmp_path)]
+    assert main(["train", *SMALL, *words, "--out", str(tmp_path / "runs"), "--name", "full"]) == 6
     printed = capsys.readouterr().err
     (run,) = (tmp_path / "runs").iterdir()
-    assert f"continue from the last checkpoint: groupwise resume {run}\n" in printed and "repeat" not in printed
+    assert (
+        f"continue from the last checkpoint: groupwise resume {run} --engine-exchange {tmp_path}\n" in printed
+        and "repeat" not in printed
+    )

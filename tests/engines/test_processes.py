@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from groupwise.data import Generation, GenerationRequest, Usage, WorkerLost
-from groupwise.engines import Exchange, Identity, Served, WeightsFile, places
+from groupwise.engines import EngineAccess, Exchange, Identity, Served, WeightsFile, places
 from groupwise.engines.replica import Replica
 from groupwise.models import Decoder, Experts, Lora, attach
 from groupwise.rollout import NativeEngine
@@ -27,10 +27,11 @@ SECONDS = 100.0
 """The longest wait for a process."""
 
 
-def toy(directory: Path, served: Served | None = None) -> ToyRun:
+def toy(directory: Path, served: Served | None = None, exchange: str = "") -> ToyRun:
     """Five iterations of a tiny decoder, with the native engine or with engines in child processes."""
     model = Decoder.new(replace(SHAPE, family="qwen3"), 5, spread=0.3)
-    engine = served.build(model, tokenizer(), seed=0, experts=None) if served else None
+    access = EngineAccess(exchange=exchange)
+    engine = served.build(model, tokenizer(), seed=0, experts=None, access=access) if served else None
     return ToyRun(method=small("grpo"), directory=directory, policy=model, engine=engine, iterations=5, max_tokens=6)
 
 
@@ -82,7 +83,7 @@ def test_a_run_has_the_native_bytes_through_kills_and_stops_while_sampling_and_l
     monkeypatch.setattr(Replica, "fetch", fetched)
     exchange = tmp_path / "exchange"
     exchange.mkdir()
-    run = toy(tmp_path / "served", Served(deadline=2.0, restarts=20, exchange=str(exchange)))
+    run = toy(tmp_path / "served", Served(deadline=2.0, restarts=20), str(exchange))
     run.go()
     kill, stop = signal.SIGKILL, signal.SIGSTOP
     assert sorted(sent) == sorted([("sample", kill), ("sample", stop), ("load", kill), ("load", stop)])
@@ -98,13 +99,13 @@ def test_a_run_has_the_native_bytes_through_kills_and_stops_while_sampling_and_l
 
 HOST = """
 import asyncio, os, signal, sys
-from groupwise.engines import Served
+from groupwise.engines import EngineAccess, Served
 from tests.rollout.fakes import decoder, request
 from tests.rollout.fakes import tokenizer as letters
 
 async def main():
     model = decoder(family="qwen3")
-    fleet = Served(exchange=sys.argv[1]).build(model, letters(), seed=0, experts=None)
+    fleet = Served().build(model, letters(), seed=0, experts=None, access=EngineAccess(exchange=sys.argv[1]))
     await fleet.load(0, dict(model.state_dict()))
     while len(fleet.replicas) < 2:
         await asyncio.sleep(0.01)

@@ -113,7 +113,7 @@ def test_vllm_listens_for_other_hosts_with_a_kept_key_and_the_file_of_the_secret
     (tmp_path / "python").write_text('#!/bin/sh\necho "$8"\nexit 3\n')
     (tmp_path / "python").chmod(0o755)
     words = ["--listen", "0.0.0.0:7000", "--secret-file", "secret", "--key", "key.pem", "--rows", "9",
-             "--cache-tokens", "640", "--device", "cpu", "--python", "./python"]  # fmt: skip
+             "--cache-tokens", "640", "--device", "cpu", "--engine-python", "./python"]  # fmt: skip
     assert main(["serve", "calculator", "--engine", "Vllm", *words]) == 7
     output = capfd.readouterr()
     spec = json.loads(output.out)

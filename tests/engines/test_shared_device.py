@@ -31,7 +31,7 @@ from groupwise.learner import Learner
 from groupwise.models import Decoder, Shape, find_model, read_model, read_shape, read_tokenizer
 from groupwise.planning.memory import run_memory
 from groupwise.training.check_machine import check_place
-from tests.engines.lines import IDENTITY, blank, changed, engine, pair, remote, weights
+from tests.engines.lines import IDENTITY, LARGEST, blank, changed, engine, pair, remote, weights
 from tests.engines.test_fleet import REQUESTS, run
 from tests.rollout.fakes import decoder, generate, without_end_token
 
@@ -86,7 +86,7 @@ def test_a_run_samples_sleeps_learns_loads_and_probes(tmp_path: Path, monkeypatc
         twin = Counting(Decoder(shape).to_empty(device="cpu"), tokenizer, seed=seed)
         twin.version, twin.calls = -1, calls
         engines.append(twin)
-        server = EngineServer(twin, IDENTITY, shape.vocabulary)
+        server = EngineServer(twin, IDENTITY, vocabulary=shape.vocabulary, largest=LARGEST)
         client = Remote(*await pair(server.connection), name="one", deadline=deadline)
         await client.hello(20.0)
         return client

@@ -31,7 +31,7 @@ from groupwise.engines.secret import LEAST, VARIABLE, prove
 from groupwise.engines.tls import client_context, listener_on, reachable
 from groupwise.engines.weights_file import WeightsFile, write_weights
 from groupwise.engines.wire import LARGEST_GREETING, PROTOCOL, encode, read_message
-from tests.engines.lines import IDENTITY, blank, changed, engine, weights
+from tests.engines.lines import IDENTITY, LARGEST, blank, changed, engine, weights
 from tests.rollout.fakes import VOCABULARY, FakeEngine, decoder, request
 from tests.rollout.fakes import tokenizer as letters
 
@@ -53,7 +53,7 @@ def run(call: Awaitable[T]) -> T:
 async def served(engine: Engine, uploads: Uploads | None = None) -> AsyncIterator[TlsAddress]:
     """The address of an engine that a task of this loop serves on the loopback interface."""
     listener = listener_on("127.0.0.1:0")
-    server = EngineServer(engine, IDENTITY, VOCABULARY, uploads)
+    server = EngineServer(engine, IDENTITY, vocabulary=VOCABULARY, largest=LARGEST, uploads=uploads)
     task = asyncio.create_task(listen_tls(server, listener, KEY, SECRET))
     try:
         yield reachable(listener, KEY)
@@ -395,7 +395,7 @@ def test_a_secret_comes_by_a_file_of_its_owner_or_by_the_environment(
     monkeypatch.delenv(VARIABLE, raising=False)
     file = tmp_path / "secret"
     with pytest.raises(Usage, match="need a secret, and there is none"):
-        Served(addresses=(f"host:7000#sha256={'0' * 64}",)).build(
+        Served(addresses=(f"127.0.0.1:7000#sha256={'0' * 64}",)).build(
             decoder(family="qwen3"), letters(), seed=0, experts=None
         )
     with pytest.raises(Usage, match="cannot be read"):

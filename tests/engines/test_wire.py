@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import os
 import stat
 from collections.abc import Awaitable
@@ -16,7 +17,7 @@ from groupwise.data import EngineLost, Generation, GenerationRequest, Storage, U
 from groupwise.engines import Identity, Remote, read_weights, write_weights
 from groupwise.engines.server import bound
 from groupwise.engines.wire import LARGEST_REQUEST, PROTOCOL, encode, error_json, error_of, read_message
-from tests.engines.lines import IDENTITY, blank, pair, remote, server, weights
+from tests.engines.lines import IDENTITY, LARGEST, blank, pair, remote, server, weights
 from tests.rollout.fakes import VOCABULARY, FakeEngine, decoder, engine, request, sampling
 
 T = TypeVar("T")
@@ -120,6 +121,29 @@ def test_an_unknown_protocol_is_refused_by_its_number() -> None:
     assert "protocol None" in run(go({"id": 0, "do": "sample"}))["what"]
 
 
+def test_only_regular_files_as_large_as_the_weights_are_read(tmp_path: Path) -> None:
+    """A device would be hashed for ever, in a thread that also keeps the process from ending."""
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(LARGEST + 1)
+    files = ["/dev/zero", tmp_path / "pipe", tmp_path / "large", tmp_path, tmp_path / "none"]
+    reasons = ["not a regular file", "not a regular file", "more than", "not a regular file", "No such file"]
+
+    async def go() -> None:
+        client = await remote(blank())
+        for file, reason in zip(files, reasons):
+            with pytest.raises(Storage, match="cannot be read") as caught:
+                await client._call("load", version=1, sha256="0" * 64, file=str(file))
+            assert reason in caught.value.evidence
+        await client.load(4, weights(decoder()))
+        for temperature in (1e-300, 1e-7, 0, -1.0):
+            with pytest.raises(ValueError, match="a number of at least 1e-06"):
+                await client.score((1, 2), (3, 4), temperature=temperature)
+        assert all(map(math.isfinite, await client.score((1, 2), (3, 4), temperature=1e-6)))
+
+    run(go())
+
+
 GOOD = {"id": 1, "do": "sample", "request": request().to_json()}
 BAD_REQUESTS = [
     {"context": [1, -2]}, {"context": [1.5]}, {"context": "12"}, {"context": 7}, {"limit": 0}, {"limit": "3"},
@@ -128,6 +152,7 @@ BAD_REQUESTS = [
     {"sampling": {**request().to_json()["sampling"], "stop": ["x"] * 65}},
     {"sampling": {**request().to_json()["sampling"], "stop": [5]}},
     {"sampling": {**request().to_json()["sampling"], "temperature": -1}},
+    {"sampling": {**request().to_json()["sampling"], "temperature": 1e-300}},
 ]  # fmt: skip
 
 

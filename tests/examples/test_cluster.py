@@ -9,16 +9,19 @@ from typing import Any
 import pytest
 
 from groupwise.cluster.launch import check_launch
-from groupwise.commands.parsing import parse, parser
+from groupwise.commands.parsing import options_of, parse, parser
 from groupwise.config.defaults import starting_point
 from groupwise.config.text import read_recipe
+from groupwise.config.user_code import Permissions
+from groupwise.engines import Served, TlsAddress
 
 yaml = pytest.importorskip("yaml")
 
 CLUSTER = Path(__file__).parents[2] / "examples" / "cluster"
 ADDRESS = f"gpu-1:7000#sha256={'0' * 64}"
 VALUES = {
-    "MODEL": "calculator", "RECIPE": "", "RANKS": "2", "ADDRESSES": f"'{ADDRESS}', ", "FINGERPRINT": "0" * 64,
+    "MODEL": "calculator", "RECIPE": "", "RANKS": "2", "ADDRESSES": f"'{ADDRESS}', ", "HOSTS": "--engine-host gpu-1",
+    "FINGERPRINT": "0" * 64,
 }  # fmt: skip
 """What the variables of the examples may hold. The recipe is the packaged one."""
 
@@ -53,11 +56,12 @@ def test_each_command_is_one_of_ours(commands: Any) -> None:
     table, options = parser()
     served, _ = parse(table, options, words[0][1:])
     assert served.model == "calculator" and served.listen.startswith("0.0.0.0:") and served.key
-    _, overrides = parse(table, options, [word for word in words[1][1:] if word not in ("", "recipe.toml")])
+    given, overrides = parse(table, options, [word for word in words[1][1:] if word not in ("", "recipe.toml")])
     start = starting_point(None, overrides)
     recipe = read_recipe(start.source, start.fields)
     check_launch(recipe)
-    assert recipe.cluster.launch == "given" and recipe.engine.addresses  # type: ignore[attr-defined]
+    assert recipe.cluster.launch == "given" and isinstance(recipe.engine, Served) and recipe.engine.addresses
+    options_of(Permissions, given).engines.allow(str(TlsAddress.parse(text).host) for text in recipe.engine.addresses)
 
 
 def test_the_batch_script_is_bash() -> None:

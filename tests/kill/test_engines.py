@@ -154,8 +154,8 @@ def test_a_run_ends_as_if_undisturbed(
     monkeypatch.setattr(places, "PAUSE", 0.0)
     disturbance = Disturbance(TARGETS[target], number)
     watch(monkeypatch, disturbance, moment)
-    served = Served(deadline=2.0, restarts=20, exchange=str(exchange))
-    run = gw.train(out=tmp_path, engine=served, **SMALL, **{"cluster.lag": lag})
+    served = Served(deadline=2.0, restarts=20)
+    run = gw.train(out=tmp_path, engine=served, engine_exchange=exchange, **SMALL, **{"cluster.lag": lag})
     assert disturbance.sent == [*TARGETS[target]]
     wait_until_gone(sorted(disturbance.pids))
     assert trained(run) == native[lag]
@@ -196,12 +196,10 @@ def test_an_engine_on_another_host_that_is_started_again_comes_back(
     monkeypatch.setattr(places, "PAUSE", 0.0)
     monkeypatch.setattr(Remote, "sample", disturbed)
     address = start("127.0.0.1:0")
-    served = Served(
-        replicas=1, addresses=(address,), secret_file=str(tmp_path / "secret"), deadline=5.0, restarts=20,
-        exchange=str(exchange),
-    )  # fmt: skip
+    served = Served(replicas=1, addresses=(address,), deadline=5.0, restarts=20)
+    permitted = {"engine_secret": tmp_path / "secret", "engine_exchange": exchange}
     try:
-        run = gw.train(out=tmp_path / "runs", engine=served, **SMALL)
+        run = gw.train(out=tmp_path / "runs", engine=served, **permitted, **SMALL)
         assert trained(run) == native[0] and counts[0] > 60
     finally:
         for process in started:

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from groupwise.commands.watch import PageServer
+from groupwise.commands.watch import MOST_CONNECTIONS, PageServer
 from groupwise.data import Usage
 from groupwise.report.live import LivePage
 from tests.report.fixture_run import CANARIES, write_run
@@ -79,12 +80,25 @@ def test_requests_without_the_token_or_with_another_host_are_refused(serve, whol
     assert status(address[:-2] + "/") == status(address + "run.json") == status(address + "../../etc/passwd") == 404
     for host in (f"evil.example:{port}", "evil.example", f"127.0.0.1.evil.example:{port}", "0.0.0.0:80", ":80"):
         assert status(address, Host=host) == 403
-    assert status(address, Host="localhost:9999") == 200  # a tunnel
+    for host in ("localhost:9999", "localhost", "127.0.0.1", "LOCALHOST:80"):  # tunnels
+        assert status(address, Host=host) == 200
+    for host in ("localhost:", "localhost:80:evil.example", "localhost.", "evil.localhost"):
+        assert status(address, Host=host) == 403
     plain = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     plain.putrequest("GET", urlsplit(address).path, skip_host=True)
     plain.endheaders()
     assert plain.getresponse().status == 403
     plain.close()
+
+
+def test_idle_connections_keep_nobody_out(serve, whole):
+    server = serve(whole)
+    idle = [socket.create_connection(server.server_address[:2], timeout=60) for _ in range(2 * MOST_CONNECTIONS)]
+    assert status(server.address) == 200
+    assert idle[0].recv(1) == b"", "the oldest is closed"
+    assert len(server.connections) <= MOST_CONNECTIONS
+    for connection in idle:
+        connection.close()
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE"])

@@ -1,6 +1,7 @@
 """Sources of rows: files, splits of a directory, Parquet, and data sets; no test uses a network."""
 
 import json
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -9,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import BadData, GroupwiseError, MissingRequirement
-from groupwise.tasks import Problems
-from groupwise.tasks.rows import Fault, files_of, is_source, rows_of
+from groupwise.data import BadData, GroupwiseError, MissingRequirement, near_paths
+from groupwise.tasks import Problems, find_task, read_demonstrations
+from groupwise.tasks.rows import LONGEST_TEXT, Fault, files_of, is_source, rows_of
 from tests.tasks.published import PUBLISHED, dapo, gsm8k
 
 
@@ -40,6 +41,56 @@ def refused(source: str, split: str = "train") -> GroupwiseError:
 @pytest.mark.parametrize("name", ["a.jsonl", "b.parquet", "datasets:x/y", "datasets:x/y:main@test", "."])
 def test_names_of_sources(name: str) -> None:
     assert is_source(name) and not is_source("no-such-" + name.replace("/", "-").replace(".", ""))
+
+
+# Bounds
+
+
+def test_a_source_of_rows_is_a_regular_file_or_a_directory(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "zero.jsonl").symlink_to("/dev/zero")
+    for name in ("pipe.jsonl", "zero.jsonl"):
+        assert refused(str(tmp_path / name)).evidence == "not a file"
+    for name in ("pipe.jsonl", "/dev/zero"):
+        with pytest.raises(GroupwiseError) as caught:
+            find_task(str(tmp_path / name), lambda text: (1,))
+        assert "did you mean" not in caught.value.fix
+    assert near_paths("/dev/zero") != "did you mean /dev/zero?"
+
+
+def test_a_row_has_a_bound(tmp_path: Path) -> None:
+    """A sparse file is one endless row."""
+    file = jsonl(tmp_path / "a.jsonl", [{"prompt": "1", "answer": 1}])
+    with file.open("r+b") as sparse:
+        sparse.truncate(1 << 40)
+    assert refused(str(file)).what == f"row 2 of {file} is too long"
+
+
+@pytest.mark.parametrize("column", ["prompt", "answer"])
+def test_a_prompt_and_an_answer_have_a_bound(tmp_path: Path, column: str) -> None:
+    """A prompt of five megabytes took two gigabytes as tokens."""
+    row = {"prompt": "1", "answer": "1", column: "1" * (LONGEST_TEXT + 1)}
+    file = jsonl(tmp_path / "a.jsonl", [row])
+    encoded: list[str] = []
+
+    def encode(text: str) -> tuple[int, ...]:
+        encoded.append(text)
+        return (1,)
+
+    with pytest.raises(BadData) as caught:
+        Problems.read(file, encode)
+    assert caught.value.evidence == f"row 1: its {column} has 1,048,577 characters: 1,048,576 are the most"
+    with pytest.raises(BadData) as caught:
+        read_demonstrations(str(file), encode, encode, prompt="prompt", answer="answer")
+    assert "are the most" in caught.value.evidence and all(len(text) <= LONGEST_TEXT for text in encoded)
+
+
+def test_a_directory_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("groupwise.tasks.rows.MOST_FILES", 3)
+    for name in "abcd":
+        jsonl(tmp_path / f"{name}.jsonl", [])
+    with pytest.raises(BadData, match="holds more than 3 files"):
+        files_of(tmp_path, "a")
 
 
 # Files of a split

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import string
 from fractions import Fraction
@@ -250,6 +251,22 @@ def test_no_schema_is_fetched(named):
         away = ask(named("json_schema"), "1", {"$ref": f"http://127.0.0.1:{server.server_port}/schema.json"})
         server.shutdown()
     assert away.outcome is UNKNOWN and "Unresolvable" in away.cause and not paths
+
+
+@needs_jsonschema
+def test_a_schema_is_a_regular_file_within_a_bound(named, tmp_path: Path):
+    """A recipe names it: a device filled the memory, and a pipe held `check` for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 40)
+    (tmp_path / "deep").write_text("[" * 100_000)
+    for path in ("/dev/zero", tmp_path / "pipe", tmp_path / "large", tmp_path / "deep", tmp_path, tmp_path / "none"):
+        with pytest.raises(BadData, match="cannot be read"):
+            named(f"json_schema(schema={str(path)!r})")
+    (tmp_path / "nested").write_text('{"not":' * 900 + "{}" + "}" * 900)
+    with pytest.raises(Usage, match="is not a JSON schema") as caught:
+        named(f"json_schema(schema={str(tmp_path / 'nested')!r})")
+    assert "nested" in caught.value.evidence
 
 
 def test_without_its_extra_the_fix_of_json_schema_installs_it(monkeypatch):

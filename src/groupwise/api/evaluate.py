@@ -55,6 +55,10 @@ def evaluate(
     trust_remote_code: bool = False,
     keys: Sequence[str] = (),
     judges: Sequence[str] = (),
+    engine_hosts: Sequence[str] = (),
+    engine_python: str | Path = "",
+    engine_secret: str | Path = "",
+    engine_exchange: str | Path = "",
     **settings: Any,
 ) -> Evaluation:
     """Measure the held-out accuracy or score of a run's model, of a model directory, or of a model on the hub.
@@ -67,8 +71,10 @@ def evaluate(
     name = name_of(model)
     arguments = arguments_of({"data": data, "reward": reward}, settings)
     allowed = Permissions(
-        use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
-    )
+        use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges,
+        engine_hosts=engine_hosts, engine_python=engine_python, engine_secret=engine_secret,
+        engine_exchange=engine_exchange,
+    )  # fmt: skip
     number = problems or (evaluation.ALL if data is not None else None)
     of_run = evaluation.find_model_of(name, at)
     if of_run and arguments.reward.in_memory:

@@ -17,7 +17,7 @@ from groupwise.config.settings import base_name
 from groupwise.config.text import DEFAULT, base_of, read_recipe
 from groupwise.config.toml import is_toml, read_toml, read_with_overrides, without_command_text
 from groupwise.config.user_code import Use, function_hash, load_use
-from groupwise.data import BadData, Usage, close_verifier, notices_of, raise_all
+from groupwise.data import BadData, Usage, close_verifier, raise_all
 from groupwise.runs.checkpoints import RunLock, run_directory
 from groupwise.runs.disk import storage_errors, write_file
 from groupwise.runs.info import RunInfo
@@ -93,7 +93,7 @@ def proceed(
             command = info.command if info else options.command
             return run_phases(run, use, finish, print_note, options.stop_after, command=command, **how)
         ready = reopen(run, use, options.iterations, options.ranks, options.shard, options.launch)
-        for line in notices_of(ready.verifier):
+        for line in ready.notices:
             print_note(line)
         return train(run, ready, options, finish, control)
 

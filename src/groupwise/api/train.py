@@ -42,6 +42,10 @@ def train(
     trust_remote_code: bool = False,
     keys: Sequence[str] = (),
     judges: Sequence[str] = (),
+    engine_hosts: Sequence[str] = (),
+    engine_python: str | Path = "",
+    engine_secret: str | Path = "",
+    engine_exchange: str | Path = "",
     **settings: Any,
 ) -> Run:
     """Train a model, and return its run, finished or stopped.
@@ -65,8 +69,10 @@ def train(
     given = {"model": model, "method": method, "data": data, "reward": reward, "max_tokens": max_tokens}
     source, arguments = recipe_source(recipe), arguments_of(given, settings)
     allowed = Permissions(
-        use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
-    )
+        use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges,
+        engine_hosts=engine_hosts, engine_python=engine_python, engine_secret=engine_secret,
+        engine_exchange=engine_exchange,
+    )  # fmt: skip
     options = RunOptions(allowed=allowed, out=out, name=name, stop_after=stop_after, command="gw.train(...)")
     control = control_of(on_iteration)
 
@@ -94,6 +100,10 @@ def resume(
     trust_remote_code: bool = False,
     keys: Sequence[str] = (),
     judges: Sequence[str] = (),
+    engine_hosts: Sequence[str] = (),
+    engine_python: str | Path = "",
+    engine_secret: str | Path = "",
+    engine_exchange: str | Path = "",
 ) -> Run:
     """Continue a run from its newest checkpoint, and return it. `iterations` is the new total number of iterations.
     `ranks` is the number of the learner's processes this time; it divides the run's lanes. `shard` and `launch` are
@@ -106,8 +116,10 @@ def resume(
     directory = existing_run(str(run.directory if isinstance(run, Run) else run))
     grades = NO_REWARD if reward is None else reward_of(reward)
     allowed = Permissions(
-        use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
-    )
+        use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges,
+        engine_hosts=engine_hosts, engine_python=engine_python, engine_secret=engine_secret,
+        engine_exchange=engine_exchange,
+    )  # fmt: skip
     options = RunOptions(
         allowed=allowed, stop_after=stop_after, command="gw.resume(...)",
         strict=strict, changed=changed, iterations=iterations, ranks=ranks, shard=shard, launch=launch,

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from groupwise.data import GroupwiseError, MissingRequirement, visible
-from groupwise.engines.vllm_environment import DEFAULT_PYTHON, PINS, check_environment
+from groupwise.engines.vllm_environment import DEFAULT_PYTHON, PINS, check_environment, installation
 from groupwise.sandbox import sandbox_trial
 
 GIB = 1 << 30
@@ -31,8 +31,11 @@ class Finding:
     fix: str = ""
 
 
-def examine(where: Path = Path(".")) -> list[Finding]:
-    """All checks of this machine in the order of the output. `where` is the folder of runs. Nothing is changed."""
+def examine(where: Path = Path("."), *, engine_python: str = "") -> list[Finding]:
+    """All checks of this machine in the order of the output. `where` is the folder of runs. Nothing is changed.
+
+    `engine_python` is an interpreter of vLLM's environment, which is run.
+    """
     return [
         Finding("python", True, f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         Finding("groupwise", True, f"{version('groupwise')}, torch {torch.__version__}"),
@@ -42,7 +45,7 @@ def examine(where: Path = Path(".")) -> list[Finding]:
         gpu(),
         sandbox(),
         *extras(requires("groupwise") or []),
-        vllm(),
+        vllm(engine_python),
     ]
 
 
@@ -110,8 +113,15 @@ def extras(requirements: list[str]) -> Iterator[Finding]:
         yield Finding(f"extra {extra}", all(versions.values()), summary, f"pip install 'groupwise[{extra}]'")
 
 
-def vllm(python: str = DEFAULT_PYTHON) -> Finding:
-    """The check `vllm`: whether the separate environment of vLLM is in this directory, with the tested versions."""
+def vllm(python: str = "") -> Finding:
+    """The check `vllm`: whether an interpreter, which is run, has the separate environment of vLLM as it was tested.
+
+    Without one, it only looks whether there is one in this directory: a foreign directory may have any program there.
+    """
+    if not python:
+        there = os.path.isfile(DEFAULT_PYTHON)
+        seen = f"{DEFAULT_PYTHON}, not run: its versions are checked by --engine-python {DEFAULT_PYTHON}"
+        return Finding("vllm", there, seen if there else f"no {DEFAULT_PYTHON}", installation())
     try:
         check_environment(python)
     except MissingRequirement as error:

@@ -41,7 +41,8 @@ SERVE = """\
   groupwise train --engine '{ kind = "Served", replicas = 0, addresses = ["engine.sock"] }'
 
   groupwise serve calculator --listen 0.0.0.0:7000 --secret-file secret      on another host; it prints its address
-  groupwise train --engine '{ kind = "Served", addresses = ["host:7000#sha256=..."], secret_file = "secret" }'
+  groupwise train --engine '{ kind = "Served", addresses = ["host:7000#sha256=..."] }' \\
+    --engine-host host --engine-secret secret
 """
 
 SWEEP = """\
@@ -178,7 +179,35 @@ JUDGE = option(
     metavar="HOST",
     help="a host to which an LLM judge of the recipe may send problems and answers",
 )
-PERMISSIONS = (USE, UNSAFE, TRUST, KEY, JUDGE)
+ENGINE_PYTHON = option(
+    "--engine-python",
+    default="",
+    metavar="FILE",
+    help="the interpreter of vLLM's environment, which runs the recipe's engines of the kind Vllm",
+)
+ENGINE_HOST = option(
+    "--engine-host",
+    dest="engine_hosts",
+    action="append",
+    default=[],
+    metavar="HOST",
+    help="a host whose engines, in the recipe's engine.addresses, may get prompts and weights",
+)
+ENGINE_SECRET = option(
+    "--engine-secret",
+    default="",
+    metavar="FILE",
+    help="the secret of engines at ports, a file of mode 600 (default: $GROUPWISE_SECRET)",
+)
+ENGINE_EXCHANGE = option(
+    "--engine-exchange",
+    default="",
+    metavar="DIR",
+    help="the directory for the weights of engines in other processes, such as /dev/shm (default: temporary files)",
+)
+ENGINES = (ENGINE_HOST, ENGINE_PYTHON, ENGINE_SECRET, ENGINE_EXCHANGE)
+"""What engines in other processes may use: no recipe can name it."""
+PERMISSIONS = (USE, UNSAFE, TRUST, KEY, JUDGE, *ENGINES)
 """The command-line options that give permissions, such as `--use` and `--trust-remote-code`."""
 MODEL = option("model", metavar="MODEL_OR_RUN")
 RUN = option("run", metavar="RUN")
@@ -282,8 +311,7 @@ COMMANDS = (
             option("--cache-tokens", type=count, default=1 << 20, metavar="N",
                    help="tokens in the cache of keys and values (default: 1048576)"),
             option("--engine", default="Native", choices=("Native", "Vllm"), help="the engine (default: Native)"),
-            option("--python", default=".venv-vllm/bin/python", metavar="FILE",
-                   help="the interpreter of vLLM's environment (default: .venv-vllm/bin/python)"),
+            ENGINE_PYTHON,
         ),
         SERVE,
     ),
@@ -388,7 +416,7 @@ COMMANDS = (
         (option("action", choices=["upgrade"], help="rename old keys and parts"), option("file", metavar="FILE")),
     ),
     Command(
-        "doctor", "check this machine, and print how to install what is missing", (), (JSON,),
+        "doctor", "check this machine, and print how to install what is missing", (), (JSON, ENGINE_PYTHON),
     ),
     Command(
         "plan", "predict a run's memory and seconds on given machines, and the best split of the devices", (FILE,),

@@ -11,7 +11,7 @@ from groupwise.config.devices import device_of
 from groupwise.data import Usage
 from groupwise.engines import EngineServer, Exchange, Identity, Uploads, read_secret, servable, serve_until_signal
 from groupwise.engines.replica_tls import announce, serve_hosts
-from groupwise.engines.weights_file import HERE, state_bytes
+from groupwise.engines.weights_file import HERE, most_file_bytes
 from groupwise.models import find_model, read_model, read_tokenizer
 from groupwise.rollout import NativeEngine
 
@@ -53,8 +53,8 @@ def serve(model: str, options: ServeOptions) -> int:
     exchange = Exchange(Path(tempfile.gettempdir()), HERE) if options.listen else None
     server = EngineServer(
         NativeEngine(decoder, tokenizer, seed=seed, rows=options.rows, cache_tokens=options.cache_tokens),
-        Identity.of(decoder, tokenizer, seed=seed), decoder.shape.vocabulary,
-        Uploads(exchange, state_bytes(decoder)) if exchange else None,
+        Identity.of(decoder, tokenizer, seed=seed), vocabulary=decoder.shape.vocabulary,
+        largest=most_file_bytes(decoder), uploads=Uploads(exchange, most_file_bytes(decoder)) if exchange else None,
     )  # fmt: skip
     if options.listen:
         serving = serve_hosts(

@@ -12,11 +12,11 @@ import torch
 from groupwise.commands.serve import ServeOptions
 from groupwise.config.devices import device_of
 from groupwise.data import WorkerLost
-from groupwise.engines import servable, serve_until_signal
+from groupwise.engines import EngineAccess, servable, serve_until_signal
 from groupwise.engines.replica import command
 from groupwise.engines.served import Target
 from groupwise.engines.vllm import VllmSettings
-from groupwise.engines.vllm_environment import check_environment
+from groupwise.engines.vllm_environment import DEFAULT_PYTHON, check_environment
 from groupwise.engines.vllm_replicas import Vllm, check_model, vllm_program
 from groupwise.models import find_model, read_model
 
@@ -34,8 +34,9 @@ def serve_vllm(model: str, options: ServeOptions, python: str) -> int:
     loaded = servable(read_model(directory, dtype=getattr(torch, options.dtype), seed=options.seed), None)
     target = Target(dtype=options.dtype, device=device, adapter=False, placed=True)  # the device is not a learner's
     check_model(loaded.shape, target, sleeps=False)
+    python = EngineAccess(python=python).interpreter(DEFAULT_PYTHON)
     check_environment(python, gpu=device != "cpu")
-    defaults = Vllm(python=python)
+    defaults = Vllm()
     with tempfile.TemporaryDirectory() as packages:
         spec = VllmSettings(
             directory=packages, dtype=options.dtype, device=device, threads=options.threads, seed=options.seed,

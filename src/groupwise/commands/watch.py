@@ -5,9 +5,13 @@ out; the check of the `Host` header keeps out web pages whose host name resolves
 """
 
 import hmac
+import re
 import secrets
+import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,8 +22,10 @@ from groupwise.report.live import LivePage
 from groupwise.report.report import existing_run
 
 ADDRESS = "127.0.0.1"
-HOSTS = (ADDRESS, "localhost")
-"""The values that the server accepts in the HTTP header `Host`, with any port, since `ssh -L` changes the port."""
+HOST = re.compile(r"(127\.0\.0\.1|localhost)(:\d+)?", re.IGNORECASE)
+"""The values that the server accepts in the HTTP header `Host`: any port or none, since `ssh -L` changes it."""
+MOST_CONNECTIONS = 64
+"""Connections at a time. A browser opens six; for another one, the oldest is closed."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",  # the rest of the policy is in the page
@@ -43,8 +49,24 @@ class PageServer(ThreadingHTTPServer):
             raise Usage(f"port {port} cannot be used", evidence=str(error.strerror), fix=fix) from error
         self.page = LivePage(runs)
         self.token = secrets.token_urlsafe(24)
+        self.connections: deque[socket.socket] = deque()
+        """The open connections, the oldest first."""
         self.reading = threading.Lock()
         """A lock, held while files are read, so that several browser tabs do not read at the same time."""
+
+    def process_request(self, request: socket.socket, client_address: object) -> None:
+        """Answer a connection in a thread. Too many idle ones, such as of another user, keep nobody out."""
+        self.connections.append(request)
+        if len(self.connections) > MOST_CONNECTIONS:
+            with suppress(OSError):  # it is closed already
+                self.connections.popleft().shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: socket.socket) -> None:
+        """Close a connection, at its end."""
+        with suppress(ValueError):  # the oldest ones are forgotten
+            self.connections.remove(request)
+        super().shutdown_request(request)
 
     @property
     def address(self) -> str:
@@ -66,7 +88,7 @@ class Handler(BaseHTTPRequestHandler):
         """Answer a request: `/TOKEN/` is the page, `/TOKEN/changes?since=VERSION` its newer data."""
         url = urlsplit(self.path)
         _, token, name = path if len(path := url.path.split("/")) == 3 else ("", "", "")
-        if self.headers.get("Host", "").lower().rpartition(":")[0] not in HOSTS:
+        if not HOST.fullmatch(self.headers.get("Host", "")):
             return self.refuse(HTTPStatus.FORBIDDEN)
         if not hmac.compare_digest(token.encode(), self.server.token.encode()):
             return self.refuse(HTTPStatus.NOT_FOUND)

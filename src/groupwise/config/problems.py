@@ -10,8 +10,18 @@ from groupwise.methods.families import methods_with_argument
 from groupwise.runs.format_1 import MOVED, renamed_key
 from groupwise.runs.phases import KEY
 
-SWITCHES = ("use", "unsafe_local_exec", "trust_remote_code", "key", "judge")
-"""Options that run code, read secrets or send data. They are command-line options only: no recipe can set them."""
+SWITCHES: Mapping[str, str] = {
+    "use": "--use",
+    "unsafe_local_exec": "--unsafe-local-exec",
+    "trust_remote_code": "--trust-remote-code",
+    "key": "--key",
+    "judge": "--judge",
+    "engine_host": "--engine-host",
+    "python": "--engine-python",
+    "secret_file": "--engine-secret",
+    "exchange": "--engine-exchange",
+}
+"""Options that run code, read secrets or send data, by the names that a recipe may try. No recipe can set them."""
 UPGRADE = "write the new name, or print the whole recipe with new names: groupwise recipe upgrade FILE"
 REPLACEABLE = ("engine",)
 """Tables whose fields depend on a class that may be in the user's file, so they are unknown before it is loaded."""

@@ -208,7 +208,8 @@ class Reading:
         values = {name: getattr(current, name) for name in known} if current is not MISSING else {}
         for key, item in data.items():
             if key in SWITCHES and key not in known:
-                self.problem(where, f"{key} is not a field", f"use the command-line option --{key.replace('_', '-')}")
+                if item != "":  # recipes of earlier versions name the engines' usual secret and directory by ""
+                    self.problem(where, f"{key} is not a field", f"use the command-line option {SWITCHES[key]}")
                 continue
             if key not in known:
                 self.problems.extend(unknown_keys(where, cls.__name__, key, item, (*others, *known)))

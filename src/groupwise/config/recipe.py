@@ -83,6 +83,9 @@ class WarmStart:
             )
 
 
+MOST_THREADS = 4096
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """Device, precision and time limits. `microbatch_tokens` limits the tokens of one forward pass of the learner; a
@@ -115,6 +118,8 @@ class Machine:
 
     def __post_init__(self) -> None:
         at_least(self, threads=1, microbatch_tokens=1)
+        if self.threads > MOST_THREADS:
+            raise ValueError(f"threads is {self.threads}\nuse at most {MOST_THREADS}")
         if not (self.deadline > 0 and self.verdict_deadline > 0):
             raise ValueError(
                 f"deadline is {self.deadline} and verdict_deadline is {self.verdict_deadline}\n"

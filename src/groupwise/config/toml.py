@@ -1,5 +1,6 @@
 """Reads TOML as dictionaries, and sets values in them by dotted path, before their types are known."""
 
+import errno
 import tomllib
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config.registry import methods
-from groupwise.data import Usage, or_near
+from groupwise.data import Usage, is_nested_deeper, or_near
 
 
 class CommandText(str):
@@ -31,6 +32,8 @@ class PlainText(str):
     __slots__ = ()
 
 
+LARGEST, DEEPEST = 8 << 20, 64
+"""The most bytes of a recipe's file, and the most levels of its tables and lists."""
 TWICE = 'write it once: method = "grpo" alone, or with fields method.base = "grpo" and method.group_size = 8'
 """The advice for TOML that gives a name both a value and fields."""
 
@@ -50,8 +53,9 @@ def is_toml(source: str | Path) -> bool:
 def read_toml(source: str | Path) -> dict[str, Any]:
     """Parse a TOML file, or TOML text (a string with a newline or `=`), to a dict. Raises `Usage`."""
     where = "recipe" if is_toml(source) else str(source)
+    deep = Usage(f"{where} is nested too deeply", fix="remove brackets or dots: no field of a recipe is this deep")
     try:
-        return tomllib.loads(str(source) if is_toml(source) else Path(source).read_text(encoding="utf-8-sig"))
+        data = tomllib.loads(str(source) if is_toml(source) else _text_of(Path(source)))
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         fix = or_near(where, "name a TOML file") if missing else "name a TOML file"
@@ -60,7 +64,19 @@ def read_toml(source: str | Path) -> dict[str, Any]:
         fix = TWICE if "overwrite a value" in str(error) else "correct the syntax in that line"
         raise Usage(f"{where} is not TOML", evidence=str(error), fix=fix) from error
     except RecursionError:
-        raise Usage(f"{where} is nested too deeply", fix="remove brackets: no field of a recipe is this deep") from None
+        raise deep from None
+    if is_nested_deeper(data, DEEPEST):
+        raise deep
+    return data
+
+
+def _text_of(path: Path) -> str:
+    """The text of a file, which may be a pipe that a shell has made. OSError beyond `LARGEST` bytes."""
+    with path.open("rb") as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise OSError(errno.EFBIG, f"it has more than {LARGEST:,} bytes")
+    return content.decode("utf-8-sig")
 
 
 def read_with_overrides(source: str | Path, overrides: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -120,6 +136,8 @@ def keys_of(path: str) -> list[str]:
         inner: Any = tomllib.loads(f"{path} = 0")
     except tomllib.TOMLDecodeError:
         raise Usage(f"{path!r} is not a dotted path", fix="write it like method.objective.surrogate.high") from None
+    if is_nested_deeper(inner, DEEPEST):
+        raise Usage(f"{path[:40]!r}... has more than {DEEPEST} keys", fix="no field of a recipe is this deep")
     keys = []
     while isinstance(inner, dict) and len(inner) == 1:
         ((key, inner),) = inner.items()

@@ -16,6 +16,8 @@ from typing import Any
 from groupwise.config.neighbours import imported_files, module_names
 from groupwise.data import BadData, Usage, describe_error, or_near, visible
 from groupwise.data.place import INSTALLED
+from groupwise.engines.access import EngineAccess
+from groupwise.runs.permissions import words_of_permissions
 from groupwise.tasks.judge_access import JudgeAccess
 from groupwise.verifiers.expression import MEMORY
 
@@ -32,11 +34,13 @@ FROM_PYTHON = "reward= with the function, or use= with the file (gw.train writes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """What the user permits one command to run and read: files, remote code, judge hosts and keys.
+    """What the user permits one command to run, read and reach: files, remote code, judges and engines.
 
     `use` are Python files to execute. With `unsafe_local_exec` code that the model writes runs without a sandbox; with
     `trust_remote_code` Python files in a model's directory are executed. `keys` are names of environment variables that
-    may be sent to an LLM judge, and `judges` the hosts that it may use. Raises `Usage` for a string in place of a list.
+    may be sent to an LLM judge, and `judges` the hosts that it may use. The others are those of `EngineAccess`:
+    `engine_python` runs engines of vLLM, engines on `engine_hosts` get prompts and weights, `engine_secret` is a file
+    with their secret, and `engine_exchange` the directory for weights. Raises `Usage` for a string in place of a list.
     """
 
     use: Sequence[str | Path] = ()
@@ -44,11 +48,21 @@ class Permissions:
     trust_remote_code: bool = False
     keys: Sequence[str] = ()
     judges: Sequence[str] = ()
+    engine_hosts: Sequence[str] = ()
+    engine_python: str | Path = ""
+    engine_secret: str | Path = ""
+    engine_exchange: str | Path = ""
 
     def __post_init__(self) -> None:
-        for name in ("use", "keys", "judges"):
+        for name in ("use", "keys", "judges", "engine_hosts"):
             if isinstance(getattr(self, name), str | Path):  # the message leaves out the text: it may be a key itself
                 raise Usage(f"{name} is one text; expected a list of texts", fix=f"write it in brackets: {name}=[...]")
+
+    @property
+    def engines(self) -> EngineAccess:
+        """What engines in other processes may use."""
+        python, secret, exchange = map(str, (self.engine_python, self.engine_secret, self.engine_exchange))
+        return EngineAccess(python=python, hosts=tuple(self.engine_hosts), secret_file=secret, exchange=exchange)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +82,21 @@ class Use:
     trust_remote_code: bool = False
     judges: JudgeAccess = JudgeAccess()  # noqa: RUF009
     in_memory: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    engines: EngineAccess = EngineAccess()  # noqa: RUF009
+
+    @property
+    def permissions(self) -> dict[str, Any]:
+        """The permissions beside the loaded files, by their names in `Permissions`."""
+        return {
+            "judges": self.judges.hosts,
+            "keys": self.judges.keys,
+            "engine_hosts": self.engines.hosts,
+            "engine_python": self.engines.python,
+            "engine_secret": self.engines.secret_file,
+            "engine_exchange": self.engines.exchange,
+            "unsafe_local_exec": self.unsafe_local_exec,
+            "trust_remote_code": self.trust_remote_code,
+        }
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -83,9 +112,7 @@ class Use:
     def options(self) -> str:
         """The command-line options that give these permissions again, with a leading space; empty without any."""
         words = [word for path in self.paths.values() for word in ("--use", path)]
-        words += [word for host in self.judges.hosts for word in ("--judge", host)]
-        words += [word for key in self.judges.keys for word in ("--key", key)]
-        words += ["--unsafe-local-exec"] * self.unsafe_local_exec + ["--trust-remote-code"] * self.trust_remote_code
+        words += words_of_permissions(self.permissions)
         return "".join(f" {shlex.quote(word)}" for word in words)
 
     def digest(self, stem: str) -> str | None:
@@ -139,7 +166,7 @@ def load_use(allowed: Permissions, recorded: Mapping[str, str] | None = None, *,
     A file may import others from its folder. `recorded` are the hashes in a run's run.json (`Use.hashes`): unless
     `accept`, an error is raised before any file runs if the set of files (`Usage`) or a hash (`BadData`) differs.
     """
-    access = JudgeAccess(tuple(allowed.keys), tuple(allowed.judges))
+    access, engines = JudgeAccess(tuple(allowed.keys), tuple(allowed.judges)), allowed.engines
     sources: dict[str, tuple[Path, bytes]] = {}
     for path in map(Path, allowed.use):
         if path.suffix != ".py" or not path.is_file():
@@ -165,7 +192,9 @@ def load_use(allowed: Permissions, recorded: Mapping[str, str] | None = None, *,
         print(TRUST, flush=True)
     modules = {stem: _run(stem, path, source, imports[stem]) for stem, (path, source) in sources.items()}
     named = {stem: str(path) for stem, (path, _) in sources.items()}
-    return Use(modules, hashes, named, changes, allowed.unsafe_local_exec, allowed.trust_remote_code, access)
+    return Use(
+        modules, hashes, named, changes, allowed.unsafe_local_exec, allowed.trust_remote_code, access, engines=engines
+    )
 
 
 def _check_names(path: Path, imports: Mapping[str, Path]) -> None:

@@ -26,6 +26,7 @@ from groupwise.data.gap import GAP as GAP
 from groupwise.data.gap import GAPS as GAPS
 from groupwise.data.gap import LARGEST_GAP as LARGEST_GAP
 from groupwise.data.gap import gap_bound as gap_bound
+from groupwise.data.generation import COLDEST as COLDEST
 from groupwise.data.generation import ContextKey as ContextKey
 from groupwise.data.generation import Finish as Finish
 from groupwise.data.generation import Generation as Generation
@@ -33,6 +34,8 @@ from groupwise.data.generation import GenerationRequest as GenerationRequest
 from groupwise.data.generation import Ids as Ids
 from groupwise.data.generation import Likeliest as Likeliest
 from groupwise.data.generation import Sampling as Sampling
+from groupwise.data.hosts import is_host as is_host
+from groupwise.data.hosts import is_this_machine as is_this_machine
 from groupwise.data.measures import DistributionMeasure as DistributionMeasure
 from groupwise.data.measures import Divergence as Divergence
 from groupwise.data.measures import Entropy as Entropy
@@ -79,6 +82,7 @@ from groupwise.data.metrics import metric_bound as metric_bound
 from groupwise.data.near import looks_like_path as looks_like_path
 from groupwise.data.near import near_paths as near_paths
 from groupwise.data.near import or_near as or_near
+from groupwise.data.nesting import is_nested_deeper as is_nested_deeper
 from groupwise.data.optional import all_problems as all_problems
 from groupwise.data.optional import close_verifier as close_verifier
 from groupwise.data.optional import data_stats as data_stats
@@ -96,6 +100,8 @@ from groupwise.data.parts import sampled_by as sampled_by
 from groupwise.data.parts import weighs as weighs
 from groupwise.data.parts import with_fields as with_fields
 from groupwise.data.place import describe_error as describe_error
+from groupwise.data.regular_files import open_regular as open_regular
+from groupwise.data.regular_files import read_regular as read_regular
 from groupwise.data.roles import Role as Role
 from groupwise.data.rooms import files_of as files_of
 from groupwise.data.rooms import home_of as home_of

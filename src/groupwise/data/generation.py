@@ -9,7 +9,7 @@ from typing import Any
 
 from groupwise.data.field_types import check_types
 
-__all__ = ["ContextKey", "Finish", "Generation", "GenerationRequest", "Ids", "Likeliest", "Sampling"]
+__all__ = ["COLDEST", "ContextKey", "Finish", "Generation", "GenerationRequest", "Ids", "Likeliest", "Sampling"]
 
 Ids = tuple[int, ...]
 
@@ -26,6 +26,10 @@ class Finish(IntEnum):
     stop = 0
     length = 1
     cut = 2
+
+
+COLDEST = 1e-6
+"""The lowest temperature but 0: logits divided by a lower one may overflow to infinity, and log-probs to NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class Sampling:
         cuts = 0 < self.top_p <= 1 and self.top_k >= 0 and 0 <= self.min_p < 1
         if not (cuts and 0 <= self.temperature < float("inf")):
             raise ValueError(f"{self}\nneeds temperature >= 0, 0 < top_p <= 1, top_k >= 0 and 0 <= min_p < 1")
+        if 0 < self.temperature < COLDEST:
+            raise ValueError(f"temperature is {self.temperature}\nuse 0, which is greedy, or at least {COLDEST}")
         if "" in self.stop:
             raise ValueError("a stop string is empty: it would end every answer after one token\nremove it")
         if self.max_tokens < 1:

@@ -19,7 +19,7 @@ def looks_like_path(name: str) -> bool:
 
 
 def near_paths(path: str | Path) -> str:
-    """A suggestion for a path that does not exist: `did you mean X?`; empty if no similar path exists.
+    """A suggestion for a path that does not exist, or is of another kind: `did you mean X?`; empty if none is similar.
 
     If its folder does not exist either, the suggestion is for the folder.
     """
@@ -27,7 +27,7 @@ def near_paths(path: str | Path) -> str:
     if path.name and path != path.parent and not os.path.isdir(path.parent):
         return near_paths(path.parent)
     try:
-        names: Iterable[str] = sorted(os.listdir(path.parent))
+        names: Iterable[str] = sorted(name for name in os.listdir(path.parent) if name != path.name)
     except OSError:
         return ""
     matches = [str(path.parent / name) for name in get_close_matches(path.name, names, n=3, cutoff=0.6)]

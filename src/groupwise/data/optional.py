@@ -4,7 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from groupwise.data.sample import Prompt
-from groupwise.data.sockets import Closable, HasNotices, HasPackages, KeepsTime, ListsProblems, Task, Verifier
+from groupwise.data.sockets import (
+    Closable,
+    EngineKind,
+    HasNotices,
+    HasPackages,
+    KeepsTime,
+    ListsProblems,
+    Task,
+    Verifier,
+)
 
 __all__ = ["all_problems", "close_verifier", "data_stats", "keeps_time", "notices_of", "packages_of"]
 
@@ -14,9 +23,9 @@ def keeps_time(verifier: Verifier) -> bool:
     return isinstance(verifier, KeepsTime) and verifier.keeps_time
 
 
-def notices_of(verifier: Verifier) -> Sequence[str]:
-    """Lines that a command prints before it uses the verifier, such as a judge's host. Default: none."""
-    return verifier.notices if isinstance(verifier, HasNotices) else ()
+def notices_of(part: Verifier | EngineKind) -> Sequence[str]:
+    """Lines that a command prints before it uses a verifier or an engine, such as a judge's host. Default: none."""
+    return part.notices if isinstance(part, HasNotices) else ()
 
 
 def packages_of(verifier: Verifier) -> Sequence[str]:

@@ -110,7 +110,7 @@ class KeepsTime(Protocol):
 
 @runtime_checkable
 class HasNotices(Protocol):
-    """A verifier with notices to the user before its first call, such as the host of an LLM judge."""
+    """A verifier or an engine with notices to the user before its first use, such as the host of an LLM judge."""
 
     @property
     def notices(self) -> Sequence[str]: ...

@@ -1,4 +1,5 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.engines.access import EngineAccess as EngineAccess
 from groupwise.engines.ending import serve_until_signal as serve_until_signal
 from groupwise.engines.fleet import Fleet as Fleet
 from groupwise.engines.listening import listen_tls as listen_tls

@@ -22,7 +22,7 @@ from groupwise.data import EngineLost
 from groupwise.engines.remote import CLOSED, Remote
 from groupwise.engines.server import EngineServer, Identity
 from groupwise.engines.upload import Uploads
-from groupwise.engines.weights_file import Exchange, state_bytes
+from groupwise.engines.weights_file import Exchange, most_file_bytes
 from groupwise.runs.layout import log_file
 from groupwise.runs.process_logs import open_log
 from groupwise.sandbox.bound import bound_command
@@ -170,8 +170,10 @@ def native_server(spec: ReplicaSettings, *, same_host: bool = True) -> EngineSer
     attach_settings(decoder, spec.adapter)
     engine = SleepingEngine(decoder, tokenizer, seed=spec.seed, rows=spec.rows, cache_tokens=spec.cache_tokens)
     engine.version = -1  # until the first load
-    uploads = None if same_host else Uploads(Exchange(Path(tempfile.gettempdir())), state_bytes(decoder))
-    return EngineServer(engine, Identity.of(decoder, tokenizer, seed=spec.seed), shape.vocabulary, uploads)
+    largest = most_file_bytes(decoder)
+    uploads = None if same_host else Uploads(Exchange(Path(tempfile.gettempdir())), largest)
+    identity = Identity.of(decoder, tokenizer, seed=spec.seed)
+    return EngineServer(engine, identity, vocabulary=shape.vocabulary, largest=largest, uploads=uploads)
 
 
 async def serve(server: EngineServer, connection: socket.socket) -> None:

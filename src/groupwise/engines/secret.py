@@ -13,7 +13,7 @@ import stat
 from asyncio import StreamReader, StreamWriter
 from pathlib import Path
 
-from groupwise.data import EngineLost, Usage
+from groupwise.data import EngineLost, Usage, open_regular
 from groupwise.engines.wire import LARGEST_GREETING, WireError, encode, error_json, error_of, read_message
 
 __all__ = ["read_secret"]
@@ -23,6 +23,7 @@ VARIABLE = "GROUPWISE_SECRET"
 LEAST = 32
 """The characters of the shortest secret: proofs of a shorter one could be guessed."""
 MAKE = "python -c 'import secrets; print(secrets.token_hex(32))' > secret && chmod 600 secret"
+NAMED = f"--engine-secret FILE in the trainer, --secret-file FILE in groupwise serve, or {VARIABLE} with its content"
 HEXADECIMAL = re.compile("[0-9a-f]{64}")
 """A challenge or a proof."""
 LARGEST = 1 << 16
@@ -37,7 +38,7 @@ def read_secret(file: str) -> bytes:
         secret = os.environ.get(VARIABLE, "").strip().encode()
     if not secret:
         what = f"{file} is empty" if file else "engines on other hosts need a secret, and there is none"
-        raise Usage(what, fix=f"make one: {MAKE}; then name it: secret_file, or {VARIABLE} with its content")
+        raise Usage(what, fix=f"make one: {MAKE}; then name it: {NAMED}")
     if len(secret) < LEAST:
         what = f"the secret has {len(secret)} characters: it needs {LEAST}"
         raise Usage(what, fix=f"make another one, the same on all hosts: {MAKE}")
@@ -47,7 +48,7 @@ def read_secret(file: str) -> bytes:
 def read_private(path: Path, what: str) -> bytes:
     """The content of a file. `Usage` if other users may read or write it."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path, LARGEST) as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & 0o077:
                 raise Usage(f"other users can open {path}, which has {what}", evidence=f"its mode is {mode:o}",

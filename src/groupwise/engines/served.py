@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from groupwise.data import EngineLost, gap_bound
+from groupwise.engines.access import EngineAccess
 from groupwise.engines.fleet import Fleet
 from groupwise.engines.probe import Probe
 from groupwise.engines.remote import Remote
@@ -32,6 +33,8 @@ __all__ = ["Served"]
 
 Launch = Callable[[Program, int, float], Awaitable[Remote]]
 """Starts the program of the replica of this number, and connects to its engine, with a deadline in seconds."""
+MOST_REPLICAS, MOST_RESTARTS = 4096, 1_000_000
+"""Larger numbers are typing errors: no host starts so many processes."""
 PAUSE = 0.5
 """Seconds between two attempts to connect to an engine that was there before."""
 
@@ -61,27 +64,23 @@ class Served(Native):
     """Runs `replicas` native engines in child processes, at most `rows` sequences in each; same bits as `Native`.
 
     `addresses` are further engines, which `groupwise serve` started: a socket on this machine, or
-    `HOST:PORT#sha256=FINGERPRINT`. For the latter, `secret_file` has the secret of these engines (default: the
-    environment variable GROUPWISE_SECRET). A replica that dies, or is silent or idle for `deadline` seconds while it
-    owes an answer, is replaced at most `restarts` times in ten minutes; its requests are sent again. `exchange` is the
-    directory for the weights that the replicas read, such as `/dev/shm` (default: the system's directory for temporary
-    files). With `place = "same"`, the replicas free their weights and caches while the learner trains, so that both fit
-    on one device.
+    `HOST:PORT#sha256=FINGERPRINT`. A replica that dies, or is silent or idle for `deadline` seconds while it owes an
+    answer, is replaced at most `restarts` times in ten minutes; its requests are sent again. With `place = "same"`, the
+    replicas free their weights and caches while the learner trains, so that both fit on one device. Hosts, the secret
+    and the directory for the weights are not the recipe's to choose: `EngineAccess`.
     """
 
     replicas: int = 2
     addresses: tuple[str, ...] = ()
-    secret_file: str = ""
     deadline: float = 60.0
     restarts: int = 3
-    exchange: str = ""
     place: Literal["apart", "same"] = "apart"
 
     def __post_init__(self) -> None:
         Native.__post_init__(self)
-        for name, bound in (("replicas", 0), ("restarts", 0)):
-            if getattr(self, name) < bound:
-                raise ValueError(f"{name} is {getattr(self, name)}\ntake at least {bound}")
+        for name, most in (("replicas", MOST_REPLICAS), ("restarts", MOST_RESTARTS)):
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} is {getattr(self, name)}\ntake a number from 0 to {most}")
         if not self.replicas + len(self.addresses):
             raise ValueError("replicas is 0, and there are no addresses\ntake replicas = 2")
         if self.place == "same" and self.addresses:
@@ -91,18 +90,28 @@ class Served(Native):
         if not 0 < self.deadline < float("inf"):
             raise ValueError(f"deadline is {self.deadline}\ntake a number of seconds above 0")
 
-    def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> Fleet:
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """A line that names the engines at addresses, for the start of a run; none without them."""
+        places = ", ".join(text.partition("#")[0] for text in self.addresses)
+        return (f"engines: {places} get prompts and weights",) if places else ()
+
+    def build(
+        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None,
+        access: EngineAccess = EngineAccess(),  # noqa: B008
+    ) -> Fleet:  # fmt: skip
         """The fleet, with replicas on this machine. Raises the error of `check`."""
-        self.check(model, experts, Target.of(model))
-        return self.fleet(model, tokenizer, seed=seed, experts=experts, launch=start_replica)
+        self.check(model, experts, Target.of(model), access)
+        return self.fleet(model, tokenizer, seed=seed, experts=experts, access=access, launch=start_replica)
 
     def fleet(
-        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None, launch: Launch
+        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None, access: EngineAccess,
+        launch: Launch,
     ) -> Fleet:  # fmt: skip
         """The fleet of a model that `check` accepts; at the first load, `launch` starts its replicas."""
-        decoder, secret = servable(model, experts), self.secret()
+        decoder, secret = servable(model, experts), self.secret(access)
         addresses = [TlsAddress.parse(text) or Path(text) for text in self.addresses]
-        exchange = self.new_exchange()
+        exchange = new_exchange(access)
         write_fresh(decoder.shape, exchange.path, tokenizer=tokenizer)
         weight = next(decoder.parameters())
         dtype = str(weight.dtype).removeprefix("torch.")
@@ -112,7 +121,7 @@ class Served(Native):
             adapter=adapter_text(decoder),
         )  # fmt: skip
         identity = Identity.of(decoder, tokenizer, seed=seed)
-        program = replace(self.program(settings), identity=identity)
+        program = replace(self.program(settings, access), identity=identity)
         met: set[int] = set()
         trainer = secrets.token_hex(16)
 
@@ -135,31 +144,40 @@ class Served(Native):
             addresses=[text.partition("#")[0] for text in self.addresses],
         )  # fmt: skip
 
-    def check(self, model: nn.Module, experts: Experts | None, target: Target) -> None:
-        """`Usage` for a model that the engines cannot run, or a missing secret. The model needs no weights.
+    def check(
+        self, model: nn.Module, experts: Experts | None, target: Target,
+        access: EngineAccess = EngineAccess(),  # noqa: B008
+    ) -> None:  # fmt: skip
+        """`Usage` for a model that the engines cannot run, a host that the command line does not name, or a missing
+        secret. The model needs no weights.
 
         `Storage` if the directory for the weights cannot be made, or has no room for them.
         """
         decoder = servable(model, experts)
-        self.secret()
-        exchange = self.new_exchange()
+        self.secret(access)
+        exchange = new_exchange(access)
         try:
             exchange.check_room(state_bytes(decoder))
         finally:
             exchange.close()
 
-    def new_exchange(self) -> Exchange:
-        """A new directory for the weights of one run. `Storage` if it cannot be made."""
-        return Exchange(Path(self.exchange or tempfile.gettempdir()))
+    def secret(self, access: EngineAccess) -> bytes:
+        """The secret of the engines at ports; empty if there are none.
 
-    def secret(self) -> bytes:
-        """The secret of the engines on other hosts; empty if there are none. `Usage` if it cannot be read."""
-        remote = any(TlsAddress.parse(text) for text in self.addresses)
-        return read_secret(self.secret_file) if remote else b""
+        `Usage` if one is on a host that the command line does not name, or if the secret cannot be read.
+        """
+        ports = [address for text in self.addresses if (address := TlsAddress.parse(text))]
+        access.allow(address.host for address in ports)
+        return read_secret(access.secret_file) if ports else b""
 
-    def program(self, settings: ReplicaSettings) -> Program:
+    def program(self, settings: ReplicaSettings, access: EngineAccess) -> Program:
         """The program of each replica."""
         return Program(settings=settings)
+
+
+def new_exchange(access: EngineAccess) -> Exchange:
+    """A new directory for the weights of one run. `Storage` if it cannot be made."""
+    return Exchange(Path(access.exchange or tempfile.gettempdir()))
 
 
 async def reached(connect: Callable[[], Awaitable[Remote]], patience: float) -> Remote:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from groupwise.data import Engine, SharesDevice, Usage
+from groupwise.data import COLDEST, Engine, SharesDevice, Storage, Usage, open_regular
 from groupwise.engines.upload import Upload, Uploads
 from groupwise.engines.weights_file import read_weights
 from groupwise.engines.wire import (
@@ -130,7 +130,8 @@ class Client:
 
 
 class EngineServer:
-    """Serves one engine to any number of connections. `vocabulary` bounds the token ids of a score.
+    """Serves one engine to any number of connections. `vocabulary` bounds the token ids of a score, and `largest` the
+    bytes of a weights file.
 
     With `uploads`, clients are on other hosts and send weights over the connection; without, they name a file.
     Garbage on a connection is an error to its sender, and ends that connection only. When a connection closes, its
@@ -138,9 +139,10 @@ class EngineServer:
     """
 
     def __init__(
-        self, engine: Engine, identity: Identity, vocabulary: int, uploads: Uploads | None = None
+        self, engine: Engine, identity: Identity, *, vocabulary: int, largest: int, uploads: Uploads | None = None
     ) -> None:  # fmt: skip
-        self.engine, self.identity, self.vocabulary, self.uploads = engine, identity, vocabulary, uploads
+        self.engine, self.identity, self.uploads = engine, identity, uploads
+        self.vocabulary, self.largest = vocabulary, largest
         self._loading = asyncio.Lock()
         self._loader: Client | None = None
         """The connection that loads weights. Others may not: versions of two runs could not be distinguished."""
@@ -248,13 +250,14 @@ class EngineServer:
 
     async def _score(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
         context, tokens = (token_ids(message.get(name), self.vocabulary) for name in ("context", "tokens"))
-        logp = await self.engine.score(context, tokens, temperature=real("temperature", message.get("temperature")))
+        temperature = real("temperature", message.get("temperature"), COLDEST)
+        logp = await self.engine.score(context, tokens, temperature=temperature)
         return {"logp": logp}
 
     async def _load(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
         version, (sha256,) = whole("version", message.get("version"), 0, IDS), _texts(message, "sha256")
         self._take(client, str(message.get("trainer", "")))
-        file = await self._sent(message, sha256, client) if self.uploads else Path(*_texts(message, "file"))
+        file = await self._sent(message, sha256, client) if self.uploads else self._named(*_texts(message, "file"))
         if file is not None:
             try:
                 async with self._loading:
@@ -280,6 +283,16 @@ class EngineServer:
             before.close()
             before.writer.transport.abort()
         self._loader, client.trainer = client, trainer
+
+    def _named(self, file: str) -> Path:
+        """The file that a client on this host names. `Storage` unless it is a regular one, as large as the weights."""
+        try:
+            open_regular(file, self.largest).close()
+        except OSError as error:
+            fix = "load a file with the weights of this engine's model"
+            what = f"the weights file {file} cannot be read"
+            raise Storage(what, evidence=str(error.strerror), fix=fix) from error
+        return Path(file)
 
     async def _sent(self, message: dict[str, Any], sha256: str, client: Client) -> Path | None:
         """The file of weights that the client has sent; None while parts are missing."""

@@ -9,15 +9,12 @@ from groupwise.engines.weights_file import HERE, Exchange, weights_errors
 
 __all__ = ["Uploads"]
 
-HEADER = 1 << 24
-"""The most bytes of a weights file beyond its tensors."""
-
 
 class Uploads:
-    """Where weights from other hosts are kept until they are loaded: at most `largest` bytes of tensors each."""
+    """Where weights from other hosts are kept until they are loaded: files of at most `largest` bytes."""
 
     def __init__(self, exchange: Exchange, largest: int) -> None:
-        self.directory, self.largest = exchange.path, largest + HEADER
+        self.directory, self.largest = exchange.path, largest
         self._exchange = exchange
         self._count = 0
 

@@ -28,7 +28,7 @@ from groupwise.engines.replica_tls import announce, serve_hosts
 from groupwise.engines.server import EngineServer, Identity
 from groupwise.engines.upload import Uploads
 from groupwise.engines.vllm_requests import BLOCK, Key, cache_bytes, generation, sampling_arguments
-from groupwise.engines.weights_file import HERE, Exchange, read_weights, state_bytes, write_weights
+from groupwise.engines.weights_file import HERE, Exchange, most_file_bytes, read_weights, write_weights
 from groupwise.models import Decoder, Shape, Tokenizer, choose, read_shape, read_tokenizer, truncated, uniform
 from groupwise.rollout.rows import completes_stop
 
@@ -316,8 +316,10 @@ async def run(spec: VllmSettings) -> None:
         decoder = Decoder(shape).to(getattr(torch, spec.dtype))
     engine = await VllmEngine.start(spec, shape, tokenizer)
     exchange = exchange_of(spec) if spec.listen else None
-    uploads = Uploads(exchange, state_bytes(decoder)) if exchange else None
-    server = EngineServer(engine, Identity.of(decoder, tokenizer, seed=spec.seed), shape.vocabulary, uploads)
+    largest = most_file_bytes(decoder)
+    uploads = Uploads(exchange, largest) if exchange else None
+    identity = Identity.of(decoder, tokenizer, seed=spec.seed)
+    server = EngineServer(engine, identity, vocabulary=shape.vocabulary, largest=largest, uploads=uploads)
     if spec.listen:
         files = {"key_file": spec.key, "secret_file": spec.secret_file}
         serving = serve_hosts(server, spec.listen, model=spec.model, **files)

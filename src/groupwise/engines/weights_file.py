@@ -16,19 +16,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from groupwise.data import Storage
+from groupwise.data import Storage, open_regular
 from groupwise.runs.disk import DISK, Disk, file_draft
 
 __all__ = ["Exchange", "WeightsFile", "read_weights", "write_weights"]
 
+HEADER = 1 << 24
+"""The most bytes of a weights file beyond its tensors."""
 PREFIX = "groupwise-engines-"
 """The begin of an exchange directory's name."""
 COPIES = 2
 """Weights files at a time: the new one is written while engines may read the one before."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-ELSEWHERE = "name another one: engine.exchange"
+ELSEWHERE = "name another one: --engine-exchange DIR"
 HERE = "name another one in the environment variable TMPDIR"
-"""How to choose another directory for the weights: in a recipe, and for an engine on another host."""
+"""How to choose another directory for the weights: for a run, and for an engine on another host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,11 @@ def state_bytes(model: nn.Module) -> int:
     return sum(x.numel() * x.element_size() for x in model.state_dict().values())
 
 
+def most_file_bytes(model: nn.Module) -> int:
+    """The most bytes of a file with a model's weights."""
+    return state_bytes(model) + HEADER
+
+
 def _megabytes(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
 
@@ -96,12 +103,12 @@ def read_weights(path: Path, sha256: str) -> dict[str, Tensor]:
             raise Storage(f"{path} is not the file that was written", evidence=evidence, fix="load the weights again")
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        fix = "check the disk of that directory; engine.exchange names another one"
+        fix = "check the disk of that directory; --engine-exchange DIR names another one"
         raise Storage(f"the weights file {path} cannot be read", evidence=str(error), fix=fix) from error
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file_digest(file, "sha256").hexdigest()
 
 

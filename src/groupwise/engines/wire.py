@@ -147,8 +147,8 @@ def whole(name: str, value: Any, least: int, below: int) -> int:
     return value
 
 
-def real(name: str, value: Any) -> float:
-    """A finite number above 0. ValueError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ValueError(f"{name} is {value!r:.40}: it must be a number above 0")
+def real(name: str, value: Any, least: float) -> float:
+    """A finite number of at least `least`. ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
+        raise ValueError(f"{name} is {value!r:.40}: it must be a number of at least {least}")
     return float(value)

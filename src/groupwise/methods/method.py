@@ -32,6 +32,8 @@ from groupwise.rollout import Independent, Shuffled
 
 __all__ = ["Method"]
 
+MOST_SAMPLES = 1 << 16
+"""The most samples of a group."""
 FIXED = ("curriculum", "trains", "unverifiable", "denoise", "unmask", "models", "memory", "schedules")
 """Fields of a method that cannot have a schedule, since a run reads them only at its start."""
 
@@ -81,6 +83,8 @@ class Method:
         for name, least in (("group_size", 1), ("refill", 0), ("minibatches", 1), ("epochs", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least {least}")
+        if self.group_size > MOST_SAMPLES:
+            raise ValueError(f"group_size is {self.group_size}\nuse at most {MOST_SAMPLES}")
         if "answer" not in self.trains:
             raise ValueError(
                 f"trains, the roles of trained samples, is {self.trains}: the role answer is missing\n"

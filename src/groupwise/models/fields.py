@@ -6,7 +6,7 @@ from pathlib import Path
 from reprlib import Repr
 from typing import Any
 
-from groupwise.data import BadData
+from groupwise.data import BadData, is_nested_deeper
 
 MOST_BYTES = 64 << 20
 """The largest JSON file that is read. The weight index of a model with a trillion parameters has some 10 MB."""
@@ -34,20 +34,9 @@ def json_object(content: bytes, name: str | Path) -> dict[str, Any]:
         raise BadData(f"{name} is nested too deep", evidence=f"more than {DEPTH} levels", fix=fix) from error
     if not isinstance(value, dict):
         raise BadData(f"{name} is not a JSON object", evidence=type(value).__name__, fix=fix)
-    if _too_deep(value):
+    if is_nested_deeper(value, DEPTH):
         raise BadData(f"{name} is nested too deep", evidence=f"more than {DEPTH} levels", fix=fix)
     return value
-
-
-def _too_deep(value: Any) -> bool:
-    """Whether lists and objects are nested more than `DEPTH` levels."""
-    level = [value]
-    for _ in range(DEPTH):
-        inner = (x.values() if isinstance(x, dict) else x for x in level)
-        level = [x for values in inner for x in values if isinstance(x, dict | list)]
-        if not level:
-            return False
-    return True
 
 
 def whole(fields: Mapping[str, Any], name: str, *, low: int, high: int, default: int | None = None) -> int:

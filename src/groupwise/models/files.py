@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, or_near, visible
+from groupwise.data import BadData, or_near, read_regular, visible
 from groupwise.models.fields import MOST_BYTES, json_object, text
 from groupwise.models.hub import fetch, is_hub_name
 
@@ -115,12 +115,7 @@ def read_json(path: Path) -> dict[str, Any]:
             evidence=listing(path.parent),
             fix="give a directory in the Hugging Face layout: config.json, tokenizer.json, model.safetensors",
         )
-    try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise BadData(f"{path} cannot be read", evidence=str(error.strerror), fix="fetch the file again") from error
-    return json_object(content, path)
+    return json_object(read_regular(path, MOST_BYTES), path)
 
 
 def listing(path: Path) -> str:

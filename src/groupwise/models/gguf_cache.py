@@ -11,7 +11,7 @@ from hashlib import file_digest
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
-from groupwise.data import MissingRequirement, Storage, user_cache, visible
+from groupwise.data import MissingRequirement, Storage, open_regular, user_cache, visible
 from groupwise.models.gguf import VERSION, convert, gguf_config
 from groupwise.models.gguf_header import read_gguf_header
 
@@ -48,7 +48,7 @@ def _directory_of(path: Path, size: int, modified: int) -> Path:
     """`gguf_directory`, cached in this process while the file's size and time are the same."""
     header = read_gguf_header(path)
     config = gguf_config(path, header)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         digest = file_digest(file, "sha256").hexdigest()
     home = user_cache("gguf")
     directory = home / f"{digest}-{VERSION}"

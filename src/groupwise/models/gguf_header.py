@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from groupwise.data import BadData
+from groupwise.data import BadData, open_regular
 from groupwise.models.fields import short
 
 MAGIC = b"GGUF"
@@ -47,7 +47,7 @@ def read_gguf_header(path: Path) -> GgufHeader:
     Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(min(path.stat().st_size, MOST_HEADER))  # read(n) allocates n bytes
     except OSError as error:
         raise BadData(f"{path} cannot be read", evidence=str(error.strerror), fix="fetch the file again") from error

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import tokenizers
 
-from groupwise.data import BadData
+from groupwise.data import BadData, read_regular
 from groupwise.models.control_tokens import ControlTokens
-from groupwise.models.fields import json_object, whole
+from groupwise.models.fields import MOST_BYTES, json_object, whole
 from groupwise.models.files import base_directory, listing, read_json
 from groupwise.models.flow.velocity import END
 from groupwise.models.pipelines.index import is_pipeline
@@ -192,8 +192,10 @@ def read_tokenizer(path: Path | str) -> Tokenizer:
             evidence=listing(path),
             fix="load it with transformers' AutoTokenizer and call save_pretrained, which writes a tokenizer.json",
         )
-    source = (path / "tokenizer.json").read_bytes()
-    extra_files = tuple((name, (path / name).read_bytes()) for name in EXTRA_FILES if (path / name).is_file())
+    source = read_regular(path / "tokenizer.json", MOST_BYTES)
+    extra_files = tuple(
+        (name, read_regular(path / name, MOST_BYTES)) for name in EXTRA_FILES if (path / name).is_file()
+    )
     eos = end_tokens(path)
     try:
         tokenizer = Tokenizer(source, eos, extra_files)

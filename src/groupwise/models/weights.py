@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from groupwise.data import BadData, visible
+from groupwise.data import BadData, open_regular, visible
 from groupwise.models.fields import short
 from groupwise.models.files import base_directory, listing, read_json
 from groupwise.models.pipelines.index import is_pipeline, pipeline_files
@@ -75,7 +75,7 @@ def fingerprint(path: Path | str) -> str:
     """SHA-256 over the weight files of a directory."""
     whole = sha256()
     for file in weight_files(path):
-        with file.open("rb") as content:
+        with open_regular(file) as content:
             whole.update(file_digest(content, "sha256").digest())
     return whole.hexdigest()
 
@@ -176,7 +176,7 @@ def _opened(file: Path) -> Iterator[Any]:
     """Open a file after checking the size of its header."""
     again = "fetch the file again"
     try:
-        with file.open("rb") as content:
+        with open_regular(file) as content:
             size = int.from_bytes(content.read(8), "little")
         if MOST_HEADER < size <= file.stat().st_size:
             fix = "split it into several files: save_pretrained of transformers does"

@@ -41,6 +41,14 @@ class RunInfo:
     """Names of the environment variables with API keys that may be sent to an LLM judge."""
     judges: tuple[str, ...] = ()
     """Hosts to which an LLM judge may send requests."""
+    engine_hosts: tuple[str, ...] = ()
+    """Hosts whose engines get prompts and weights."""
+    engine_python: str = ""
+    """The interpreter of vLLM's environment."""
+    engine_secret: str = ""
+    """The path of the file with the engines' secret."""
+    engine_exchange: str = ""
+    """The directory for the weights that local engines read."""
     unsafe_local_exec: bool = False
     trust_remote_code: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the model's Python files by name, if their execution was allowed."""
@@ -90,6 +98,10 @@ OPTIONAL = frozenset(
         "device",
         "keys",
         "judges",
+        "engine_hosts",
+        "engine_python",
+        "engine_secret",
+        "engine_exchange",
         "unsafe_local_exec",
         "trust_remote_code",
         "adapter",

@@ -4,12 +4,14 @@ import json
 import shlex
 import tomllib
 from collections.abc import Collection
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
 from groupwise.data import Storage
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
+from groupwise.runs.permissions import arguments_of_permissions, words_of_permissions
 from groupwise.runs.phases import whole_run
 from groupwise.verifiers.expression import in_memory as functions_in_memory
 from groupwise.verifiers.expression import python_reward
@@ -64,14 +66,9 @@ def library_call(name: str, run: Path, *, named: Path | None = None, **settings:
     arguments += [f"{key}={value}" for key, value in settings.items()]
     if info:
         written = {str(path) for path in written_files(run)} if reward else set()
-        lists = {
-            "use": [path for path in code_files(run, info) if path not in written],
-            "keys": list(info.keys),
-            "judges": list(info.judges),
-        }
-        arguments += [f"{key}={json.dumps(value)}" for key, value in lists.items() if value]
-        permits = {"unsafe_local_exec": info.unsafe_local_exec, "trust_remote_code": info.trust_remote_code}
-        arguments += [f"{key}=True" for key, value in permits.items() if value]
+        files = [path for path in code_files(run, info) if path not in written]
+        arguments += [f"use={json.dumps(files)}"] if files else []
+        arguments += arguments_of_permissions(asdict(info))
     return f"gw.{name}({', '.join(arguments + ([f'reward={reward}'] if reward else []))})"
 
 
@@ -109,9 +106,7 @@ def recorded_code(run: Path) -> tuple[str, tuple[str, ...]]:
     except Storage:
         return "", ()
     words = [word for path in code_files(run, info) for word in ("--use", path)]
-    words += [word for host in info.judges for word in ("--judge", host)]
-    words += [word for key in info.keys for word in ("--key", key)]
-    words += ["--unsafe-local-exec"] * info.unsafe_local_exec + ["--trust-remote-code"] * bool(info.trust_remote_code)
+    words += words_of_permissions(asdict(info))
     return "".join(f" {shlex.quote(word)}" for word in words), tuple(info.in_memory)
 
 

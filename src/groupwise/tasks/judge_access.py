@@ -3,15 +3,13 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from groupwise.data import Usage, user_cache
+from groupwise.data import Usage, is_host, is_this_machine, user_cache
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_HOST = re.compile(r"[A-Za-z0-9._:-]+")
 _CACHE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
@@ -26,7 +24,7 @@ class JudgeAccess:
         # The message leaves out the text: it may be the key itself.
         if not all(map(_VARIABLE.fullmatch, self.keys)):
             raise Usage("--key needs the name of an environment variable", fix="export NAME=..., then add --key NAME")
-        if bad := next((host for host in self.hosts if not _HOST.fullmatch(host)), None):
+        if bad := next((host for host in self.hosts if not is_host(host)), None):
             raise Usage(f"--judge {bad!r} is no host", fix="name the host alone, as in --judge api.example.com")
 
     def grant(self, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,7 +35,7 @@ class JudgeAccess:
         if key and not _VARIABLE.fullmatch(key):
             raise Usage("judge(key=...) names no environment variable", fix="write its name, and not the key itself")
         host = host_of(url)
-        missing = [f"--judge {host}"] if host and host not in self.hosts and not _is_local(host) else []
+        missing = [f"--judge {host}"] if host and host not in self.hosts and not is_this_machine(host) else []
         missing += [f"--key {key}"] if key and key not in self.keys else []
         if missing:
             what = f"the run would send problems and answers{f', and the key in {key},' if key else ''} to {url}"
@@ -59,19 +57,12 @@ def host_of(url: str) -> str:
     except ValueError:
         parts, host = None, ""
     plain = re.fullmatch(r"https?://[!-~]+", url) and not re.search(r"[@?#\\]", url)
-    if parts is None or not plain or not _HOST.fullmatch(host):
+    if parts is None or not plain or not is_host(host):
         raise Usage(
             f"judge(url={url!r}) is not the URL of a server",
             fix="write the base URL of an OpenAI-compatible server: http://localhost:8000/v1",
         )
     return host
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def cache_path(name: str) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 from groupwise.data import BadData, Ids, Prompt, Usage
 from groupwise.tasks.fields import Fields, Problem, problem_text
-from groupwise.tasks.rows import SHOWN, Fault, Row, rows_of
+from groupwise.tasks.rows import SHOWN, Fault, Row, check_length, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats, contains_answer, counted, listed
 
 __all__ = ["Problems", "listed_tokens"]
@@ -133,6 +133,8 @@ def read_problems(
             omitted |= left_out
             content.add(problem, gold, extra)
             text = problem_text(problem)
+            check_length(text, "prompt")
+            check_length(str(gold), "answer")
             earlier, earlier_gold = first_row.setdefault(key_of(text), (rows, gold))
             if earlier != rows and str(earlier_gold) != str(gold):
                 raise Fault(f"it repeats the prompt of row {earlier} with another answer")

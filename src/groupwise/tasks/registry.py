@@ -1,5 +1,6 @@
 """Finds tasks by the names in a recipe."""
 
+import os
 import shlex
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -108,6 +109,8 @@ def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
     own_rows = "for your own rows, give the path of a .jsonl or .parquet file"
     if Path(f"{name}.jsonl").is_file():
         raise Usage(f"no task is called {name!r}", fix=f"write {name}.jsonl\n{own_rows}")
+    if os.path.exists(name):  # a directory or a source of rows was found above
+        raise Usage(f"{name} is neither a regular file nor a directory", fix=own_rows)
     if looks_like_path(name):
         raise Usage(f"there is no file or directory {name}", fix=or_near(name, own_rows))
     raise Usage(f"no task is called {name!r}", fix=f"{nearest(name, [*PACKAGED, *PRESETS])}\n{own_rows}")

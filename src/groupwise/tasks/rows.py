@@ -3,16 +3,22 @@
 import json
 from collections.abc import Iterable, Iterator
 from importlib import import_module
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, or_near
+from groupwise.data import BadData, open_regular, or_near
 from groupwise.tasks.data_sets import HUB, data_set, is_saved, missing_package
 
 SHOWN = 5
 """The most rows or names that a message lists; further ones are only counted."""
 ENDINGS = (".jsonl", ".parquet")
+LONGEST_ROW = 64 << 20
+"""The most bytes of a row in a JSONL file."""
+LONGEST_TEXT = 1 << 20
+"""The most characters of a prompt or an answer: a longer one is a damaged row, and would fill the memory as tokens."""
+MOST_FILES = 100_000
+"""The most files and folders of a directory in which the files of a data set are searched."""
 
 Row = dict[str, Any]
 
@@ -49,7 +55,10 @@ def files_of(directory: Path, split: str) -> list[Path]:
     A single file serves every split. `BadData` if no name begins with the split, or if the names that do are of two
     file types or in two directories.
     """
-    paths = sorted(p for p in directory.rglob("*") if p.suffix in ENDINGS and p.is_file())
+    found = list(islice(directory.rglob("*"), MOST_FILES + 1))
+    if len(found) > MOST_FILES:
+        raise BadData(f"{directory} holds more than {MOST_FILES:,} files", fix="name the file with the rows itself")
+    paths = sorted(p for p in found if p.suffix in ENDINGS and p.is_file())
     matches = [p for p in paths if p.stem == split or p.stem.startswith((f"{split}-", f"{split}_", f"{split}."))]
     if not matches and len(paths) == 1:
         return paths
@@ -68,13 +77,30 @@ def _file(path: Path) -> Iterable[Row | Fault]:
         raise _no_file(path)
     if path.suffix == ".parquet":
         return _parquet(path)
+    return map(_parse, _lines(path))
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file. They end at "\\n" only: other ends of lines are legal inside a JSON string."""
     try:
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            if file.peek(3)[:3] == b"\xef\xbb\xbf":  # a byte order mark
+                file.read(3)
+            number = 0
+            while line := file.readline(LONGEST_ROW + 1):
+                number += 1
+                if len(line) > LONGEST_ROW:
+                    what, evidence = f"row {number} of {path} is too long", f"more than {LONGEST_ROW:,} bytes"
+                    raise BadData(what, evidence=evidence, fix="correct the file: one JSON object per line")
+                yield line.removesuffix(b"\n")
     except OSError as error:
         raise BadData(f"{path} cannot be read", evidence=str(error), fix="give the path of a JSONL file") from None
-    # Split at "\n" only: str.splitlines also splits at characters that are legal inside a JSON string.
-    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    return map(_parse, lines[:-1] if lines[-1] == b"" else lines)
+
+
+def check_length(text: str, what: str) -> None:
+    """Raise `Fault` for a text that is too long to be a prompt or an answer."""
+    if len(text) > LONGEST_TEXT:
+        raise Fault(f"its {what} has {len(text):,} characters: {LONGEST_TEXT:,} are the most")
 
 
 def _no_file(path: Path) -> BadData:

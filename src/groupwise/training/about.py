@@ -35,10 +35,8 @@ def describe_run(run: Path, recipe: Recipe, base: str, use: Use, command: str, i
         iterations=recipe.iterations,
         use=dict(use.hashes),
         in_memory={name: function_hash(function) for name, function in use.in_memory.items()},
-        keys=use.judges.keys,
-        judges=use.judges.hosts,
-        unsafe_local_exec=use.unsafe_local_exec,
-        trust_remote_code=remote_code(find_model(recipe.model)) if use.trust_remote_code else {},
+        **use.permissions
+        | {"trust_remote_code": remote_code(find_model(recipe.model)) if use.trust_remote_code else {}},
         **identity,
     )
 

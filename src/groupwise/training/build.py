@@ -14,7 +14,19 @@ from groupwise.cluster.ray_replicas import RayReplicas
 from groupwise.config.devices import device_label, device_of, resolved
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import Use
-from groupwise.data import Engine, MissingRequirement, Prompt, Rollout, Sampling, Task, Usage, Verifier, gap_bound
+from groupwise.data import (
+    Engine,
+    MissingRequirement,
+    Prompt,
+    Rollout,
+    Sampling,
+    Task,
+    Usage,
+    Verifier,
+    gap_bound,
+    notices_of,
+)
+from groupwise.engines.access import EngineAccess
 from groupwise.engines.served import Served, Target
 from groupwise.evaluation.by_column import scores_by
 from groupwise.evaluation.evaluate import scores
@@ -102,6 +114,11 @@ class Runtime:
     @property
     def verifier(self) -> Verifier:
         return self.inputs.verifier
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """Lines that name the places to which engine and verifier send prompts, answers and weights."""
+        return (*notices_of(self.recipe.engine), *notices_of(self.verifier))
 
     @property
     def learner(self) -> Learner:
@@ -315,26 +332,30 @@ def check_compiler(device: torch.device) -> None:
         ) from None
 
 
-def check_engine(recipe: Recipe, model: nn.Module, experts: Experts | None, *, adapter: bool) -> None:
+def check_engine(
+    recipe: Recipe, model: nn.Module, experts: Experts | None, access: EngineAccess, *, adapter: bool
+) -> None:
     """Raise the error of engines in other processes that cannot run a model with a mixture of `experts`.
 
-    The model needs no weights. `adapter`: it has one.
+    The model needs no weights. `adapter`: it has one. `access` is what the command line lets the engines use.
     """
     if isinstance(engine := recipe.engine, Served):
         placed = recipe.cluster.launch == "ray" and engine.replicas > 0
         device = device_of(recipe.machine.device)
         target = Target(dtype=recipe.machine.dtype, device=device, adapter=adapter, placed=placed)
-        engine.check(model, experts if recipe.method.routing.replay == "engine" else None, target)
+        engine.check(model, experts if recipe.method.routing.replay == "engine" else None, target, access)
 
 
-def build_engine(recipe: Recipe, model: Model, tokenizer: Tokenizer) -> Engine:
+def build_engine(recipe: Recipe, model: Model, tokenizer: Tokenizer, access: EngineAccess) -> Engine:
     """The engine of a recipe. Ray starts its replicas if it is the recipe's launcher."""
     engine, experts = recipe.engine, mixture(model) if recipe.method.routing.replay == "engine" else None
-    if recipe.cluster.launch == "ray" and isinstance(engine, Served) and engine.replicas:
-        check_engine(recipe, model, mixture(model), adapter=has_adapter(model))
+    if not isinstance(engine, Served):
+        return engine.build(model, tokenizer, seed=recipe.seed, experts=experts)
+    if recipe.cluster.launch == "ray" and engine.replicas:
+        check_engine(recipe, model, mixture(model), access, adapter=has_adapter(model))
         launch = RayReplicas(recipe, engine.replicas)
-        return engine.fleet(model, tokenizer, seed=recipe.seed, experts=experts, launch=launch)
-    return engine.build(model, tokenizer, seed=recipe.seed, experts=experts)
+        return engine.fleet(model, tokenizer, seed=recipe.seed, experts=experts, access=access, launch=launch)
+    return engine.build(model, tokenizer, seed=recipe.seed, experts=experts, access=access)
 
 
 def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> Runtime:
@@ -346,7 +367,7 @@ def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> Runtime:
     model = read_policy(recipe, use, device)
     method = recipe.method
     sampled = deepcopy(model) if recipe.cluster.lag else model  # the learner changes its own while the engine samples
-    engine = build_engine(recipe, sampled, tokenizer)
+    engine = build_engine(recipe, sampled, tokenizer, use.engines)
     setting = RolloutSetting(
         engine=engine,
         verifier=verifier,

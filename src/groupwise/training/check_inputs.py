@@ -72,7 +72,7 @@ def check_inputs(
     recipe = resolved(recipe)
     weights = fetch or not of_hub(recipe.model)
     errors = [*check_machine(recipe, use, warn, train=train), *(check_place(recipe) if train else ())]
-    for line in method_notes(recipe) if train and method else ():
+    for line in (*notices_of(recipe.engine), *(method_notes(recipe) if train and method else ())):
         warn(line)
     with collected(errors):
         environment_of(recipe, use)

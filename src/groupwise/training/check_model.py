@@ -37,7 +37,7 @@ def check_model(recipe: Recipe, directory: Path, use: Use, *, weights: bool) -> 
     if isinstance(recipe.engine, Served):
         outlined = outline(directory, trust_remote_code=use.trust_remote_code)
         adapter = recipe.lora is not None or base_directory(directory) != directory
-        check_engine(recipe, outlined, experts_of(outlined), adapter=adapter)
+        check_engine(recipe, outlined, experts_of(outlined), use.engines, adapter=adapter)
     if routes_experts(recipe.method.routing, recipe.method.auxiliary):
         outlined = outline(directory, trust_remote_code=use.trust_remote_code)
         check_routing(recipe.method.routing, recipe.method.auxiliary, experts_of(outlined))

@@ -14,9 +14,11 @@ from groupwise.config.user_code import Use
 from groupwise.data import (
     BadData,
     data_stats,
+    read_regular,
 )
 from groupwise.learner import Given
 from groupwise.models import base_directory, find_model, is_pipeline, pipeline_files, remote_code
+from groupwise.models.fields import MOST_BYTES
 from groupwise.runs.disk import DISK, Disk
 from groupwise.runs.hashes import abbreviated
 from groupwise.runs.info import RunInfo
@@ -53,7 +55,7 @@ def identity(recipe: Recipe, templates: Templates, text: str) -> dict[str, Any]:
         files |= {str(file.relative_to(path)): file for file in pipeline_files(path, *PIPELINE_FILES)}
     return {
         "recipe": text,
-        "files": {name: sha256(path.read_bytes()).hexdigest() for name, path in sorted(files.items())},
+        "files": {name: sha256(read_regular(path, MOST_BYTES)).hexdigest() for name, path in sorted(files.items())},
         "templates": {name: template.digest for name, template in templates.items()},
     }
 

@@ -14,7 +14,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.text import write_for
 from groupwise.config.toml import read_toml
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, close_verifier, notices_of
+from groupwise.data import BadData, close_verifier
 from groupwise.report.report import write_report
 from groupwise.runs.checkpoints import RunLock
 from groupwise.runs.disk import DISK, storage_errors, write_file
@@ -67,7 +67,7 @@ def run_phases(
         with RunLock(directory):
             if started:
                 ready = reopen(directory, use)
-                for line in notices_of(ready.verifier):
+                for line in ready.notices:
                     notify(line)
             else:
                 ready = build(recipe, use, read_checked(recipe, use, notify))

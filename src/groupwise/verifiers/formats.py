@@ -8,11 +8,24 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict, verdicts_have
+from groupwise.data import (
+    BadData,
+    MissingRequirement,
+    Outcome,
+    Prompt,
+    Sample,
+    Usage,
+    Verdict,
+    is_nested_deeper,
+    read_regular,
+    verdicts_have,
+)
 from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.plain_text import is_blank
 from groupwise.verifiers.pool import CpuTimeExceeded, FunctionPool, WorkerSpec, check_workers
 
+MOST_SCHEMA, DEEPEST = 1 << 20, 256
+"""The most bytes of a file with a JSON schema, and the most levels of a schema."""
 MEMORY = 1 << 30
 """The memory limit of a worker process, in bytes of address space."""
 
@@ -138,8 +151,8 @@ class JsonSchema:
 
 def _read_schema(path: str) -> Any:
     try:
-        return json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        return json.loads(read_regular(path, MOST_SCHEMA, fix="give the path of a schema"))
+    except (ValueError, RecursionError) as error:
         raise BadData(f"{path} cannot be read as JSON", evidence=str(error), fix="give the path of a schema") from None
 
 
@@ -150,6 +163,8 @@ def schema_fault(schema: Any) -> str:
 
     if not isinstance(schema, dict):
         return f"{str(schema)[:80]!r} is no object"
+    if is_nested_deeper(schema, DEEPEST):
+        return f"it is nested more than {DEEPEST} levels deep"
     try:
         validator_for(schema).check_schema(schema)
     except SchemaError as error:

@@ -1,0 +1,49 @@
+"""The words of the command line, and the arguments of the library, that give a run its permissions again."""
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["arguments_of_permissions", "words_of_permissions"]
+
+OPTIONS: Mapping[str, str] = {
+    "judges": "--judge",
+    "keys": "--key",
+    "engine_hosts": "--engine-host",
+    "engine_python": "--engine-python",
+    "engine_secret": "--engine-secret",
+    "engine_exchange": "--engine-exchange",
+    "unsafe_local_exec": "--unsafe-local-exec",
+    "trust_remote_code": "--trust-remote-code",
+}
+"""The option of each permission, by its name in the library and in run.json. Files of `--use` have their own rules."""
+
+
+def words_of_permissions(given: Mapping[str, Any]) -> list[str]:
+    """The words of a command that gives these permissions: a list is repeated, and empty ones are left out.
+
+    >>> words_of_permissions({"judges": ("a", "b"), "engine_python": "", "unsafe_local_exec": True})
+    ['--judge', 'a', '--judge', 'b', '--unsafe-local-exec']
+    """
+    words: list[str] = []
+    for name, option in OPTIONS.items():
+        match given.get(name):
+            case str(text) if text:
+                words += [option, text]
+            case list() | tuple() as texts:
+                words += [word for text in texts for word in (option, str(text))]
+            case True | {}:
+                words += [option] if given[name] else []
+    return words
+
+
+def arguments_of_permissions(given: Mapping[str, Any]) -> list[str]:
+    """The arguments of a call of the library that gives these permissions.
+
+    >>> arguments_of_permissions({"judges": ("a",), "engine_python": "b", "unsafe_local_exec": True})
+    ["judges=['a']", "engine_python='b'", 'unsafe_local_exec=True']
+    """
+    values = {name: value for name in OPTIONS if (value := given.get(name))}
+    shown = {
+        name: list(x) if isinstance(x, tuple) else True if isinstance(x, dict) else x for name, x in values.items()
+    }
+    return [f"{name}={value!r}" for name, value in shown.items()]

@@ -23,6 +23,8 @@ from tests.golden.whole_path import (
     Groups,
     clip,
     every,
+    k3,
+    k3_of,
     live,
     scores,
     sg,
@@ -75,8 +77,7 @@ def paper_reg_grpo(groups: Groups):
         away = d - d.mean()
         predicted = away / (np.sqrt((away**2).mean()) + 1e-4)
         for o, (x, y) in trained(group, zip(a, predicted)):
-            kl = np.exp(o.ref - o.l) - (o.ref - o.l) - 1
-            total += (-((x - y) ** 2) - 0.04 * kl.mean()) / live(group)
+            total += (-((x - y) ** 2) - 0.04 * k3(o).mean()) / live(group)
     return total / live(groups)
 
 
@@ -90,13 +91,13 @@ def paper_trpa(groups: Groups):
                 if level[i] > level[j]:
                     h = (2.5 if i.right else 1.0) * 0.1 * ((i.l - i.ref).mean() - (j.l - j.ref).mean())
                     gains.append(-np.log(1 + np.exp(-h)))
-        kl += sum((np.exp(o.old - o.l) - (o.old - o.l) - 1).sum() for o in group)
+        kl += sum(k3_of(o.old - o.l).sum() for o in group)
     return sum(gains) / max(len(gains), 1) - 1e-3 * kl / trained_tokens(groups)
 
 
 def paper_dagrpo(groups: Groups):
     """Without written answers, it is GRPO with a token mean."""
-    pairs = [(o, a) for group in groups for o, a in zip(group, z(scores(group)))]
+    pairs = [(o, a) for group in groups for o, a in zip(group, z(np.array([float(o.right) for o in group])))]
     return sum(smaller(o.r * a, clip(o.r, 0.8, 1.2) * a).sum() for o, a in pairs) / trained_tokens(groups)
 
 

@@ -99,15 +99,15 @@ def paper_dispo(groups: Groups):
 
 
 def paper_gmpo(groups: Groups):
-    """As printed, with powers of the sign."""
+    """As printed, with powers of the sign; the mean is over the answers of a step, whatever their groups."""
     total = 0.0
     for group in groups:
         for o, a in trained(group, z(scores(group))):
             sign = 1 if a > 0 else -1
             power = o.r**sign
             inner = smaller(power, clip(power, np.exp(-0.4), np.exp(0.4))) ** sign
-            total += np.prod(inner) ** (1 / len(o.l)) * a / live(group)
-    return total / live(groups)
+            total += np.prod(inner) ** (1 / len(o.l)) * a
+    return total / live(every(groups))
 
 
 def paper_gmpo_of_the_sum(groups: Groups):
@@ -116,8 +116,8 @@ def paper_gmpo_of_the_sum(groups: Groups):
         for o, a in trained(group, z(scores(group))):
             gap = np.log(o.r).sum()
             gap = smaller(gap, 0.4 + 0 * gap) if a > 0 else larger(gap, -0.4 + 0 * gap)
-            total += np.exp(gap / len(o.l)) * a / live(group)
-    return total / live(groups)
+            total += np.exp(gap / len(o.l)) * a
+    return total / live(every(groups))
 
 
 def paper_sapo(groups: Groups):

@@ -151,12 +151,12 @@ def paper_grpo_lambda(groups: Groups, iteration: Groups):
     best = sorted(range(len(rates)), key=lambda i: -rates[i])[: math.ceil(0.2 * len(rates))]
     advantages: Advantages = []
     for group in groups:
-        r = scores(group)
+        r = np.array([float(o.right) for o in group])
         if iteration.index(group) in best:
             lengths = np.array([o.n for o in group if o.right], float)
             std = lengths.std(ddof=1) if len(lengths) > 1 else 0.0
             far = [(o.n - lengths.mean()) / (std + 1e-6) for o in group]
-            r = np.array([o.score * (1 - 0.2 / (1 + math.exp(-f)) * o.right) for o, f in zip(group, far)])
+            r = np.array([o.right * (1 - 0.2 / (1 + math.exp(-f))) for o, f in zip(group, far)])
         advantages.append(list(z(r)))
     return group_mean(groups, advantages, 0.04)
 
@@ -204,7 +204,7 @@ def paper_unlikeliness(groups: Groups):
     for group in groups:
         likelihood = [o.old.mean() if len(o.l) else -math.inf for o in group]
         rank = [sorted(likelihood).index(x) for x in likelihood]
-        advantages.append(list(z(np.array([o.score * (1 - 0.25 * k / len(group)) for o, k in zip(group, rank)]))))
+        advantages.append(list(z(np.array([o.right * (1 - 0.25 * k / len(group)) for o, k in zip(group, rank)]))))
     return token_mean(groups, advantages, kl=0.1)
 
 
@@ -229,7 +229,7 @@ def paper_trust_grpo(groups: Groups):
 
 
 def paper_posterior_grpo(groups: Groups, gated: bool = True):
-    r = [np.array([o.score + (o.right or not gated) * o.part("chain_true") for o in group]) for group in groups]
+    r = [np.array([o.right + (o.right or not gated) * o.part("chain_true") for o in group]) for group in groups]
     return token_mean(groups, [list(z(row)) for row in r], 0.2, 0.28)
 
 

@@ -138,7 +138,7 @@ def paper_s_grpo(groups: Groups):
 
 def paper_train_long(groups: Groups, budget: float = 256.0):
     def reward(o: Answer) -> float:
-        return 0.3 * o.score + 0.6 * (o.n / budget if o.n <= budget else max((2 * budget - o.n) / budget, 0))
+        return 0.3 * o.right + 0.6 * (o.n / budget if o.n <= budget else max((2 * budget - o.n) / budget, 0))
 
     return group_mean(groups, [list(z(np.array([reward(o) for o in group]))) for group in groups], 0.04)
 

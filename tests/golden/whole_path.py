@@ -164,10 +164,14 @@ def z(rewards: np.ndarray) -> np.ndarray:
     return (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
 
 
-def k3(o: Answer):
-    """The KL of each token; a token that is e^20 times likelier for the reference has no gradient."""
-    x = clip(o.ref - o.l, -math.inf, 20)
+def k3_of(gap):
+    """The estimate of a KL; a token that is e^20 times likelier for the other policy has no gradient."""
+    x = clip(gap, -math.inf, 20)
     return np.exp(x) - x - 1
+
+
+def k3(o: Answer):
+    return k3_of(o.ref - o.l)
 
 
 def scores(group: list[Answer]) -> np.ndarray:
@@ -234,10 +238,10 @@ def answers_of(seed: int, spread: float, without: Sequence[str] = ()) -> Groups:
     """Groups of `KINDS`; lengths up to the budget.
 
     The last seed has log-ratios of 25 and -25, the others of 3 and -3. `without` names what a method has no reading
-    for: "outliers", "environment" (all tokens are trained) or "empty" (each answer has a trained token).
+    for: "outliers" beyond 20, "environment" (all tokens are trained) or "empty" (each answer has a trained token).
     """
     rng = np.random.default_rng(seed)
-    far = (FAR if seed == SEEDS - 1 else 3.0) * ("outliers" not in without)
+    far = FAR if seed == SEEDS - 1 and "outliers" not in without else 3.0
 
     def answer(g: int, i: int) -> Answer:
         empty = (g, i) in (EMPTY, SPOKEN_FOR) and "empty" not in without

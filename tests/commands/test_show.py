@@ -54,7 +54,7 @@ def test_show_gives_formula_constants_source_differences_and_proofs():
     assert "  " + reference.formula.splitlines()[0] in lines
     assert "  low = 0.0003" in lines and '  ratio = "sequence_ratio"' in lines
     assert next(line for line in lines if line.startswith("  clip range")).count("3e-4 and 4e-4") == 2
-    assert [line.strip() for line in lines[lines.index("proofs") + 1 :]] == list(reference.proofs)
+    assert [line.strip() for line in lines[lines.index("proofs") + 1 :]] == list(proofs_of(gspo))
     assert max(map(len, lines)) <= 120
 
 

@@ -294,7 +294,9 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "trust_grpo": (paper_trust_grpo, trust_grpo(), 0.3),
     "posterior_grpo": (paper_posterior_grpo, posterior_grpo(), 0.3),
     "multi_objective_grpo": (
-        lambda groups: paper_multi_objective(groups, {"chain_true": 1.0}), multi_objective_grpo(), 0.3
+        lambda groups: paper_multi_objective(groups, {"chain_true": 1.0}),
+        multi_objective_grpo(),
+        0.3,
     ),
     "format_length": (paper_format_length, format_length(), 0.3),
     "gigpo": (paper_gigpo, gigpo(), 0.3),
@@ -307,7 +309,8 @@ VARIANTS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "noisy_verifier, backward": (paper_noisy_backward, noisy_verifier(correction="backward"), 0.3),
     "multi_objective_grpo, two parts": (
         lambda groups: paper_multi_objective(groups, {"chain_true": 3.0, "other": 1.0}),
-        multi_objective_grpo(weights=(("chain_true", 3.0), ("other", 1.0))), 0.3
+        multi_objective_grpo(weights=(("chain_true", 3.0), ("other", 1.0))),
+        0.3,
     ),
     "posterior_grpo, ungated": (lambda groups: paper_posterior_grpo(groups, False), posterior_grpo(gated=False), 0.3),
 }

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from groupwise.certificates.proofs import proofs_of
 from groupwise.config import registry as names
 from groupwise.config import text
 from groupwise.config.diff import diff
@@ -40,7 +41,7 @@ def show_method(function: Callable[..., Method]) -> str:
         "effect": [reference.effect.claim(name)] if reference.effect else textwrap.wrap(reference.no_effect, WIDTH),
         "shown in expectation": [reference.toy] if reference.toy else [],
         "finding": textwrap.wrap(reference.finding, WIDTH),
-        "proofs": list(reference.proofs),
+        "proofs": list(proofs_of(function)),
     }
     return "\n\n".join(
         "\n".join([title, *(f"  {line}".rstrip() for line in lines)]) for title, lines in sections.items() if lines

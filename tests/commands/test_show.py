@@ -14,6 +14,7 @@ import torch
 import groupwise.config.text as text
 import groupwise.training.check as checking
 from groupwise.__main__ import main
+from groupwise.certificates.proofs import proofs_of
 from groupwise.commands.check import errors_text
 from groupwise.commands.methods import alike, entries, likeness, list_methods
 from groupwise.commands.show import read, show, show_diff, table

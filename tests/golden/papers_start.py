@@ -52,8 +52,8 @@ def paper_dr_grpo(groups: Groups):
     return total / count
 
 
-def paper_dapo(groups: Groups, cache: int = 4):
-    """The length of an answer has the environment's tokens, too."""
+def paper_dapo(groups: Groups, cache: int = 2):
+    """The buffer is a fifth of the budget, rounded. The length of an answer has the environment's tokens, too."""
     total = 0.0
     for group in groups:
         rewards = []
@@ -147,7 +147,7 @@ def paper_grpo_process(groups: Groups, outcome: float = 0.0):
 PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "grpo": (paper_grpo, grpo(), 0.3),
     "dr_grpo": (paper_dr_grpo, dr_grpo(), 0.3),
-    "dapo": (paper_dapo, dapo(buffer=4), 0.3),
+    "dapo": (paper_dapo, dapo(), 0.3),
     "rloo": (paper_rloo, rloo(), 0.3),
     "reinforce_pp": (paper_reinforce_pp, reinforce_pp(), 0.3),
     "reinforce": (paper_reinforce, reinforce(), 0.3),

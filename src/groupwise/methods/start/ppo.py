@@ -61,6 +61,7 @@ L_V = 1/2 mean of max[ (V - G)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - G)^2
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[ppo]",
         "tests/golden/test_start.py::test_ppo_credit",
+        "tests/golden/test_start.py::test_the_critic_learns_returns_of_advantages_that_are_not_whitened",
         "tests/learner/test_value_model.py::test_worked_numbers_of_the_losses",
         "tests/golden/test_start.py::test_dual_clip",
     ),

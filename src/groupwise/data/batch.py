@@ -68,7 +68,7 @@ class Batch:
     """Number of tokens of each sample after its prompt, trained or not. A mask does not change it."""
     finish: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     limit: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    """The generation budget of each sample: the largest `length` that it may reach. Components read it only here."""
+    """The largest `length` that each sample may reach: `max_tokens`, or less after a prompt that leaves less room."""
     age: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     """For each sample: the policy's weight version minus that of its oldest sampled token; 0 if none was sampled."""
     lag: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
@@ -83,6 +83,11 @@ class Batch:
     logp: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
     measures: Mapping[Measure, Float[Tensor, " n"]] = field(default_factory=dict, metadata=PER_TOKEN)
 
+    max_tokens: int = field(metadata=PER_RUN)
+    """The generation budget `sampling.max_tokens`, one number for all batches of a run. Components read it only here.
+
+    A length is divided by it, never by `limit`, which depends on the prompt.
+    """
     memory: Memories = field(default_factory=dict, metadata=PER_RUN)
 
     def __getitem__(self, measure: Measure) -> Float[Tensor, " n_or_s"]:
@@ -242,10 +247,17 @@ def columns(per: Literal["sample", "token", "segments", "run"]) -> tuple[str, ..
     return tuple(f.name for f in fields(Batch) if f.metadata["per"] == per)
 
 
-def pack(rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] = ("answer",)) -> Batch:
+def pack(
+    rollouts: Sequence[Rollout],
+    *,
+    version: int = 0,
+    roles: Sequence[str] = ("answer",),
+    max_tokens: int | None = None,
+) -> Batch:
     """Packs the selected samples of these roles, such as "answer", into one batch on the CPU.
 
     `version` is the current policy's version. Samples of a rollout with equal role and `group` number form a group.
+    `max_tokens` is the run's `sampling.max_tokens`; None, for samples without a run, takes their largest limit.
     """
     samples: list[Sample] = []
     keys: list[Key] = []
@@ -268,6 +280,8 @@ def pack(rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] 
     verdicts = [s.verdict for s in samples]
     assert all(v is not None for v in verdicts), "a sample without a verdict cannot be packed"
     names = sorted({name for v in verdicts if v is not None for name in v.parts})
+    if max_tokens is None:
+        max_tokens = max((s.limit for r in rollouts for s in r.samples), default=0)
     return Batch(
         samples=tuple(samples),
         keys=tuple(keys),
@@ -286,6 +300,7 @@ def pack(rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] 
         lag=torch.tensor([version - o if o >= 0 else 0 for o in origins], dtype=torch.long),
         logp_engine=torch.tensor([s.logp[i] for s, t in zip(samples, trained) for i in t], dtype=torch.float64),
         measures={Mark(name): _marks(name, samples, trained) for name in sorted({n for s in samples for n in s.marks})},
+        max_tokens=max_tokens,
     )
 
 

@@ -225,7 +225,8 @@ class Buffer:
         return self._packed(rollouts, version=version, roles=self.trains)
 
     def _packed(self, rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] = ("answer",)) -> Batch:
-        return with_rule(pack(rollouts, version=version, roles=roles), self.unverifiable)
+        batch = pack(rollouts, version=version, roles=roles, max_tokens=self.setting.sampling.max_tokens)
+        return with_rule(batch, self.unverifiable)
 
     def state(self) -> dict[str, Any]:
         """Prompts drawn so far, the curriculum's state, and rollouts of later iterations, as JSON.

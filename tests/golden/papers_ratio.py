@@ -193,14 +193,14 @@ def z_of_the_code(rewards: np.ndarray) -> np.ndarray:
 def paper_holder_po(groups: Groups, p: float = 2.0, tokens_first: bool = False):
     total = 0.0
     for group in groups:
-        for o, a in zip(group, z_of_the_code(scores(group))):
+        for o, a in trained(group, z_of_the_code(scores(group))):
             r = o.r
             if tokens_first:
                 r = smaller(r, clip(r, 0.8, 1.2)) if a >= 0 else larger(r, clip(r, 0.8, 1.2))
             rho = (r**p).mean() ** (1 / p)
             gain = rho * a if tokens_first else smaller(rho * a, clip(rho, 0.8, 1.2) * a)
-            total += gain / len(group)
-    return total / len(groups)
+            total += gain / live(group)
+    return total / live(groups)
 
 
 def paper_mdpo(groups: Groups, iteration: Groups):

@@ -113,21 +113,21 @@ def paper_fgrpo(groups: Groups, multiplier: float = 0.0):
 
 
 def paper_grpo_care(groups: Groups):
-    """The answer is the text after the last full stop."""
+    """The answer is the text after the last full stop. A number that rounding puts below a mean equals it."""
     total = 0.0
     for group in groups:
         acc = scores(group)
         p = []
         for o in group:
-            dot = max((t for t in range(len(o.l)) if t % 3 == 2), default=None)
-            inside = [] if dot is None else list(range(dot + 1, len(o.l)))
-            p.append(min(math.exp(sum(o.ref[t] for t in inside) / (len(inside) + 1e-6)), 0.95))
-        good = [i for i in range(len(group)) if acc[i] > 0.1 and acc[i] >= acc.mean()]
+            dot = max((t for t in range(o.n) if t % 3 == 2), default=o.n)
+            inside = [o.ref[i] for i, t in enumerate(o.place) if t > dot]
+            p.append(min(math.exp(sum(inside) / (len(inside) + 1e-6)), 0.95))
+        good = [i for i in range(len(group)) if acc[i] > 0.1 and acc[i] >= acc.mean() - 1e-9]
         mean = np.mean([p[i] for i in good]) if good else math.inf
-        r = np.array([acc[i] + 0.5 * acc[i] * (i in good and p[i] >= mean) for i in range(len(group))])
-        a = (r - r.mean()) / (r.std(ddof=1) + 1e-4)
-        total += sum((o.r * x).sum() / len(o.l) for o, x in zip(group, a)) / len(group)
-    return total / len(groups)
+        r = np.array([acc[i] + 0.5 * acc[i] * (i in good and p[i] >= mean - 1e-9) for i in range(len(group))])
+        for o, x in trained(group, (r - r.mean()) / (r.std(ddof=1) + 1e-4)):
+            total += (o.r * x).sum() / len(o.l) / live(group)
+    return total / live(groups)
 
 
 def paper_drpo(groups: Groups):
@@ -256,9 +256,25 @@ def paper_format_length(groups: Groups):
 
 
 def paper_gigpo(groups: Groups):
-    """Each answer is one turn after the prompt, so all turns of a group are in one state. Each turn weighs the same."""
-    turns = [pair for group in groups for pair in zip(group, 2 * z(10 * scores(group)))]
-    return sum((clipped(o, a) - 0.01 * k3(o)).mean() for o, a in turns) / len(turns)
+    """A turn is in the state that the environment's last tokens tell. Each turn weighs the same."""
+    total, count = 0.0, 0
+    for group in groups:
+        states: dict[tuple, list[float]] = {}
+        turns = []
+        for o, a in zip(group, z(10 * scores(group))):
+            end = 0
+            for k, turn in enumerate(o.turns):
+                state = (k > 0, *o.tokens[end : o.place[turn[0]]])
+                reward = 10 * o.score * 0.95 ** (len(o.turns) - 1 - k)
+                states.setdefault(state, []).append(reward)
+                turns.append((o, turn, a, state, reward))
+                end = o.place[turn[-1]] + 1
+        for o, turn, a, state, reward in turns:
+            same = np.array(states[state])
+            step = (reward - same.mean()) / (same.std(ddof=1) + 1e-6) if len(same) > 1 else 0.0
+            total += (clipped(o, a + step) - 0.01 * k3(o))[turn].mean()
+            count += 1
+    return total / count
 
 
 def paper_asym_grpo(groups: Groups):

@@ -58,7 +58,7 @@ def paper_dapo(groups: Groups, cache: int = 2):
     for group in groups:
         rewards = []
         for o in group:
-            over = 0.0 if o.n <= BUDGET - cache else ((BUDGET - cache) - o.n) / cache
+            over = 0.0 if o.n <= o.limit - cache else ((o.limit - cache) - o.n) / cache
             rewards.append((1.0 if o.right else -1.0) + over)
         for o, a in zip(group, z(np.array(rewards))):
             total += smaller(o.r * a, clip(o.r, 0.8, 1.28) * a).sum()

@@ -70,7 +70,8 @@ UP, DOWN = ((0, 0), (3, 2)), ((1, 0), (4, 0))
 class Answer:
     """One answer as in the papers; `l` may be complex. Columns have an entry for each trained token.
 
-    `place` are the places of the trained tokens among all `tokens`; the others are an environment's.
+    `place` are the places of the trained tokens among all `tokens`; the others are an environment's. `limit` is the
+    budget of the answer: a long prompt leaves less than that of the run.
 
     `h` are entropies, `mu` the engine's log-probs and `v` a critic's values. `q` are a teacher's log-probs, `hq` its
     entropies and `d` its divergences from the policy; wrong answers have them under a view. `said` is the answer that
@@ -80,6 +81,7 @@ class Answer:
 
     kind: str
     cut: bool
+    limit: int
     place: list[int]
     tokens: list[int]
     l: np.ndarray
@@ -245,7 +247,8 @@ def answers_of(seed: int, spread: float, without: Sequence[str] = ()) -> Groups:
 
     def answer(g: int, i: int) -> Answer:
         empty = (g, i) in (EMPTY, SPOKEN_FOR) and "empty" not in without
-        n = 0 if empty and (g, i) == EMPTY else BUDGET if (g, i) == FULL else int(rng.integers(1, BUDGET + 1))
+        limit = BUDGET - g % 2 * (g != FULL[0])
+        n = 0 if empty and (g, i) == EMPTY else BUDGET if (g, i) == FULL else int(rng.integers(1, limit + 1))
         trained = rng.random(n) < (1.0 if "environment" in without else 0.75)
         if n:
             trained[rng.integers(n)] = True
@@ -259,7 +262,7 @@ def answers_of(seed: int, spread: float, without: Sequence[str] = ()) -> Groups:
         parts = dict(zip(PARTS, rng.random(len(PARTS)).tolist()))
         numbers = [rng.random(k) for _ in range(4)]
         return Answer(
-            kind, bool(rng.random() < 0.3), place, rng.integers(3, 5, n).tolist(), l, old, ref,
+            kind, bool(rng.random() < 0.3), limit, place, rng.integers(3, 5, n).tolist(), l, old, ref,
             h=2 * numbers[0], mu=old + rng.normal(0, 0.5, k), v=numbers[1], q=old + rng.normal(0, 0.5, k), d=numbers[2],
             hq=numbers[3], said=str(rng.integers(3)),
             parts={} if kind == "malformed" or (g, i) == PARTLESS else parts,
@@ -289,7 +292,7 @@ def _sample(o: Answer, i: int) -> Sample:
     score = SCORES.get(o.kind) if o.kind.startswith("graded") else None
     marks = {o.place[t]: number for t, number in o.steps.items()}
     return Sample(
-        context=(1, 2), stream=(i,), limit=BUDGET, tokens=tuple(o.tokens),
+        context=(1, 2), stream=(i,), limit=o.limit, tokens=tuple(o.tokens),
         origin=tuple(0 if t in at_place else ENVIRONMENT for t in range(o.n)),
         logp=tuple(at_place.get(t, math.nan) for t in range(o.n)),
         finish=Finish.length if o.cut else Finish.stop, text=o.text, ends=tuple(range(2, 2 * o.n + 1, 2)),

@@ -162,22 +162,24 @@ def paper_grpo_lambda(groups: Groups, iteration: Groups):
 
 
 def paper_riskpo(groups: Groups, iteration: Groups):
-    """One bundle of five prompts; its quantiles, since nothing is tracked before the first iteration.
+    """Bundles of five prompts; their quantiles, since nothing is tracked before the first iteration.
 
-    It has as many draws as its smallest group has answers; further answers belong to none.
+    A bundle has as many draws as its smallest group has answers; further answers belong to none.
     """
-    count = min(map(len, iteration))
-    x = np.array([scores(group)[:count] for group in iteration])
-    r = x.sum(0)
-    low, high = np.quantile(r, 0.2), np.quantile(r, 0.8)
-    u = (np.maximum(r - low, 0) - np.maximum(r - high, 0)) / (0.6 + 1e-6)
-    v = -np.maximum(low - r, 0) / (0.2 + 1e-6)
-    a = (1.5 * v + u) / 2.5 / (r.std(ddof=1) + 1e-6)
-    above = x - np.array([[scores(group).mean()] for group in iteration])
-    total = above.sum(0)
-    shares = np.where(np.abs(total) <= 1e-6, 1 / len(iteration), above / np.where(total, total, 1))
-    whole = {o: share * y for group, row in zip(iteration, shares) for o, share, y in zip(group, row, a)}
-    return token_mean(groups, [[whole.get(o, 0.0) for o in group] for group in groups])
+    advantage: dict[Answer, float] = {}
+    for bundle in (iteration[:5], iteration[5:]):
+        count = min(map(len, bundle))
+        x = np.array([scores(group)[:count] for group in bundle])
+        r = x.sum(0)
+        low, high = np.quantile(r, 0.2), np.quantile(r, 0.8)
+        u = (np.maximum(r - low, 0) - np.maximum(r - high, 0)) / (0.6 + 1e-6)
+        v = -np.maximum(low - r, 0) / (0.2 + 1e-6)
+        a = (1.5 * v + u) / 2.5 / (r.std(ddof=1) + 1e-6)
+        above = x - np.array([[scores(group).mean()] for group in bundle])
+        total = above.sum(0)
+        shares = np.where(np.abs(total) <= 1e-6, 1 / len(bundle), above / np.where(total, total, 1))
+        advantage |= {o: share * y for group, row in zip(bundle, shares) for o, share, y in zip(group, row, a)}
+    return token_mean(groups, [[advantage.get(o, 0.0) for o in group] for group in groups])
 
 
 def paper_tempo(groups: Groups):

@@ -56,8 +56,9 @@ KINDS = (
     ("right", "right", "right"),
     ("wrong", "graded right", "wrong"),
     ("wrong", "graded wrong", "malformed"),
+    ("right", "wrong", "graded wrong"),
 )
-"""The verdicts of each group: mixed, almost all correct, all correct, almost all wrong, all wrong."""
+"""The verdicts of each group: mixed, almost all correct, all correct, almost all wrong, all wrong, mixed."""
 SCORES = {"right": 1.0, "graded right": 0.75, "graded wrong": 0.25}
 EMPTY, SPOKEN_FOR, FULL, PARTLESS = (0, 1), (3, 0), (1, 2), (3, 1)
 """Answers by group and place: without a token, with an environment's tokens alone, of the whole budget, and correct

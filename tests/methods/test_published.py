@@ -100,6 +100,7 @@ def test_the_table_lists_every_constant(method):
     for name, p in inspect.signature(method).parameters.items():
         named = [d for d in rows if name in SIZES and name.replace("_", " ") in d.what]
         assert numbers_in(p.default) <= numbers_of(" ".join(d.ours for d in named or rows)), name
+        assert name not in SIZES or getattr(method(), name) == p.default, f"the method does not use its {name}"
 
 
 SIZES = ("group_size", "minibatches", "epochs")

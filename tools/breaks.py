@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -47,14 +46,11 @@ class Break:
     def __str__(self) -> str:
         return f"{self.group}: {self.what} ({self.file}) -> {self.test}"
 
-    caught_by: ClassVar[tuple[int, ...]] = (1,)
-    """The exit codes of pytest that say that the break is caught."""
-
     @property
-    def rounds(self) -> tuple[tuple[str, ...], ...]:
-        """The ids of the tests in pytest, in rounds: the next one runs if the one before did not catch the break."""
+    def node(self) -> str:
+        """The test's id in pytest."""
         file, _, name = self.test.partition("::")
-        return ((f"tests/{file}.py::{name}",),)
+        return f"tests/{file}.py::{name}"
 
 
 def read(table: Path = TABLE) -> list[Break]:
@@ -102,20 +98,15 @@ class Trials:
         """In a fork: select the test and let pytest run it. In the parent: print each result."""
         for b in self.breaks:
             original = apply(b, Path.cwd())
-            code = 0
-            for tests in b.rounds:
-                if not (pid := os.fork()):
-                    null = os.open(os.devnull, os.O_RDWR)
-                    for stream in (0, 1, 2):
-                        os.dup2(null, stream)
-                    config.args[:] = tests
-                    return None
-                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                if code in b.caught_by:
-                    break
+            if not (pid := os.fork()):
+                null = os.open(os.devnull, os.O_RDWR)
+                for stream in (0, 1, 2):
+                    os.dup2(null, stream)
+                config.args[:] = [b.node]
+                return None
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             original.restore()
-            known = RESULTS | dict.fromkeys(b.caught_by, RESULTS[1])
-            result = known.get(code, f"NOT RUN: pytest ended with {code}")
+            result = RESULTS.get(code, f"NOT RUN: pytest ended with {code}")
             self.missed += result != "caught"
             print(f"{result:10} {b}", flush=True)
         self.done = True

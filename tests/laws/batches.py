@@ -41,7 +41,8 @@ def step_of(
 ) -> Batch:
     """A whole step with every column that an objective reads, in float64. `logp` is a leaf with a gradient.
 
-    The run's budget is `limit`; long prompts leave every second sample just the room for its tokens. `spread` is the standard deviation of the log-ratios; `per_token` lets the advantage vary within a sequence.
+    The run's budget is `limit`; long prompts leave every second sample just the room for its tokens. `spread` is the
+    standard deviation of the log-ratios; `per_token` lets the advantage vary within a sequence.
     """
     rng = np.random.default_rng(seed + 1)
     batch = pack(rollouts(layout, seed=seed, limit=limit, parts=parts))

@@ -23,7 +23,7 @@ def paper_graph_grpo(groups: Groups, present: str = "", kl: float = 0.04):
             for _, place in mine:
                 success.setdefault((place, o.tokens[place]), []).append(o.score)
         s = np.array([np.mean(rewards) for rewards in success.values()])
-        a = dict(zip(success, (s - s.mean()) / (s.std() + 1e-8)))
+        a = dict(zip(success, (s - s.mean()) / (s.std() + 1e-8))) if success else {}
         for o, mine in zip(group, edges):
             total += sum(a[place, o.tokens[place]] * o.l[t] for t, place in mine) - kl * k3(o).sum()
             graphs += 1

@@ -130,6 +130,8 @@ def paper_popo(groups: Groups):
     total = 0.0
     for group in groups:
         some = [o for o in group if len(o.l)]
+        if not some:
+            continue
         w = np.array([np.exp(sg(o.l).mean() - o.old.mean()) for o in some])
         total += sum(x * o.l.mean() for x, o in zip(w / w.sum(), some))
     return total / len(groups)

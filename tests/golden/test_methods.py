@@ -56,6 +56,13 @@ WITHOUT: dict[str, tuple[str, ...]] = {"mdpo": ("outliers",)}
 """What the paper of a method has no reading for. MDPO: beyond 20 its penalty keeps the gradient of the KL."""
 
 
+def test_every_transcription_is_a_proof():
+    """A variant is named by its method, so that `certify` runs it."""
+    proofs = {proof for method in published for proof in reference_of(method).proofs}
+    path = "tests/golden/test_methods.py::test_whole_path[{}]"
+    assert {name for name in PAPERS | VARIANTS if path.format(name) not in proofs} == set()
+
+
 @pytest.mark.parametrize("name", [*PAPERS, *VARIANTS])
 def test_whole_path(name: str):
     paper, method, spread = (PAPERS | VARIANTS)[name]

@@ -51,18 +51,19 @@ PARTS = (
 )  # fmt: skip
 """Parts of the verdicts. Each has numbers of its own."""
 KINDS = (
-    ("right", "wrong", "unverifiable", "graded right", "graded wrong"),
+    ("right", "wrong", "unverifiable", "graded right", "graded wrong", "right"),
     ("right", "malformed", "right", "right"),
     ("right", "right", "right"),
     ("wrong", "graded right", "wrong"),
     ("wrong", "graded wrong", "malformed"),
     ("right", "wrong", "graded wrong"),
+    ("right", "wrong"),
 )
-"""The verdicts of each group: mixed, almost all correct, all correct, almost all wrong, all wrong, mixed."""
+"""The verdicts of each group: mixed, almost all correct, all correct, almost all wrong, all wrong, mixed twice. The last has no trained token."""
 SCORES = {"right": 1.0, "graded right": 0.75, "graded wrong": 0.25}
-EMPTY, SPOKEN_FOR, FULL, PARTLESS = (0, 1), (3, 0), (1, 2), (3, 1)
-"""Answers by group and place: without a token, with an environment's tokens alone, of the whole budget, and correct
-with a verdict without parts."""
+EMPTY, SPOKEN_FOR, FULL, PARTLESS = ((0, 1), (6, 0)), ((3, 0), (6, 1)), (1, 2), (3, 1)
+"""Answers by group and place: without a token; with an environment's tokens alone; of the whole budget; and correct, with a
+verdict that has one part only."""
 UP, DOWN = ((0, 0), (3, 2)), ((1, 0), (4, 0))
 """Answers with an outlier: a correct and a wrong one that became much likelier, and two much less likely."""
 
@@ -247,9 +248,9 @@ def answers_of(seed: int, spread: float, without: Sequence[str] = ()) -> Groups:
     far = FAR if seed == SEEDS - 1 and "outliers" not in without else 3.0
 
     def answer(g: int, i: int) -> Answer:
-        empty = (g, i) in (EMPTY, SPOKEN_FOR) and "empty" not in without
+        empty = (g, i) in (*EMPTY, *SPOKEN_FOR) and "empty" not in without
         limit = BUDGET - g % 2 * (g != FULL[0])
-        n = 0 if empty and (g, i) == EMPTY else BUDGET if (g, i) == FULL else int(rng.integers(1, limit + 1))
+        n = 0 if empty and (g, i) in EMPTY else BUDGET if (g, i) == FULL else int(rng.integers(1, limit + 1))
         trained = rng.random(n) < (1.0 if "environment" in without else 0.75)
         if n:
             trained[rng.integers(n)] = True
@@ -266,7 +267,7 @@ def answers_of(seed: int, spread: float, without: Sequence[str] = ()) -> Groups:
             kind, bool(rng.random() < 0.3), limit, place, rng.integers(3, 5, n).tolist(), l, old, ref,
             h=2 * numbers[0], mu=old + rng.normal(0, 0.5, k), v=numbers[1], q=old + rng.normal(0, 0.5, k), d=numbers[2],
             hq=numbers[3], said=str(rng.integers(3)),
-            parts={} if kind == "malformed" or (g, i) == PARTLESS else parts,
+            parts={} if kind == "malformed" else {"other": parts["other"]} if (g, i) == PARTLESS else parts,
         )  # fmt: skip
 
     return [[answer(g, i) for i in range(len(kinds))] for g, kinds in enumerate(KINDS)]

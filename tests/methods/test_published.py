@@ -66,10 +66,23 @@ def test_the_reference_names_its_parent_and_a_known_effect(method):
 
 def test_a_reference_has_a_year_and_one_of_the_labels():
     facts = {"formula": "J", "differences": (), "proofs": ()}
-    assert Reference(paper="REINFORCE", year=1992, label="code read", **facts).source == "REINFORCE, 1992"
-    assert Reference(paper="GRPO", arxiv="2402.03300", label="code read", **facts).source == "GRPO, arXiv:2402.03300"
+    assert Reference(paper="REINFORCE", year=1992, label="paper read", **facts).source == "REINFORCE, 1992"
+    assert Reference(paper="GRPO", arxiv="2402.03300", label="paper read", **facts).source == "GRPO, arXiv:2402.03300"
     with pytest.raises(ValueError, match="needs its year"):
-        Reference(paper="REINFORCE", label="code read", **facts)
+        Reference(paper="REINFORCE", label="paper read", **facts)
+
+
+def test_code_that_was_read_stands_in_a_file_at_a_commit():
+    """Without a place that can be opened, the label is *code read earlier*."""
+    facts = {"paper": "GRPO", "arxiv": "2402.03300", "formula": "J", "differences": (), "proofs": ()}
+    place = f"owner/name@{'0a' * 20}:a/b.py"
+    read = Reference(label="code read", code=place, **facts)
+    assert read.code_link == f"https://github.com/owner/name/blob/{'0a' * 20}/a/b.py"
+    assert Reference(label="code read earlier", **facts).code_link == ""
+    for label, code in (("code read", ""), ("code read", "owner/name:a.py"), ("our reading", place)):
+        with pytest.raises(ValueError, match="OWNER/NAME@COMMIT:PATH"):
+            Reference(label=label, code=code, **facts)
+    assert sum(bool(reference_of(method).code) for method in published) >= 40
 
 
 def test_methods_are_in_the_order_of_their_arxiv_numbers():

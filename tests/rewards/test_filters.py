@@ -41,6 +41,11 @@ def test_selected(filter: Any) -> None:
         b = b.having(outcome=b.outcome.masked_fill(b.score == MALFORMED, int(Outcome.malformed)))
         b = b.having(score=b.score.clamp(min=0.0))
         assert "".join(str(int(x)) for x in filter(b).tolist()) == expected, scores
+    if filter in (mixed_outcomes, mixed_groups, mixed_scores):
+        for scores in ([0.5, 0.25], [0.5, 0.5]):
+            b = pack([rollout_of(scores)])
+            b = b.having(outcome=torch.full_like(b.outcome, int(Outcome.scored)))
+            assert filter(b).tolist() == [scores[0] != scores[1]] * 2
 
 
 def selected(scores: list[float]) -> list[bool]:

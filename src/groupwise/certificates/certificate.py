@@ -38,6 +38,7 @@ class Certificate:
     arxiv: str
     year: int
     label: str
+    code: str
     kind: str
     parent: str
     formula: str
@@ -100,6 +101,7 @@ def certificate_of(
         arxiv=reference.arxiv,
         year=reference.year,
         label=reference.label,
+        code=reference.code,
         kind=reference.kind,
         parent=reference.parent,
         formula=reference.formula,

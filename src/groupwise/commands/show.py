@@ -34,6 +34,7 @@ def show_method(function: Callable[..., Method]) -> str:
     changes = diff(names.methods()[reference.parent](), function()) if reference.parent else []
     sections = {
         f"{name}: {reference.source}": [*(inspect.getdoc(function) or "").splitlines(), facts],
+        "code read": textwrap.wrap(reference.code, WIDTH),
         "formula": reference.formula.splitlines(),
         f"changes in {reference.parent}": changes,
         "constants": text.write(function()).rstrip().splitlines(),

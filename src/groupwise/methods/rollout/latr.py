@@ -42,6 +42,7 @@ REFERENCE = Reference(
     paper="Lookahead Tree-Based Rollouts for Enhanced Trajectory-Level Exploration in RLVR",
     arxiv="2510.24302",
     label="code read",
+    code="starreeze/latr@2adb0edf24cc9a9342ac021892897adcec1a2738:model/generation.py",
     parent="grpo",
     formula="""\
 a branch takes its likeliest token c_1, and forks at c_2 if p(c_2) > tau_abs and p(c_1) - p(c_2) < tau_rel

@@ -40,6 +40,7 @@ REFERENCE = Reference(
     paper="Proximal Policy Optimization Algorithms",
     arxiv="1707.06347",
     label="code read",
+    code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     parent="",
     formula="""\
 J = mean over tokens of min[ r_t A^_t, clip(r_t, 1 - eps, 1 + eps) A^_t ],  A^ = A whitened over the batch

@@ -59,11 +59,14 @@ KINDS = (
     ("right", "wrong", "graded wrong"),
     ("right", "wrong"),
 )
-"""The verdicts of each group: mixed, almost all correct, all correct, almost all wrong, all wrong, mixed twice. The last has no trained token."""
+"""The verdicts of each group: mixed, almost all correct, all correct, almost all wrong, all wrong, mixed twice.
+
+The last has no trained token.
+"""
 SCORES = {"right": 1.0, "graded right": 0.75, "graded wrong": 0.25}
 EMPTY, SPOKEN_FOR, FULL, PARTLESS = ((0, 1), (6, 0)), ((3, 0), (6, 1)), (1, 2), (3, 1)
-"""Answers by group and place: without a token; with an environment's tokens alone; of the whole budget; and correct, with a
-verdict that has one part only."""
+"""Answers by group and place: without a token, with an environment's tokens alone, of the whole budget, and correct
+with a verdict that has one part only."""
 UP, DOWN = ((0, 0), (3, 2)), ((1, 0), (4, 0))
 """Answers with an outlier: a correct and a wrong one that became much likelier, and two much less likely."""
 

@@ -83,14 +83,14 @@ class Trials:
         for stream in (0, 1, 2):
             os.dup2(null, stream)
         signal.alarm(SECONDS)
-        code = NOT_RUN
+        code, proofs = NOT_RUN, list(proofs_for(b.methods, items))
         try:
             if exchange(b.module, b.source):
-                code = self.run(session, proofs_for(b.methods, items)) if built_again(b.module) else 1
+                code = self.run(proofs) if built_again(b.module) else 1
         finally:
             os._exit(code)
 
-    def run(self, session: pytest.Session, items: Iterable[pytest.Item]) -> int:
+    def run(self, items: Iterable[pytest.Item]) -> int:
         """1 if one of the tests failed, else 0."""
         for item in items:
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)

@@ -102,7 +102,8 @@ def constants(function: ast.FunctionDef) -> Iterator[tuple[str, ast.AST, str]]:
         if isinstance(default, ast.Constant) and type(default.value) in (int, float):
             yield f"another {argument.arg}", default, repr(2 * default.value or 1)
     bare, method = Method(), methods()[function.name]()
-    same = {field.name for field in fields(Method) if getattr(bare, field.name) == getattr(method, field.name)}
+    pairs = ((bare, method), (bare.objective, method.objective))
+    same = {f.name for old, new in pairs for f in fields(old) if getattr(old, f.name) == getattr(new, f.name)}
     for call in ast.walk(function):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("Method", "Objective"):
             for keyword in call.keywords:

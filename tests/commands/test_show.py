@@ -50,7 +50,17 @@ def test_show_gives_formula_constants_source_differences_and_proofs():
     reference = reference_of(gspo)
     assert lines[0] == "gspo: Group Sequence Policy Optimization, arXiv:2507.18071"
     titles = [line for line in lines if line and not line.startswith(" ")]
-    assert titles == [lines[0], "formula", "changes in grpo", "constants", "differences", "effect", "finding", "proofs"]
+    assert titles == [
+        lines[0],
+        "code read",
+        "formula",
+        "changes in grpo",
+        "constants",
+        "differences",
+        "effect",
+        "finding",
+        "proofs",
+    ]
     assert lines[2] == "  ratio, 2025, method, code read"
     assert "  " + reference.formula.splitlines()[0] in lines
     assert "  low = 0.0003" in lines and '  ratio = "sequence_ratio"' in lines

@@ -16,7 +16,7 @@ from groupwise.methods import (
     trpa,
     veripo,
 )
-from tests.golden.papers_reward import group_mean
+from tests.golden.papers_reward import group_mean, shaped_where_written
 from tests.golden.whole_path import (
     BUDGET,
     Answer,
@@ -96,9 +96,7 @@ def paper_trpa(groups: Groups):
 
 
 def paper_dagrpo(groups: Groups):
-    """Without written answers, it is GRPO with a token mean."""
-    pairs = [(o, a) for group in groups for o, a in zip(group, z(np.array([float(o.right) for o in group])))]
-    return sum(smaller(o.r * a, clip(o.r, 0.8, 1.2) * a).sum() for o, a in pairs) / trained_tokens(groups)
+    return shaped_where_written(groups, [list(z(np.array([float(o.right) for o in group]))) for group in groups])
 
 
 def paper_srpo(groups: Groups):

@@ -61,6 +61,15 @@ def token_mean(groups: Groups, advantages: Advantages, low: float = 0.2, high: f
     return sum((clipped(o, a, low, high) - kl * k3(o)).sum() for o, a in pairs) / trained_tokens(groups)
 
 
+def shaped_where_written(groups: Groups, advantages: Advantages):
+    """PPO's clip, and LUFFY's `p / (p + 0.1)` for the tokens of a written answer, which has no old policy."""
+    total = 0.0
+    for o, a in (pair for group, row in zip(groups, advantages, strict=True) for pair in trained(group, row)):
+        p = np.exp(o.l)
+        total += (p / (p + 0.1) * a).sum() if o.written else clipped(o, a).sum()
+    return total / trained_tokens(groups)
+
+
 def group_mean(groups: Groups, advantages: Advantages, kl: float = 0.0):
     total = 0.0
     for group, row in zip(groups, advantages, strict=True):

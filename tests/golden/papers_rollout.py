@@ -32,7 +32,7 @@ from groupwise.methods import (
     train_long_think_short,
     vade,
 )
-from tests.golden.papers_reward import dual_clipped, group_mean, token_mean
+from tests.golden.papers_reward import dual_clipped, group_mean, shaped_where_written, token_mean
 from tests.golden.whole_path import (
     Answer,
     Groups,
@@ -71,6 +71,10 @@ def paper_hill(groups: Groups):
 
 def paper_latr(groups: Groups):
     return token_mean(groups, [list(z(scores(group))) for group in groups], kl=0.01)
+
+
+def paper_rgr(groups: Groups):
+    return shaped_where_written(groups, [list(z(scores(group))) for group in groups])
 
 
 def paper_guide(groups: Groups):
@@ -184,7 +188,7 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "syn_grpo": (paper_syn, syn_grpo(), 0.3),
     "latr": (paper_latr, latr(), 0.3),
     "hill": (paper_hill, hill(), 0.3),
-    "rgr_grpo": (paper_grpo_by_tokens, rgr_grpo(), 0.3),
+    "rgr_grpo": (paper_rgr, rgr_grpo(), 0.3),
     "s_grpo": (paper_s_grpo, s_grpo(), 0.3),
     "train_long_think_short": (paper_train_long, train_long_think_short(), 0.3),
     "vade": (paper_expo, vade(), 0.3),

@@ -21,6 +21,7 @@ import torch
 from groupwise.config.text import at
 from groupwise.data import (
     ENVIRONMENT,
+    WRITTEN,
     Batch,
     Divergence,
     Draw,
@@ -67,6 +68,8 @@ SCORES = {"right": 1.0, "graded right": 0.75, "graded wrong": 0.25}
 EMPTY, SPOKEN_FOR, FULL, PARTLESS = ((0, 1), (6, 0)), ((3, 0), (6, 1)), (1, 2), (3, 1)
 """Answers by group and place: without a token, with an environment's tokens alone, of the whole budget, and correct
 with a verdict that has one part only."""
+WRITTEN_ONE = (5, 0)
+"""An answer that was written, for methods with such answers."""
 UP, DOWN = ((0, 0), (3, 2)), ((1, 0), (4, 0))
 """Answers with an outlier: a correct and a wrong one that became much likelier, and two much less likely."""
 
@@ -76,7 +79,8 @@ class Answer:
     """One answer as in the papers; `l` may be complex. Columns have an entry for each trained token.
 
     `place` are the places of the trained tokens among all `tokens`; the others are an environment's. `limit` is the
-    budget of the answer: a long prompt leaves less than that of the run.
+    budget of the answer: a long prompt leaves less than that of the run. A `written` answer was not sampled: the engine
+    has no log-probs of it.
 
     `h` are entropies, `mu` the engine's log-probs and `v` a critic's values. `q` are a teacher's log-probs, `hq` its
     entropies and `d` its divergences from the policy; wrong answers have them under a view. `said` is the answer that
@@ -86,6 +90,7 @@ class Answer:
 
     kind: str
     cut: bool
+    written: bool
     limit: int
     place: list[int]
     tokens: list[int]
@@ -233,15 +238,16 @@ def distinct(group: list[Answer]) -> list[Answer]:
     """DaGRPO: the answers whose part is 0.2 or more from that of an answer of the other outcome."""
 
     def far(o: Answer, other: Answer) -> bool:
-        return o.right != other.right and abs(o.part("chain_true") - other.part("chain_true")) >= 0.2
+        apart = abs(o.part("chain_true") - other.part("chain_true")) >= 0.2
+        return o.right != other.right and (apart or o.written or other.written)
 
-    return [o for o in group if any(far(o, other) for other in group)]
+    return [o for o in group if o.written or any(far(o, other) for other in group)]
 
 
 Selects = Callable[[list[Answer]], list[Answer]]
 
 
-def answers_of(seed: int, spread: float, without: Sequence[str] = ()) -> Groups:
+def answers_of(seed: int, spread: float, without: Sequence[str] = (), written: bool = False) -> Groups:
     """Groups of `KINDS`; lengths up to the budget.
 
     The last seed has log-ratios of 25 and -25, the others of 3 and -3. `without` names what a method has no reading
@@ -267,7 +273,8 @@ def answers_of(seed: int, spread: float, without: Sequence[str] = ()) -> Groups:
         parts = dict(zip(PARTS, rng.random(len(PARTS)).tolist()))
         numbers = [rng.random(k) for _ in range(4)]
         return Answer(
-            kind, bool(rng.random() < 0.3), limit, place, rng.integers(3, 5, n).tolist(), l, old, ref,
+            kind, bool(rng.random() < 0.3), written and (g, i) == WRITTEN_ONE, limit, place,
+            rng.integers(3, 5, n).tolist(), l, old, ref,
             h=2 * numbers[0], mu=old + rng.normal(0, 0.5, k), v=numbers[1], q=old + rng.normal(0, 0.5, k), d=numbers[2],
             hq=numbers[3], said=str(rng.integers(3)),
             parts={} if kind == "malformed" else {"other": parts["other"]} if (g, i) == PARTLESS else parts,
@@ -292,13 +299,14 @@ def batch_of(groups: Groups, method: Method) -> Batch:
 
 
 def _sample(o: Answer, i: int) -> Sample:
-    at_place = dict(zip(o.place, o.mu.tolist()))
+    at_place = dict(zip(o.place, [math.nan] * len(o.l) if o.written else o.mu.tolist()))
+    sampled = WRITTEN if o.written else 0
     outcome = Outcome.correct if o.right else Outcome.wrong if o.kind.endswith("wrong") else Outcome[o.kind]
     score = SCORES.get(o.kind) if o.kind.startswith("graded") else None
     marks = {o.place[t]: number for t, number in o.steps.items()}
     return Sample(
         context=(1, 2), stream=(i,), limit=o.limit, tokens=tuple(o.tokens),
-        origin=tuple(0 if t in at_place else ENVIRONMENT for t in range(o.n)),
+        origin=tuple(sampled if t in at_place else ENVIRONMENT for t in range(o.n)),
         logp=tuple(at_place.get(t, math.nan) for t in range(o.n)),
         finish=Finish.length if o.cut else Finish.stop, text=o.text, ends=tuple(range(2, 2 * o.n + 1, 2)),
         verdict=Verdict(outcome, score, o.parts, answer=o.said),
@@ -346,7 +354,12 @@ def complex_step(paper: Callable[[], complex], answers: Sequence[Answer]) -> np.
 
 
 def check_whole_path(
-    paper: Paper, method: Method, spread: float, selects: Selects = all_of, without: Sequence[str] = ()
+    paper: Paper,
+    method: Method,
+    spread: float,
+    selects: Selects = all_of,
+    without: Sequence[str] = (),
+    written: bool = False,
 ) -> None:
     """Selection, loss and gradient of a method equal those of its transcription, in two steps of an iteration.
 
@@ -354,7 +367,7 @@ def check_whole_path(
     method should be active on some tokens only.
     """
     for seed in range(SEEDS):
-        groups = answers_of(seed, spread, without)
+        groups = answers_of(seed, spread, without, written)
         chosen = [kept for group in groups if (kept := selects([o for o in group if o.kind != "unverifiable"]))]
         names = {o: (g, (i,)) for g, group in enumerate(groups) for i, o in enumerate(group)}
         batch = batch_of(groups, method)

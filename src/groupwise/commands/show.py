@@ -94,7 +94,7 @@ def table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
         available -= widths[c]
     lines = []
     for row in rows:
-        cells = [textwrap.wrap(cell, max(w, 1)) or [""] for cell, w in zip(row, widths)]
+        cells = [textwrap.wrap(cell, max(w, 1), break_on_hyphens=False) or [""] for cell, w in zip(row, widths)]
         for i in range(max(map(len, cells))):
             lines.append(
                 "  ".join(f"{cell[i] if i < len(cell) else '':<{w}}" for cell, w in zip(cells, widths)).rstrip()

@@ -72,6 +72,7 @@ at most K branches; each is completed by sampling; K = round(eta G) answers of G
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[latr]",
+        "tests/golden/test_lookahead.py::test_the_share_falls_in_steps",
         "tests/golden/test_lookahead.py::test_forks_need_an_undecided_policy",
         "tests/golden/test_lookahead.py::test_branches_part_at_their_fork",
         "tests/rollout/test_likeliest.py::test_likeliest_tokens_are_those_of_a_plain_forward",

@@ -101,7 +101,7 @@ def _section(function: Callable[..., Method]) -> list[str]:
         *text.write(function()).rstrip().splitlines(),
         "```",
         "",
-        "Tests of its own, beside [those of every method](certificates.md):",
+        "Tests, beside [those of every method](certificates.md):",
         "",
         *(f"- `{proof}`" for proof in reference.proofs),
         "",

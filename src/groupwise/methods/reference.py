@@ -72,7 +72,7 @@ class Reference:
     """The source of a published method. `formula` is plain text; `proofs` are the ids of the tests that verify it.
 
     `label` is what the method was checked against: `code read`, the code of the authors or of a widely used library,
-    which stands at `code`, a file of a repository at a commit (`OWNER/NAME@COMMIT:PATH`); `code read earlier`, such
+    and `code` is that file of a repository at a commit (`OWNER/NAME@COMMIT:PATH`); `code read earlier`, such
     code, which was not opened again; `paper read`, the text of the paper; `our reading`, neither, so that a formula or
     a central choice is inferred.
     In a difference, *recalled* marks a value that was not checked again in its source, *inferred* one without a source.

@@ -44,7 +44,7 @@ A_i = (R_i - mean(R)) / std(R)""",
             "answers without a token",
             "not specified",
             "not available",
-            "in mean and std of the log-ratios; they have no term (inferred)",
+            "counted in mean and std of d; they have no term (inferred)",
         ),
         Difference(
             "harder and easier inputs", "video frames and cues", "not available", "cues of correct answers alone"

@@ -157,12 +157,12 @@ def built_again(module: str) -> bool:
     """Build the methods that the transcriptions hold again, after a change of a method's file; False if one cannot."""
     if "groupwise.methods." not in module:
         return True
-    tests = sys.modules["tests.golden.test_methods"]
+    tests = vars(sys.modules["tests.golden.test_methods"])
     try:
-        for family in tests.FAMILIES:
+        for family in tests["FAMILIES"]:
             importlib.reload(family)
-            tests.PAPERS |= family.PAPERS
-            tests.VARIANTS |= family.VARIANTS
+            tests["PAPERS"].update(family.PAPERS)
+            tests["VARIANTS"].update(family.VARIANTS)
     except Exception:
         return False
     return True

@@ -100,7 +100,7 @@ def constants(function: ast.FunctionDef) -> Iterator[tuple[str, ast.AST, str]]:
     """Breaks of a method's function: another number for a default, and a keyword left out that is not the default."""
     for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults):
         if isinstance(default, ast.Constant) and type(default.value) in (int, float):
-            yield f"another {argument.arg}", default, repr(2 * default.value or 1)
+            yield f"another {argument.arg}", default, repr(2 * ast.literal_eval(default) or 1)
     bare, method = Method(), methods()[function.name]()
     pairs = ((bare, method), (bare.objective, method.objective))
     same = {f.name for old, new in pairs for f in fields(old) if getattr(old, f.name) == getattr(new, f.name)}

@@ -1,6 +1,7 @@
 """The methods of the family `start`, transcribed from their papers."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from groupwise.methods import (
     remax,
     rloo,
 )
+from groupwise.objective import complete
 from tests.golden.whole_path import (
     BUDGET,
     Answer,
@@ -52,8 +54,11 @@ def paper_dr_grpo(groups: Groups):
     return total / count
 
 
-def paper_dapo(groups: Groups, cache: int = 2):
-    """The buffer is a fifth of the budget, rounded. The length of an answer has the environment's tokens, too."""
+def paper_dapo(groups: Groups, cache: int = 2, complete: bool = False):
+    """The buffer is a fifth of the budget, rounded. The length of an answer has the environment's tokens, too.
+
+    With `complete`, truncated answers are left out of the loss: the ablation of section 3.4.
+    """
     total = 0.0
     for group in groups:
         rewards = []
@@ -61,8 +66,8 @@ def paper_dapo(groups: Groups, cache: int = 2):
             over = 0.0 if o.n <= o.limit - cache else ((o.limit - cache) - o.n) / cache
             rewards.append((1.0 if o.right else -1.0) + over)
         for o, a in zip(group, z(np.array(rewards))):
-            total += smaller(o.r * a, clip(o.r, 0.8, 1.28) * a).sum()
-    return total / trained_tokens(groups)
+            total += smaller(o.r * a, clip(o.r, 0.8, 1.28) * a).sum() * (not (complete and o.cut))
+    return total / sum(len(o.l) for o in every(groups) if not (complete and o.cut))
 
 
 def paper_rloo(groups: Groups):
@@ -159,6 +164,9 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
 """Transcription, method, and a spread of log-ratios at which its bounds are active on some tokens only."""
 
 VARIANTS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
+    "dapo, complete answers": (
+        lambda groups: paper_dapo(groups, complete=True), replace(dapo(), mask=(complete,)), 0.3
+    ),
     "grpo_process, with outcomes": (
         lambda groups: paper_grpo_process(groups, 0.5), grpo_process(outcome=0.5), 0.3
     ),

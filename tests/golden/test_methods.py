@@ -44,8 +44,9 @@ def test_every_method_has_a_golden_test(method: Callable[..., Method]):
     assert any(proof.startswith("tests/golden/") for proof in reference_of(method).proofs)
 
 
+MIXED = ("asym_grpo", "cispo", "cispo, masked", "dapo", "dapo, complete answers", "dispo", "unlikeliness")
 SELECTS: dict[str, Selects] = {
-    **dict.fromkeys(("asym_grpo", "cispo", "cispo, masked", "dapo", "dispo", "unlikeliness"), mixed),
+    **dict.fromkeys(MIXED, mixed),
     "dagrpo": distinct,
     "ngrpo": not_all_right,
     "popo": right_ones,

@@ -68,6 +68,7 @@ R_length = 0                                 if |o| <= L_max - L_cache
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[dapo]",
+        "tests/golden/test_methods.py::test_whole_path[dapo, complete answers]",
         "tests/golden/test_methods.py::test_worked_numbers[dapo]",
         "tests/golden/test_methods.py::test_overlong_table",
     ),

@@ -32,8 +32,9 @@ def methods_page() -> str:
         "marks entries that were not read again in their source; *inferred* marks entries without a source.",
         "",
         "The label of a method says how it was checked: *code read*, against the code of the authors or of a widely",
-        "used library; *paper read*, against the text of the paper; *our reading*, neither, so that a formula or a",
-        "central choice is inferred.",
+        "used library, in the linked file; *code read earlier*, against such code, which was not opened again;",
+        "*paper read*, against the text of the paper; *our reading*, neither, so that a formula or a central choice",
+        "is inferred.",
         "",
         f"![Each method below the one that it changes]({TREE})",
         "",
@@ -74,7 +75,8 @@ def _link(function: Callable[..., Method]) -> str:
 def _section(function: Callable[..., Method]) -> list[str]:
     reference, name = reference_of(function), function.__name__
     head, *rows = differences(reference)
-    notes = [f"It changes [{reference.parent}](#{reference.parent})."] if reference.parent else []
+    notes = [f"Code read: [{reference.code.partition(':')[2]}]({reference.code_link})."] if reference.code else []
+    notes += [f"It changes [{reference.parent}](#{reference.parent})."] if reference.parent else []
     notes += [f"Its paper describes: {reference.kind}."] if reference.kind != "method" else []
     notes += [f"Claim, stated before the runs: {reference.effect.claim(name)}."] if reference.effect else []
     notes += [f"No effect is measured. {reference.no_effect}"] if reference.no_effect else []
@@ -99,7 +101,7 @@ def _section(function: Callable[..., Method]) -> list[str]:
         *text.write(function()).rstrip().splitlines(),
         "```",
         "",
-        "Tests:",
+        "Tests, beside [those of every method](certificates.md):",
         "",
         *(f"- `{proof}`" for proof in reference.proofs),
         "",

@@ -14,6 +14,7 @@ import torch
 import groupwise.config.text as text
 import groupwise.training.check as checking
 from groupwise.__main__ import main
+from groupwise.certificates.proofs import proofs_of
 from groupwise.commands.check import errors_text
 from groupwise.commands.methods import alike, entries, likeness, list_methods
 from groupwise.commands.show import read, show, show_diff, table
@@ -51,6 +52,7 @@ def test_show_gives_formula_constants_source_differences_and_proofs():
     titles = [line for line in lines if line and not line.startswith(" ")]
     assert titles == [
         lines[0],
+        "code read",
         "formula",
         "changes in grpo",
         "arguments, each a field beside method.base",
@@ -64,7 +66,7 @@ def test_show_gives_formula_constants_source_differences_and_proofs():
     assert "  " + reference.formula.splitlines()[0] in lines
     assert "  low = 0.0003" in lines and '  ratio = "sequence_ratio"' in lines
     assert next(line for line in lines if line.startswith("  clip range")).count("3e-4 and 4e-4") == 2
-    assert [line.strip() for line in lines[lines.index("proofs") + 1 :]] == list(reference.proofs)
+    assert [line.strip() for line in lines[lines.index("proofs") + 1 :]] == list(proofs_of(gspo))
     assert max(map(len, lines)) <= 120
 
 

@@ -1,29 +1,31 @@
 """The methods of the family `agents`, transcribed from their papers and specifications."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
 from groupwise.methods import Method, graph_grpo, m_grpo, parrot, trustgeogen
-from groupwise.rewards import AddPart, Correctness
-from tests.golden.papers_reward import clipped, k3, token_mean
-from tests.golden.whole_path import Groups, scores, z
+from tests.golden.papers_reward import clipped, token_mean
+from tests.golden.whole_path import Answer, Groups, k3, live, scores, trained, z
 
 
 def paper_graph_grpo(groups: Groups, present: str = "", kl: float = 0.04):
     """An edge is a token at a position; with `present`, only the tokens with this text count."""
+
+    def is_edge(o: Answer, place: int) -> bool:
+        return not present or o.text[2 * place : 2 * place + 2] == present
+
     total, graphs = 0.0, 0
     for group in groups:
         success: dict[tuple[int, int], list[float]] = {}
-        edges = [[t for t in range(len(o.l)) if o.text[2 * t : 2 * t + 2] == present or not present] for o in group]
+        edges = [[(t, p) for t, p in enumerate(o.place) if is_edge(o, p)] for o in group]
         for o, mine in zip(group, edges):
-            for t in mine:
-                success.setdefault((t, o.tokens[t]), []).append(o.score)
+            for _, place in mine:
+                success.setdefault((place, o.tokens[place]), []).append(o.score)
         s = np.array([np.mean(rewards) for rewards in success.values()])
-        a = dict(zip(success, (s - s.mean()) / (s.std() + 1e-8)))
+        a = dict(zip(success, (s - s.mean()) / (s.std() + 1e-8))) if success else {}
         for o, mine in zip(group, edges):
-            total += sum(a[t, o.tokens[t]] * o.l[t] for t in mine) - kl * k3(o).sum()
+            total += sum(a[place, o.tokens[place]] * o.l[t] for t, place in mine) - kl * k3(o).sum()
             graphs += 1
     return total / graphs
 
@@ -39,37 +41,36 @@ def paper_per_graph(groups: Groups):
 
 
 def paper_m_grpo(groups: Groups):
-    """Each group is one of main agents or one of helpers, and weighs the same."""
+    """Each group is one of main agents or one of helpers, and weighs the same. A readable wrong answer has 0.1."""
     total = 0.0
     for group in groups:
-        for o, a in zip(group, z(np.array([1.0 if o.score == 1 else 0.1 for o in group]))):
-            total += clipped(o, a, 0.2, 0.28).sum() / len(o.l) / len(group)
-    return total / len(groups)
+        rewards = np.array([1.0 if o.right else 0.1 if o.readable else 0.0 for o in group])
+        for o, a in trained(group, z(rewards)):
+            total += clipped(o, a, 0.2, 0.28).sum() / len(o.l) / live(group)
+    return total / live(groups)
 
 
 def paper_trustgeogen(groups: Groups):
-    """The part of an answer is both whether it reached the goal and its share of verified steps."""
-    return token_mean(groups, [list(z(np.array([o.part + 0.5 * o.part for o in group]))) for group in groups])
+    """Parts of a verdict are whether the answer reached the goal, and its share of verified steps."""
+    rewards = [np.array([o.part("reached") + 0.5 * o.part("leading") for o in group]) for group in groups]
+    return token_mean(groups, [list(z(r)) for r in rewards])
 
 
 def paper_strict(groups: Groups):
-    return token_mean(groups, [list(z(scores(group))) for group in groups])
+    return token_mean(groups, [list(z(np.array([float(o.right) for o in group]))) for group in groups])
 
 
 def paper_parrot(groups: Groups):
-    """The part of an answer is whether it gave in."""
-    return token_mean(groups, [list(z(np.array([o.score - 0.5 * o.part for o in group]))) for group in groups])
+    """A part of a verdict is whether the answer gave in."""
+    rewards = [np.array([o.right - 0.5 * o.part("gave_in") for o in group]) for group in groups]
+    return token_mean(groups, [list(z(r)) for r in rewards])
 
 
 PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "graph_grpo": (paper_graph_grpo, graph_grpo(), 0.3),
     "m_grpo": (paper_m_grpo, m_grpo(), 0.3),
-    "trustgeogen": (
-        paper_trustgeogen,
-        replace(trustgeogen(), shaping=(AddPart("chain_true"), AddPart("chain_true", 0.5))),
-        0.3,
-    ),
-    "parrot": (paper_parrot, replace(parrot(), shaping=(Correctness(), AddPart("chain_true", -0.5))), 0.3),
+    "trustgeogen": (paper_trustgeogen, trustgeogen(), 0.3),
+    "parrot": (paper_parrot, parrot(), 0.3),
 }
 """Transcription, method, and a spread of log-ratios at which its bounds are active on some tokens only."""
 

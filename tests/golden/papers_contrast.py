@@ -16,8 +16,23 @@ from groupwise.methods import (
     trpa,
     veripo,
 )
-from tests.golden.papers_reward import group_mean
-from tests.golden.whole_path import BUDGET, Answer, Groups, clip, scores, sg, smaller, z
+from tests.golden.papers_reward import group_mean, shaped_where_written
+from tests.golden.whole_path import (
+    BUDGET,
+    Answer,
+    Groups,
+    clip,
+    every,
+    k3,
+    k3_of,
+    live,
+    scores,
+    sg,
+    smaller,
+    trained,
+    trained_tokens,
+    z,
+)
 
 
 def log_ratio(o: Answer):
@@ -25,7 +40,8 @@ def log_ratio(o: Answer):
 
 
 def split(group: list[Answer]) -> tuple[list[Answer], list[Answer]]:
-    return [o for o in group if o.score == 1], [o for o in group if o.score != 1]
+    """The right and the other answers; one without a token has no likelihood to compare."""
+    return [o for o in group if o.right and len(o.l)], [o for o in group if not o.right and len(o.l)]
 
 
 def paper_real(groups: Groups, product: bool = False):
@@ -48,8 +64,8 @@ def paper_real_binary(groups: Groups):
             continue
         total += sum(-np.log(1 + np.exp(-log_ratio(o) / 0.5)) for o in right)
         total += sum(-np.log(1 + np.exp(log_ratio(o) / 0.5)) for o in wrong)
-        count += len(group)
-    return total / count
+        count += len(right) + len(wrong)
+    return total / max(count, 1)
 
 
 def paper_reg_grpo(groups: Groups):
@@ -60,101 +76,97 @@ def paper_reg_grpo(groups: Groups):
         d = np.array([(o.l - o.old).sum() for o in group])
         away = d - d.mean()
         predicted = away / (np.sqrt((away**2).mean()) + 1e-4)
-        for o, x, y in zip(group, a, predicted):
-            kl = np.exp(o.ref - o.l) - (o.ref - o.l) - 1
-            total += (-((x - y) ** 2) - 0.04 * kl.mean()) / len(group)
-    return total / len(groups)
+        for o, (x, y) in trained(group, zip(a, predicted)):
+            total += (-((x - y) ** 2) - 0.04 * k3(o).mean()) / live(group)
+    return total / live(groups)
 
 
 def paper_trpa(groups: Groups):
-    gains, kl, tokens = [], 0.0, 0
+    """The better of two answers is the readable or the right one."""
+    gains, kl = [], 0.0
     for group in groups:
-        right, wrong = split(group)
-        for i in right:
-            for j in wrong:
-                h = 2.5 * 0.1 * ((i.l - i.ref).mean() - (j.l - j.ref).mean())
-                gains.append(-np.log(1 + np.exp(-h)))
-        for o in group:
-            kl += (np.exp(o.old - o.l) - (o.old - o.l) - 1).sum()
-            tokens += len(o.l)
-    return sum(gains) / len(gains) - 1e-3 * kl / tokens
+        level = {o: 2 * o.right + o.readable for o in group if len(o.l)}
+        for i in level:
+            for j in level:
+                if level[i] > level[j]:
+                    h = (2.5 if i.right else 1.0) * 0.1 * ((i.l - i.ref).mean() - (j.l - j.ref).mean())
+                    gains.append(-np.log(1 + np.exp(-h)))
+        kl += sum(k3_of(o.old - o.l).sum() for o in group)
+    return sum(gains) / max(len(gains), 1) - 1e-3 * kl / trained_tokens(groups)
 
 
 def paper_dagrpo(groups: Groups):
-    """Without written answers, and before the filter, it is GRPO with a token mean."""
-    pairs = [(o, a) for group in groups for o, a in zip(group, z(scores(group)))]
-    total = sum(smaller(o.r * a, clip(o.r, 0.8, 1.2) * a).sum() for o, a in pairs)
-    return total / sum(len(o.l) for o, _ in pairs)
+    return shaped_where_written(groups, [list(z(np.array([float(o.right) for o in group]))) for group in groups])
 
 
 def paper_srpo(groups: Groups):
     """The divergences do not depend on the sampled token's log-prob, so they only add a constant here."""
-    wrong = [o for group in groups for o in group if o.score != 1]
-    mean = np.concatenate([np.exp(-o.hq) for o in wrong]).mean()
-    total, tokens = 0.0, 0
+    mean = np.concatenate([np.exp(-o.hq) for o in every(groups) if not o.right]).mean()
+    total = 0.0
     for group in groups:
         for o, a in zip(group, scores(group) - scores(group).mean()):
-            tokens += len(o.l)
-            if o.score == 1:
+            if o.right:
                 total += smaller(o.r * a, clip(o.r, 0.8, 1.28) * a).sum()
             else:
                 total -= (np.exp(-o.hq) / mean * o.d).sum()
-    return total / tokens
+    return total / trained_tokens(groups)
 
 
 def paper_distillation(groups: Groups, early: bool = False):
-    total, tokens = 0.0, 0
-    for group in groups:
-        for o in group:
-            a = o.q - o.old
-            if early:
-                before = np.cumsum(np.abs(a)) - np.abs(a)
-                a = a * (1 + 0.5 * (1 - before / np.abs(a).sum()))
-            total += (o.r * a).sum()
-            tokens += len(o.l)
-    return total / tokens
+    total = 0.0
+    for o in every(groups):
+        a = o.q - o.old
+        if early and len(o.l):
+            before = np.cumsum(np.abs(a)) - np.abs(a)
+            a = a * (1 + 0.5 * (1 - before / np.abs(a).sum()))
+        total += (o.r * a).sum()
+    return total / trained_tokens(groups)
 
 
 def paper_popo(groups: Groups):
-    """All answers of a group: the filter that keeps the correct ones comes before."""
+    """The filter keeps the correct answers."""
     total = 0.0
     for group in groups:
-        w = np.array([np.exp(sg(o.l).mean() - o.old.mean()) for o in group])
-        total += sum(x * o.l.mean() for x, o in zip(w / w.sum(), group))
+        some = [o for o in group if len(o.l)]
+        if not some:
+            continue
+        w = np.array([np.exp(sg(o.l).mean() - o.old.mean()) for o in some])
+        total += sum(x * o.l.mean() for x, o in zip(w / w.sum(), some))
     return total / len(groups)
 
 
 def paper_refine(groups: Groups):
-    total, tokens = 0.0, 0
+    """An answer that states no confidence has 1/2, less 1."""
+    total = 0.0
     for group in groups:
-        r = np.array([(o.score + 1 - (o.part - o.score) ** 2) / 4 for o in group])
+        brier = [1 - (o.part("confidence") - o.right) ** 2 if "confidence" in o.parts else 1 - 1 / 4 - 1 for o in group]
+        r = np.array([(o.right + x) / 4 for o, x in zip(group, brier)])
         for o, a in zip(group, (r - r.mean()) / (r.std(ddof=1) + 1e-4)):
             total += smaller(o.r * a, clip(o.r, 0.8, 1.2) * a).sum()
-            tokens += len(o.l)
-    return total / tokens
+    return total / trained_tokens(groups)
 
 
 def passes(o: Answer) -> bool:
     """Correct, complete, consistent, and not repetitive."""
-    grams = [tuple(o.tokens[t : t + 4]) for t in range(len(o.l) - 3)]
+    grams = [tuple(o.tokens[t : t + 4]) for t in range(o.n - 3)]
     repeated = sum(gram in grams[:i] for i, gram in enumerate(grams))
-    return o.score == 1 and not o.cut and o.part >= 0.5 and repeated <= len(grams) / 2
+    return o.right and not o.cut and o.part("chain_true") >= 0.5 and repeated <= len(grams) / 2
 
 
 def paper_veripo(groups: Groups):
     gains = []
     for group in groups:
-        level = [1 + len(o.l) / BUDGET if passes(o) else 0.0 for o in group]
-        for i, better in enumerate(group):
-            for j, worse in enumerate(group):
-                if level[i] > level[j]:
+        level = {o: 1 + o.n / BUDGET if passes(o) else 0.0 for o in group if len(o.l)}
+        for better in level:
+            for worse in level:
+                if level[better] > level[worse]:
                     gap = (better.l - better.ref).sum() - (worse.l - worse.ref).sum()
                     gains.append(-np.log(1 + np.exp(-0.1 * gap)))
-    return sum(gains) / len(gains)
+    return sum(gains) / max(len(gains), 1)
 
 
 def paper_veripo_search(groups: Groups):
-    return group_mean(groups, [list(z(np.array([o.score + 0.5 * o.part for o in group]))) for group in groups])
+    return group_mean(groups, [list(z(np.array([o.right + 0.5 * o.part("other") for o in group]))) for group in groups])
 
 
 PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
@@ -165,7 +177,7 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "srpo": (paper_srpo, srpo(), 0.3),
     "on_policy_distillation": (paper_distillation, on_policy_distillation(), 0.3),
     "popo": (paper_popo, popo(), 0.3),
-    "refine": (paper_refine, refine(confidence="chain_true"), 0.3),
+    "refine": (paper_refine, refine(), 0.3),
     "veripo": (paper_veripo, veripo(), 0.3),
 }
 """Transcription, method, and a spread of log-ratios at which its bounds are active on some tokens only."""
@@ -174,6 +186,6 @@ VARIANTS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "real, product": (lambda groups: paper_real(groups, product=True), real(form="product"), 0.3),
     "real, binary": (paper_real_binary, real(form="binary"), 0.3),
     "iw-opd": (lambda groups: paper_distillation(groups, early=True), on_policy_distillation(form="iw-opd"), 0.3),
-    "veripo, search": (paper_veripo_search, veripo(phase="search", form="chain_true"), 0.3),
+    "veripo, search": (paper_veripo_search, veripo(phase="search", form="other"), 0.3),
 }
 """Variants of the methods, under names of their own."""

@@ -1,12 +1,10 @@
 """The methods of the family `reward`, transcribed from their papers and specifications."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 
 import numpy as np
 
-from groupwise.advantages import AgainstPart, Whitened
 from groupwise.methods import (
     Method,
     asym_grpo,
@@ -28,7 +26,21 @@ from groupwise.methods import (
     trust_grpo,
     unlikeliness,
 )
-from tests.golden.whole_path import BUDGET, Answer, Groups, clip, scores, sg, smaller, z
+from tests.golden.whole_path import (
+    BUDGET,
+    Answer,
+    Groups,
+    clip,
+    every,
+    k3,
+    live,
+    scores,
+    sg,
+    smaller,
+    trained,
+    trained_tokens,
+    z,
+)
 
 Advantages = list[list[float | np.ndarray]]
 """One number per answer, or one per token."""
@@ -44,32 +56,44 @@ def dual_clipped(o: Answer, a: float):
     return gain if a >= 0 else np.where(np.real(gain) < 10 * a, 10 * a, gain)
 
 
-def k3(o: Answer):
-    return np.exp(o.ref - o.l) - (o.ref - o.l) - 1
-
-
-def answers(groups: Groups, advantages: Advantages) -> Iterator[tuple[Answer, float | np.ndarray]]:
-    for group, row in zip(groups, advantages):
-        yield from zip(group, row)
-
-
 def token_mean(groups: Groups, advantages: Advantages, low: float = 0.2, high: float = 0.2, kl: float = 0.0):
-    total = sum((clipped(o, a, low, high) - kl * k3(o)).sum() for o, a in answers(groups, advantages))
-    return total / sum(len(o.l) for group in groups for o in group)
+    pairs = [pair for group, row in zip(groups, advantages, strict=True) for pair in trained(group, row)]
+    return sum((clipped(o, a, low, high) - kl * k3(o)).sum() for o, a in pairs) / trained_tokens(groups)
+
+
+def shaped_where_written(groups: Groups, advantages: Advantages):
+    """PPO's clip, and LUFFY's `p / (p + 0.1)` for the tokens of a written answer, which has no old policy."""
+    total = 0.0
+    for o, a in (pair for group, row in zip(groups, advantages, strict=True) for pair in trained(group, row)):
+        p = np.exp(o.l)
+        total += (p / (p + 0.1) * a).sum() if o.written else clipped(o, a).sum()
+    return total / trained_tokens(groups)
 
 
 def group_mean(groups: Groups, advantages: Advantages, kl: float = 0.0):
     total = 0.0
-    for group, row in zip(groups, advantages):
-        for o, a in zip(group, row):
-            total += (clipped(o, a) - kl * k3(o)).sum() / len(o.l) / len(group)
-    return total / len(groups)
+    for group, row in zip(groups, advantages, strict=True):
+        for o, a in trained(group, row):
+            total += (clipped(o, a) - kl * k3(o)).sum() / len(o.l) / live(group)
+    return total / live(groups)
 
 
-def paper_gdpo(groups: Groups):
-    sums = [z(scores(group)) + z(np.array([o.part for o in group])) for group in groups]
-    every = np.concatenate(sums)
-    return token_mean(groups, [list((s - every.mean()) / (every.std(ddof=1) + 1e-4)) for s in sums])
+def of(groups: Groups, advantage: dict[Answer, float]) -> Advantages:
+    """The advantages of some groups among those of the iteration."""
+    return [[advantage[o] for o in group] for group in groups]
+
+
+def z_of_part(group: list[Answer], name: str) -> np.ndarray:
+    """The z-score of a part of the verdicts over those that have it; 0 for the others."""
+    stated = np.array([o.part(name) for o in group if name in o.parts])
+    return np.array([(o.part(name) - stated.mean()) / (stated.std(ddof=1) + 1e-6) if name in o.parts else 0.0
+                     for o in group]) if len(stated) > 1 else np.zeros(len(group))  # fmt: skip
+
+
+def paper_gdpo(groups: Groups, iteration: Groups):
+    sums = {o: x for group in iteration for o, x in zip(group, z(scores(group)) + z_of_part(group, "chain_true"))}
+    white = np.array(list(sums.values()))
+    return token_mean(groups, of(groups, {o: (x - white.mean()) / (white.std(ddof=1) + 1e-4) for o, x in sums.items()}))
 
 
 def paper_ngrpo(groups: Groups):
@@ -93,70 +117,78 @@ def paper_seed_grpo(groups: Groups):
 
 def paper_fgrpo(groups: Groups, multiplier: float = 0.0):
     """At the start of a run the multipliers are 0."""
-    both = [z(scores(group)) + multiplier * z(np.array([o.part for o in group])) for group in groups]
+    both = [z(scores(group)) + multiplier * z_of_part(group, "chain_true") for group in groups]
     return group_mean(groups, [list(row) for row in both])
 
 
 def paper_grpo_care(groups: Groups):
-    """The answer is the text after the last full stop."""
+    """The answer is the text after the last full stop. A number that rounding puts below a mean equals it."""
     total = 0.0
     for group in groups:
         acc = scores(group)
         p = []
         for o in group:
-            dot = max((t for t in range(len(o.l)) if t % 3 == 2), default=None)
-            inside = [] if dot is None else list(range(dot + 1, len(o.l)))
-            p.append(min(math.exp(sum(o.ref[t] for t in inside) / (len(inside) + 1e-6)), 0.95))
-        good = [i for i in range(len(group)) if acc[i] > 0.1 and acc[i] >= acc.mean()]
+            dot = max((t for t in range(o.n) if t % 3 == 2), default=o.n)
+            inside = [o.ref[i] for i, t in enumerate(o.place) if t > dot]
+            p.append(min(math.exp(sum(inside) / (len(inside) + 1e-6)), 0.95))
+        good = [i for i in range(len(group)) if acc[i] > 0.1 and acc[i] >= acc.mean() - 1e-9]
         mean = np.mean([p[i] for i in good]) if good else math.inf
-        r = np.array([acc[i] + 0.5 * acc[i] * (i in good and p[i] >= mean) for i in range(len(group))])
-        a = (r - r.mean()) / (r.std(ddof=1) + 1e-4)
-        total += sum((o.r * x).sum() / len(o.l) for o, x in zip(group, a)) / len(group)
-    return total / len(groups)
+        r = np.array([acc[i] + 0.5 * acc[i] * (i in good and p[i] >= mean - 1e-9) for i in range(len(group))])
+        for o, x in trained(group, (r - r.mean()) / (r.std(ddof=1) + 1e-4)):
+            total += (o.r * x).sum() / len(o.l) / live(group)
+    return total / live(groups)
 
 
 def paper_drpo(groups: Groups):
-    total, drift, tokens = 0.0, 0.0, 0
+    """A group is contrasted if it has right and wrong answers; an answer without a token has no log-prob."""
+    total, drift = 0.0, 0.0
     for group in groups:
-        right, wrong = [o for o in group if o.score == 1], [o for o in group if o.score != 1]
-        for o in group:
-            drift += (o.old - o.l).sum()
-            tokens += len(o.l)
+        drift += sum((o.old - o.l).sum() for o in group)
+        right = [o for o in group if o.right]
+        wrong = [o for o in group if not o.right and len(o.l)]
         if not right or not wrong:
             continue
-        w = np.exp([(1 - len(o.l) / BUDGET) / 0.1 for o in right])
+        w = np.exp([(1 - o.n / BUDGET) / 0.1 for o in right])
         rival = 10 * np.log(np.mean([np.exp(o.l.mean() / 10) for o in wrong]))
         total += sum(x * (o.l.mean() - rival) for x, o in zip(w / w.sum(), right))
-    kl = drift / tokens
+    kl = drift / trained_tokens(groups)
     return total / len(groups) - sg(1e3 * max(np.real(kl) - 1e-4, 0)) * kl
 
 
-def paper_grpo_lambda(groups: Groups):
-    rates = [scores(group).mean() for group in groups]
-    best = sorted(range(len(groups)), key=lambda i: -rates[i])[: math.ceil(0.2 * len(groups))]
+def paper_grpo_lambda(groups: Groups, iteration: Groups):
+    rates = [np.mean([o.right for o in group]) for group in iteration]
+    best = sorted(range(len(rates)), key=lambda i: -rates[i])[: math.ceil(0.2 * len(rates))]
     advantages: Advantages = []
-    for i, group in enumerate(groups):
-        r = scores(group)
-        if i in best:
-            lengths = np.array([len(o.l) for o in group if o.score == 1], float)
+    for group in groups:
+        r = np.array([float(o.right) for o in group])
+        if iteration.index(group) in best:
+            lengths = np.array([o.n for o in group if o.right], float)
             std = lengths.std(ddof=1) if len(lengths) > 1 else 0.0
-            far = [(len(o.l) - lengths.mean()) / (std + 1e-6) for o in group]
-            r = np.array([o.score * (1 - 0.2 / (1 + math.exp(-f))) for o, f in zip(group, far)])
+            far = [(o.n - lengths.mean()) / (std + 1e-6) for o in group]
+            r = np.array([o.right * (1 - 0.2 / (1 + math.exp(-f))) for o, f in zip(group, far)])
         advantages.append(list(z(r)))
     return group_mean(groups, advantages, 0.04)
 
 
-def paper_riskpo(groups: Groups):
-    """One bundle of four prompts; its quantiles, since nothing is tracked before the first iteration."""
-    draws = np.array([scores(group) for group in groups])
-    r = draws.sum(0)
-    low, high = np.quantile(r, 0.2), np.quantile(r, 0.8)
-    u = (np.maximum(r - low, 0) - np.maximum(r - high, 0)) / (0.6 + 1e-6)
-    v = -np.maximum(low - r, 0) / (0.2 + 1e-6)
-    a = (1.5 * v + u) / 2.5 / (r.std(ddof=1) + 1e-6)
-    above = draws - draws.mean(1, keepdims=True)
-    shares = np.where(np.abs(above.sum(0)) <= 1e-6, 1 / len(groups), above / np.where(above.sum(0), above.sum(0), 1))
-    return token_mean(groups, [list(a * row) for row in shares])
+def paper_riskpo(groups: Groups, iteration: Groups):
+    """Bundles of five prompts; their quantiles, since nothing is tracked before the first iteration.
+
+    A bundle has as many draws as its smallest group has answers; further answers belong to none.
+    """
+    advantage: dict[Answer, float] = {}
+    for bundle in (iteration[:5], iteration[5:]):
+        count = min(map(len, bundle))
+        x = np.array([scores(group)[:count] for group in bundle])
+        r = x.sum(0)
+        low, high = np.quantile(r, 0.2), np.quantile(r, 0.8)
+        u = (np.maximum(r - low, 0) - np.maximum(r - high, 0)) / (0.6 + 1e-6)
+        v = -np.maximum(low - r, 0) / (0.2 + 1e-6)
+        a = (1.5 * v + u) / 2.5 / (r.std(ddof=1) + 1e-6)
+        above = x - np.array([[scores(group).mean()] for group in bundle])
+        total = above.sum(0)
+        shares = np.where(np.abs(total) <= 1e-6, 1 / len(bundle), above / np.where(total, total, 1))
+        advantage |= {o: share * y for group, row in zip(bundle, shares) for o, share, y in zip(group, row, a)}
+    return token_mean(groups, [[advantage.get(o, 0.0) for o in group] for group in groups])
 
 
 def paper_tempo(groups: Groups):
@@ -170,7 +202,7 @@ def paper_tempo(groups: Groups):
 
         advantages.append(
             [
-                np.array([x + value(o.tokens[: t + 1]) - value(o.tokens[:t]) for t in range(len(o.l))])
+                np.array([x + value(o.tokens[: t + 1]) - value(o.tokens[:t]) for t in o.place])
                 for o, x in zip(group, normal)
             ]
         )
@@ -178,74 +210,101 @@ def paper_tempo(groups: Groups):
 
 
 def paper_unlikeliness(groups: Groups):
+    """An answer without a token is the least likely."""
     advantages: Advantages = []
     for group in groups:
-        likelihood = [o.old.mean() for o in group]
+        likelihood = [o.old.mean() if len(o.l) else -math.inf for o in group]
         rank = [sorted(likelihood).index(x) for x in likelihood]
-        advantages.append(list(z(np.array([o.score * (1 - 0.25 * k / len(group)) for o, k in zip(group, rank)]))))
+        advantages.append(list(z(np.array([o.right * (1 - 0.25 * k / len(group)) for o, k in zip(group, rank)]))))
     return token_mean(groups, advantages, kl=0.1)
 
 
 def paper_noisy_verifier(groups: Groups):
-    return token_mean(groups, [[o.score - 0.9 for o in group] for group in groups])
+    return token_mean(groups, [[o.right - 0.9 for o in group] for group in groups])
 
 
-def paper_noisy_backward(groups: Groups):
-    r = [[(o.score - 0.1) / 0.8 for o in group] for group in groups]
-    every = np.concatenate(r)
-    return token_mean(groups, [list((np.array(row) - every.mean()) / (every.std(ddof=1) + 1e-8)) for row in r])
+def paper_noisy_backward(groups: Groups, iteration: Groups):
+    r = {o: (o.right - 0.1) / 0.8 for o in every(iteration)}
+    white = np.array(list(r.values()))
+    return token_mean(groups, of(groups, {o: (x - white.mean()) / (white.std(ddof=1) + 1e-8) for o, x in r.items()}))
 
 
 def paper_trust_grpo(groups: Groups):
     advantages: Advantages = []
     for group in groups:
-        right, wrong = ([o.part for o in group if (o.score >= 0.5) == side] for side in (True, False))
+        part = {o: o.part("chain_true") for o in group}
+        right, wrong = ([part[o] for o in group if (o.score >= 0.5) == side] for side in (True, False))
         trust = min(1.0, math.exp(np.mean(right) - np.mean(wrong))) if right and wrong else 1.0
-        advantages.append(list(z(np.array([o.score + trust * 0.3 * o.part for o in group]))))
+        advantages.append(list(z(np.array([o.score + trust * 0.3 * part[o] for o in group]))))
     return group_mean(groups, advantages, 0.04)
 
 
 def paper_posterior_grpo(groups: Groups, gated: bool = True):
-    r = [np.array([o.score + (o.score if gated else 1) * o.part for o in group]) for group in groups]
+    r = [np.array([o.right + (o.right or not gated) * o.part("chain_true") for o in group]) for group in groups]
     return token_mean(groups, [list(z(row)) for row in r], 0.2, 0.28)
 
 
-def paper_multi_objective(groups: Groups):
-    parts = [np.array([o.part for o in group]) for group in groups]
-    return group_mean(groups, [list((r - r.mean()) / (r.std(ddof=1) + 1e-4)) for r in parts], 0.04)
+def paper_multi_objective(groups: Groups, weights: dict[str, float]):
+    """A part that a verdict does not have is left out of its weighted mean."""
+    advantages: Advantages = []
+    for group in groups:
+        stated = [[name for name in weights if name in o.parts] for o in group]
+        sums = [sum(weights[name] * o.part(name) for name in names) for o, names in zip(group, stated)]
+        r = np.array([x / (sum(weights[name] for name in names) or 1) for x, names in zip(sums, stated)])
+        advantages.append(list((r - r.mean()) / (r.std(ddof=1) + 1e-4)))
+    return group_mean(groups, advantages, 0.04)
 
 
 def paper_format_length(groups: Groups):
+    """A malformed answer has no form, and gains nothing by its length."""
+
     def reward(o: Answer) -> float:
-        x = len(o.l) / BUDGET
-        return 1 + (1 - (1 - x / 0.5) ** 2 if x <= 0.5 else 1 - 2 * ((x - 0.5) / 0.5) ** 2)
+        x = o.n / BUDGET
+        curve = 1 - (1 - x / 0.5) ** 2 if x <= 0.5 else 1 - 2 * ((x - 0.5) / 0.5) ** 2
+        return 1 + curve if o.readable else min(curve, 0)
 
     return token_mean(groups, [list(z(np.array([reward(o) for o in group]))) for group in groups], kl=1e-3)
 
 
 def paper_gigpo(groups: Groups):
-    """Each answer is one turn after the prompt, so all turns of a group are in one state. Each turn weighs the same."""
-    turns = [pair for group in groups for pair in zip(group, 2 * z(10 * scores(group)))]
-    return sum((clipped(o, a) - 0.01 * k3(o)).mean() for o, a in turns) / len(turns)
+    """A turn is in the state that the environment's last tokens tell. Each turn weighs the same."""
+    total, count = 0.0, 0
+    for group in groups:
+        states: dict[tuple, list[float]] = {}
+        turns = []
+        for o, a in zip(group, z(10 * scores(group))):
+            end = 0
+            for k, turn in enumerate(o.turns):
+                state = (k > 0, *o.tokens[end : o.place[turn[0]]])
+                reward = 10 * o.score * 0.95 ** (len(o.turns) - 1 - k)
+                states.setdefault(state, []).append(reward)
+                turns.append((o, turn, a, state, reward))
+                end = o.place[turn[-1]] + 1
+        for o, turn, a, state, reward in turns:
+            same = np.array(states[state])
+            step = (reward - same.mean()) / (same.std(ddof=1) + 1e-6) if len(same) > 1 else 0.0
+            total += (clipped(o, a + step) - 0.01 * k3(o))[turn].mean()
+            count += 1
+    return total / count
 
 
 def paper_asym_grpo(groups: Groups):
     advantages: Advantages = []
     for group in groups:
-        p = scores(group).mean()
+        p = np.mean([o.right for o in group])
         row = [0.0] * len(group)
         if 0 < p < 1:
-            row = [((1 - p) / p) ** 0.75 if o.score == 1 else -((p / (1 - p)) ** 0.5) for o in group]
+            row = [((1 - p) / p) ** 0.75 if o.right else -((p / (1 - p)) ** 0.5) for o in group]
         advantages.append(row)
     return token_mean(groups, advantages, 0.2, 0.28)
 
 
-def paper_spo(groups: Groups):
+def paper_spo(groups: Groups, iteration: Groups):
     """The tracked success rate of each answer's prompt is a part of its verdict."""
-    pairs = [(o, o.score - o.part) for group in groups for o in group]
-    x = np.array([a for _, a in pairs])
-    total = sum(dual_clipped(o, (a - x.mean()) / (x.std(ddof=1) + 1e-8)).sum() for o, a in pairs)
-    return total / sum(len(o.l) for o, _ in pairs)
+    a = {o: o.right - o.part("baseline") for o in every(iteration)}
+    x = np.array(list(a.values()))
+    total = sum(dual_clipped(o, (a[o] - x.mean()) / (x.std(ddof=1) + 1e-8)).sum() for o in every(groups))
+    return total / trained_tokens(groups)
 
 
 PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
@@ -262,16 +321,25 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "noisy_verifier": (paper_noisy_verifier, noisy_verifier(), 0.3),
     "trust_grpo": (paper_trust_grpo, trust_grpo(), 0.3),
     "posterior_grpo": (paper_posterior_grpo, posterior_grpo(), 0.3),
-    "multi_objective_grpo": (paper_multi_objective, multi_objective_grpo(), 0.3),
+    "multi_objective_grpo": (
+        lambda groups: paper_multi_objective(groups, {"chain_true": 1.0}),
+        multi_objective_grpo(),
+        0.3,
+    ),
     "format_length": (paper_format_length, format_length(), 0.3),
     "gigpo": (paper_gigpo, gigpo(), 0.3),
     "asym_grpo": (paper_asym_grpo, asym_grpo(), 0.3),
-    "spo": (paper_spo, replace(spo(), advantage=(AgainstPart("chain_true"), Whitened())), 0.3),
+    "spo": (paper_spo, spo(), 0.3),
 }
 """Transcription, method, and a spread of log-ratios at which its bounds are active on some tokens only."""
 
 VARIANTS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "noisy_verifier, backward": (paper_noisy_backward, noisy_verifier(correction="backward"), 0.3),
+    "multi_objective_grpo, two parts": (
+        lambda groups: paper_multi_objective(groups, {"chain_true": 3.0, "other": 1.0}),
+        multi_objective_grpo(weights=(("chain_true", 3.0), ("other", 1.0))),
+        0.3,
+    ),
     "posterior_grpo, ungated": (lambda groups: paper_posterior_grpo(groups, False), posterior_grpo(gated=False), 0.3),
 }
 """Variants of the methods, under names of their own."""

@@ -4,16 +4,19 @@ import asyncio
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from groupwise.advantages import GAE
-from groupwise.data import Draw, Outcome, Prompt, Value, Verdict, pack, rollout_of
+from groupwise.data import Draw, Outcome, Prompt, Return, Value, Verdict, pack, rollout_of
 from groupwise.methods import ppo, reinforce, reinforce_pp_baseline, remax
 from groupwise.objective import DualClip, Objective
 from groupwise.rollout import WithGreedy
 from groupwise.training.loop import compute_advantages
 from tests.golden.f0 import f0, f64, j_and_slope, rows
+from tests.golden.papers_start import gae
+from tests.golden.whole_path import answers_of, batch_of, every, measured
 from tests.rollout.fakes import FakeEngine, sampler_of
 
 
@@ -46,6 +49,15 @@ def test_ppo_credit(gamma: float, lam: float, expected: list[float]):
     batch = pack([rollout_of([1.0], lengths=[4])])
     batch = batch.having(measures={Value("critic"): f64([0.2, 0.4, 0.6, 0.5])})
     assert GAE(gamma, lam)(batch.score, batch).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_critic_learns_returns_of_advantages_that_are_not_whitened():
+    """`G = A + V` with the A of `gae`, whose transcription whitens a copy for the policy."""
+    groups = [[o for o in group if o.kind != "unverifiable"] for group in answers_of(0, 0.3)]
+    batch = compute_advantages(measured(batch_of(groups, ppo()), every(groups), ppo()), ppo())
+    expected = np.concatenate([gae(o) + o.v for o in every(groups)])
+    np.testing.assert_allclose(batch[Return("critic")].numpy(), expected, rtol=1e-12)
+    assert abs(expected.mean()) > 0.1 and batch.advantage.mean().item() == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize(("a", "r", "gain"), [(-1.0, 5.0, -3.0), (-1.0, 2.0, -2.0), (-1.0, 0.5, -0.8), (1.0, 5.0, 1.2)])

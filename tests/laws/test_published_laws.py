@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from groupwise.advantages import WhitenedTokens
+from groupwise.certificates.proofs import OF_EVERY_METHOD
 from groupwise.config.text import at
 from groupwise.data import Batch, VerdictPart, couples, in_graph, with_fields
 from groupwise.methods import Method, Now, published, reinforce_pp_baseline
@@ -76,17 +77,17 @@ def test_the_method_moves_the_policy(publish: Publish) -> None:
 
 
 @EACH
-@pytest.mark.parametrize("seed", range(2))
-def test_microbatches_add_up_to_the_step(publish: Publish, seed: int) -> None:
-    objective, step = credited(publish, LAYOUT, seed)
-    whole = objective(step)
-    dealt: list[list[int]] = [[], [], []]
-    for place, unit in zip(np.random.default_rng(seed).integers(0, 3, len(step)), units(objective, step)):
-        dealt[place] += unit
-    total = torch.stack([objective(step.take(microbatch)) for microbatch in dealt]).sum()
-    close(total, whole)
-    for x, y in zip(gradients(total, step), gradients(whole, step)):
-        close(x, y)
+def test_microbatches_add_up_to_the_step(publish: Publish) -> None:
+    for seed in range(2):
+        objective, step = credited(publish, LAYOUT, seed)
+        whole = objective(step)
+        dealt: list[list[int]] = [[], [], []]
+        for place, unit in zip(np.random.default_rng(seed).integers(0, 3, len(step)), units(objective, step)):
+            dealt[place] += unit
+        total = torch.stack([objective(step.take(microbatch)) for microbatch in dealt]).sum()
+        close(total, whole)
+        for x, y in zip(gradients(total, step), gradients(whole, step)):
+            close(x, y)
 
 
 @EACH
@@ -98,16 +99,23 @@ def test_a_step_or_a_microbatch_without_tokens_gives_0(publish: Publish) -> None
 
 
 @EACH
-@pytest.mark.parametrize("seed", range(2))
-def test_the_order_of_samples_in_a_group_does_not_matter(publish: Publish, seed: int) -> None:
-    method, batch = whole_path(publish, LAYOUT, seed)
-    groups = batch.groups.index.tolist()
-    order = [i for g in sorted(set(groups)) for i in reversed([i for i, x in enumerate(groups) if x == g])]
-    plain, permuted = (compute_advantages(b, method) for b in (batch, batch.take(order)))
-    first, second = (method.objective(method.objective.prepare(step)) for step in (plain, permuted))
-    close(second, first)
-    for x, y in zip(gradients(second, batch), gradients(first, batch)):
-        close(x, y)
+def test_the_order_of_samples_in_a_group_does_not_matter(publish: Publish) -> None:
+    for seed in range(2):
+        method, batch = whole_path(publish, LAYOUT, seed)
+        groups = batch.groups.index.tolist()
+        order = [i for g in sorted(set(groups)) for i in reversed([i for i, x in enumerate(groups) if x == g])]
+        plain, permuted = (compute_advantages(b, method) for b in (batch, batch.take(order)))
+        first, second = (method.objective(method.objective.prepare(step)) for step in (plain, permuted))
+        close(second, first)
+        for x, y in zip(gradients(second, batch), gradients(first, batch)):
+            close(x, y)
+
+
+def test_every_law_is_a_proof_of_every_method() -> None:
+    tests = {name: law for name, law in globals().items() if name.startswith("test_")}
+    laws = {name for name, law in tests.items() if EACH.mark in getattr(law, "pytestmark", ())}
+    named = {proof.rpartition("::")[2] for proof in OF_EVERY_METHOD if "test_published_laws" in proof}
+    assert laws == named
 
 
 WHITENED = [m for m in published if any(isinstance(part, WhitenedTokens) for part in with_fields(m().credit))]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from groupwise import methods
+from groupwise.certificates.proofs import proofs_of
 from groupwise.commands.show import show
 from groupwise.data import find_metric
 from groupwise.learner import InitialPolicy
@@ -65,10 +66,23 @@ def test_the_reference_names_its_parent_and_a_known_effect(method):
 
 def test_a_reference_has_a_year_and_one_of_the_labels():
     facts = {"formula": "J", "differences": (), "proofs": ()}
-    assert Reference(paper="REINFORCE", year=1992, label="code read", **facts).source == "REINFORCE, 1992"
-    assert Reference(paper="GRPO", arxiv="2402.03300", label="code read", **facts).source == "GRPO, arXiv:2402.03300"
+    assert Reference(paper="REINFORCE", year=1992, label="paper read", **facts).source == "REINFORCE, 1992"
+    assert Reference(paper="GRPO", arxiv="2402.03300", label="paper read", **facts).source == "GRPO, arXiv:2402.03300"
     with pytest.raises(ValueError, match="needs its year"):
-        Reference(paper="REINFORCE", label="code read", **facts)
+        Reference(paper="REINFORCE", label="paper read", **facts)
+
+
+def test_code_that_was_read_stands_in_a_file_at_a_commit():
+    """Without a place that can be opened, the label is *code read earlier*."""
+    facts = {"paper": "GRPO", "arxiv": "2402.03300", "formula": "J", "differences": (), "proofs": ()}
+    place = f"owner/name@{'0a' * 20}:a/b.py"
+    read = Reference(label="code read", code=place, **facts)
+    assert read.code_link == f"https://github.com/owner/name/blob/{'0a' * 20}/a/b.py"
+    assert Reference(label="code read earlier", **facts).code_link == ""
+    for label, code in (("code read", ""), ("code read", "owner/name:a.py"), ("our reading", place)):
+        with pytest.raises(ValueError, match="OWNER/NAME@COMMIT:PATH"):
+            Reference(label=label, code=code, **facts)
+    assert sum(bool(reference_of(method).code) for method in published) >= 40
 
 
 def test_methods_are_in_the_order_of_their_arxiv_numbers():
@@ -94,10 +108,20 @@ def test_show_prints_paper_code_and_ours(method):
 @pytest.mark.t(53)
 @each
 def test_the_table_lists_every_constant(method):
-    ours = " ".join(d.ours for d in reference_of(method).differences)
-    numbers = {float(n) for n in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)?", ours)}
-    constants = {name: numbers_in(p.default) for name, p in inspect.signature(method).parameters.items()}
-    assert {name: xs for name, xs in constants.items() if not xs <= numbers} == {}
+    """A constant stands in a row; that of a size, such as `group_size`, in the row that names it, if one does."""
+    rows = reference_of(method).differences
+    for name, p in inspect.signature(method).parameters.items():
+        named = [d for d in rows if name in SIZES and name.replace("_", " ") in d.what]
+        assert numbers_in(p.default) <= numbers_of(" ".join(d.ours for d in named or rows)), name
+        assert name not in SIZES or getattr(method(), name) == p.default, f"the method does not use its {name}"
+
+
+SIZES = ("group_size", "minibatches", "epochs")
+"""Constants that change no formula, so that only the table says what they are."""
+
+
+def numbers_of(text: str) -> set[float]:
+    return {float(n) for n in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)?", text)}
 
 
 def numbers_in(default: object) -> set[float]:
@@ -116,7 +140,7 @@ def cases(test: str) -> set[str]:
 
 
 def test_proofs_are_tests_that_exist():
-    proofs = {proof for method in published for proof in reference_of(method).proofs}
+    proofs = {proof for method in published for proof in proofs_of(method)}
     proofs |= {toy for method in published if (toy := reference_of(method).toy)}
     assert all(len(reference_of(method).proofs) >= 2 for method in published)
     assert {proof for proof in proofs if proof not in cases(proof)} == set()

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.data import Batch, Outcome, Usage, pack, rollout_of
+from groupwise.data import Batch, Outcome, Usage, name_of, pack, rollout_of
 from groupwise.rewards import (
+    Distinct,
     Overlong,
     correct_only,
     everything,
@@ -18,6 +19,33 @@ from groupwise.rewards import (
 )
 
 NAN = float("nan")
+MALFORMED = -1.0
+DRAWS = ([1, 0, 1], [1, 1, 1], [0, 0, 0], [1, MALFORMED], [0, MALFORMED], [1, 0.5], [0.5, 0.25])
+"""Scores of the verified answers of a prompt; one below 1 is wrong."""
+SELECTED: dict[Any, str] = {
+    everything: "111 111 111 11 11 11 11",
+    mixed_outcomes: "111 000 000 11 00 11 00",
+    mixed_groups: "111 000 000 11 00 11 00",
+    mixed_scores: "111 000 000 11 00 11 11",
+    not_all_correct: "111 000 111 11 11 11 11",
+    correct_only: "101 111 000 10 00 10 00",
+    Distinct("part"): "110 000 000 11 00 11 00",
+}
+"""For each filter, the answers that it selects. The third answer of a prompt has the part of the second."""
+
+
+@pytest.mark.parametrize("filter", SELECTED, ids=[name_of(filter) for filter in SELECTED])
+def test_selected(filter: Any) -> None:
+    for scores, expected in zip(DRAWS, SELECTED[filter].split(), strict=True):
+        b = pack([rollout_of(scores, parts={"part": [0.0, 0.5, 0.5][: len(scores)]})])
+        b = b.having(outcome=b.outcome.masked_fill(b.score == MALFORMED, int(Outcome.malformed)))
+        b = b.having(score=b.score.clamp(min=0.0))
+        assert "".join(str(int(x)) for x in filter(b).tolist()) == expected, scores
+    if filter in (mixed_outcomes, mixed_groups, mixed_scores):
+        for scores in ([0.5, 0.25], [0.5, 0.5]):
+            b = pack([rollout_of(scores)])
+            b = b.having(outcome=torch.full_like(b.outcome, int(Outcome.scored)))
+            assert filter(b).tolist() == [scores[0] != scores[1]] * 2
 
 
 def selected(scores: list[float]) -> list[bool]:

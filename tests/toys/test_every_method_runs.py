@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 
+from groupwise.certificates.proofs import trains_the_toy
 from groupwise.data import Mark, Outcome, Prompt, Sample, Verdict, VerdictPart
 from groupwise.learner import Given, InitialPolicy
 from groupwise.methods import Method, published
-from groupwise.rollout import GatedTurns, Proposal, Shuffled, Turns
+from groupwise.rollout import Proposal, Shuffled
 from tests.toys.echo import ToyRun, small
 
-LEFT_OUT = {m.__name__ for m in published if isinstance(m().strategy, Turns | GatedTurns) or m().denoise}
+LEFT_OUT = {m.__name__ for m in published if not trains_the_toy(m())}
 """Methods of conversations and of flow policies run in tests/training, with an environment or a flow model."""
 RUN = [m.__name__ for m in published if m.__name__ not in LEFT_OUT]
 

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from groupwise.certificates.proofs import Proof, repository, run_proofs
+from groupwise.certificates.proofs import Proof, proofs_of, repository, run_proofs
 from groupwise.certificates.studies import Comparison, measured_effect
 from groupwise.config import text
 from groupwise.config.diff import diff
@@ -38,6 +38,7 @@ class Certificate:
     arxiv: str
     year: int
     label: str
+    code: str
     kind: str
     parent: str
     formula: str
@@ -74,7 +75,7 @@ class Certificate:
 def certify(names: Sequence[str]) -> Iterator[Certificate]:
     """Run the tests of published methods, in one process and each test once, and return their certificates."""
     root = repository()
-    proofs = run_proofs((test for name in names for test in reference_of(methods()[name]).proofs), root)
+    proofs = run_proofs((test for name in names for test in proofs_of(methods()[name])), root)
     commit = commit_of(root)
     measured = {name: measured_effect(name, reference_of(methods()[name]), root) for name in names}
     return (certificate_of(name, proofs, commit, measured[name]) for name in names)
@@ -82,7 +83,7 @@ def certify(names: Sequence[str]) -> Iterator[Certificate]:
 
 def describe(names: Sequence[str]) -> tuple[Certificate, ...]:
     """The certificates of published methods without test results, commit and measurement, since no test has run."""
-    proofs = {test: Proof(test, "not run", 0, 0.0) for name in names for test in reference_of(methods()[name]).proofs}
+    proofs = {test: Proof(test, "not run", 0, 0.0) for name in names for test in proofs_of(methods()[name])}
     return tuple(certificate_of(name, proofs, "") for name in names)
 
 
@@ -100,6 +101,7 @@ def certificate_of(
         arxiv=reference.arxiv,
         year=reference.year,
         label=reference.label,
+        code=reference.code,
         kind=reference.kind,
         parent=reference.parent,
         formula=reference.formula,
@@ -112,7 +114,7 @@ def certificate_of(
         toy=reference.toy,
         measured=measured,
         finding=reference.finding,
-        proofs=tuple(proofs[test] for test in reference.proofs),
+        proofs=tuple(proofs[test] for test in proofs_of(method)),
         commit=commit,
         versions={"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
     )

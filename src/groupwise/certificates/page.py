@@ -44,6 +44,7 @@ def content(c: Certificate) -> str:
         (
             f'<p class="source">{escape(c.source)}</p>',
             paragraph(c.summary),
+            paragraph(f"Code read: {c.code}") if c.code else "",
             f'<ul class="facts">{"".join(f"<li>{escape(fact)}</li>" for fact in facts)}</ul>',
             *filter(None, sections),
         )

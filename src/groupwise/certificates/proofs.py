@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +12,10 @@ from typing import Literal
 from xml.etree import ElementTree
 
 import groupwise
-from groupwise.data import MissingRequirement, WorkerLost
+from groupwise.data import MissingRequirement, WorkerLost, name_of
+from groupwise.methods import Method, reference_of
+from groupwise.rewards import everything
+from groupwise.rollout import GatedTurns, Turns
 
 Result = Literal["passed", "failed", "skipped", "missing", "not run"]
 WORST: tuple[Result, ...] = ("failed", "missing", "skipped", "passed")
@@ -20,6 +23,23 @@ PACKAGES = ("pytest", "pytest_timeout", "hypothesis", "beartype")
 """Packages that the tests import, from the optional dependencies `dev`."""
 LINES = 20
 """The number of lines of pytest's output that an error shows."""
+OF_EVERY_METHOD = (
+    "tests/laws/test_published_laws.py::test_the_method_moves_the_policy",
+    "tests/laws/test_published_laws.py::test_microbatches_add_up_to_the_step",
+    "tests/laws/test_published_laws.py::test_a_step_or_a_microbatch_without_tokens_gives_0",
+    "tests/laws/test_published_laws.py::test_the_order_of_samples_in_a_group_does_not_matter",
+    "tests/laws/test_published_laws.py::test_float32_gives_the_loss_of_float64",
+    "tests/methods/test_published.py::test_the_table_lists_every_constant",
+)
+"""Tests with a case for each method: the laws, and the constants in the table of differences."""
+OF_EVERY_RUN = (
+    "tests/learner/test_plan.py::test_steps_are_of_prompts_or_of_equally_many_samples",
+    "tests/learner/test_gradients.py::test_a_step_divides_by_its_tokens_and_reports_its_loss",
+    "tests/rollout/test_buffer.py::test_rules_for_unverifiable_samples",
+)
+"""Tests of what each method's run does: its steps, their divisor, and the rule for unverifiable answers."""
+TOY = "tests/toys/test_every_method_runs.py::test_it_trains"
+FILTERS = "tests/rewards/test_filters.py::test_selected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +50,24 @@ class Proof:
     result: Result
     cases: int
     seconds: float
+
+
+def proofs_of(publish: Callable[..., Method]) -> tuple[str, ...]:
+    """The ids of the tests that verify a published method: its own, and by rule the laws, its filter's and the toy.
+
+    >>> from groupwise.methods import dapo
+    >>> [proof.rpartition("::")[2] for proof in proofs_of(dapo)][-2:]
+    ['test_selected[mixed_outcomes]', 'test_it_trains[dapo]']
+    """
+    name, method = publish.__name__, publish()
+    filtered = () if method.filter == everything else (f"{FILTERS}[{name_of(method.filter)}]",)
+    toy = (f"{TOY}[{name}]",) if trains_the_toy(method) else ()
+    return (*reference_of(publish).proofs, *(f"{x}[{name}]" for x in OF_EVERY_METHOD), *OF_EVERY_RUN, *filtered, *toy)
+
+
+def trains_the_toy(method: Method) -> bool:
+    """Whether a method can train the toy of the tests: a language model, without an environment."""
+    return method.denoise is None and not isinstance(method.strategy, Turns | GatedTurns)
 
 
 def repository() -> Path:

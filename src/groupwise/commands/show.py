@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from groupwise.certificates.proofs import proofs_of
 from groupwise.config import registry as names
 from groupwise.config import text
 from groupwise.config.diff import diff, label
@@ -34,6 +35,7 @@ def show_method(function: Callable[..., Method]) -> str:
     changes = diff(names.methods()[reference.parent](), function()) if reference.parent else []
     sections = {
         f"{name}: {reference.source}": [*(inspect.getdoc(function) or "").splitlines(), facts],
+        "code read": textwrap.wrap(reference.code, WIDTH),
         "formula": reference.formula.splitlines(),
         f"changes in {reference.parent}": changes,
         "arguments, each a field beside method.base": textwrap.wrap(arguments(function), WIDTH),
@@ -42,7 +44,7 @@ def show_method(function: Callable[..., Method]) -> str:
         "effect": [reference.effect.claim(name)] if reference.effect else textwrap.wrap(reference.no_effect, WIDTH),
         "shown in expectation": [reference.toy] if reference.toy else [],
         "finding": textwrap.wrap(reference.finding, WIDTH),
-        "proofs": list(reference.proofs),
+        "proofs": list(proofs_of(function)),
     }
     return "\n\n".join(
         "\n".join([title, *(f"  {line}".rstrip() for line in lines)]) for title, lines in sections.items() if lines
@@ -104,7 +106,7 @@ def table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
         available -= widths[c]
     lines = []
     for row in rows:
-        cells = [textwrap.wrap(cell, max(w, 1)) or [""] for cell, w in zip(row, widths)]
+        cells = [textwrap.wrap(cell, max(w, 1), break_on_hyphens=False) or [""] for cell, w in zip(row, widths)]
         for i in range(max(map(len, cells))):
             lines.append(
                 "  ".join(f"{cell[i] if i < len(cell) else '':<{w}}" for cell, w in zip(cells, widths)).rstrip()

@@ -1,5 +1,6 @@
 """`Reference`: a method's source and formula, its differences from the source, and its tests. Imports no torch."""
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +8,9 @@ from typing import Any, Literal
 
 __all__ = ["Difference", "Effect", "Reference", "reference_of"]
 
-Label = Literal["code read", "paper read", "our reading"]
+Label = Literal["code read", "code read earlier", "paper read", "our reading"]
+CODE = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}:[\w./-]+")
+"""A file of a repository on GitHub at a commit."""
 Kind = Literal["method", "engine", "evaluation", "task", "recipe"]
 
 
@@ -68,8 +71,10 @@ class Effect:
 class Reference:
     """The source of a published method. `formula` is plain text; `proofs` are the ids of the tests that verify it.
 
-    `label` is what the method was checked against: `code read`, the code of the authors or of a widely used library;
-    `paper read`, the text of the paper; `our reading`, neither, so that a formula or a central choice is inferred.
+    `label` is what the method was checked against: `code read`, the code of the authors or of a widely used library,
+    and `code` is that file of a repository at a commit (`OWNER/NAME@COMMIT:PATH`); `code read earlier`, such
+    code, which was not opened again; `paper read`, the text of the paper; `our reading`, neither, so that a formula or
+    a central choice is inferred.
     In a difference, *recalled* marks a value that was not checked again in its source, *inferred* one without a source.
 
     `parent` is the name of the method that it changes; a root has none. `kind` is what the paper contributes, if it is
@@ -78,7 +83,7 @@ class Reference:
     `effect` is measured by `make atlas`; a method without one gives the reason in `no_effect`. `toy` is the test that
     computes the paper's claim exactly on a small example, if its claim is about an expectation or a bound.
 
-    >>> Reference(paper="GRPO", arxiv="2402.03300", label="code read", formula="J", differences=(), proofs=()).year
+    >>> Reference(paper="GRPO", arxiv="2402.03300", label="paper read", formula="J", differences=(), proofs=()).year
     2024
     """
 
@@ -86,6 +91,7 @@ class Reference:
     arxiv: str = ""
     year: int = 0
     label: Label
+    code: str = ""
     kind: Kind = "method"
     parent: str = ""
     formula: str
@@ -97,6 +103,9 @@ class Reference:
     finding: str = ""
 
     def __post_init__(self) -> None:
+        if (self.label == "code read") != bool(CODE.fullmatch(self.code)):
+            what = f"the label is {self.label!r} and code is {self.code!r}"
+            raise ValueError(f"{what}\nset code = OWNER/NAME@COMMIT:PATH with a label code read, and with no other")
         if not self.year:
             object.__setattr__(self, "year", year_of(self.arxiv))
 
@@ -104,6 +113,12 @@ class Reference:
     def source(self) -> str:
         """The paper with its arXiv number, or with its year."""
         return f"{self.paper}, {f'arXiv:{self.arxiv}' if self.arxiv else self.year}"
+
+    @property
+    def code_link(self) -> str:
+        """The address of the code that was read, on GitHub; empty without one."""
+        repository, _, path = self.code.partition(":")
+        return f"https://github.com/{repository.replace('@', '/blob/')}/{path}" if self.code else ""
 
 
 def year_of(arxiv: str) -> int:

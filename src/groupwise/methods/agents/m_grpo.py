@@ -37,7 +37,7 @@ def m_grpo(
 REFERENCE = Reference(
     paper="Multi-Agent Deep Research: Training Multi-Agent Systems with M-GRPO",
     arxiv="2511.13288",
-    label="code read",
+    label="code read earlier",
     parent="grpo",
     formula="""\
 R_main = 1 correct, 0.1 wrong, 0 malformed;  R_helper = the same by its main agent's success, 0 if itself malformed

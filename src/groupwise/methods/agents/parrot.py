@@ -26,6 +26,7 @@ REFERENCE = Reference(
     paper="PARROT: Persuasion and Agreement Robustness Rating of Output Truth",
     arxiv="2511.17220",
     label="code read",
+    code="YusufCelebii/PARROT@6c1760e8539db0cc6871eede4ba35315bb97cdfc:runners/runner.py",
     kind="evaluation",
     parent="grpo",
     formula="""\

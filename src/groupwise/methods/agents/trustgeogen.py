@@ -54,6 +54,7 @@ R = [goal reached] + lambda (leading valid steps / steps);  strict: R = [goal re
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[trustgeogen]",
+        "tests/golden/test_methods.py::test_whole_path[trustgeogen, strict]",
         "tests/golden/test_agents.py::test_verified_steps",
         "tests/golden/test_agents.py::test_rewards_of_verified_steps",
     ),

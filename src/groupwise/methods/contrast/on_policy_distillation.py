@@ -37,6 +37,7 @@ REFERENCE = Reference(
     paper="On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes",
     arxiv="2306.13649",
     label="code read",
+    code="holi-lab/vOPD@c77a0788300fc9a0dc90176d97e4fe1ee942bc43:src/opd_trainer.py",
     parent="reinforce",
     formula="""\
 A_t = log q(y_t) - log pi_old(y_t); J = mean over tokens of (pi / pi_old)_t A_t; y sampled from the student
@@ -53,6 +54,7 @@ gkd: J = - mean over tokens of JSD(pi, q), through the whole distributions""",
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[on_policy_distillation]",
+        "tests/golden/test_methods.py::test_whole_path[iw-opd]",
         "tests/golden/test_contrast.py::test_teacher_gap_example",
         "tests/golden/test_contrast.py::test_early_tokens_weigh_most",
         "tests/golden/test_contrast.py::test_baseline_keeps_the_expected_gradient",

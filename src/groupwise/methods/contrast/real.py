@@ -28,6 +28,7 @@ REFERENCE = Reference(
     paper="Rewards as Labels: Revisiting RLVR from a Classification Perspective",
     arxiv="2602.05630",
     label="code read",
+    code="Red-RL/REAL@1c30726a1c7606e717091b4b8cf1fc156a06039f:verl/verl/trainer/ppo/core_algos.py",
     parent="grpo",
     formula="""\
 J = - mean over groups of [ log(1 + sum_(k wrong) exp(s_k / tau)) + log(1 + sum_(k correct) exp(-s_k / tau)) ]
@@ -45,6 +46,8 @@ binary: mean over answers of such groups of log sigmoid(+- s_k / tau)""",
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[real]",
+        "tests/golden/test_methods.py::test_whole_path[real, product]",
+        "tests/golden/test_methods.py::test_whole_path[real, binary]",
         "tests/golden/test_contrast.py::test_worked_numbers[real]",
         "tests/golden/test_contrast.py::test_worked_numbers[real, product]",
         "tests/golden/test_contrast.py::test_worked_numbers[real, binary]",

@@ -37,6 +37,10 @@ REFERENCE = Reference(
     ),
     arxiv="2510.09062",
     label="code read",
+    code=(
+        "Trustworthy-ML-Lab/Training_Trustworthy_LRM_with_Refine@7e9de86d6fbc32ed74181821176515189185a79f:"
+        "train/grpo_ReFIne.py"
+    ),
     parent="grpo",
     formula="""\
 R = (correct + structure + references + confidence) / 4

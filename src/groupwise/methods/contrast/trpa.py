@@ -39,6 +39,10 @@ REFERENCE = Reference(
     ),
     arxiv="2504.04524",
     label="code read",
+    code=(
+        "XueruiSu/Trust-Region-Preference-Approximation@f372585ed6ec230aa354feb9c8e24e970b615846:"
+        "verl/trainer/ppo/core_algos.py"
+    ),
     parent="grpo",
     formula="""\
 J = mean over pairs (i better than j) of log sigmoid(k_i beta (d_i - d_j)) - lambda mean over tokens of k3(pi_old, pi)

@@ -38,6 +38,7 @@ REFERENCE = Reference(
     paper="BranchGRPO: Stable and Efficient GRPO with Structured Branching in Diffusion Models",
     arxiv="2509.06040",
     label="code read",
+    code="Fredreic1849/BranchGRPO@19fbb9fc92ad1857212f3b664d6e9ff80c8b3804:fastvideo/train_branchgrpo_flux.py",
     parent="flow_grpo",
     formula="""\
 x' = mu + m S e,  mu = x + v dt + (S^2 / 2) score,  S = eta sqrt(|dt|);  m = 4 at splits, else 1

@@ -30,6 +30,7 @@ REFERENCE = Reference(
     paper="DiffusionNFT: Online Diffusion Reinforcement with Forward Process",
     arxiv="2509.16117",
     label="code read",
+    code="NVlabs/DiffusionNFT@24af5554898d85e93efa492f42b5e9cdf4156e9b:scripts/train_nft_sd3.py",
     parent="flow_grpo",
     formula="""\
 r = clip(A / (2 A_max) + 1/2, 0, 1),  x_t = (1 - t) x_0 + t e

@@ -35,6 +35,9 @@ REFERENCE = Reference(
     paper="Flow-GRPO: Training Flow Matching Models via Online RL",
     arxiv="2505.05470",
     label="code read",
+    code=(
+        "yifan123/flow_grpo@ac4c86e8cae021841f1fde853d340e0db67690dd:flow_grpo/diffusers_patch/sd3_sde_with_logprob.py"
+    ),
     parent="grpo",
     formula="""\
 x' = mu + S e,  mu = x + v dt + (s^2 / 2t)(x + (1 - t) v) dt,  S = s sqrt(|dt|),  s = a sqrt(t / (1 - t))

@@ -36,7 +36,7 @@ def g2rpo(
 REFERENCE = Reference(
     paper="G2RPO: Granular GRPO for Precise Reward in Flow Models",
     arxiv="2510.01982",
-    label="code read",
+    label="code read earlier",
     parent="flow_grpo",
     formula="""\
 x'_ki = mu(z_k) + S_k e_ki,  z_0 .. z_T: the path without noise of one first state

@@ -27,6 +27,7 @@ REFERENCE = Reference(
     paper="GDPO-SR: Group Direct Preference Optimization for One-Step Generative Image Super-Resolution",
     arxiv="2603.16769",
     label="code read",
+    code="Joyies/GDPO@48a9052516f0719453c86779546e4b72225b77cb:GDPOSR/losses/grpo.py",
     parent="flow_grpo",
     formula="""\
 e_i = mean (eps(x_i,t) - n_i)^2,  the same noise n_i and time t for policy and reference

@@ -27,7 +27,7 @@ def grpo_guard(*, group_size: int = 24, steps: int = 10, noise: float = 0.7, cli
 REFERENCE = Reference(
     paper="GRPO-Guard: Mitigating Implicit Over-Optimization in Flow Matching via Regulated Clipping",
     arxiv="2510.22319",
-    label="code read",
+    label="code read earlier",
     parent="flow_grpo",
     formula="""\
 log rho = S [ l - l_old + mean (mu - mu_old)^2 / (2 S^2) ] = mean (mu - mu_old) e

@@ -38,6 +38,7 @@ REFERENCE = Reference(
     paper="Pref-GRPO: Pairwise Preference Reward-based GRPO for Stable Text-to-Image Reinforcement Learning",
     arxiv="2508.20751",
     label="code read",
+    code="CodeGoat24/Pref-GRPO@3e787f6dd5a3051b40d61f07e9578468ac26130a:fastvideo/rewards/unifiedreward_think.py",
     parent="grpo_guard",
     formula="""\
 R_i = (wins_i + ties_i / 2) / (G - 1), of G (G - 1) / 2 judged pairs

@@ -31,7 +31,7 @@ def sage_grpo_flow(
 REFERENCE = Reference(
     paper="Manifold-Aware Exploration for Reinforcement Learning in Video Generation",
     arxiv="2603.21872",
-    label="code read",
+    label="code read earlier",
     parent="flow_grpo",
     formula="""\
 S^2 = eta^2 int_{t'}^{t} s / (1 - s) ds,  x' = x + v dt - S^2 / 2t (x + (1 - t) v) + S e

@@ -38,6 +38,7 @@ REFERENCE = Reference(
     paper="MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention",
     arxiv="2506.13585",
     label="code read",
+    code="huggingface/trl@f2cd57710ae345ea6428ae95363267fcf38a3dc8:trl/trainer/grpo_trainer.py",
     parent="dapo",
     formula="""\
 J = 1/(sum_i |o_i|) sum_i sum_t sg[r^_it] A_it log pi(o_it | q, o_i<t)

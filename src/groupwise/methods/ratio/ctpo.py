@@ -25,6 +25,7 @@ REFERENCE = Reference(
     paper="Rethinking Importance Sampling in LLM Policy Optimization: A Cumulative Token Perspective",
     arxiv="2605.07331",
     label="code read",
+    code="horizon-llm/CTPO@acc40211dbeaa8cb37c2347a8b7ad64192b635c4:verl/trainer/ppo/core_algos.py",
     parent="grpo",
     formula="""\
 J = 1/(sum_i |o_i|) sum_i sum_t u_it

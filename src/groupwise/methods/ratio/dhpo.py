@@ -47,6 +47,7 @@ A_i = (R_i - mean(R)) / std(R)""",
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[dhpo]",
+        "tests/golden/test_methods.py::test_whole_path[dhpo, by entropy]",
         "tests/golden/test_ratio.py::test_worked_numbers[dhpo, 0.2]",
         "tests/golden/test_ratio.py::test_dhpo_ends_are_grpo_and_gspo_token",
         "tests/golden/test_ratio.py::test_dhpo_forms_differ",

@@ -33,6 +33,7 @@ REFERENCE = Reference(
     paper="Geometric-Mean Policy Optimization",
     arxiv="2507.20673",
     label="code read",
+    code="callsys/GMPO@205b2bf412f150cf96c29b33273b81bcd1a9b20f:train_zero_math_gmpo.py",
     parent="grpo",
     formula="""\
 J = 1/G sum_i { prod_t min[ r_it^sgn(A_i), clip(r_it^sgn(A_i), eps_1, eps_2) ]^sgn(A_i) }^(1/|o_i|) A_i
@@ -70,6 +71,7 @@ A_i = (R_i - mean(R)) / std(R)""",
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[gmpo]",
+        "tests/golden/test_methods.py::test_whole_path[gmpo, sum]",
         "tests/golden/test_methods.py::test_worked_numbers[gmpo]",
     ),
     effect=Effect(

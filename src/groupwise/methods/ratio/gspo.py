@@ -22,6 +22,7 @@ REFERENCE = Reference(
     paper="Group Sequence Policy Optimization",
     arxiv="2507.18071",
     label="code read",
+    code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     parent="grpo",
     formula="""\
 J = 1/G sum_i min[ s_i A_i, clip(s_i, 1 - eps_low, 1 + eps_high) A_i ]

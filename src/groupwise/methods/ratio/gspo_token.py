@@ -22,6 +22,7 @@ REFERENCE = Reference(
     paper="Group Sequence Policy Optimization, section 4.3",
     arxiv="2507.18071",
     label="code read",
+    code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     parent="gspo",
     formula="""\
 J = 1/G sum_i 1/|y_i| sum_t min[ s_it A_it, clip(s_it, 1 - eps_low, 1 + eps_high) A_it ]

@@ -45,6 +45,7 @@ REFERENCE = Reference(
     paper="Hölder Policy Optimisation",
     arxiv="2605.12058",
     label="code read",
+    code="YihangChen9/HolderPO@73bcbc5f85995498b9b626ee22325009244f018f:train_zero_math_holder.py",
     parent="gspo",
     formula="""\
 J = 1/G sum_i min[ rho_i A_i, clip(rho_i, 1 - eps, 1 + eps) A_i ]
@@ -67,6 +68,8 @@ A_i = (R_i - mean(R)) / std(R)""",
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[holder_po]",
+        "tests/golden/test_methods.py::test_whole_path[holder_po, tokens]",
+        "tests/golden/test_methods.py::test_whole_path[holder_po, p = -2]",
         "tests/golden/test_ratio.py::test_power_means",
         "tests/golden/test_ratio.py::test_worked_numbers[holder_po, p = 2]",
         "tests/golden/test_ratio.py::test_holder_curves",

@@ -22,6 +22,7 @@ REFERENCE = Reference(
     paper="Length-Unbiased Sequence Policy Optimization: Revealing and Controlling Response Length Variation in RLVR",
     arxiv="2602.05261",
     label="code read",
+    code="huggingface/trl@f2cd57710ae345ea6428ae95363267fcf38a3dc8:trl/trainer/grpo_trainer.py",
     parent="gspo",
     formula="""\
 J = 1/G sum_i |y_i| min[ s_i A_i, clip(s_i, 1 - eps_low, 1 + eps_high) A_i ]

@@ -36,6 +36,7 @@ REFERENCE = Reference(
     paper="Mirror Descent Policy Optimization",
     arxiv="2005.09814",
     label="code read",
+    code="manantomar/Mirror-Descent-Policy-Optimization@c9bd3ba080e34f94e104ffe7633167e246dd63c6:mdpo_on/mdpo.py",
     parent="reinforce",
     formula="""\
 J = 1/(sum_i |o_i|) sum_i sum_t [ r_it A_i - 1/t_k (r_it log r_it - r_it + 1) ]
@@ -58,6 +59,7 @@ squared: J = - 1/N sum_i (1/t sum_t log r_it - A_i)^2, A_i = R_i - mean(R)""",
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[mdpo]",
+        "tests/golden/test_methods.py::test_whole_path[mdpo, squared]",
         "tests/golden/test_ratio.py::test_mirror_descent_of_a_bandit",
         "tests/golden/test_ratio.py::test_squared_form_of_a_bandit",
     ),

@@ -22,6 +22,7 @@ REFERENCE = Reference(
     paper="Soft Adaptive Policy Optimization",
     arxiv="2511.20347",
     label="code read",
+    code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     parent="gspo",
     formula="""\
 J = 1/G sum_i 1/|o_i| sum_t f_it(r_it) A_i

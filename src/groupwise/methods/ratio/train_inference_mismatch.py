@@ -58,6 +58,7 @@ REFERENCE = Reference(
     paper="Diagnosing Training Inference Mismatch in LLM Reinforcement Learning",
     arxiv="2605.14220",
     label="code read",
+    code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/rollout_corr_helper.py",
     parent="grpo",
     formula="""\
 J = 1/G sum_i 1/|o_i| sum_t w_it min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i ]
@@ -83,6 +84,12 @@ v3.2: answers with A_i < 0 and mean_t(log pi_engine - log pi) > 0.1 have no grad
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[train_inference_mismatch]",
+        "tests/golden/test_methods.py::test_whole_path[sequence_tis]",
+        "tests/golden/test_methods.py::test_whole_path[icepop]",
+        "tests/golden/test_methods.py::test_whole_path[sequence_mis]",
+        "tests/golden/test_methods.py::test_whole_path[sequence_mask_tis]",
+        "tests/golden/test_methods.py::test_whole_path[normalised]",
+        "tests/golden/test_methods.py::test_whole_path[v3.2]",
         "tests/golden/test_ratio.py::test_weights_of_the_mismatch",
         "tests/golden/test_ratio.py::test_rejection_changes_the_divisor",
         "tests/golden/test_ratio.py::test_off_policy_mask_keeps_positive_answers",

@@ -32,6 +32,7 @@ REFERENCE = Reference(
     paper="VESPO: Variational Sequence-Level Soft Policy Optimization for Stable Off-Policy LLM Training",
     arxiv="2602.10693",
     label="code read",
+    code="huggingface/trl@f2cd57710ae345ea6428ae95363267fcf38a3dc8:trl/trainer/grpo_trainer.py",
     parent="gspo",
     formula="""\
 J = 1/(sum_i |y_i|) sum_i sg[phi(W_i)] A_i sum_t log pi(y_it)

@@ -35,6 +35,7 @@ REFERENCE = Reference(
     paper="DRPO: Efficient Reasoning via Decoupled Reward Policy Optimization",
     arxiv="2510.04474",
     label="code read",
+    code="Optimization-AI/DRPO@405f70268c7943f4e1fb253fd50170bca0de772b:verl/verl/trainer/ppo/core_algos.py",
     parent="grpo",
     formula="""\
 J = mean over prompts of sum_(i correct) w_i (s_i - tau log mean_(j wrong) exp(s_j / tau)) - sg[beta (KL - delta)+] KL

@@ -28,6 +28,7 @@ REFERENCE = Reference(
     ),
     arxiv="2505.19439",
     label="code read",
+    code="insightLLM/rl-without-gt@c1e2077c6b1003f1b9e0e998fc34b2edf74d4218:rl/verl/lib/src/rewards/math_reward.py",
     parent="grpo",
     formula="""\
 R = (F_think + F_answer) / 2 + f(x) with an answer, min(0, f(x)) without; x = |o| / budget

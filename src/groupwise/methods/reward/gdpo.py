@@ -24,6 +24,7 @@ REFERENCE = Reference(
     paper=("GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL Optimization"),
     arxiv="2601.05242",
     label="code read",
+    code="NVlabs/GDPO@b080e63d0126870ad08acc8ebc3f04b728175a9e:verl-GDPO/verl/trainer/ppo/ray_trainer.py",
     parent="grpo",
     formula="""\
 A_i = (S_i - mean(S)) / std(S) over the batch

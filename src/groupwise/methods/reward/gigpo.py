@@ -36,7 +36,7 @@ def gigpo(
 REFERENCE = Reference(
     paper="Group-in-Group Policy Optimization for LLM Agent Training",
     arxiv="2505.10978",
-    label="code read",
+    label="code read earlier",
     parent="grpo",
     formula="""\
 A_it = A^E_i + omega A^S_k for a token of turn k

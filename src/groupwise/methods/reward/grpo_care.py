@@ -34,6 +34,10 @@ REFERENCE = Reference(
     paper="GRPO-CARE: Consistency-Aware Reinforcement Learning for Multimodal Reasoning",
     arxiv="2506.16141",
     label="code read",
+    code=(
+        "TencentARC/GRPO-CARE@b0628fcca665042c6812fc65596cbaf7b2fac886:"
+        "src/r1-v/src/open_r1/trainer/grpo_trainer_ref_ema.py"
+    ),
     parent="grpo",
     formula="""\
 R_i = acc_i + 0.5 acc_i 1[acc_i >= mean(acc), p_i >= mean of p over such answers]

@@ -43,6 +43,7 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[multi_objective_grpo]",
+        "tests/golden/test_methods.py::test_whole_path[multi_objective_grpo, two parts]",
         "tests/golden/test_reward.py::test_weighted_mean_table",
     ),
     effect=Effect(

@@ -27,6 +27,7 @@ REFERENCE = Reference(
     paper="NGRPO: Negative-enhanced Group Relative Policy Optimization",
     arxiv="2509.18851",
     label="code read",
+    code="nangongrui-ngr/NGRPO@e7a380415a64cd8ac102504c38a5f86069022f35:verl/trainer/ppo/core_algos.py",
     parent="grpo",
     formula="""\
 J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps_neg, 1 + eps_pos) A_i ]

@@ -53,6 +53,7 @@ rejects = P(R = 0 | correct), accepts = P(R = 1 | wrong)""",
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[noisy_verifier]",
+        "tests/golden/test_methods.py::test_whole_path[noisy_verifier, backward]",
         "tests/golden/test_reward.py::test_debiased_reward_is_exact",
         "tests/golden/test_reward.py::test_forward_correction_is_parallel",
         "tests/golden/test_reward.py::test_group_baselines_cancel_the_corrections",

@@ -57,6 +57,7 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[posterior_grpo]",
+        "tests/golden/test_methods.py::test_whole_path[posterior_grpo, ungated]",
         "tests/golden/test_reward.py::test_posterior_table",
     ),
     effect=Effect(

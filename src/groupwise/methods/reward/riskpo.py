@@ -33,6 +33,7 @@ REFERENCE = Reference(
     paper="RiskPO: Risk-based Policy Optimization via Verifiable Reward for LLM Post-Training",
     arxiv="2510.00911",
     label="code read",
+    code="RTkenny/RiskPO@65ec40c935f5726aa2d80160d9056b1236d5551e:verl/trainer/ppo/core_algos.py",
     parent="grpo",
     formula="""\
 R_j = sum of the j-th answers' rewards over a bundle of B prompts; q_a, q_b its quantiles at a and b

@@ -36,6 +36,7 @@ REFERENCE = Reference(
     paper="Single-stream Policy Optimization",
     arxiv="2509.13232",
     label="code read",
+    code="verl-project/verl-recipe@48ea0a797fa29867ea0ad92aff7d284eec7d4be3:spo/spo_ray_trainer.py",
     parent="reinforce",
     formula="""\
 A_x = (r_x - v_x - mean) / std over the batch,  v_x = a_x / (a_x + b_x) before r_x

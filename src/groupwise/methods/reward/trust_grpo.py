@@ -29,6 +29,7 @@ REFERENCE = Reference(
     paper="SophiaVL-R1: Reinforcing MLLMs Reasoning with Thinking Reward",
     arxiv="2505.17018",
     label="code read",
+    code="kxfan2002/SophiaVL-R1@a8184947bf3ba215c511225a739789bdfce44930:verl/workers/reward/custom.py",
     parent="grpo",
     formula="""\
 R_i = Ro_i + gamma alpha exp(-s / T) Rt_i at step s, Ro the outcome, Rt the thinking reward

@@ -28,6 +28,10 @@ REFERENCE = Reference(
     paper="Rewarding the Unlikely: Lifting GRPO Beyond Distribution Sharpening",
     arxiv="2506.02355",
     label="code read",
+    code=(
+        "AndreHe02/rewarding-unlikely-release@ca1cff05ebdf2cfe9737fd416897da838a93e11a:"
+        "verl/trainer/ppo/ray_lean_trainer.py"
+    ),
     parent="grpo",
     formula="""\
 R_i = y_i (1 - beta k_i / G), k_i the rank of the answer's mean log-prob in its group, 0 for the least likely

@@ -39,6 +39,10 @@ REFERENCE = Reference(
     paper="Freshness-Aware Prioritized Experience Replay for LLM/VLM Reinforcement Learning",
     arxiv="2604.16918",
     label="code read",
+    code=(
+        "Vision-CAIR/Freshness-Aware-PER@dbb91df453bdb2f2d70e92cc23582cfac0d39b66:"
+        "roll/agentic/replay_buffer/priority_functions.py"
+    ),
     parent="reinforce_pp",
     formula="""\
 e_i = max(p_i exp(-age_i / tau), 1e-8), p_i = |R_i| + 1e-6; P(i) = e_i^alpha / sum_j e_j^alpha

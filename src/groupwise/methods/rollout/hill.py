@@ -38,6 +38,7 @@ REFERENCE = Reference(
     paper="Learning to Hint for Reinforcement Learning",
     arxiv="2604.00698",
     label="code read",
+    code="Andree-9/HiLL@195d94ebee446504db6477606914d5c87fc13c30:verl/trainer/ppo/hinter_utils.py",
     parent="grpo",
     formula="""\
 for q without a correct answer: hints h_1, ..., h_M from q, its solution and a wrong answer; G answers to q with h_j

@@ -33,6 +33,7 @@ REFERENCE = Reference(
     paper="Knapsack RL: Unlocking Exploration of LLMs via Optimizing Budget Allocation",
     arxiv="2509.25849",
     label="code read",
+    code="liziniu/KnapsackRL@ca5d5f5b7e933378d916d05d1aeb4ae9de929ee5:verl/trainer/ppo/exploration_utils.py",
     parent="dapo",
     formula="""\
 max sum_i V(n_i, p_i) with sum_i n_i = N B and least <= n_i <= most
@@ -55,6 +56,7 @@ a surplus beyond sum_i log(1 - c) / log max(p_i, 1 - p_i) goes to prompts with p
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[knapsack_rl]",
+        "tests/golden/test_methods.py::test_whole_path[knapsack_rl, bound 1]",
         "tests/golden/test_budgets.py::test_worked_allocations",
         "tests/golden/test_budgets.py::test_allocation_equals_dynamic_programming",
     ),

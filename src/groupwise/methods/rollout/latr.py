@@ -42,6 +42,7 @@ REFERENCE = Reference(
     paper="Lookahead Tree-Based Rollouts for Enhanced Trajectory-Level Exploration in RLVR",
     arxiv="2510.24302",
     label="code read",
+    code="starreeze/latr@2adb0edf24cc9a9342ac021892897adcec1a2738:model/generation.py",
     parent="grpo",
     formula="""\
 a branch takes its likeliest token c_1, and forks at c_2 if p(c_2) > tau_abs and p(c_1) - p(c_2) < tau_rel
@@ -71,6 +72,7 @@ at most K branches; each is completed by sampling; K = round(eta G) answers of G
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[latr]",
+        "tests/golden/test_lookahead.py::test_the_share_falls_in_steps",
         "tests/golden/test_lookahead.py::test_forks_need_an_undecided_policy",
         "tests/golden/test_lookahead.py::test_branches_part_at_their_fork",
         "tests/rollout/test_likeliest.py::test_likeliest_tokens_are_those_of_a_plain_forward",

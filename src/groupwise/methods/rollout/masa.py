@@ -36,6 +36,7 @@ REFERENCE = Reference(
     paper="Meta-Awareness Enhances Reasoning Models: Self-Alignment Reinforcement Learning",
     arxiv="2510.03259",
     label="code read",
+    code="akatigre/MASA-RL@fad5726e5570e6eefdecc35dc7be5db42c909e93:verl/utils/reward_score/meta_cog.py",
     parent="dapo",
     formula="""\
 r = 1/3 ( 1[min L < n < max L] + 0.01^|p - d/8| + share of notions in more correct answers than in others )
@@ -57,6 +58,7 @@ A = z-score among the answers, and among the predictions; one loss over both""",
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[masa]",
+        "tests/golden/test_methods.py::test_whole_path[masa with ratios up to 20]",
         "tests/golden/test_budgets.py::test_agreement",
         "tests/golden/test_budgets.py::test_predictions_are_a_group_of_their_own",
     ),

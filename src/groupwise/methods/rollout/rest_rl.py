@@ -40,6 +40,7 @@ REFERENCE = Reference(
     paper="ReST-RL: Achieving Accurate Code Reasoning of LLMs with Optimized Self-Training and Decoding",
     arxiv="2508.19576",
     label="code read",
+    code="THUDM/ReST-RL@b86959b4981601ecfa6e31b7cac7f004e9cef014:experiment/collect_grpo_data.py",
     parent="grpo",
     formula="""\
 n answers to q; q is left out if std(r_1, ..., r_n) < 0.05

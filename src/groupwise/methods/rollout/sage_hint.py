@@ -37,6 +37,7 @@ REFERENCE = Reference(
     paper="Self-Hinting Language Models Enhance Reinforcement Learning",
     arxiv="2602.03143",
     label="code read",
+    code="BaohaoLiao/SAGE@8722c1a3aa5bfe5578df8aaf302741a9715a56a2:recipe/hint/hint_trainer.py",
     parent="dapo",
     formula="""\
 level 0: a group from pi_old(. | x); while no answer is correct and l < L: a new group from pi_old(. | x, h_l)

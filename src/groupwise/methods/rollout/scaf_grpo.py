@@ -26,6 +26,7 @@ REFERENCE = Reference(
     paper="Scaf-GRPO: Scaffolded Group Relative Policy Optimization for Enhancing LLM Reasoning",
     arxiv="2510.19807",
     label="code read",
+    code="dvlab-research/Scaf-GRPO@1085db539b929ea6fed5ec3b71e3ea4c48c27612:hint_mix_grpo/trainer/ray_trainer.py",
     parent="grpo",
     formula="""\
 if no answer of the group is correct: one answer under each hint, from weak to strong

@@ -33,6 +33,7 @@ REFERENCE = Reference(
     paper="Selective Rollout: Mid-Trajectory Termination for Multi-Sample Agent RL",
     year=2026,
     label="code read",
+    code="zhiyuanZhai20/selective-rollout@ba86cdc4d9cbfb5032a05ec99087a69a9aa2d95f:scripts/19_grpo_onpolicy.py",
     parent="grpo",
     formula="""\
 a group is stopped and dropped if d_K < d_L,  d_K = mean over pairs of lev(a_i, a_j) / K, actions padded to K

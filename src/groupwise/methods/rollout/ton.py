@@ -25,6 +25,7 @@ REFERENCE = Reference(
     paper="Think or Not? Selective Reasoning via Reinforcement Learning for Vision-Language Models",
     arxiv="2505.16854",
     label="code read",
+    code="kokolerk/TON@22102c281b004cd1c286c368c578ced5b37c4572:src/r1-v/src/open_r1/trainer/grpo_trainer.py",
     parent="grpo",
     formula="""\
 warm start on (x, T, y): the target is T y with probability 1 - d, else y with an empty thought; drawn once per pair

@@ -60,6 +60,7 @@ B = max(1, 256 * 0.7^floor(t / T))""",
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[train_long_think_short]",
+        "tests/golden/test_methods.py::test_whole_path[train_long_think_short, budget 4]",
         "tests/golden/test_rollout.py::test_length_budget",
         "tests/golden/test_rollout.py::test_the_budget_shrinks",
     ),

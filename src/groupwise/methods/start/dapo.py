@@ -28,6 +28,7 @@ REFERENCE = Reference(
     paper="DAPO: An Open-Source LLM Reinforcement Learning System at Scale",
     arxiv="2503.14476",
     label="code read",
+    code="verl-project/verl-recipe@48ea0a797fa29867ea0ad92aff7d284eec7d4be3:dapo/dapo_ray_trainer.py",
     parent="grpo",
     formula="""\
 J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_it, clip(r_it, 1 - eps_low, 1 + eps_high) A_it ]
@@ -67,6 +68,7 @@ R_length = 0                                 if |o| <= L_max - L_cache
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[dapo]",
+        "tests/golden/test_methods.py::test_whole_path[dapo, complete answers]",
         "tests/golden/test_methods.py::test_worked_numbers[dapo]",
         "tests/golden/test_methods.py::test_overlong_table",
     ),

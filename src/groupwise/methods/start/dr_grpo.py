@@ -25,6 +25,7 @@ REFERENCE = Reference(
     paper="Understanding R1-Zero-Like Training: A Critical Perspective",
     arxiv="2503.20783",
     label="code read",
+    code="sail-sg/understand-r1-zero@dfca49dd460ee7cc8e4a5a162c876a7fd6993b87:train_zero_math.py",
     parent="grpo",
     formula="""\
 J = 1/G sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i ]

@@ -23,6 +23,7 @@ REFERENCE = Reference(
     paper="DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
     arxiv="2402.03300",
     label="code read",
+    code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     formula="""\
 J = 1/G sum_i 1/|o_i| sum_t { min[ r_it A_it, clip(r_it, 1 - eps, 1 + eps) A_it ] - beta D_it }
 r_it = pi(o_it | q, o_i<t) / pi_old(o_it | q, o_i<t)

@@ -40,6 +40,7 @@ REFERENCE = Reference(
     paper="Proximal Policy Optimization Algorithms",
     arxiv="1707.06347",
     label="code read",
+    code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     parent="",
     formula="""\
 J = mean over tokens of min[ r_t A^_t, clip(r_t, 1 - eps, 1 + eps) A^_t ],  A^ = A whitened over the batch
@@ -67,6 +68,7 @@ L_V = 1/2 mean of max[ (V - G)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - G)^2
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[ppo]",
         "tests/golden/test_start.py::test_ppo_credit",
+        "tests/golden/test_start.py::test_the_critic_learns_returns_of_advantages_that_are_not_whitened",
         "tests/learner/test_value_model.py::test_worked_numbers_of_the_losses",
         "tests/golden/test_start.py::test_dual_clip",
     ),

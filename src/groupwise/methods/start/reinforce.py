@@ -20,7 +20,7 @@ def reinforce(*, group_size: int = 1) -> Method:
 REFERENCE = Reference(
     paper="Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning",
     year=1992,
-    label="code read",
+    label="code read earlier",
     parent="",
     formula="""\
 grad J = 1/N sum_i A_i grad log pi(y_i | x_i),  A_i = (R_i - mean(R)) / std(R) over the batch

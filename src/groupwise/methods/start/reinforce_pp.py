@@ -24,6 +24,7 @@ REFERENCE = Reference(
     paper="REINFORCE++: A Simple and Efficient Approach for Aligning Large Language Models",
     arxiv="2501.03262",
     label="code read",
+    code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     formula="""\
 J = mean over tokens of min[ r_t A^_t, clip(r_t, 1 - eps, 1 + eps) A^_t ]
 A_t = sum_(s >= t) r_s,  r_s = 1[s = T] R - beta log( pi_old(o_s) / pi_ref(o_s) )

@@ -25,6 +25,7 @@ REFERENCE = Reference(
     paper="REINFORCE++: A Simple and Efficient Approach for Aligning Large Language Models",
     arxiv="2501.03262",
     label="code read",
+    code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     parent="reinforce_pp",
     formula="""\
 A_i = R_i - mean(R) of the group; A^_it = (A_i - mean) / std over the batch's tokens

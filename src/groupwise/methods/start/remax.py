@@ -25,6 +25,7 @@ REFERENCE = Reference(
     ),
     arxiv="2310.10505",
     label="code read",
+    code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     parent="reinforce",
     formula="""\
 grad J = 1/N sum_i (R(x, y_i) - R(x, y_greedy)) grad log pi(y_i | x)""",

@@ -25,6 +25,7 @@ REFERENCE = Reference(
     paper="Back to Basics: Revisiting REINFORCE-Style Optimization for Learning from Human Feedback in LLMs",
     arxiv="2402.14740",
     label="code read",
+    code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     formula="""\
 grad J = 1/k sum_i [ R(y_i, x) - 1/(k - 1) sum_(j != i) R(y_j, x) ] grad log pi(y_i | x)
 R(y, x) = r(x, y) - beta log( pi(y | x) / pi_ref(y | x) )

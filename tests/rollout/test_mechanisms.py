@@ -57,11 +57,11 @@ def test_a_curriculum_reports_its_numbers() -> None:
 
 
 def test_every_number_of_a_curriculum_is_a_documented_metric() -> None:
-    reporting = {type(m().curriculum): m() for m in published if isinstance(m().curriculum, ReportsNumbers)}
+    reporting = {type(c): c for m in published if isinstance(c := m().curriculum, ReportsNumbers)}
     assert len(reporting) == 7 and Shuffled not in reporting
-    for method in reporting.values():
-        state = method.curriculum.init(NumberedTask(8), 0)
-        for name in method.curriculum.numbers(state, []):
+    for curriculum in reporting.values():
+        state = curriculum.init(NumberedTask(8), 0)
+        for name in curriculum.numbers(state, []):
             metric = find_metric(f"curriculum/{name}")
             assert metric is not None and metric.name == f"curriculum/{name}", name
 

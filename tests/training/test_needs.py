@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from groupwise.api import load_method
-from groupwise.data import Draw, Role, Rollout, Sampler, added_contents, needs, roles_of
+from groupwise.data import Draw, Role, Rollout, Sampler, VerdictPart, added_contents, needs, roles_of
 from groupwise.methods import expo, gspo, hill, m_grpo, murphy, published
 from groupwise.rollout import Explained, HintWriter, Independent, Replayed, Surveyed
 from groupwise.training.alerts import Alerts, trained_role_reasons
@@ -141,4 +141,4 @@ def test_the_first_iteration_warns_about_a_role_without_a_sample() -> None:
 
 
 def test_needs_of_a_strategy_are_those_of_its_parts() -> None:
-    assert [measure.name for measure in needs(load_method("syn_grpo").strategy)] == ["proposed"]
+    assert needs(load_method("syn_grpo").strategy) == {VerdictPart("proposed")}

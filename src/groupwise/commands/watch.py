@@ -55,7 +55,7 @@ class PageServer(ThreadingHTTPServer):
         """A lock, held while files are read, so that several browser tabs do not read at the same time."""
 
     def process_request(self, request: socket.socket, client_address: object) -> None:
-        """Answer a connection in a thread. Too many idle ones, such as of another user, keep nobody out."""
+        """Answer a connection in a thread. Idle ones, such as of another user, keep no browser out."""
         self.connections.append(request)
         if len(self.connections) > MOST_CONNECTIONS:
             with suppress(OSError):  # it is closed already

@@ -58,8 +58,8 @@ def test_check_refuses_what_train_refuses(field: str, value: str, words: str, mo
 
 def test_more_threads_than_cores_are_a_warning() -> None:
     notes: list[str] = []
-    assert check(None, [("machine.threads", "5000")], warn=notes.append) == []
-    assert any("machine.threads is 5000" in note for note in notes)
+    assert check(None, [("machine.threads", "4000")], warn=notes.append) == []
+    assert any("machine.threads is 4000" in note for note in notes)
 
 
 def test_check_takes_a_command_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:

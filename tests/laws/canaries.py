@@ -171,6 +171,8 @@ def recipes(seen: set[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for text in (NAME, PIPE):
         known = set()
         for f in fields(Method):
+            if text == PIPE and f.name != "models":  # no other field may open the file either
+                continue
             for value in variants(hints_of(Method)[f.name], text, known):
                 yield f"method.{f.name}", {"method": {"base": "grpo", "group_size": 2, f.name: value}}
         seen |= known

@@ -10,9 +10,10 @@ from tests.docs.test_pages import HOME
 
 
 def test_no_field_of_a_recipe_touches_what_the_threat_model_omits(tmp_path: Path) -> None:
-    """Each text of each part, verifier and table names a canary in turn: 380 recipes, of which 70 are trained."""
+    """Each text of each part, verifier and table names a canary in turn: 330 recipes, of which 48 are trained."""
     own = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1", "GROUPWISE_SECRET": "s" * 32}
-    environment = {**os.environ, **own, "PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join(filter(None, (str(HOME), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, **own, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     child = subprocess.run(
         [sys.executable, "-m", "tests.laws.canaries"], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
@@ -20,4 +21,4 @@ def test_no_field_of_a_recipe_touches_what_the_threat_model_omits(tmp_path: Path
     seen = json.loads(child.stdout)
     assert seen["found"] == [] and not seen["ran"]
     assert seen["unseen"] == [], "these parts were in no recipe"
-    assert seen["checked"] > 350 and seen["trained"] > 60
+    assert seen["checked"] > 300 and seen["trained"] > 40

@@ -275,6 +275,9 @@ def test_a_run_is_checked_with_all_its_processes() -> None:
     assert line.endswith("about 0.3 GiB of memory in the learner, 0.3 GiB in each of 2 engines")
     with pytest.raises(Usage, match="the run, beside the others, has"):
         check_memory(served(), SHAPE, 6, most - 1, "this machine")
+    with pytest.raises(Usage, match=r"in 3 processes, and this machine has 0\.0 GiB") as caught:
+        check_memory(served(), SHAPE, 6, 1, "this machine")
+    assert caught.value.fix == "lower engine.replicas or cluster.ranks"
     two = replace(RECIPE, cluster=replace(RECIPE.cluster, ranks=2, lanes=2))
     memory = run_memory(two, SHAPE, 6).peak
     assert check_memory(two, SHAPE, 6, 2 * memory, "this machine").endswith("of memory in each of 2 processes")

@@ -54,15 +54,17 @@ class PageServer(ThreadingHTTPServer):
         self.reading = threading.Lock()
         """A lock, held while files are read, so that several browser tabs do not read at the same time."""
 
-    def process_request(self, request: socket.socket, client_address: object) -> None:
-        """Answer a connection in a thread. Too many idle ones, such as of another user, keep nobody out."""
+    def process_request(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, request: socket.socket, client_address: object
+    ) -> None:
+        """Answer a connection in a thread. Idle ones, such as of another user, keep no browser out."""
         self.connections.append(request)
         if len(self.connections) > MOST_CONNECTIONS:
             with suppress(OSError):  # it is closed already
                 self.connections.popleft().shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)
 
-    def shutdown_request(self, request: socket.socket) -> None:
+    def shutdown_request(self, request: socket.socket) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Close a connection, at its end."""
         with suppress(ValueError):  # the oldest ones are forgotten
             self.connections.remove(request)

@@ -3,15 +3,15 @@
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from groupwise.data.errors import BadData
 
 __all__ = ["open_regular", "read_regular"]
 
 
-def open_regular(path: str | Path, most: int | None = None) -> BinaryIO:
+def open_regular(path: str | Path, most: int | None = None) -> BufferedReader:
     """Open a regular file of at most `most` bytes. OSError for anything else.
 
     A device or a pipe is not opened: that alone may block, or act.

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from groupwise.config.recipe import Recipe
+from groupwise.data import Usage
 from groupwise.engines import Served
 from groupwise.models import Shape
 from groupwise.planning.memory import BYTES, GIB, Memory, Process, plan_line, refuse_beyond, run_memory
@@ -62,7 +63,12 @@ def check_memory(recipe: Recipe, shape: Shape, context: int, available: int, own
     """The memory that a run needs, as one line for the user. `Usage` if it is more than `owner` has `available`."""
     processes = process_memories(recipe, shape, context)
     name, largest = max(processes.items(), key=lambda process: process[1].peak)
-    beside = at_once(recipe, processes) - largest.peak
+    whole = at_once(recipe, processes)
+    beside = whole - largest.peak
+    if beside >= available:
+        what = f"this run needs about {whole / GIB:.1f} GiB in {len(processes)} processes"
+        fix = "lower engine.replicas or cluster.ranks"
+        raise Usage(f"{what}, and {owner} has {available / GIB:.1f} GiB", fix=fix)
     refuse_beyond(recipe, largest, available - beside, f"{name}, beside the others," if beside else owner)
     first, *others = processes.values()
     line = plan_line(recipe, first)

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: train test test-slow test-kill test-vllm test-ray lint docs site model hinted_sums blank flow seeds laptop atlas studies bench bench-full clean
+.PHONY: train test test-slow test-kill test-vllm test-ray lint docs site model hinted_sums blank flow seeds laptop atlas studies bench bench-full bench-self clean
 
 train: $(VENV)/base
 	$(BIN)/groupwise train
@@ -71,6 +71,9 @@ bench: $(VENV)/bench  ## Groupwise and TRL on equal work, (a) to (e), in about 1
 
 bench-full: $(VENV)/bench  ## all of benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.trl_comparison sweep a b c d e g h frugal two growth curves --write
+
+bench-self: $(VENV)/base  ## this commit and an earlier one on equal work; BASE is the earlier commit
+	$(BIN)/python -m benchmarks.earlier_commit $(BASE) --write
 
 $(VENV)/base: pyproject.toml constraints.txt
 	@echo "installing into $(VENV), once; torch is large"

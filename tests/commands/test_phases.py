@@ -19,6 +19,7 @@ from groupwise.config.toml import read_toml
 from groupwise.config.user_code import Use
 from groupwise.data import ACCURACY_GREEDY, GRAD_NORM
 from groupwise.learner import Learner
+from groupwise.models.files import base_name
 from groupwise.runs.info import RunInfo
 from groupwise.runs.phases import finished_run, phase_directories, runs_in, whole_run
 from groupwise.tasks import demonstrations
@@ -92,7 +93,7 @@ def test_each_phase_is_an_ordinary_run(straight: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(straight)
     assert phase_directories(RUN) == (SEARCH, SHARPEN)
     assert [len(lines(path)) for path in (SEARCH, SHARPEN)] == [3, 2]
-    assert RunInfo.read(SHARPEN).model == str(SEARCH / "model")
+    assert RunInfo.read(SHARPEN).model == "@search/model"
     assert RunInfo.read(SHARPEN).method["name"] == "gspo"
     first, last = ((path / "model" / "model.safetensors").read_bytes() for path in (SEARCH, SHARPEN))
     assert first != last
@@ -100,6 +101,29 @@ def test_each_phase_is_an_ordinary_run(straight: Path, monkeypatch: pytest.Monke
     assert lines(SEARCH)[-1][ACCURACY_GREEDY] == lines(SHARPEN)[0][ACCURACY_GREEDY]
     assert "1-search and 2-sharpen" in (RUN / "report.html").read_text()
     assert list(RunInfo.read(SHARPEN).side_models) == ["reference"]
+
+
+def test_a_run_of_phases_with_an_adapter_can_be_moved(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No file has its path. A run killed in its second phase ends with the same bytes in another place."""
+    adapter = SMALL + PHASES.replace("iterations = 1", "iterations = 2\nlora.rank = 2")
+    begun(tmp_path / "straight", adapter)
+    assert resume(str(RUN.absolute())) == 0
+    expected = results()
+    begun(tmp_path / "old", adapter)
+    absolute = str(RUN.absolute())
+    assert forked(lambda: killed(Learner, "step", 3, "after", absolute), tmp_path / "log") == -signal.SIGKILL
+    (tmp_path / "old").rename(tmp_path / "new")
+    os.chdir(tmp_path / "new")
+    assert forked(lambda: resume(str(RUN)), tmp_path / "log") == 0, (tmp_path / "log").read_text()
+    assert results() == expected
+    named = [path for path in RUN.rglob("*") if path.is_file() and b"/old/run" in path.read_bytes()]
+    assert named == []
+    assert main(["eval", str(RUN), "--samples", "1", "--problems", "2"]) == 0
+    assert main(["sample", str(RUN), "1+1=", "--sampling.max_tokens", "2"]) == 0
+    assert main(["export", str(RUN), str(tmp_path / "out")]) == 0
+    assert base_name(tmp_path / "out") == str((SEARCH / "model").resolve())
 
 
 def test_resume_refuses_a_changed_side_model(straight: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,7 +190,7 @@ def test_a_killed_run_ends_with_the_same_bytes(
         assert results() == expected
 
 
-def killed(owner: Any, name: str, call: int, when: str) -> int:
+def killed(owner: Any, name: str, call: int, when: str, run: str = str(RUN)) -> int:
     """Run all phases in a process that dies before or after the given call of `owner.name`."""
     inner: Callable[..., Any] = getattr(owner, name)
     calls: list[int] = []
@@ -181,7 +205,7 @@ def killed(owner: Any, name: str, call: int, when: str) -> int:
         return result
 
     setattr(owner, name, dying)
-    return resume(str(RUN))
+    return resume(run)
 
 
 def test_train_writes_a_recipe_that_runs_again(here: Path) -> None:

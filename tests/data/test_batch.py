@@ -101,8 +101,8 @@ def test_to_moves_every_tensor() -> None:
     moved = whole().to("meta")
     assert all(devices(getattr(moved, name)) <= {"meta"} for name in UNITS)
     assert (
-        sum(devices(getattr(moved, name)) == {"meta"} for name in UNITS) == len(UNITS) - 3
-    )  # samples, keys and routes
+        sum(devices(getattr(moved, name)) == {"meta"} for name in UNITS) == len(UNITS) - 4
+    )  # samples, keys, routes and max_tokens
 
 
 def test_a_verdict_part_is_a_column_and_has_marks_the_verdicts_with_it() -> None:

@@ -176,7 +176,93 @@ def test_a_failed_last_checkpoint_is_an_error(tmp_path: Path) -> None:
         )
 
 
+def test_a_run_whose_first_checkpoint_fails_ends_and_its_advice_works(undisturbed: Path, tmp_path: Path) -> None:
+    """A run with results and no checkpoint could not be continued."""
+    run = begun(tmp_path / "run", EVERY)
+    with pytest.raises(Storage) as refusal:
+        run_from(run, ready(EVERY), disk=Full("checkpoints", first=1))
+    assert f"groupwise resume {run}" in refusal.value.fix
+    assert [line["iteration"] for line in lines(run)] in ([], [0])
+    assert resume(str(run)) == 0
+    assert left(run) == left(undisturbed)
+
+
+def test_a_model_on_the_way_that_cannot_be_written_is_an_error_at_the_end(tmp_path: Path) -> None:
+    recipe = replace(EVERY, save=replace(EVERY.save, model_every=1, keep=9))
+    run = begun(tmp_path / "run", recipe)
+    with pytest.raises(Storage, match="models of these iterations could not be written: 1") as refusal:
+        run_from(run, ready(recipe), disk=Full("models/", first=1, last=2))
+    assert f"groupwise export {run} A_NEW_DIRECTORY --at 1" in refusal.value.fix
+    assert (run / "model").is_dir() and (run / "report.html").is_file() and (run / "models/000002").is_dir()
+    assert main(["export", str(run), str(tmp_path / "first"), "--at", "1"]) == 0
+
+
+def test_a_finished_run_that_is_resumed_removes_the_rest_of_a_pruned_checkpoint(finished: Path) -> None:
+    rest = finished / "checkpoints" / ".deleting-000001"
+    rest.mkdir()
+    (rest / "tensors.safetensors").write_bytes(b"half")
+    assert resume(str(finished)) == 0
+    assert not rest.exists()
+
+
+def test_an_export_removes_the_draft_of_one_that_was_killed(finished: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    drafts = {pid: tmp_path / f".writing-{pid}-out" for pid in (process.pid, os.getppid())}
+    for draft in drafts.values():
+        draft.mkdir()
+    assert main(["export", str(finished), str(tmp_path / "out")]) == 0
+    assert not drafts[process.pid].exists() and drafts[os.getppid()].exists()
+
+
 # Signals and clocks
+
+
+HANGUP = """
+import os, pty, select, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.executable, [sys.executable, "-m", "groupwise", "resume", sys.argv[1]])
+text = b""
+while b"2/6" not in text:
+    text += os.read(terminal, 4096)
+os.close(terminal)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_terminal_that_closes_saves_the_run(longer: Path, tmp_path: Path) -> None:
+    """SIGHUP arrives, and writing to the terminal is an error from then on."""
+    run = begun(tmp_path / "run", LONGER)
+    assert subprocess.run([sys.executable, "-c", HANGUP, str(run)], timeout=120, check=False).returncode == 143
+    done = len(read_lines(run / "metrics.jsonl")) - 1
+    newest = newest_checkpoint(run, strict=True)
+    assert newest and newest.iteration == done >= 2
+    assert left(ran(run, LONGER)) == left(longer)
+
+
+def test_a_hangup_is_ignored_under_nohup(longer: Path, tmp_path: Path) -> None:
+    run = begun(tmp_path / "run", LONGER)
+
+    def act() -> int:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        place = ready(LONGER)
+        place.buffer.setting = replace(place.buffer.setting, verifier=hung_up(place.buffer.setting.verifier))
+        return run_from(run, place, disk=Quick()).code
+
+    assert forked(act, tmp_path / "log") == 0
+    assert left(run) == left(longer)
+
+
+def hung_up(judge: Verifier) -> Verifier:
+    """A verifier during whose calls the terminal closes."""
+
+    async def verdict(prompt: Prompt, sample: Sample) -> Verdict:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return await judge(prompt, sample)
+
+    return verdict
+
 
 LONGER = replace(EVERY, iterations=6)
 
@@ -188,7 +274,11 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("number", "code", "word"),
-    [pytest.param(signal.SIGINT, 130, "interrupted", marks=pytest.mark.slow), (signal.SIGTERM, 143, "terminated")],
+    [
+        pytest.param(signal.SIGINT, 130, "interrupted", marks=pytest.mark.slow),
+        (signal.SIGTERM, 143, "terminated"),
+        pytest.param(signal.SIGHUP, 143, "terminated", marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_saves_and_prints_how_to_resume(
     number: signal.Signals, code: int, word: str, longer: Path, tmp_path: Path

@@ -187,7 +187,7 @@ def paper_ctpo(groups: Groups):
 
 
 def z_of_the_code(rewards: np.ndarray) -> np.ndarray:
-    return (rewards - rewards.mean()) / (rewards.std() + 1e-8)
+    return (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-8)
 
 
 def paper_holder_po(groups: Groups, p: float = 2.0, tokens_first: bool = False):

@@ -224,8 +224,9 @@ def paper_format_length(groups: Groups):
 
 
 def paper_gigpo(groups: Groups):
-    """Each answer is one turn after the prompt, so all turns of a group are in one state."""
-    return group_mean(groups, [list(2 * z(10 * scores(group))) for group in groups], 0.01)
+    """Each answer is one turn after the prompt, so all turns of a group are in one state. Each turn weighs the same."""
+    turns = [pair for group in groups for pair in zip(group, 2 * z(10 * scores(group)))]
+    return sum((clipped(o, a) - 0.01 * k3(o)).mean() for o, a in turns) / len(turns)
 
 
 def paper_asym_grpo(groups: Groups):

@@ -499,7 +499,7 @@ def test_alike_conversations_are_stopped():
     assert len(engine.requests) == 6 and rollout.cause == "alike" and rollout.selected == (False,) * 3
     assert {(len(s.turns), s.finish, s.verdict) for s in rollout.samples} == {(2, Finish.cut, None)}
     buffer = buffer_of(engine, always_correct, 1)
-    (marked,) = buffer._selected([rollout], Method().filter)
+    (marked,) = buffer._marked([rollout], Method().filter, one_by_one=True)
     assert marked.cause == "alike" and not any(marked.selected or ())
 
 

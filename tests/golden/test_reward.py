@@ -28,7 +28,7 @@ from groupwise.advantages import (
     centred,
 )
 from groupwise.data import ENVIRONMENT, Batch, Finish, Logp, Mark, Outcome, Rollout, VerdictPart, pack, rollout_of
-from groupwise.methods import drpo, fgrpo, format_length, gdpo, posterior_grpo, trust_grpo
+from groupwise.methods import drpo, fgrpo, format_length, gdpo, gigpo, posterior_grpo, trust_grpo
 from groupwise.objective import Discriminative, KLHinge, Objective, group_token_mean, token_mean
 from groupwise.rewards import (
     AddCalibration,
@@ -165,18 +165,41 @@ def test_multipliers():
     assert memory({"one": 5.0, "two": 5.0}, batch, {}) == {"one": 5.0, "two": 5.0}, "never above the most"
 
 
-def test_consistency_bonus():
-    """Text `R<answer>A` and likelihoods of the answer's token under the side model, as in the specification."""
-    acc, p = [1.0, 1, 1, 0, 0, 0, 1, 0], [0.90, 0.97, 0.60, 0.99, 0.50, 0.40, 0.85, 0.30]
-    rollout = rollout_of(acc, lengths=[2] * 8)
+def likelihoods(scores: list[float], p: list[float]) -> Batch:
+    """Text `R<answer>A` and these probabilities of the answer's token under the side model."""
+    rollout = rollout_of(scores, lengths=[2] * len(scores))
     samples = tuple(replace(s, text="R<answer>A", ends=(9, 10)) for s in rollout.samples)
-    batch = pack([Rollout(rollout.draw, samples)])
     logp = f64([x for q in p for x in (-3.0, math.log(q) * (1 + 1e-6))])
-    batch = batch.having(measures={Logp("reference"): logp})
+    return pack([Rollout(rollout.draw, samples)]).having(measures={Logp("reference"): logp})
+
+
+def test_consistency_bonus():
+    """The worked numbers of the specification."""
+    batch = likelihoods([1.0, 1, 1, 0, 0, 0, 1, 0], [0.90, 0.97, 0.60, 0.99, 0.50, 0.40, 0.85, 0.30])
     reward = ConsistencyBonus()(batch.score + 1, batch)
     assert reward.tolist() == [2.5, 2.5, 2, 1, 1, 1, 2.5, 1]
     a = Standardised(eps=1e-4)(reward, batch)
     assert a.tolist() == close([1.0789, 1.0789, 0.4150, -0.9129, -0.9129, -0.9129, 1.0789, -0.9129])
+
+
+def test_equal_answers_have_the_bonus_whatever_the_rounding_of_their_mean():
+    """Probabilities at the cap, and equal graded scores, are not below their own mean, beside k other answers."""
+    bonus = ConsistencyBonus()
+    for n in range(1, 65):
+        for k in (0, 3):
+            batch = likelihoods([0.7] * n + [0.0] * k, [0.99] * n + [0.5] * k)
+            reward = bonus(torch.zeros_like(batch.score), batch)
+            assert reward.tolist() == [0.35] * n + [0.0] * k, (n, k)
+
+
+def test_a_number_that_equals_the_mean_of_others_is_not_below_it():
+    """The float64 mean of 0.1, 0.2 and 0.3 is above 0.2."""
+    batch = likelihoods([0.1, 0.2, 0.3], [0.5, 0.5, 0.5])
+    bonus = ConsistencyBonus(floor=0.05)(torch.zeros_like(batch.score), batch)
+    assert bonus.tolist() == [0.0, 0.1, 0.15]
+    batch = likelihoods([0.7, 0.7, 0.7], [0.1, 0.2, 0.3])
+    bonus = ConsistencyBonus()(torch.zeros_like(batch.score), batch)
+    assert bonus.tolist() == [0.0, 0.35, 0.35]
 
 
 @pytest.mark.parametrize(
@@ -487,6 +510,14 @@ def test_turn_groups():
     assert float(first.mean()) == pytest.approx(1 / 6)
     assert a.tolist() == pytest.approx(expected)
     assert TurnGroups(omega=0.0)(x, batch).tolist() == pytest.approx(batch.sequences.spread(x).tolist())
+
+
+def test_gigpo_weighs_turns_the_same():
+    """A turn has one share, in a long conversation or a short one, in a large group or a small one."""
+    batches = conversations([[1], [1, 2], [2]], [1.0, 0.0, 0.0]), group([1.0, 0.0], [3, 1])
+    step = Batch.joined([b.having(reward=b.score, advantage=torch.zeros(b.tokens)) for b in batches])
+    share = gigpo().objective.aggregate(step)
+    assert share.tolist() == pytest.approx([1 / 9] * 7 + [1 / 27] * 3 + [1 / 9])
 
 
 def test_step_returns():

@@ -41,7 +41,8 @@ def step_of(
 ) -> Batch:
     """A whole step with every column that an objective reads, in float64. `logp` is a leaf with a gradient.
 
-    `spread` is the standard deviation of the log-ratios; `per_token` lets the advantage vary within a sequence.
+    The run's budget is `limit`; long prompts leave every second sample just the room for its tokens. `spread` is the
+    standard deviation of the log-ratios; `per_token` lets the advantage vary within a sequence.
     """
     rng = np.random.default_rng(seed + 1)
     batch = pack(rollouts(layout, seed=seed, limit=limit, parts=parts))
@@ -51,12 +52,14 @@ def step_of(
         return torch.from_numpy(rng.normal(0, scale, size))
 
     logp = -normal(n).abs() - 0.01
+    room = torch.where(torch.arange(s) % 2 == 0, batch.limit, batch.length)
     advantage = normal(n) if per_token else batch.sequences.spread(normal(s))
     return batch.having(
         logp=logp.clone().requires_grad_(),
         logp_old=logp + normal(n, spread),
         logp_engine=logp + normal(n, spread),
         advantage=advantage,
+        limit=room,
         reward=batch.score + normal(s, 0.5),
         measures={Logp("reference"): logp + normal(n, 0.5), Entropy(): normal(n).abs()},
     )

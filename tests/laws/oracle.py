@@ -20,7 +20,7 @@ class Row:
 
     at: list[int]
     group: int
-    limit: int
+    budget: int
     logp: list[float]
     old: list[float]
     engine: list[float]
@@ -42,7 +42,7 @@ def rows(batch: Batch) -> list[Row]:
     for s in range(len(batch)):
         at = [i for i, o in enumerate(sample_of) if o == s]
         columns = [values(c, at) for c in (batch.logp, batch.logp_old, batch.logp_engine, batch.advantage, reference)]
-        result.append(Row(at, int(batch.groups.index[s]), int(batch.limit[s]), *columns))
+        result.append(Row(at, int(batch.groups.index[s]), batch.max_tokens, *columns))
     return result
 
 
@@ -78,7 +78,7 @@ def share_of(aggregate: str, row: Row, table: Sequence[Row]) -> float:
         case "sequence_sum":
             return 1 / len(table)
         case "budget_mean":
-            return 1 / len(table) / row.limit
+            return 1 / len(table) / row.budget
     raise AssertionError(aggregate)
 
 

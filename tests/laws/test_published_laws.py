@@ -5,16 +5,18 @@ made-up verdicts, and its loss obeys the laws that need no second implementation
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from groupwise.advantages import WhitenedTokens
 from groupwise.config.text import at
-from groupwise.data import Batch, VerdictPart, couples, in_graph
-from groupwise.methods import Method, Now, published
-from groupwise.objective import Objective
+from groupwise.data import Batch, VerdictPart, couples, in_graph, with_fields
+from groupwise.methods import Method, Now, published, reinforce_pp_baseline
+from groupwise.objective import Objective, complete, positive_advantage
 from groupwise.training.loop import compute_advantages
 from tests.laws.batches import step_of
 
@@ -106,6 +108,27 @@ def test_the_order_of_samples_in_a_group_does_not_matter(publish: Publish, seed:
     close(second, first)
     for x, y in zip(gradients(second, batch), gradients(first, batch)):
         close(x, y)
+
+
+WHITENED = [m for m in published if any(isinstance(part, WhitenedTokens) for part in with_fields(m().credit))]
+
+
+@pytest.mark.parametrize("publish", WHITENED, ids=[method.__name__ for method in WHITENED])
+def test_whitening_sees_the_tokens_that_a_mask_keeps(publish: Publish) -> None:
+    """Overlong filtering takes truncated answers out of the loss, and so out of the statistics over tokens."""
+    method, batch = whole_path(publish, LAYOUT)
+    step = compute_advantages(batch, replace(method, mask=(complete,)))
+    assert 0 < step.tokens < batch.tokens
+    ddof = next(part.ddof for part in with_fields(method.credit) if isinstance(part, WhitenedTokens))
+    assert float(step.advantage.mean()) == pytest.approx(0, abs=1e-12)
+    assert float(step.advantage.std(correction=ddof)) == pytest.approx(1, rel=1e-6)
+
+
+def test_a_mask_that_reads_the_advantage_sees_it_after_credit() -> None:
+    method, batch = whole_path(reinforce_pp_baseline, LAYOUT)
+    whole = compute_advantages(batch, method).advantage
+    kept = compute_advantages(batch, replace(method, mask=(positive_advantage,))).advantage
+    assert torch.equal(kept, whole[whole > 0]) and 0 < len(kept) < len(whole)
 
 
 @EACH

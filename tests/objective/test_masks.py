@@ -1,9 +1,28 @@
+from dataclasses import dataclass
+
 import pytest
 import torch
 
 from groupwise.advantages import Standardised
-from groupwise.data import Finish
-from groupwise.objective import Objective, complete, group_mean, sequence_mean, token_mean
+from groupwise.config.registry import fitting_names
+from groupwise.data import Batch, Finish, Mask
+from groupwise.objective import (
+    HasView,
+    InsideClip,
+    Objective,
+    OfRole,
+    OnPolicy,
+    OutsideSteps,
+    Reject,
+    TakingTurns,
+    complete,
+    group_mean,
+    positive_advantage,
+    sequence_mean,
+    token_mean,
+    written_tokens,
+)
+from groupwise.training.loop import reads_advantage
 from tests.laws.batches import step_of
 
 
@@ -30,3 +49,47 @@ def test_an_overlong_answer_leaves_numerator_and_divisor(aggregate: object) -> N
 def test_complete_keeps_answers_that_stopped() -> None:
     step = step_of([[2, 1, 1]]).having(finish=torch.tensor([Finish.stop, Finish.length, Finish.stop]))
     assert complete(step).tolist() == [True, True, False, True]
+
+
+MASKS: dict[str, Mask] = {
+    "HasView": HasView("sibling"),
+    "InsideClip": InsideClip(),
+    "OfRole": OfRole("answer"),
+    "OnPolicy": OnPolicy(0.0),
+    "OutsideSteps": OutsideSteps(first=1, count=1),
+    "Reject": Reject(),
+    "TakingTurns": TakingTurns(("answer",)),
+    "complete": complete,
+    "positive_advantage": positive_advantage,
+    "written_tokens": written_tokens,
+}
+
+
+def test_every_mask_is_listed() -> None:
+    assert sorted(MASKS) == sorted(fitting_names(Mask))
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_a_mask_reads_the_advantage_if_it_declares_so(mask: Mask) -> None:
+    """A mask without the declaration runs before the advantage exists."""
+    step = step_of([[3, 5, 2], [4, 1]])
+    kept = mask(step)
+    if reads_advantage(mask):
+        assert not torch.equal(mask(step.having(advantage=-step.advantage)), kept)
+    else:
+        for other in (None, torch.full_like(step.advantage, torch.nan)):
+            assert torch.equal(mask(step.having(advantage=other)), kept)
+
+
+@dataclass(frozen=True)
+class Other:
+    """A user's mask: the tokens that another mask removes."""
+
+    mask: Mask
+
+    def __call__(self, b: Batch) -> torch.Tensor:
+        return ~self.mask(b)
+
+
+def test_a_mask_reads_what_its_fields_read() -> None:
+    assert reads_advantage(Other(Other(positive_advantage))) and not reads_advantage(Other(complete))

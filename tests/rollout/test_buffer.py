@@ -86,6 +86,13 @@ def ids(rollouts: Sequence[Rollout]) -> list[int]:
     return [f.draw.id for f in rollouts]
 
 
+def test_the_budget_of_a_batch_is_that_of_the_run_and_not_of_its_prompts() -> None:
+    """Positions leave every answer less room than `max_tokens`."""
+    b = buffer(positions=9)
+    batch = b.pack(take(b).selected)
+    assert batch.max_tokens == b.setting.sampling.max_tokens == 12 and int(batch.limit.max()) < 9
+
+
 @pytest.mark.t(28)
 def test_refill_brings_exactly_the_wanted_rollouts_and_counts_all_others() -> None:
     live = {1, 2, 5, 7, 8}

@@ -42,6 +42,7 @@ from tests.faults.small_runs import EVERY, Quick, begun, left, lines, ready
         ),
         ({NO_SIGNAL: 1.0}, {NO_SIGNAL: 0.99, "rollout/selected": 1}, "no group has a signal"),
         ({"rollout/selected": 0}, {"rollout/selected": 2}, "no group has a signal"),
+        ({NO_SIGNAL: 1.0, "groups/all_right": 0.9}, {NO_SIGNAL: 1.0, "groups/all_right": 1}, "no group has a signal"),
         ({LARGEST_GAP: 6e-4}, {LARGEST_GAP: 4e-4}, "the run stops above 0.001"),
     ],
 )
@@ -61,6 +62,31 @@ def test_entropy_collapses_against_its_maximum_over_the_window() -> None:
     assert "entropy fell from 0.75 to 0.1 within 20 iterations" in text
     slow = Alerts(max_gap=1.0)
     assert not any(slow({"iteration": i, "entropy": 0.95**i}) for i in range(100))
+
+
+def test_falling_entropy_is_no_alarm_while_the_run_learns_or_has_solved_its_task() -> None:
+    def texts(rewards: list[float], correct: bool = True) -> list[str]:
+        alerts = Alerts(max_gap=1.0)
+        lines = [
+            {
+                "iteration": i,
+                "entropy": 0.7**i,
+                "reward": reward,
+                "reward_std": 0.4,
+                "outcome/correct": reward * correct,
+            }
+            for i, reward in enumerate(rewards)
+        ]
+        return [text for line in lines for text in alerts(line)]
+
+    rising = [0.4 + i / 20 for i in range(12)]
+    assert texts(rising) == [] and texts([*rising, *[0.96] * 20]) == []
+    (flat,) = texts([0.4] * 12)
+    assert "entropy fell" in flat
+    (collapsed,) = texts([*rising, *[0.5] * 20])  # learned, and lost it
+    assert "entropy fell" in collapsed
+    (scored,) = texts([*rising, *[0.96] * 20], correct=False)  # a score has no end that one could know
+    assert "entropy fell" in scored
 
 
 def test_a_task_is_solved_only_if_all_answers_of_several_iterations_are_right() -> None:

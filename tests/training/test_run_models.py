@@ -10,6 +10,7 @@ import pytest
 from safetensors.torch import load_file
 
 from groupwise.__main__ import main
+from groupwise.commands.export import export_model
 from groupwise.config.reading import hints_of
 from groupwise.config.recipe import Evaluate, Recipe, Save
 from groupwise.config.text import read_recipe
@@ -18,6 +19,7 @@ from groupwise.data import BadData, Storage, Usage
 from groupwise.methods import Ramp
 from groupwise.report.read import read
 from groupwise.report.report import POINTS, describe
+from groupwise.report.warnings import headline
 from groupwise.runs.best import METRICS
 from groupwise.runs.checkpoints import save_checkpoint
 from groupwise.runs.info import RunInfo
@@ -251,12 +253,32 @@ def test_the_best_checkpoint_is_kept_and_exported(run: Path, tmp_path: Path) -> 
     values = [0.25, 0.75, 0.75, 0.5]
     text = [{"iteration": i, "eval/accuracy_greedy": x, "eval/score": -x} for i, x in enumerate(values)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in text))
-    assert find_run_model(run, BEST).iteration == 1  # the earlier of two
+    assert find_run_model(run, BEST).iteration == 1  # the sampled score decides between equal greedy accuracies
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('best = ""', 'best = "eval/score"'))
     assert find_run_model(run, BEST).iteration == 0
     (note,) = describe(read(run), [], POINTS)["notes"]
-    assert note.startswith("The highest held-out sampled score is -0.250 at iteration 0, of 4") and "optimistic" in note
+    assert "held-out sampled score -0.250, held-out greedy accuracy 0.250 at iteration 0, of 4" in note
+    assert "optimistic" in note
+
+
+def test_a_score_decides_where_no_answer_is_right(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(scores: list[float]) -> None:
+        lines = [{"iteration": i, "eval/accuracy_greedy": 0.0, "eval/score_greedy": x} for i, x in enumerate(scores)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    write([0.1, 0.3, 0.3, 0.2])
+    assert find_run_model(run, BEST).iteration == 2  # the later of two
+    figures = "held-out greedy accuracy 0.000, held-out greedy score 0.300 at iteration 2, equal at 1, of 4 evaluations"
+    assert figures in str(find_run_model(run, BEST))
+    assert export_model(str(run), str(tmp_path / "best"), at=BEST) == 0
+    assert f"the model of iteration 2 of 3, the best: {figures}" in capsys.readouterr().out
+    assert headline(read(run), 0).startswith("held-out greedy score 0.10 → 0.20")
+    write([0.3] * 4)
+    assert find_run_model(run, BEST).best.startswith("held-out greedy accuracy 0.000, held-out greedy score 0.300")
+    assert headline(read(run), 0).startswith("held-out greedy accuracy 0.00 → 0.00")
 
 
 def test_a_run_keeps_its_best_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +298,17 @@ def test_a_run_keeps_its_best_checkpoint(tmp_path: Path, monkeypatch: pytest.Mon
     run_from(run, runtime, control=control, disk=Quick())
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["000002", "000003"]
     assert run_from(run, ready(recipe), disk=Quick()).code == 0  # a new process reads the values from the metrics
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["000002", "000004"]
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["000004"]  # the later of two
+
+
+def test_a_checkpoint_is_exported_without_the_model_that_the_run_started_from(run: Path, tmp_path: Path) -> None:
+    assert main(["export", str(run), str(tmp_path / "before"), "--at", "1"]) == 0
+    recipe = run / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace('model = "calculator"', 'model = "/gone"'))
+    assert '"/gone"' in recipe.read_text()
+    shutil.rmtree(run / "models")
+    assert main(["export", str(run), str(tmp_path / "after"), "--at", "1"]) == 0
+    assert files(tmp_path / "before") == files(tmp_path / "after")
 
 
 def test_the_recipe_takes_the_metrics_that_can_choose() -> None:

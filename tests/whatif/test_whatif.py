@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -73,6 +74,16 @@ def test_the_own_method_gives_the_stored_numbers(name: str, tmp_path: Path) -> N
     rewards = [line["reward"] for line in stored.lines if line["reward"] is not None]
     of = sample_numbers(stored, computed)
     assert [of[number].reward for number in sorted(of)] == rewards
+
+
+def test_stored_samples_have_the_budget_of_the_run(run: Path, tmp_path: Path) -> None:
+    """Also where prompts left all of them less room."""
+    shutil.copytree(run, tmp_path / "run")
+    for file in RunLayout(tmp_path / "run").samples.glob("*.jsonl"):
+        lines = [json.loads(line) | {"limit": 2} for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    stored = read(tmp_path / "run")
+    assert set(stored.batch.limit.tolist()) == {2} and stored.batch.max_tokens == stored.recipe.sampling.max_tokens == 3
 
 
 def test_dropped_groups_do_not_change_the_steps(tmp_path: Path) -> None:

@@ -47,7 +47,9 @@ class ReturnsToGo:
 
 @dataclass(frozen=True, slots=True)
 class WhitenedTokens:
-    """Another credit's advantages, whitened over all tokens: `(A - mean) / (std + eps)`. REINFORCE++, arXiv:2501.03262.
+    """Another credit's advantages, whitened over all trained tokens: `(A - mean) / (std + eps)`.
+
+    REINFORCE++, arXiv:2501.03262. A mask takes its tokens out of mean and std, unless it reads the advantage.
 
     Caveat with a group baseline: a group whose answers are all correct has advantage 0 before whitening, but not after
     it if length correlates with reward, because 0 is then not the mean over tokens.

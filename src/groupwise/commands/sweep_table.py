@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from groupwise.data.metrics import INTERVALS, REWARD
+from groupwise.data.metrics import INTERVALS
 from groupwise.report.read import Run
-from groupwise.report.warnings import HELD_OUT, held_out
+from groupwise.report.warnings import leading
 
 SEED = "seed"
 NONE = "-"
@@ -23,8 +23,8 @@ class Result:
 
     @property
     def figure(self) -> str:
-        """The metric that the tables show: the first held-out figure that the run has, else the reward; or empty."""
-        return held_out(self.run.metrics, (*HELD_OUT, REWARD)) or ""
+        """The metric that the tables show: the run's leading one; or empty."""
+        return leading(self.run.metrics) or ""
 
     @property
     def ends(self) -> tuple[float, float]:

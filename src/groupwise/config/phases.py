@@ -3,13 +3,12 @@
 `@NAME` in a path is the run directory of an earlier phase.
 """
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from groupwise.config.recipe import Recipe
+from groupwise.config.references import REFERENCE, Locate, with_paths
 from groupwise.config.text import base_of, read_tables
 from groupwise.config.user_code import Use
 from groupwise.data import Usage
@@ -17,10 +16,6 @@ from groupwise.runs.phases import KEY, NAME
 
 STARTING_POINT = ("model", "lora", "warm_start")
 """The fields that set a run's initial weights. Written above the phases, they apply to the first phase only."""
-TEXTS = ("template", "sampling")
-"""Fields whose text is never a path, so that an `@` in it is not a reference."""
-REFERENCE = re.compile(r"(?<![^:])@([^:]*)")
-"""Pattern of a reference `@NAME` to an earlier phase, at the start of a path or after a task's kind: `gsm8k:@first`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,35 +40,17 @@ class Phase:
         reference = str(self.changes.get("model", self.common.get("model", "")))
         return reference[1:].removesuffix("/model") if REFERENCE.match(reference) else ""
 
-    def recipe(self, locate: Callable[[str, str], str], use: Use | None) -> tuple[Recipe | None, list[Usage]]:
+    def recipe(self, locate: Locate, use: Use | None) -> tuple[Recipe | None, list[Usage]]:
         """The recipe of the phase (None if it is invalid), and all its problems.
 
         `locate` returns the path for a reference: of `@search/model`, it receives `search` and `model`.
         """
         where = f"{KEY}.{self.name}"
         try:
-            changes, common = (self._located(data, where, locate) for data in (self.changes, self.common))
+            changes, common = (with_paths(data, where, self.earlier, locate) for data in (self.changes, self.common))
         except Usage as error:
             return None, [error]
         return read_tables([("recipe", common), (where, changes)], use)
-
-    def _located(self, data: Any, where: str, locate: Callable[[str, str], str]) -> Any:
-        """Replace each reference to an earlier phase (`@NAME`) in the data by a path. `Usage` for an unknown name."""
-        if isinstance(data, str):
-            return REFERENCE.sub(partial(self._place, where, locate), data)
-        if isinstance(data, Mapping):
-            skipped = TEXTS if where.count(".") < 2 else ()
-            return {k: x if k in skipped else self._located(x, f"{where}.{k}", locate) for k, x in data.items()}
-        return (
-            [self._located(x, f"{where}.{i}", locate) for i, x in enumerate(data)] if isinstance(data, list) else data
-        )
-
-    def _place(self, where: str, locate: Callable[[str, str], str], reference: re.Match[str]) -> str:
-        name, _, path = reference[1].partition("/")
-        if name in self.earlier:
-            return locate(name, path)
-        earlier = f"the earlier phases are {', '.join(self.earlier)}" if self.earlier else "this is the first phase"
-        raise Usage(f"{where}: no earlier phase is called {name!r}", evidence=reference[0], fix=earlier)
 
 
 def read_phases(data: Mapping[str, Any]) -> tuple[Phase, ...]:

@@ -173,8 +173,8 @@ class Evaluate:
     `strategy` answers each of `problems` held-out problems once greedily and `samples` times by `Recipe.sampling`.
     Accuracy is also given for each value of the column `by` of the rows.
     A flow model takes `steps` denoising steps; without it, those of `method.denoise`, as in training.
-    The checkpoint with the highest `best` is kept beside the newest ones; the empty name is the greedy accuracy, or the
-    greedy score of a run without outcomes.
+    The best checkpoint is kept beside the newest ones: it has the highest greedy accuracy; between equal ones the
+    greedy score decides, then accuracy and score of sampled answers, then the later iteration. `best` decides first.
     """
 
     every: int = 0

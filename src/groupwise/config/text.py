@@ -14,6 +14,7 @@ import tomli_w
 from groupwise.config.problems import one_error
 from groupwise.config.reading import Reading, hints_of
 from groupwise.config.recipe import Recipe
+from groupwise.config.references import located, with_references
 from groupwise.config.registry import UnloadedPart, public_name
 from groupwise.config.toml import CommandText, override_value, read_toml, read_with_overrides, set_path
 from groupwise.config.user_code import Use
@@ -77,6 +78,8 @@ def read_with_problems(
     """
     try:
         data = read_with_overrides(source, overrides)
+        if isinstance(source, Path):
+            data = located(data, source)
     except Usage as error:
         return None, [error]
     if KEY in data:
@@ -151,6 +154,11 @@ def at(method: Method, now: Now) -> Method:
 def write(value: Any) -> str:
     """Write a recipe or method as TOML text, with every constant. Reading the text gives an equal value."""
     return tomli_w.dumps(plain(value, type(value)))
+
+
+def write_for(run: Path, recipe: Recipe) -> str:
+    """The text of a run's recipe.toml. Paths of earlier phases are references, so that the run can be moved."""
+    return tomli_w.dumps(with_references(plain(recipe, Recipe), run))
 
 
 def plain(value: Any, hint: Any) -> Any:

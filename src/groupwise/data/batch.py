@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar
 
@@ -25,6 +26,7 @@ Key = tuple[int, Ids]
 
 # For a type checker a column is a tensor, so that formulas read as formulas. At run time it is None until written.
 Column = TypeVar("Column")
+T = TypeVar("T")
 if TYPE_CHECKING:
     Later = Annotated[Column, "None until written"]
 else:
@@ -68,7 +70,7 @@ class Batch:
     """Number of tokens of each sample after its prompt, trained or not. A mask does not change it."""
     finish: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     limit: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    """The generation budget of each sample: the largest `length` that it may reach. Components read it only here."""
+    """The largest `length` that each sample may reach: `max_tokens`, or less after a prompt that leaves less room."""
     age: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     """For each sample: the policy's weight version minus that of its oldest sampled token; 0 if none was sampled."""
     lag: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
@@ -83,6 +85,11 @@ class Batch:
     logp: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
     measures: Mapping[Measure, Float[Tensor, " n"]] = field(default_factory=dict, metadata=PER_TOKEN)
 
+    max_tokens: int = field(metadata=PER_RUN)
+    """The generation budget `sampling.max_tokens`, one number for all batches of a run. Components read it only here.
+
+    A length is divided by it, never by `limit`, which depends on the prompt.
+    """
     memory: Memories = field(default_factory=dict, metadata=PER_RUN)
 
     def __getitem__(self, measure: Measure) -> Float[Tensor, " n_or_s"]:
@@ -242,10 +249,17 @@ def columns(per: Literal["sample", "token", "segments", "run"]) -> tuple[str, ..
     return tuple(f.name for f in fields(Batch) if f.metadata["per"] == per)
 
 
-def pack(rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] = ("answer",)) -> Batch:
+def pack(
+    rollouts: Sequence[Rollout],
+    *,
+    version: int = 0,
+    roles: Sequence[str] = ("answer",),
+    max_tokens: int | None = None,
+) -> Batch:
     """Packs the selected samples of these roles, such as "answer", into one batch on the CPU.
 
     `version` is the current policy's version. Samples of a rollout with equal role and `group` number form a group.
+    `max_tokens` is the run's `sampling.max_tokens`; None, for samples without a run, takes their largest limit.
     """
     samples: list[Sample] = []
     keys: list[Key] = []
@@ -263,18 +277,20 @@ def pack(rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] 
             samples.append(sample)
             keys.append(key_of(rollout, sample))
             group_of.append(numbers[group])
-    trained = [[i for i, t in enumerate(s.trained) if t] for s in samples]
-    origins = [s.origin[i] for s, t in zip(samples, trained) for i in t]
+    trained = [s.trained_places for s in samples]
+    origin = torch.tensor(_entries([s.origin for s in samples], trained), dtype=torch.long)
     verdicts = [s.verdict for s in samples]
     assert all(v is not None for v in verdicts), "a sample without a verdict cannot be packed"
     names = sorted({name for v in verdicts if v is not None for name in v.parts})
+    if max_tokens is None:
+        max_tokens = max((s.limit for r in rollouts for s in r.samples), default=0)
     return Batch(
         samples=tuple(samples),
         keys=tuple(keys),
         sequences=Segments.of([len(t) for t in trained]),
         groups=Segments(torch.tensor(group_of, dtype=torch.long), len(rollout_of_group)),
         rollouts=Segments(torch.tensor(rollout_of_group, dtype=torch.long), len(rollouts)),
-        place=torch.tensor([i for t in trained for i in t], dtype=torch.long),
+        place=torch.tensor(list(chain.from_iterable(trained)), dtype=torch.long),
         routes=tuple(s.routes for s in samples),
         outcome=torch.tensor([int(v.outcome) for v in verdicts if v], dtype=torch.long),
         score=torch.tensor([v.value for v in verdicts if v], dtype=torch.float64),
@@ -283,10 +299,18 @@ def pack(rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] 
         finish=torch.tensor([-1 if s.finish is None else int(s.finish) for s in samples], dtype=torch.long),
         limit=torch.tensor([s.limit for s in samples], dtype=torch.long),
         age=torch.tensor([version - (version if s.oldest is None else s.oldest) for s in samples], dtype=torch.long),
-        lag=torch.tensor([version - o if o >= 0 else 0 for o in origins], dtype=torch.long),
-        logp_engine=torch.tensor([s.logp[i] for s, t in zip(samples, trained) for i in t], dtype=torch.float64),
+        lag=torch.where(origin >= 0, version - origin, 0),
+        logp_engine=torch.tensor(_entries([s.logp for s in samples], trained), dtype=torch.float64),
         measures={Mark(name): _marks(name, samples, trained) for name in sorted({n for s in samples for n in s.marks})},
+        max_tokens=max_tokens,
     )
+
+
+def _entries(rows: Sequence[Sequence[T]], trained: Sequence[Sequence[int]]) -> list[T]:
+    """The entries of the trained tokens. Each row has one entry per token of its sample."""
+    return list(chain.from_iterable(
+        row if len(places) == len(row) else [row[i] for i in places] for row, places in zip(rows, trained)
+    ))  # fmt: skip
 
 
 def _marks(name: str, samples: Sequence[Sample], trained: Sequence[Sequence[int]]) -> Float[Tensor, " n"]:

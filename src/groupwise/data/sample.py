@@ -152,12 +152,25 @@ class Sample:
     @property
     def trained(self) -> tuple[bool, ...]:
         """For each token, whether it is trained on: it was sampled by a policy, or written as a training target."""
+        if self.all_sampled:
+            return (True,) * len(self.origin)
         return tuple(o >= 0 or o == WRITTEN for o in self.origin)
+
+    @property
+    def trained_places(self) -> Sequence[int]:
+        """The indices of the tokens that are trained on."""
+        return range(len(self.origin)) if self.all_sampled else [i for i, t in enumerate(self.trained) if t]
+
+    @property
+    def all_sampled(self) -> bool:
+        """Whether a policy sampled every token, as in an answer without an environment."""
+        return min(self.origin, default=0) >= 0
 
     @property
     def oldest(self) -> int | None:
         """The oldest weights version that sampled a token; None if no token was sampled."""
-        return min((o for o in self.origin if o >= 0), default=None)
+        sampled = self.origin if self.all_sampled else [o for o in self.origin if o >= 0]
+        return min(sampled, default=None)
 
     @property
     def turns(self) -> tuple[tuple[int, int], ...]:
@@ -167,6 +180,8 @@ class Sample:
         >>> sample.insert((8,), WRITTEN).turns
         ((0, 2), (3, 4))
         """
+        if self.all_sampled:
+            return ((0, len(self.tokens)),) if self.tokens else ()
         edges = [i for i, (a, b) in enumerate(pairwise((False, *self.trained, False))) if a != b]
         return tuple(zip(edges[::2], edges[1::2]))
 

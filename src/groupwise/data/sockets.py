@@ -375,7 +375,11 @@ class Credit(Protocol):
 
 @runtime_checkable
 class Mask(Protocol):
-    """Selects the tokens to train on (True). The others leave the batch, and so all ratios and divisors."""
+    """Selects the tokens to train on (True). The others leave the batch, and so all ratios and divisors.
+
+    A mask runs before credit, so that statistics over tokens, such as whitening, are those of the trained tokens. A
+    mask that reads `batch.advantage` declares `reads_advantage = True` and runs after it.
+    """
 
     def __call__(self, batch: Batch, /) -> Bool[Tensor, " n"]: ...
 

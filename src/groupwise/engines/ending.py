@@ -7,17 +7,18 @@ from typing import Any
 
 __all__ = ["serve_until_signal"]
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""Ctrl-C, and the signal of Slurm, Kubernetes and other managers."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Ctrl-C, the signal of Slurm, Kubernetes and other managers, and that of a terminal that closes."""
 PATIENCE = 10.0
 """Seconds in which connections must have ended after a signal."""
 
 
 async def serve_until_signal(serving: Coroutine[Any, Any, None]) -> int:
-    """Serve until SIGINT or SIGTERM; returns the exit code, 128 and the signal's number."""
+    """Serve until a signal; returns the exit code, 128 and its number. An ignored SIGHUP (`nohup`) stays ignored."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
-    for number in SIGNALS:
+    signals = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in signals:
         loop.add_signal_handler(number, lambda code=128 + number: ended.done() or ended.set_result(code))
     task = asyncio.create_task(serving)
     try:
@@ -28,5 +29,5 @@ async def serve_until_signal(serving: Coroutine[Any, Any, None]) -> int:
         await asyncio.wait({task}, timeout=PATIENCE)
         return await ended
     finally:
-        for number in SIGNALS:
+        for number in signals:
             loop.remove_signal_handler(number)

@@ -29,7 +29,7 @@ class SleepingEngine(NativeEngine):
                 storage.resize_(0)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
-        return_freed_memory()
+        return_freed_memory(always=True)  # for the learner, which is another process or another phase
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """Replace the weights. A sleeping engine allocates their memory first."""

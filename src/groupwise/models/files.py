@@ -82,6 +82,8 @@ def base_name(name: str | Path) -> str:
         except ValueError as error:
             fix = "write the name or the path of the model that the adapter was trained on"
             raise BadData(f"{directory / ADAPTER} names no base model", evidence=str(error), fix=fix) from error
+        if base.startswith(f"..{os.sep}"):  # within a run of phases, which may be moved
+            return str((directory / base).resolve())
         return f"{base}@{revision}" if revision and is_hub_name(base) else base
     return str(name) if commit_of(name) else str(directory.resolve())
 

@@ -1,6 +1,7 @@
-"""Returns freed memory to the operating system. Only the allocator of glibc needs it."""
+"""Returns freed memory to the operating system where memory is short. Only the allocator of glibc needs it."""
 
 import ctypes
+from pathlib import Path
 
 KEPT = 64 * 2**20
 """Bytes of freed memory that stay with the process: less is not worth the page faults of getting it back."""
@@ -27,11 +28,33 @@ def find_glibc() -> ctypes.CDLL | None:
 GLIBC = find_glibc()
 
 
-def return_freed_memory() -> None:
-    """Return all free pages to the operating system, if they are more than `KEPT`.
+def return_freed_memory(*, always: bool = False) -> None:
+    """Return all free pages to the operating system if memory is short, or `always`, and they are more than `KEPT`.
 
-    glibc keeps the memory that a phase freed, and the next phase often needs blocks of other sizes: the peak would be
-    up to a third higher. Results do not depend on it.
+    glibc keeps the memory that a phase freed, and the next phase often needs blocks of other sizes: the peak is then up
+    to a third higher. Where memory suffices, that costs less time than to get the pages back: the kernel clears each of
+    them again. Results do not depend on it.
     """
-    if GLIBC is not None and GLIBC.mallinfo2().fordblks > KEPT:
+    if GLIBC is None or GLIBC.mallinfo2().fordblks <= KEPT:
+        return
+    if always or available_memory() < peak_memory():
         GLIBC.malloc_trim(0)
+
+
+def peak_memory() -> int:
+    """The most bytes that were resident in this process. A later phase may need as much in blocks of other sizes."""
+    import resource  # absent on Windows, where nothing calls this
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes that a process can get without swapping: of the machine, or of its control group if that has less."""
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in meminfo.read_text().splitlines()}
+    machine = kib["MemAvailable"] << 10
+    try:
+        limit, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
+        statistics = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):  # no control group, or no limit ("max")
+        return machine
+    return min(machine, limit - used + int(statistics["inactive_file"]))

@@ -181,10 +181,20 @@ def write_adapter(model: nn.Module, path: Path, *, base: str, base_sha256: str) 
         settings = {f"{layout.prefix}{name}": x for name, x in config.items()}
         found = {SETTINGS: json.dumps(settings | found, sort_keys=True, default=sorted)}
     save_file(tensors, path / layout.file, metadata=found)  # one key: the order of several varies
-    config["base_model_name_or_path"], _, revision = base.partition("@") if is_hub_name(base) else (base, "", "")
-    config["revision"] = revision or None
-    (path / ADAPTER).write_text(json.dumps(config, indent=2, sort_keys=True, default=sorted) + "\n", encoding="utf-8")
+    write_config(path, config, base)
     shutil.copymode(path / ADAPTER, path / layout.file)  # safetensors creates files for their owner alone
+
+
+def write_config(path: Path, config: Mapping[str, Any], base: str) -> None:
+    """Write an adapter's adapter_config.json with this base."""
+    name, _, revision = base.partition("@") if is_hub_name(base) else (base, "", "")
+    config = {**config, "base_model_name_or_path": name, "revision": revision or None}
+    (path / ADAPTER).write_text(json.dumps(config, indent=2, sort_keys=True, default=sorted) + "\n", encoding="utf-8")
+
+
+def name_base(path: Path, base: str) -> None:
+    """Change the base of an adapter's directory; `base` is its `base_name`."""
+    write_config(path, read_json(path / ADAPTER), base)
 
 
 def adapter_text(model: nn.Module) -> str:

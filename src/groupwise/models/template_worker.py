@@ -61,7 +61,8 @@ def reply(request: dict[str, Any]) -> dict[str, str]:
 
 
 def serve() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+    for number in (signal.SIGINT, signal.SIGHUP):  # the parent process handles Ctrl-C and a terminal that closes
+        signal.signal(number, signal.SIG_IGN)
     with suppress(ValueError, OSError):  # some systems lack this limit
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

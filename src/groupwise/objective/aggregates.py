@@ -78,11 +78,11 @@ def sequence_sum(step: Batch) -> Float[Tensor, " n"]:
 def budget_mean(step: Batch) -> Float[Tensor, " n"]:
     """Every token weighs 1 / (samples in the step x generation budget), whatever its sample's length.
 
-    Dr. GRPO, arXiv:2503.20783, and its authors' code. The budget is `limit`, never the width of a batch.
+    Dr. GRPO, arXiv:2503.20783, and its authors' code. The budget is `max_tokens`, one number for all batches: neither
+    the width of a batch nor the room that a long prompt leaves.
     """
-    s = step.sequences
-    assert bool((s.spread(step.limit) > 0).all()), "a sample with tokens has a generation budget"
-    return s.spread(1 / step.limit.to(step.advantage.dtype).clamp(min=1)) / max(s.count, 1)
+    assert step.max_tokens > 0 or not step.tokens, "samples with tokens have a generation budget"
+    return torch.full_like(step.advantage, 1 / max(step.max_tokens, 1)) / max(step.sequences.count, 1)
 
 
 def group_token_mean(step: Batch) -> Float[Tensor, " n"]:

@@ -14,9 +14,18 @@ SOCKET = "Mask"
 __all__ = ["HasView", "InsideClip", "OnPolicy", "positive_advantage", "written_tokens"]
 
 
-def positive_advantage(b: Batch) -> Bool[Tensor, " n"]:
+@dataclass(frozen=True, slots=True)
+class PositiveAdvantage:
     """Selects the tokens with `A > 0`: with binary rewards, correct answers in groups that also have wrong ones."""
-    return b.advantage > 0
+
+    name: ClassVar[str] = "positive_advantage"
+    reads_advantage: ClassVar[bool] = True
+
+    def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
+        return b.advantage > 0
+
+
+positive_advantage = PositiveAdvantage()
 
 
 def written_tokens(b: Batch) -> Bool[Tensor, " n"]:
@@ -30,6 +39,8 @@ class InsideClip:
 
     As a gate of `ClippedWeight` it is the unified token mask of CISPO, arXiv:2506.13585, equation 7.
     """
+
+    reads_advantage: ClassVar[bool] = True
 
     low: float = 0.2
     high: float = 0.2
@@ -49,6 +60,7 @@ class OnPolicy:
     """
 
     couples: ClassVar[Couples] = "sequence"
+    reads_advantage: ClassVar[bool] = True
 
     delta: float = 0.1
 

@@ -18,8 +18,8 @@ __all__ = ["Reject", "complete"]
 def complete(b: Batch) -> Bool[Tensor, " n"]:
     """Keeps the tokens of answers that end at an end token or stop string. Overlong filtering, DAPO, arXiv:2503.14476.
 
-    Section 3.4 of DAPO. A truncated answer leaves the numerator and the divisor of the loss. Its reward stays in its
-    group's statistics.
+    Section 3.4 of DAPO. A truncated answer leaves the numerator and the divisor of the loss, and the statistics over
+    tokens, such as whitening. Its reward stays in its group's statistics.
     """
     return b.sequences.spread(b.finish == Finish.stop)
 

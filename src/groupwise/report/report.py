@@ -19,8 +19,8 @@ from groupwise.report.comparisons import read_comparisons
 from groupwise.report.pictures import before_and_after
 from groupwise.report.read import Curve, Run, flat, lines, number, read, thin
 from groupwise.report.rollouts import as_json, choose, files, packed, prompt_map, scan, steps
-from groupwise.report.warnings import HELD_OUT, RULES, RunWarning, find_warnings, headline, held_out
-from groupwise.runs.best import BY_DEFAULT
+from groupwise.report.warnings import RULES, RunWarning, find_warnings, headline
+from groupwise.runs.best import METRICS, best_iteration, describe_best, held_out_values
 from groupwise.runs.disk import DRAFT, check_writable, write_file
 from groupwise.runs.info import extensions
 from groupwise.runs.layout import PICTURES, RunLayout
@@ -251,12 +251,17 @@ def seams(run: Run) -> list[str]:
 
 def selection(run: Run) -> list[str]:
     """A note on a run's best evaluation, if there are several: the largest of several values is optimistic."""
-    metric = str(run.fields.get("evaluate.best") or "") or held_out(run.metrics, BY_DEFAULT) or ""
-    if metric not in run.metrics or len((curve := run.metrics[metric].finite).at) < 2:
+    metric = str(run.fields.get("evaluate.best") or "")
+    curves = {name: run.metrics[name].finite for name in METRICS if name in run.metrics}
+    rows: dict[int, dict[str, Any]] = {}
+    for name, curve in curves.items():
+        for at, value in zip(curve.at.tolist(), curve.value.tolist()):
+            rows.setdefault(at, {"iteration": at})[name] = value
+    values = held_out_values(list(rows.values()), metric)
+    best = best_iteration(values, values)
+    if best is None or len(values) < 2:
         return []
-    best = int(curve.value.argmax())  # the first of equal values
-    highest = f"{curve.value[best]:.3f} at iteration {curve.at[best]}, of {len(curve.at)} evaluations"
-    return [f"The highest {HELD_OUT.get(metric, metric)} is {highest}: selected by its value, it is optimistic."]
+    return [f"The best evaluation: {describe_best(values, best, metric)}. It is selected by its value: optimistic."]
 
 
 def warm_start_summary(run: Run) -> dict[str, str]:

@@ -26,8 +26,11 @@ from groupwise.data import (
     metric_bound,
 )
 from groupwise.report.read import Curve, Run
+from groupwise.runs.best import HELD_OUT
+from groupwise.runs.learning import NEEDED, has_solved, is_learning
 
 Curves = Mapping[str, Curve]
+ACCURACIES, SCORES = (ACCURACY_GREEDY, ACCURACY), (SCORE_GREEDY, SCORE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,10 @@ class Above:
     bound_of: Callable[[Run], float] | None = None
 
     def __call__(self, run: Run) -> tuple[str, int] | None:
-        c = run.metrics[self.series].finite
+        return self.evidence(run.metrics[self.series].finite, run)
+
+    def evidence(self, c: Curve, run: Run) -> tuple[str, int] | None:
+        """The warning about these iterations of the metric."""
         bound = self.bound_of(run) if self.bound_of else metric_bound(self.series)
         over = c.value > bound
         if not over.any():
@@ -70,15 +76,32 @@ class Above:
 
 
 def entropy_fell(run: Run, *, window: int = ENTROPY_WINDOW, left: float = ENTROPY_SHARE) -> tuple[str, int] | None:
-    """Warn if entropy is at most `left` times its maximum over the last `window` iterations."""
+    """Warn if entropy is at most `left` times its maximum over the last `window` iterations, unless the run learns."""
     c = run.metrics[ENTROPY].finite
     for i in range(1, len(c.at)):
-        before = c.at[:i] >= c.at[i] - window
-        if before.any() and c.value[i] <= left * (high := c.value[:i][before].max()) and high > 0:
-            share = 1 - c.value[i] / high
-            fall = f"from {high:.4g} to {c.value[i]:.4g}"
-            return f"entropy fell {share:.0%} within {window} iterations, {fall}", int(c.at[i])
+        before = np.flatnonzero(c.at[:i] >= c.at[i] - window)
+        if not len(before):
+            continue
+        top = before[c.value[before].argmax()]
+        high = c.value[top]
+        if high <= 0 or c.value[i] > left * high or is_learning(*(line_at(run, int(c.at[j])) for j in (0, top, i))):
+            continue
+        fall = f"from {high:.4g} to {c.value[i]:.4g}"
+        return f"entropy fell {1 - c.value[i] / high:.0%} within {window} iterations, {fall}", int(c.at[i])
     return None
+
+
+def little_signal(run: Run) -> tuple[str, int] | None:
+    """Warn if most groups of an iteration have equal rewards, unless the run has solved its task."""
+    c = run.metrics[NO_SIGNAL].finite
+    open_ = [i for i, at in enumerate(c.at) if not has_solved(line_at(run, int(c.at[0])), line_at(run, int(at)))]
+    return Above(NO_SIGNAL, "share of groups without signal").evidence(Curve(c.at[open_], c.value[open_]), run)
+
+
+def line_at(run: Run, iteration: int) -> dict[str, float]:
+    """The metrics of an iteration that tell whether the run learns, as far as it has them."""
+    curves = {name: run.metrics[name].finite for name in NEEDED if name in run.metrics}
+    return {name: float(c.value[c.at == iteration][0]) for name, c in curves.items() if iteration in c.at}
 
 
 def gradient_spike(run: Run, *, times: float = 10, window: int = 20) -> tuple[str, int] | None:
@@ -182,7 +205,9 @@ def above(description: str, series: str, what: str, bound_of: Callable[[Run], fl
 
 RULES = {
     "entropy": Rule("entropy fell 80 % within 20 iterations", (ENTROPY,), entropy_fell),
-    "no signal": above("more than {bound} of the groups carry no signal", NO_SIGNAL, "share of groups without signal"),
+    "no signal": Rule(
+        f"more than {metric_bound(NO_SIGNAL):g} of the groups carry no signal", (NO_SIGNAL,), little_signal
+    ),
     "truncated": above(
         "more than {bound} of the answers hit the length limit",
         TRUNCATED,
@@ -219,30 +244,30 @@ def find_warnings(run: Run) -> tuple[list[RunWarning], list[str]]:
     return warnings, unchecked
 
 
-ACCURACIES, SCORES = (ACCURACY_GREEDY, ACCURACY), (SCORE_GREEDY, SCORE)
-HELD_OUT = {
-    ACCURACY_GREEDY: "held-out greedy accuracy",
-    ACCURACY: "held-out sampled accuracy",
-    SCORE_GREEDY: "held-out greedy score",
-    SCORE: "held-out sampled score",
-}
-"""The labels of the held-out metrics. The headline of a run shows the first of them that the run has."""
-
-
 def held_out(curves: Curves, names: Iterable[str] = HELD_OUT) -> str | None:
     """The first of these metrics for which the run has a value; None if it has none."""
     return next((name for name in names if name in curves and len(curves[name].finite.at)), None)
 
 
+def leading(curves: Curves) -> str | None:
+    """The metric that shows what a run learned: the first held-out one whose value changed, else the first one.
+
+    A score tells more than an accuracy that stays at 0. Without a held-out metric, it is the reward.
+    """
+    values = {name: curves[name].finite.value for name in HELD_OUT if name in curves}
+    moved = (name for name, value in values.items() if len(value) and value[0] != value[-1])
+    return next(moved, None) or held_out(curves, (*HELD_OUT, REWARD))
+
+
 def headline(run: Run, warnings: int) -> str:
-    """The run in one line: first and last accuracy (else score, else reward), iterations, number of warnings."""
+    """The run in one line: first and last value of its leading metric, iterations, number of warnings."""
     planned = run.about.get("iterations")
     length = count(run.last, "iteration")
     if isinstance(planned, int) and run.last < planned:
         # Only a solved run writes its model before the last iteration.
         length = f"{run.last} of {planned} iterations{': solved' if run.has_model else ' so far'}"
     tail = count(warnings, "warning")
-    name = held_out(run.metrics, (*HELD_OUT, REWARD))
+    name = leading(run.metrics)
     if name is None:
         return f"no metrics yet, {length}; {tail}"
     head, curve = HELD_OUT.get(name, "reward"), run.metrics[name].finite

@@ -14,7 +14,7 @@ __all__ = ["PassesChecks"]
 
 @dataclass(frozen=True, slots=True)
 class PassesChecks:
-    """Creates the reward: 1 (plus `length / limit` with `longer`) for an answer that passes all checks, else 0.
+    """Creates the reward: 1 (plus `length / max_tokens` with `longer`) for an answer that passes all checks, else 0.
 
     The checks: it is correct, it is complete, its verdict part `consistent` is at least 1/2 (the reasoning leads to the
     answer), and at most a share `repeated` of its n-grams of tokens occurred before. For `Preference`: of two answers
@@ -36,7 +36,7 @@ class PassesChecks:
         return frozenset({VerdictPart(self.consistent)}) if self.consistent else frozenset()
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        bonus = b.length.to(reward.dtype) / b.limit.clamp(min=1) if self.longer else torch.zeros_like(reward)
+        bonus = b.length.to(reward.dtype) / max(b.max_tokens, 1) if self.longer else torch.zeros_like(reward)
         return torch.where(self._passes(b), 1 + bonus, 0.0)
 
     def _passes(self, b: Batch) -> Bool[Tensor, " s"]:

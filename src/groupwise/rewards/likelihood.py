@@ -12,6 +12,9 @@ from groupwise.data import Batch, Logp, Measure
 SOCKET = "Shaping"
 __all__ = ["ConsistencyBonus", "Unlikeliness"]
 
+ROUNDING = 1e-9
+"""Differences from a mean up to this are rounding: the float64 mean of six times 0.95 is above 0.95."""
+
 
 @dataclass(frozen=True, slots=True)
 class Unlikeliness:
@@ -48,7 +51,8 @@ class ConsistencyBonus:
 
     High: a score above `floor` and not below the group's mean. Likely: the mean probability of the tokens between
     `opens` and `closes` (empty: the end), at most `most`, is not below the mean of the high-scoring answers, less
-    `margin`. The bonus is `bonus` times the score. GRPO-CARE, arXiv:2506.16141.
+    `margin`. A number that rounding alone puts below a mean equals it. The bonus is `bonus` times the score. GRPO-CARE,
+    arXiv:2506.16141.
     """
 
     opens: str = "<answer>"
@@ -67,10 +71,10 @@ class ConsistencyBonus:
         g, s, inside = b.groups, b.sequences, _between(b, self.opens, self.closes)
         count = s.total(inside.double()) + 1e-6  # the authors' code; without an answer the probability is 1
         p = (s.total(torch.where(inside, b[Logp(self.model)].double(), 0.0)) / count).exp().clamp(max=self.most)
-        good = (b.score > self.floor) & (b.score >= g.spread(g.mean(b.score)))
-        mean = g.total(torch.where(good, p, 0.0)) / g.total(good.double()).clamp(min=1)
-        likely = p >= g.spread(mean) - self.margin
-        return reward + self.bonus * b.score * (good & likely)
+        good = (b.score > self.floor) & (g.away(b.score) >= -ROUNDING)
+        likely = torch.zeros_like(good)
+        likely[good] = g.keep(good).away(p[good]) >= -self.margin - ROUNDING
+        return reward + self.bonus * b.score * likely
 
 
 def _between(b: Batch, opens: str, closes: str) -> Bool[Tensor, " n"]:

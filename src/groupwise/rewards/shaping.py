@@ -78,9 +78,9 @@ class AddPart:
 class Overlong:
     """Length penalty: subtracts 0 up to `limit - buffer` tokens, then linearly more, up to `factor` at the token limit.
 
-    Soft overlong punishment, DAPO, arXiv:2503.14476, equation 13. `limit` is the generation budget. `buffer` is in
-    tokens, or below 1 a share of the budget: DAPO's 4096 of 20480 is 0.2. A sample whose long prompt leaves it a budget
-    below the buffer loses reward from its first token on.
+    Soft overlong punishment, DAPO, arXiv:2503.14476, equation 13. `limit` is the sample's budget. `buffer` is in
+    tokens, or below 1 a share of `max_tokens`: DAPO's 4096 of 20480 is 0.2. A sample whose long prompt leaves it a
+    budget below the buffer loses reward from its first token on.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 1.0, 1.0], lengths=[12, 14, 16], limit=16)])
@@ -99,7 +99,7 @@ class Overlong:
             )
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        budget = int(b.limit.max()) if len(b) else 0
+        budget = b.max_tokens
         buffer = int(self.buffer) if self.buffer >= 1 else max(1, round(self.buffer * budget))
         if len(b) and buffer > budget:
             raise Usage(

@@ -243,7 +243,8 @@ class Buffer:
         return self._packed(rollouts, version=version, roles=self.trains)
 
     def _packed(self, rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] = ("answer",)) -> Batch:
-        return with_rule(pack(rollouts, version=version, roles=roles), self.unverifiable)
+        batch = pack(rollouts, version=version, roles=roles, max_tokens=self.setting.sampling.max_tokens)
+        return with_rule(batch, self.unverifiable)
 
     def state(self) -> dict[str, Any]:
         """Prompts drawn so far, the curriculum's state, and rollouts of later iterations, as JSON.
@@ -269,20 +270,18 @@ class Buffer:
         return _checked(rollout, draw)
 
     def _marked(self, rollouts: Sequence[Rollout], filter: Filter, one_by_one: bool) -> list[Rollout]:
-        """As `_selected`; the filter gets each rollout alone, or all as one batch."""
-        if not one_by_one:
-            return self._selected(rollouts, filter)
-        return [self._selected([rollout], filter)[0] for rollout in rollouts]
+        """Apply the filter: returns the rollouts with `selected` (the samples to train on) and `cause` (of a drop).
 
-    def _selected(self, rollouts: Sequence[Rollout], filter: Filter) -> list[Rollout]:
-        """Apply the filter: returns the rollouts with `selected` (the samples to train on) and `cause` (of a drop)."""
+        The filter gets each rollout alone, or all as one batch.
+        """
         batch = self._packed(rollouts)
         rollout = batch.rollouts.index[batch.groups.index]
         eligible = eligible_answers(batch, self.unverifiable)
         selected = torch.zeros_like(eligible)
-        rows = eligible.nonzero().squeeze(1)
-        if len(rows):
-            selected[rows] = filter(batch.take(rows))
+        alone = [eligible & (rollout == i) for i in range(len(rollouts))] if one_by_one else [eligible]
+        for rows in (which.nonzero().squeeze(1) for which in alone):
+            if len(rows):
+                selected[rows] = filter(batch.take(rows))
         marks = iter(selected.tolist())  # one for each packed sample: the answers that the strategy did not exclude
         marked = []
         for number, one in enumerate(rollouts):

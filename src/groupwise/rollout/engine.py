@@ -133,11 +133,12 @@ class NativeEngine:
         longest = max(self._rows.sequences.longest + 1, *lengths)
         with torch.inference_mode():
             self._rows.sequences.grow(live + len(admitted), longest)
-            for (content, ids), jobs in groupby(admitted, key=lambda job: job.request.context_key):
+            for (content, ids), entering in groupby(admitted, key=lambda job: job.request.context_key):
                 prefix = content, ids[:-1]
-                routes = self._prefixes.routes.get(prefix, ())
-                routed = [replace(job, routes=routes) for job in jobs]
-                self._rows.enter(routed, self._prefixes[prefix] if prefix[1] else None)
+                jobs = list(entering)
+                if routes := self._prefixes.routes.get(prefix, ()):
+                    jobs = [replace(job, routes=routes) for job in jobs]
+                self._rows.enter(jobs, self._prefixes[prefix] if prefix[1] else None)
         for _ in admitted:
             self._waiting.popleft()
         self._prefixes.trim(max(self._cache_tokens - self._reserved(), 0))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from groupwise.data import Finish, Generation, GenerationRequest, Likeliest, Sampling
@@ -28,6 +29,9 @@ from groupwise.rollout.unique_sequences import UniqueSequences
 
 Distribution = tuple[float, float, int, float, int]
 """Temperature, top_p, top_k, min_p, and the purpose (training, evaluation, ...) that keys the random numbers."""
+
+AHEAD = 16
+"""Tokens for which a row's random numbers are computed at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +76,7 @@ class Rows:
         # The keys of the random numbers stay on the host, where the generator runs.
         self.draw, self.stream = np.zeros(rows, np.uint64), np.zeros(rows, np.uint64)
         self.at, self.distribution = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
+        self.ahead, self.used = np.zeros((rows, AHEAD)), np.full(rows, AHEAD)
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -94,6 +99,7 @@ class Rows:
         self.stream[new] = [lineage(request.stream) for request in requests]
         self.at[new] = [request.at for request in requests]
         self.distribution[new] = [self._distribution_of(request) for request in requests]
+        self.used[new] = AHEAD
         self.with_stop_strings += sum(bool(request.sampling.stop) for request in requests)
         self.with_top += sum(bool(request.top) for request in requests)
         self.jobs.extend(jobs)
@@ -143,7 +149,7 @@ class Rows:
         if to:
             for x in (self.sequence, self.newest, self.length, self.limit, self.tokens, self.logp):
                 x[to] = x[source]
-            for x in (self.draw, self.stream, self.at, self.distribution):
+            for x in (self.draw, self.stream, self.at, self.distribution, self.ahead, self.used):
                 x[to] = x[source]
             if self.routes is not None:
                 self.routes.move(to, source)
@@ -161,17 +167,34 @@ class Rows:
             torch.zeros_like(sequence),
             torch.zeros(n, dtype=logprob_dtype(logits.dtype), device=logits.device),
         )
+        u = self._uniform_numbers(n)
         for number in sorted(set(self.distribution[:n].tolist())):
-            temperature, top_p, top_k, min_p, purpose = self.distributions[number]
+            temperature, top_p, top_k, min_p, _ = self.distributions[number]
             mask = self.distribution[:n] == number
-            u = np.zeros(int(mask.sum()))
-            if temperature > 0:
-                u = uniform((self.seed, purpose), self.draw[:n][mask], self.stream[:n][mask], self.at[:n][mask])
             rows = torch.from_numpy(mask.nonzero()[0]).to(sequence.device)
             logprobs = truncated(logits, Sampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p))
-            token[rows] = chosen = choose(logprobs, torch.from_numpy(u).to(logprobs.device), sequence[rows])
+            token[rows] = chosen = choose(logprobs, torch.from_numpy(u[mask]).to(logprobs.device), sequence[rows])
             logp[rows] = logprobs[sequence[rows], chosen]
         return token, logp
+
+    def _uniform_numbers(self, n: int) -> NDArray[np.float64]:
+        """Each row's random number for its next token; 0 at temperature 0.
+
+        A row's numbers are computed for its next `AHEAD` tokens at once: the generator is many small operations.
+        """
+        for number in set(self.distribution[:n][self.used[:n] == AHEAD].tolist()):
+            temperature, *_, purpose = self.distributions[number]
+            rows = ((self.used[:n] == AHEAD) & (self.distribution[:n] == number)).nonzero()[0]
+            if temperature > 0:
+                at = self.at[rows, None] + np.arange(AHEAD, dtype=np.uint64)
+                draw, stream = (np.repeat(x[rows], AHEAD) for x in (self.draw, self.stream))
+                self.ahead[rows] = uniform((self.seed, purpose), draw, stream, at.ravel()).reshape(-1, AHEAD)
+            else:
+                self.ahead[rows] = 0
+            self.used[rows] = 0
+        u = self.ahead[np.arange(n), self.used[:n]]
+        self.used[:n] += 1
+        return u
 
     def _record_likeliest(self, logits: Float[Tensor, "sequences v"], rows: Iterable[int]) -> None:
         """Record the likeliest next tokens of each of these rows, if its request asks for them."""

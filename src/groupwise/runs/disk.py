@@ -1,6 +1,7 @@
 """Atomic writes: a kill, a power cut or a full disk leaves the old content or the new, never a mixture."""
 
 import errno
+import glob
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -168,6 +169,25 @@ def remove_leftovers(home: Path, parked: Iterable[Path], disk: Disk = DISK) -> N
             delete_directory(path, disk)
         elif path.exists():
             disk.replace(path, successor)
+
+
+def remove_dead_drafts(path: Path, disk: Disk = DISK) -> None:
+    """Delete drafts of `path` whose process does not run on this host: a kill left them."""
+    for draft in path.parent.glob(f"{DRAFT}*-{glob.escape(path.name)}"):
+        pid = draft.name.removeprefix(DRAFT).partition("-")[0]
+        if pid.isdecimal() and not is_running(int(pid)):
+            delete(draft, disk)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process of this number runs."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def delete_directory(path: Path, disk: Disk) -> None:

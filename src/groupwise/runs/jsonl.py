@@ -9,6 +9,8 @@ from typing import Any
 
 from groupwise.data import Storage
 
+ENCODER = json.JSONEncoder(allow_nan=False)
+
 
 def json_line(line: Mapping[str, Any]) -> bytes:
     """One line of JSON with keys in the given order. ASCII, so that no character is taken for a line end.
@@ -16,7 +18,11 @@ def json_line(line: Mapping[str, Any]) -> bytes:
     >>> json_line({"loss": math.nan, "reward": 0.1, "text": "é\\n"})
     b'{"loss": null, "reward": 0.1, "text": "\\\\u00e9\\\\n"}\\n'
     """
-    return json.dumps(finite(line), allow_nan=False).encode() + b"\n"
+    try:
+        text = ENCODER.encode(line)
+    except (TypeError, ValueError):  # a mapping that is no dict, or a number that is not finite
+        text = ENCODER.encode(finite(line))
+    return text.encode() + b"\n"
 
 
 def finite(value: Any) -> Any:

@@ -2,11 +2,13 @@
 
 import platform
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from groupwise.config.diff import diff
 from groupwise.config.recipe import Recipe
+from groupwise.config.references import with_references
 from groupwise.config.user_code import Use, function_hash
 from groupwise.methods import Method, published, reference_of
 from groupwise.models import commit_of, find_model, remote_code
@@ -39,6 +41,12 @@ def describe_run(run: Path, recipe: Recipe, base: str, use: Use, command: str, i
         trust_remote_code=remote_code(find_model(recipe.model)) if use.trust_remote_code else {},
         **identity,
     )
+
+
+def movable(info: RunInfo, run: Path) -> RunInfo:
+    """The information with references in place of the paths of earlier phases, so that the whole run can be moved."""
+    names = ("model", "task", "method", "data")
+    return replace(info, **{name: with_references(getattr(info, name), run) for name in names})
 
 
 def origin(method: Method, base: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from groupwise.data import (
 )
 from groupwise.methods import Method
 from groupwise.rollout.mechanisms import ROLES
+from groupwise.runs.learning import is_learning
 
 NEAR = 0.5
 """A warning names a log-prob gap between engine and learner above this fraction of `engine.max_gap`."""
@@ -32,7 +33,8 @@ class Alerts:
     roles: Mapping[str, str] = field(default_factory=dict)
     """The trained roles beside answers, and when a sample of each is made."""
     _done: set[str] = field(default_factory=set)
-    _entropies: deque[float] = field(default_factory=lambda: deque(maxlen=ENTROPY_WINDOW))
+    _start: Mapping[str, Any] = field(default_factory=dict)
+    _window: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=ENTROPY_WINDOW))
 
     def __call__(self, line: Mapping[str, Any]) -> list[str]:
         """The new alerts of an iteration's metrics.
@@ -55,7 +57,7 @@ class Alerts:
                 f"{share:.0%} of the held-out answers could not be graded; accuracy and score are those of the others"
             )
             yield UNVERIFIABLE_HELD_OUT, what if share < 1 else "no held-out answer could be graded"
-        if line.get(NO_SIGNAL) == 1 or line.get("rollout/selected") == 0:
+        if (line.get(NO_SIGNAL) == 1 or line.get("rollout/selected") == 0) and line.get("groups/all_right") != 1:
             yield NO_SIGNAL, "no group has a signal: the rewards within each group are equal"
         for role, when in self.roles.items():
             if line["iteration"] == 1 and line.get(f"{ROLES}/{role}") == 0:
@@ -63,12 +65,16 @@ class Alerts:
         if (gap := line.get(LARGEST_GAP, 0.0)) > NEAR * self.max_gap:
             yield LARGEST_GAP, f"engine and learner differ by {gap:.3g}; the run stops above {self.max_gap:g}"
         if ENTROPY in line:
-            entropy = line[ENTROPY]
-            highest = max(self._entropies, default=0.0)
-            self._entropies.append(entropy)
-            if entropy <= ENTROPY_SHARE * highest and highest > 0:
-                fall = f"entropy fell from {highest:.3g} to {entropy:.3g} within {ENTROPY_WINDOW} iterations"
-                yield ENTROPY, f"{fall}; lower optimizer.lr, or add EntropyBonus to method.objective.penalties"
+            highest = max(self._window, key=lambda earlier: earlier[ENTROPY], default=line)
+            self._start = self._start or line
+            self._window.append(line)
+            fell = line[ENTROPY] <= ENTROPY_SHARE * highest[ENTROPY] and highest[ENTROPY] > 0
+            if fell and not is_learning(self._start, highest, line):
+                fall = f"from {highest[ENTROPY]:.3g} to {line[ENTROPY]:.3g} within {ENTROPY_WINDOW} iterations"
+                yield (
+                    ENTROPY,
+                    f"entropy fell {fall}; lower optimizer.lr, or add EntropyBonus to method.objective.penalties",
+                )
 
 
 def trained_role_reasons(method: Method) -> dict[str, str]:

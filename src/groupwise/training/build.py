@@ -1,5 +1,6 @@
 """Builds the model, engine, buffer and learner of a recipe in this process."""
 
+import os
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ from groupwise.models import (
 )
 from groupwise.models.files import base_directory
 from groupwise.rollout import Buffer, RolloutSetting, answers
+from groupwise.runs.phases import phase_directories
 from groupwise.tasks import Demonstration, SourceStats
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
 from groupwise.training.guards import Guards
@@ -239,10 +241,17 @@ def write_trained(model: Model, path: Path, recipe: Recipe, tokenizer: Tokenizer
     `base_sha256` is the hash of the weights under an adapter.
     """
     if has_adapter(model):
-        write_adapter(model, path, base=base_name(recipe.model), base_sha256=base_sha256)
+        write_adapter(model, path, base=movable_base(base_name(recipe.model), path), base_sha256=base_sha256)
         tokenizer.save(path)
     else:
         write_model(model, path, tokenizer=tokenizer, source=find_model(recipe.model))
+
+
+def movable_base(base: str, path: Path) -> str:
+    """The name of an adapter's base; within one run of phases, its path relative to the adapter's directory `path`."""
+    here = path.resolve()
+    whole = next((parent for parent in here.parents if phase_directories(parent)), None)
+    return os.path.relpath(base, here) if whole is not None and Path(base).is_relative_to(whole) else base
 
 
 def check_vocabulary(name: str, directory: Path, tokenizer: Tokenizer) -> None:

@@ -25,6 +25,11 @@ from groupwise.training.loop import compute_advantages
 from groupwise.training.sampling_policy import outdated_sampling_policy
 from groupwise.training.trial import backward, with_columns
 
+CORRECT = "correct that component"
+UNWRITTEN = (
+    f"{CORRECT}: it reads a column that is not written yet; a mask of advantages declares reads_advantage = True"
+)
+
 
 def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     """Compute the method's loss and gradient on a synthetic batch of two groups; return the errors.
@@ -41,11 +46,11 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     lengths = [min(budget, 1 + i % 3) for i in range(n)]
     parts = {m.name: [i / n for i in range(n)] for m in method.needs if isinstance(m, VerdictPart)}
     rollouts = [rollout_of(scores, lengths=lengths, limit=budget, parts=parts) for _ in range(2)]
-    batch = pack(rollouts)
+    batch = pack(rollouts, max_tokens=budget)
     finish = torch.where(torch.arange(len(batch)) == 1, Finish.length, batch.finish)
     batch = with_columns(batch.having(finish=finish), method, memory)
     try:
-        selected = method.filter(pack(rollouts[:1]))
+        selected = method.filter(pack(rollouts[:1], max_tokens=budget))
         if selected.shape != (n,) or selected.dtype != torch.bool:
             shape = f"{tuple(selected.shape)} {selected.dtype}"
             return [_part_error("filter", f"it returns {shape}, not one boolean for each of {n} samples")]
@@ -62,7 +67,8 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
         fix = f"if a verdict has this part: read batch[VerdictPart({error})], and declare it in needs"
         return [_part_error("a component", f"KeyError: {error}", fix)]
     except Exception as error:  # a user's part may raise anything
-        return [_part_error("a component", f"{type(error).__name__}: {error}")]
+        what = f"{type(error).__name__}: {error}"
+        return [_part_error("a component", what, UNWRITTEN if "NoneType" in what else CORRECT)]
     if roles := list(untrainable_roles(method)):
         return roles
     if not loss.isfinite() or not gradients or not all(bool(x.isfinite().all()) for x in gradients):
@@ -80,7 +86,7 @@ def value_loss(model: ValueModel, step: Batch) -> Tensor:
     return loss
 
 
-def _part_error(part: str, what: str, fix: str = "correct that component") -> Usage:
+def _part_error(part: str, what: str, fix: str = CORRECT) -> Usage:
     return Usage(f"the method fails in a trial on a synthetic batch: recipe.method, {part}", evidence=what, fix=fix)
 
 

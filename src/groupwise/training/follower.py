@@ -213,8 +213,8 @@ def follower(recipe: Recipe, use: Use, ranks: Ranks) -> Learner:
 def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: int, version: int) -> None:
     """Take the steps of one iteration, as rank 0 does."""
     method = at(recipe.method, Now(iteration, recipe.iterations, learner.memories))
-    batch = with_rule(pack(rollouts, version=version, roles=recipe.method.trains), recipe.method.unverifiable)
-    learn(recipe, method, learner, batch, iteration)
+    batch = pack(rollouts, version=version, roles=recipe.method.trains, max_tokens=recipe.sampling.max_tokens)
+    learn(recipe, method, learner, with_rule(batch, recipe.method.unverifiable), iteration)
 
 
 def follow_given(cluster: Cluster, use: Use) -> bool:

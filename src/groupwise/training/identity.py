@@ -21,7 +21,7 @@ from groupwise.runs.disk import DISK, Disk
 from groupwise.runs.hashes import abbreviated
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
-from groupwise.training.about import origin
+from groupwise.training.about import movable, origin
 from groupwise.training.build import Runtime
 from groupwise.training.protocols import digest, model_hash
 from groupwise.training.sources import Templates
@@ -102,7 +102,7 @@ def record_changes(
         device=runtime.device,
         **now,
     )
-    if stored != new:
+    if stored != (new := movable(new, run)):
         new.write(run, disk=disk)
     return now | {"device": runtime.device, "changes": history}
 

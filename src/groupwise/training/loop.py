@@ -8,7 +8,19 @@ import torch
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import at
-from groupwise.data import LARGEST_GAP, Batch, Engine, Logp, Measure, Return, SharesDevice, Value, couples
+from groupwise.data import (
+    LARGEST_GAP,
+    Batch,
+    Engine,
+    Logp,
+    Mask,
+    Measure,
+    Return,
+    SharesDevice,
+    Value,
+    couples,
+    with_fields,
+)
 from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_plan
 from groupwise.methods import Method, Now
 from groupwise.models import Purpose, permutation
@@ -172,7 +184,11 @@ def needed_measures(method: Method, plans: Sequence[Sequence[StepPlan]]) -> froz
 
 
 def compute_advantages(batch: Batch, method: Method) -> Batch:
-    """Apply a method's shaping, advantage, credit and mask: rewards, then advantages per sample, then per token."""
+    """Apply a method's shaping, advantage, mask and credit: rewards, then advantages per sample, then per token.
+
+    Statistics over samples have all samples. Those over tokens, in credit, have the tokens that the masks keep; only a
+    mask that reads the advantage runs after credit.
+    """
     reward = torch.zeros_like(batch.score)
     for part in method.shaping:
         reward = part(reward, batch)
@@ -180,11 +196,22 @@ def compute_advantages(batch: Batch, method: Method) -> Batch:
     x = reward
     for part in method.advantage:
         x = part(x, batch)
+    batch = keep(batch, [mask for mask in method.mask if not reads_advantage(mask)])
     for name, target in method.value_targets:
         batch = batch.having(measures={Return(name): target(x, batch) + batch[Value(name)].to(x.dtype)})
     batch = batch.having(advantage=method.credit(x, batch))
-    for part in method.mask:
-        batch = batch.keep(part(batch))
+    return keep(batch, [mask for mask in method.mask if reads_advantage(mask)])
+
+
+def reads_advantage(mask: Mask) -> bool:
+    """Whether a mask, or a component in its fields, declares that it reads the advantage."""
+    return any(getattr(part, "reads_advantage", False) for part in with_fields((mask,)))
+
+
+def keep(batch: Batch, masks: Sequence[Mask]) -> Batch:
+    """The batch without the tokens that the masks remove, one mask after the other."""
+    for mask in masks:
+        batch = batch.keep(mask(batch))
     return batch
 
 

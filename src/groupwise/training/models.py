@@ -2,19 +2,21 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_with_problems
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, Usage, visible
+from groupwise.data import BadData, GroupwiseError, Usage, visible
 from groupwise.learner.update import restore_policy
 from groupwise.models import Model, attach, find_model, has_adapter, read_model, read_tokenizer, write_model
-from groupwise.runs.best import best_iteration, held_out_values
+from groupwise.models.files import ADAPTER, base_name
+from groupwise.models.lora import name_base
+from groupwise.runs.best import best_iteration, describe_best, held_out_values
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint, read_checkpoint
-from groupwise.runs.disk import DISK, REPEAT, Disk, storage_errors, write_directory
+from groupwise.runs.disk import DISK, REPEAT, Disk, remove_dead_drafts, storage_errors, write_directory
 from groupwise.runs.info import RunInfo
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
@@ -34,18 +36,20 @@ At = int | str | None
 class RunModel:
     """A model of a run: its `directory` (of a model or an adapter), or None if it is still inside a `checkpoint`.
 
-    `iteration` is None for the finished model.
+    `iteration` is None for the finished model. `best` says by which figures the best one was chosen.
     """
 
     run: Path
     iteration: int | None
     directory: Path | None
     checkpoint: Path | None
+    best: str = ""
 
     def __str__(self) -> str:
+        best = f", the best: {self.best}" if self.best else ""
         if self.iteration is None:
-            return "the finished model"
-        return f"the model of iteration {self.iteration} of {RunInfo.read(self.run).iterations}"
+            return f"the finished model{best}"
+        return f"the model of iteration {self.iteration} of {RunInfo.read(self.run).iterations}{best}"
 
 
 def find_run_model(run: Path, at: At = None) -> RunModel:
@@ -61,9 +65,13 @@ def find_run_model(run: Path, at: At = None) -> RunModel:
         return RunModel(run, None, layout.model, None)
     directories = {int(path.name): path for path in layout.models.glob("*") if path.name.isdecimal()}
     checkpoints = {number: path for number, parked, path in finished_checkpoints(layout.checkpoints) if not parked}
-    iteration = _newest(run) if at is None else best_checkpoint(run) if at == BEST else int(at)
+    best = ""
+    if at == BEST:
+        iteration, best = best_checkpoint(run)
+    else:
+        iteration = _newest(run) if at is None else int(at)
     if layout.model.is_dir() and iteration == max(checkpoints, default=None):
-        return RunModel(run, None, layout.model, None)
+        return RunModel(run, None, layout.model, None, best)
     if iteration not in directories | checkpoints:
         known = ", ".join(map(str, sorted(directories.keys() | checkpoints.keys())))
         raise BadData(
@@ -71,21 +79,22 @@ def find_run_model(run: Path, at: At = None) -> RunModel:
             evidence=f"it has those of: {known or 'no iteration'}",
             fix="name one of these; save.keep and save.model_every set how many a run keeps",
         )
-    return RunModel(run, iteration, directories.get(iteration), checkpoints.get(iteration))
+    return RunModel(run, iteration, directories.get(iteration), checkpoints.get(iteration), best)
 
 
-def best_checkpoint(run: Path) -> int:
-    """The iteration of the best checkpoint by `evaluate.best`. `BadData` if no checkpoint was evaluated."""
+def best_checkpoint(run: Path) -> tuple[int, str]:
+    """The iteration of the best checkpoint by `evaluate.best`, and its figures. `BadData` if none was evaluated."""
     recipe, layout = recipe_of(run), RunLayout(run)
     checkpoints = [number for number, parked, _ in finished_checkpoints(layout.checkpoints) if not parked]
-    best = best_iteration(held_out_values(read_lines(layout.metrics), recipe.evaluate.best), checkpoints)
+    values = held_out_values(read_lines(layout.metrics), recipe.evaluate.best)
+    best = best_iteration(values, checkpoints)
     if best is None:
         raise BadData(
             f"{run} has no best checkpoint, since none of its checkpoints was evaluated",
             evidence=f"checkpoints: {', '.join(map(str, checkpoints)) or 'none'}",
             fix="name an iteration: --at K; for the next run make evaluate.every a multiple of save.every",
         )
-    return best
+    return best, describe_best(values, best, recipe.evaluate.best)
 
 
 def model_directory(model: RunModel, use: Use, notify: Callable[[str], None]) -> Path:
@@ -116,6 +125,7 @@ def export(run: Path, out: Path, at: At = None, dtype: str = "", use: Use = NO_C
         raise Usage(f"{out} exists already", fix="name a new directory")
     with storage_errors("the model", out.absolute().parent):
         out.absolute().parent.mkdir(parents=True, exist_ok=True)
+        remove_dead_drafts(out.absolute(), disk)
         with write_directory(out.absolute(), disk) as draft:
             if model.directory is None:
                 write_checkpoint_model(model, draft, use, dtype)
@@ -125,6 +135,8 @@ def export(run: Path, out: Path, at: At = None, dtype: str = "", use: Use = NO_C
                 write_model(_converted(trained, dtype), draft, tokenizer=tokenizer, source=model.directory)
             else:
                 shutil.copytree(model.directory, draft, dirs_exist_ok=True)
+                if (draft / ADAPTER).is_file():  # its base may be given relative to its old place
+                    name_base(draft, base_name(model.directory))
     return model
 
 
@@ -132,7 +144,7 @@ def write_checkpoint_model(model: RunModel, path: Path, use: Use, dtype: str = "
     """Write the model of a checkpoint to a directory, with the files that the finished model has."""
     assert model.checkpoint is not None, "the model is a directory already"
     checkpoint = read_checkpoint(model.checkpoint)
-    recipe = recipe_of(model.run)
+    recipe = with_source(recipe_of(model.run), model.run)
     check_model_code(model.run, recipe, use)
     source = find_model(recipe.model)
     trained = read_model(
@@ -144,6 +156,18 @@ def write_checkpoint_model(model: RunModel, path: Path, use: Use, dtype: str = "
     if dtype:
         trained = _converted(trained, dtype)
     write_trained(trained, path, recipe, read_tokenizer(source), RunInfo.read(model.run).base_sha256)
+
+
+def with_source(recipe: Recipe, run: Path) -> Recipe:
+    """The recipe; if its model is gone, with the run's finished model, which has the same shape and tokenizer."""
+    try:
+        find_model(recipe.model)
+    except GroupwiseError:
+        finished = RunLayout(run).model
+        if recipe.lora is not None or not finished.is_dir():
+            raise
+        return replace(recipe, model=str(finished))
+    return recipe
 
 
 def _converted(model: Model, dtype: str) -> Model:

@@ -11,7 +11,7 @@ from groupwise.config.devices import resolved
 from groupwise.config.phases import Phase, read_phases
 from groupwise.config.problems import one_error
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import write
+from groupwise.config.text import write_for
 from groupwise.config.toml import read_toml
 from groupwise.config.user_code import Use
 from groupwise.data import BadData, close_verifier, notices_of
@@ -101,7 +101,7 @@ def phase_recipe(run: Path, phase: Phase, use: Use) -> Recipe:
 
 def check_recipe(run: Path, directory: Path, recipe: Recipe, *, accept: bool) -> None:
     """`BadData` if the run's recipe was changed for a phase that has started, unless `accept`."""
-    lines = recipe_changes(RunLayout(directory).recipe.read_text(), write(recipe))
+    lines = recipe_changes(RunLayout(directory).recipe.read_text(), write_for(directory, recipe))
     if lines and not accept:
         raise BadData(
             f"{RunLayout(run).recipe} was changed for the phase {directory.name}, which has already started",

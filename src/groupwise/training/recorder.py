@@ -65,6 +65,8 @@ class Recorder:
         self._on_metrics, self._engine_figures, self.extra = on_metrics, engine_figures, dict(extra)
         self._best, self._decode = best, decode
         self._evaluated = [line for line in read_lines(RunLayout(run).metrics) if is_evaluated(line)]
+        self.unwritten_models: list[int] = []
+        """Iterations whose model (`save.model_every`) could not be written."""
         self._saved = -1
         self._misses = 0
         self._unwritten = 0
@@ -166,7 +168,8 @@ class Recorder:
     def save(self, learner: Learner, buffer: Buffer, guards: Guards, *, last: bool = False) -> None:
         """Save a checkpoint. A failure is a warning; MISSES failures in a row, or one with `last`, raise `Storage`.
 
-        The previous checkpoint stays until a newer one is complete.
+        The previous checkpoint stays until a newer one is complete. The first save raises, too: a run with results and
+        no checkpoint could not be continued.
         """
         if self._saved == self.done:
             return
@@ -193,7 +196,7 @@ class Recorder:
         except Storage as error:
             self._misses += 1
             self.warn(str(error))
-            if self._misses >= MISSES or last:
+            if self._misses >= MISSES or last or self._saved < 0:
                 raise
         else:
             self._saved, self._misses = self.done, 0

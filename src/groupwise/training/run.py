@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shlex
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ from groupwise.engines import Fleet
 from groupwise.learner.update import restore_policy
 from groupwise.report.report import write_report
 from groupwise.rollout.speculation import SpeculativeEngine
-from groupwise.runs.checkpoints import Checkpoint, newest_checkpoint
+from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint
 from groupwise.runs.disk import (
     DISK,
     PARKED,
@@ -95,6 +96,7 @@ def run_from(
         write_model_directory(run, ready, RunLayout(run).model, disk)
     with storage_errors("the report", run):
         report = write_report([run])
+    check_models(run, recorder.unwritten_models)
     message = closing_message(run, report, recorder, ready)
     return Ending(recorder.stopping, CODES.get(recorder.stopping, 0), message)
 
@@ -129,12 +131,16 @@ def open_recorder(
     if isinstance(ready.engine, Fleet | SpeculativeEngine):
         engine = {"engine_figures": ready.engine.figures}
     alerts = Alerts(ready.guards.max_gap, trained_role_reasons(recipe.method))
-    watch = partial(watch_iteration, run, ready, progress, alerts, control, disk)
+    unwritten: list[int] = []
+    watch = partial(watch_iteration, run, ready, progress, alerts, control, unwritten, disk)
     recorder = Recorder(
         run, logs, keep=recipe.save.keep, best=recipe.evaluate.best, extra=accepted, on_metrics=watch,
         warn=progress.say, decode=ready.tokenizer.decode, disk=disk, **engine,
     )  # fmt: skip
+    recorder.unwritten_models = unwritten
     remove_later_models(run, done, disk)
+    with storage_errors("the checkpoints", run):
+        remove_leftovers(RunLayout(run).checkpoints, (), disk)
     return recorder, changes
 
 
@@ -144,11 +150,15 @@ def watch_iteration(
     progress: Progress,
     alerts: Alerts,
     control: Control,
+    unwritten: list[int],
     disk: Disk,
     line: dict[str, Any],
     timing: dict[str, Any],
 ) -> None:
-    """Print an iteration's line and alerts, write its model if one is due, and hand it to the program that asked."""
+    """Print an iteration's line and alerts, write its model if one is due, and hand it to the program that asked.
+
+    `unwritten` gets the iteration if its model cannot be written.
+    """
     progress(line, timing)
     for alert in alerts(line):
         progress.say(alert)
@@ -156,6 +166,7 @@ def watch_iteration(
         try:
             write_model_directory(run, ready, RunLayout(run).model_at(line["iteration"]), disk)
         except Storage as error:
+            unwritten.append(line["iteration"])
             progress.say(str(error))
     control.on_iteration(run, line)
 
@@ -237,6 +248,20 @@ def write_model_directory(run: Path, ready: Runtime, model: Path, disk: Disk) ->
         remove_leftovers(model.parent, [model.with_name(model.name + PARKED)], disk)
         with write_directory(model, disk) as draft:
             ready.write(draft)
+
+
+def check_models(run: Path, unwritten: Sequence[int]) -> None:
+    """`Storage` at the end of a run that is complete but for a model of `save.model_every`."""
+    layout = RunLayout(run)
+    missing = [i for i in unwritten if not layout.model_at(i).is_dir()]
+    if missing:
+        saved = [i for i, _, _ in finished_checkpoints(layout.checkpoints) if i in missing]
+        exports = [f"groupwise export {shlex.quote(str(run))} A_NEW_DIRECTORY --at {i}" for i in saved]
+        raise Storage(
+            f"the models of these iterations could not be written: {', '.join(map(str, missing))}",
+            evidence=f"{layout.models} lacks them; everything else of the run is complete",
+            fix="\n".join(exports) or "free space, and start a new run with the same recipe: it has the same models",
+        )
 
 
 def is_due(every: int, iteration: int, last: int) -> bool:

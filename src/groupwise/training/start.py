@@ -11,7 +11,7 @@ from typing import Any
 from groupwise.cluster.launch import check_launch
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import read_recipe, write
+from groupwise.config.text import read_recipe, write_for
 from groupwise.config.user_code import Use
 from groupwise.data import Storage, raise_all
 from groupwise.engines import Fleet
@@ -20,7 +20,7 @@ from groupwise.runs.checkpoints import finished_checkpoints
 from groupwise.runs.info import start_run
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
-from groupwise.training.about import describe_run
+from groupwise.training.about import describe_run, movable
 from groupwise.training.build import Inputs, Runtime, build
 from groupwise.training.check_flow import unfinished_pictures
 from groupwise.training.check_inputs import check_inputs
@@ -65,10 +65,10 @@ def reach_engines(ready: Runtime) -> None:
 
 def begin(run: Path, ready: Runtime, use: Use, base: str, command: str) -> None:
     """Write run.json and recipe.toml, which make an empty directory a run. `base` names its published method."""
-    text = write(ready.recipe)
+    text = write_for(run, ready.recipe)
     facts = data_record(ready) | ready.adapter | identity(ready.recipe, ready.inputs.templates, text)
     facts |= {"side_models": side_model_hashes(ready.recipe), "device": ready.device}
-    start_run(run, describe_run(run, ready.recipe, base, use, command, facts), text)
+    start_run(run, movable(describe_run(run, ready.recipe, base, use, command, facts), run), text)
 
 
 def reopen(

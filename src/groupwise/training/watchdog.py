@@ -4,6 +4,7 @@ import asyncio
 import faulthandler
 import os
 import signal
+import stat
 import sys
 import sysconfig
 import time
@@ -44,8 +45,9 @@ class Stuck(KeyboardInterrupt):
 
 
 class Watchdog:
-    """A context in which the first SIGINT or SIGTERM calls `stop`, the second ends the run, the third the process.
+    """A context in which the first signal calls `stop`, the second ends the run, the third the process.
 
+    The signals are SIGINT, SIGTERM, and SIGHUP of a terminal that closes, unless it is ignored (`nohup`).
     Python's signal handlers run between two lines of code and during a regular expression, so they work while the loop
     is blocked. Each heartbeat of the loop resets a timer. If the loop is blocked for `STALL` seconds, `notify` gets a
     line about the blocking code. A verifier that blocks for `deadline` seconds gets a TimeoutError, which becomes a
@@ -66,8 +68,9 @@ class Watchdog:
     def __enter__(self) -> None:
         self._loop = asyncio.get_running_loop()
         with suppress(ValueError):  # only the main thread may set handlers
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._handlers[number] = signal.signal(number, self._signal)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number != signal.SIGHUP or signal.getsignal(number) is signal.SIG_DFL:
+                    self._handlers[number] = signal.signal(number, self._signal)
             if signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
                 self._handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._alarm)
                 self._watching = True
@@ -86,6 +89,8 @@ class Watchdog:
         self._timer = self._loop.call_later(HEARTBEAT, self._heartbeat)
 
     def _signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            leave_closed_terminal()
         self._signals += 1
         if self._signals == 1:
             self._cause, self._signalled = "interrupted" if number == signal.SIGINT else "terminated", time.monotonic()
@@ -122,6 +127,16 @@ class Watchdog:
         )
         faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=False)
         os._exit(CODES[self._cause])
+
+
+def leave_closed_terminal() -> None:
+    """Discard further output to a terminal that is closed: writing to it is an error."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
 
 
 def _stack(frame: FrameType | None) -> list[FrameType]:

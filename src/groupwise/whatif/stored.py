@@ -75,7 +75,8 @@ def read_iteration(run: str, iteration: int | None, use: Use) -> StoredIteration
         lines, columns = read_samples(directory, iteration)
         rollouts, numbers = rollouts_of(lines, columns, recipe)
     trained = [r for r in rollouts if any(r.selected or ())]  # as in training: the steps depend on their number
-    batch = pack(trained, version=iteration - 1, roles=recipe.method.trains)  # each iteration publishes one version
+    version = iteration - 1  # each iteration publishes one version
+    batch = pack(trained, version=version, roles=recipe.method.trains, max_tokens=recipe.sampling.max_tokens)
     if not len(batch):
         cause = next((str(line["dropped"]) for line in lines if line.get("dropped")), "")
         what = f"iteration {iteration} of {run} trained no sample"

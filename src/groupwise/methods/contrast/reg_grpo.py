@@ -38,7 +38,13 @@ A_i = (R_i - mean(R)) / std(R)""",
             "std where all log-ratios are 0",
             "not specified",
             "not available",
-            "floored, so its gradient is finite (inferred)",
+            "variance floored at 1e-12, so its gradient is finite (inferred)",
+        ),
+        Difference(
+            "answers without a token",
+            "not specified",
+            "not available",
+            "counted in mean and std of d; they have no term (inferred)",
         ),
         Difference(
             "harder and easier inputs", "video frames and cues", "not available", "cues of correct answers alone"

@@ -38,6 +38,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         Difference("group size", "not obtained", "8", "8"),
         Difference("engine's gap", "not obtained", "sequence-level TIS, 5", "SequenceTruncatedImportance(5)"),
         Difference("position", "of the token", "counts the trained tokens", "counts the trained tokens"),
+        Difference("floor of the log of the product", "not obtained", "none", "-20"),
         Difference("std of a group", "not obtained", "ddof 1, plus 1e-6", "ddof 1, plus 1e-6"),
     ),
     proofs=(

@@ -29,7 +29,7 @@ def holder_po(
     schedule = Ramp(start, end, over) if shape == "linear" else Curve(start, end, over, shape)
     return Method(
         group_size=group_size,
-        advantage=(Standardised(ddof=0, eps=1e-8),),
+        advantage=(Standardised(ddof=1, eps=1e-8),),
         objective=Objective(surrogate=surrogate, aggregate=group_mean),
         minibatches=minibatches,
         schedules=(("objective.surrogate.ratio.p", schedule),),
@@ -56,7 +56,13 @@ A_i = (R_i - mean(R)) / std(R)""",
         Difference("clip of tokens before the mean", "ablation", "holder_token", 'form = "token"'),
         Difference("clamp of every token at both sides", "not obtained", "sequence_w_clip", "not offered"),
         Difference("clip range", "0.2", "0.2", "0.2"),
-        Difference("std of a group", "not specified", "ddof 0, plus 1e-8", "ddof 0, plus 1e-8"),
+        Difference("std of a group", "not specified", "ddof 1, plus 1e-8", "ddof 1, plus 1e-8"),
+        Difference(
+            "answers cut by the budget",
+            "not specified",
+            "reward 0, in the group's statistics",
+            "none; add TruncatedIs(0) to shaping",
+        ),
         Difference("group size, minibatches", "8; not obtained", "8 and 8", "8 and 8"),
     ),
     proofs=(

@@ -44,6 +44,12 @@ squared: J = - 1/N sum_i (1/t sum_t log r_it - A_i)^2, A_i = R_i - mean(R)""",
     differences=(
         Difference("setting", "continuous control, with a critic", "the same", "answers to prompts (inferred)"),
         Difference("KL(pi || pi_old)", "exact", "exact, of Gaussians", "r log r - r + 1 of the sampled tokens"),
+        Difference(
+            "log-ratios beyond 20",
+            "none: exact",
+            "none: exact",
+            "ratio clamped, and without gradient; the KL keeps its own",
+        ),
         Difference("weight of the KL", "1 / t_k, grows", "1 / (1 - k / K)", "Inverse: the same"),
         Difference("gradient steps per batch", "10", "10", "10 epochs of one minibatch"),
         Difference("squared form", "off-policy form without a critic", "not released", 'form = "squared" (inferred)'),

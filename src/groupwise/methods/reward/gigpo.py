@@ -4,7 +4,7 @@ from groupwise.advantages import Standardised, TurnGroups
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import KL, Objective, group_mean
+from groupwise.objective import KL, Objective, turn_mean
 from groupwise.rewards import Score
 from groupwise.rollout import Turns
 
@@ -29,7 +29,7 @@ def gigpo(
         advantage=(Standardised(),),
         credit=TurnGroups(omega, gamma, divide),
         models=(("reference", InitialPolicy()),),
-        objective=Objective(penalties=(KL(kl),), aggregate=group_mean),
+        objective=Objective(penalties=(KL(kl),), aggregate=turn_mean),
     )
 
 
@@ -40,6 +40,7 @@ REFERENCE = Reference(
     parent="grpo",
     formula="""\
 A_it = A^E_i + omega A^S_k for a token of turn k
+J = mean over turns of the mean over tokens of min[ r_it A_it, clip(r_it, 1 - eps, 1 + eps) A_it ], minus beta KL
 A^E_i = z-score of R_i in the group; A^S_k = z-score of gamma^(K - k) R_i among the group's turns in the same state""",
     differences=(
         Difference(
@@ -52,7 +53,14 @@ A^E_i = z-score of R_i in the group; A^S_k = z-score of gamma^(K - k) R_i among 
         Difference("history", "any", "summarised every turn", "only grows"),
         Difference("mean without std", "ablation", "mode mean_norm", "divide = false"),
         Difference("omega, gamma, KL", "1; 0.95; 0.01", "1; 0.95; 0.01", "1; 0.95; 0.01"),
+        Difference(
+            "aggregate",
+            "every turn weighs the same (recalled)",
+            "every token: token-mean, verl's default",
+            "every turn: turn_mean; aggregate = token_mean",
+        ),
         Difference("group size, turns", "8; 50 in ALFWorld", "8; 50", "8; 8"),
+        Difference("minibatches", "not obtained", "of 256 turns", "one, of the whole iteration"),
         Difference("reward of a success", "10", "10", "10"),
     ),
     proofs=(

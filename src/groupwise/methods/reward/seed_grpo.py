@@ -37,6 +37,7 @@ SE = - 1/K sum_k log(share of answer k), over the K distinct answers of the grou
         Difference("no answer found", "not specified", "not released", "a distinct answer (inferred)"),
         Difference("entropy", "over the distinct answers", "not released", 'sampled; estimate = "shannon"'),
         Difference("base", "mean without std", "not released", "Dr. GRPO"),
+        Difference("length divisor", "not obtained", "not released", "the budget max_tokens, one number (Dr. GRPO)"),
         Difference("group size", "not obtained", "not released", "8 (inferred)"),
     ),
     proofs=(

@@ -60,6 +60,7 @@ a failed attempt o with feedback f becomes the prompt q' = q, o, f; G recoveries
         Difference("recoveries", "a separate update", "not released", "half = 0.5 of an iteration with new prompts"),
         Difference("old failures", "not readable", "not released", "dropped after 3 iterations (inferred)"),
         Difference("failed recoveries", "not readable", "not released", "become no prompt (inferred)"),
+        Difference("std of a group", "not specified", "not released", "ddof 0, plus 1e-6 (inferred)"),
         Difference("group size, clip range, minibatches", "not obtained", "not released", "8, 0.2 and 1 (inferred)"),
     ),
     proofs=(

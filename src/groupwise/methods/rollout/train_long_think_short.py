@@ -45,7 +45,12 @@ REFERENCE = Reference(
 R = 0.3 correct + 0.6 score(L) + 0.1 form; score(L) = L / B up to the budget B, then falling to 0 at 2 B
 B = max(1, 256 * 0.7^floor(t / T))""",
     differences=(
-        Difference("weights of the parts", "0.3, 0.6, 0.1", "not found", "0.3, 0.6, 0.1"),
+        Difference(
+            "weights of the parts",
+            "0.3, 0.6, 0.1",
+            "not found",
+            "0.3, 0.6, no form; form_part, a part of the verdict, adds 0.1",
+        ),
         Difference("end of the fall", "not readable", "not found", "twice the budget (inferred)"),
         Difference("flat reward", "ablation", "not found", "flat = true"),
         Difference("length", "of the thought", "not found", "of the answer (inferred)"),

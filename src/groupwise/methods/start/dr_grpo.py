@@ -32,7 +32,10 @@ r_it = pi(o_it | q, o_i<t) / pi_old(o_it | q, o_i<t)
 A_i = R_i - mean(R)""",
     differences=(
         Difference(
-            "length divisor", "none: a sum over tokens", "the budget generate_max_length", "the budget max_tokens"
+            "length divisor",
+            "none: a sum over tokens",
+            "the budget generate_max_length",
+            "the budget max_tokens, one number",
         ),
         Difference(
             "answers cut by the budget",

@@ -52,6 +52,12 @@ L_V = 1/2 mean of max[ (V - G)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - G)^2
         Difference("gamma, lambda", "0.99, 0.95", "TRL 1, 0.95; verl and OpenRLHF 1, 1", "1, 0.95"),
         Difference("KL in the reward", "none", "TRL 0.05, OpenRLHF 0.01, verl 0.001", "0.05"),
         Difference("dual clip", "none", "verl 3, always; OpenRLHF none", "none; dual_clip = 3"),
+        Difference(
+            "whitening",
+            "not in the paper",
+            "verl ddof 1, plus 1e-8 under the root; OpenRLHF ddof 0",
+            "ddof 0, plus 1e-8 outside the root",
+        ),
         Difference("epochs, minibatches", "3 to 10", "TRL 4 and 1; verl 1", "4 and 4"),
         Difference("critic", "shares the trunk or not", "a second model", "a second model, its head 0 at first"),
         Difference("learning rate of the critic", "the policy's", "verl 1e-5, OpenRLHF 9e-6", "1e-5"),

@@ -70,6 +70,15 @@ class Tokenizer:
         """SHA-256 of tokenizer.json."""
         return hashlib.sha256(self.source).hexdigest()
 
+    @property
+    def of_characters(self) -> bool:
+        """Whether it splits text into characters, as the packaged models do, which have few longer tokens."""
+        if not isinstance(self.fast.model, tokenizers.models.WordLevel):
+            return False
+        special = {token.content for token in self.fast.get_added_tokens_decoder().values()}
+        lengths = [len(token) for token in self.fast.get_vocab(with_added_tokens=False) if token not in special]
+        return 2 * sum(length == 1 for length in lengths) > len(lengths)
+
     def encode(self, text: str, *, bos: bool = False) -> tuple[int, ...]:
         """The ids of `text`. With `bos`, the tokenizer's begin-of-text tokens come first (Llama has one).
 

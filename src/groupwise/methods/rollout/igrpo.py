@@ -9,9 +9,7 @@ from groupwise.rollout import Drafts
 __all__ = ["igrpo"]
 
 
-def igrpo(
-    *, group_size: int = 8, drafts: int = 8, words: str = "{problem}{draft};{problem}", minibatches: int = 1
-) -> Method:
+def igrpo(*, group_size: int = 8, drafts: int = 8, words: str = "auto", minibatches: int = 1) -> Method:
     """GRPO on answers that follow the best of several drafts in their prompt. Drafts are not trained."""
     return Method(
         group_size=group_size,

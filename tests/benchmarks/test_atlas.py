@@ -25,7 +25,7 @@ ONE = ("prompts = 1", "iterations = 1", "method.group_size = 2", "method.minibat
 def result(trial: Trial, metrics: dict[str, dict[int, float]], tokens: tuple[int, ...] = (10,) * 4) -> TrialResult:
     return TrialResult(
         trial=trial, metrics=metrics, tokens=tokens, cpu_seconds=9.0, commit="c", recipe="r",
-        code=stored._present_code(trial),
+        code=stored._present_code(trial), model=stored.packaged_weights(trial.recipe().model),
     )  # fmt: skip
 
 

@@ -46,10 +46,13 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         for i in range(5)
     ],
     "code": [
-        {"prompt": f"Add {i}.", "answer": {"function": "f", "cases": [{"args": [1], "expected": i + 1}]}}
-        for i in range(5)
+        {
+            "prompt": f"Add {i}.",
+            "answer": {"function": "f", "cases": [{"args": [n], "expected": i + n} for n in (1, 7)]},
+        }
+        for i in range(1, 6)
     ],
-    "option_letter": [{"prompt": f"{i}+3? A: {i + 3} B: 0 C: 1 D: 2", "answer": "A"} for i in range(3, 8)],
+    "choice": [{"prompt": f"{i}+3? A: {i + 3} B: 0 C: 1 D: 2", "answer": "A"} for i in range(3, 8)],
 }
 """Rows of each set; for a file of the user's own rows, by its verifier."""
 THINKING = CHATML.replace("assistant\\n' }}", "assistant\\n' }}{{ '<think>' if enable_thinking else '' }}")
@@ -71,9 +74,9 @@ def test_an_unmeasured_recipe_is_complete(path: Path, tmp_path: Path, monkeypatc
         if name := getattr(recipe, field):
             own = name.endswith(".jsonl")
             rows = ROWS[recipe.verifier if own else name]
-            path = Path(name if own else f"{name}.jsonl")
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-            overrides += [] if own else [(field, f"{name}:{path}")]
+            file = Path(name if own else f"{name}.jsonl")
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            overrides += [] if own else [(field, f"{name}:{file}")]
     monkeypatch.setattr(check_model, "load_peft", lambda: None)  # its import takes seconds
     lines: list[str] = []
     assert check(path, overrides, warn=lines.append) == []

@@ -49,7 +49,7 @@ the group of the best hint replaces that of q if R_j > 0; GRPO's objective for a
         Difference("hints, temperature", "4; 0.3", "4; 0.3", "4; 0.3"),
         Difference("reward of a hint", "transfer-weighted", "four forms", "that form; form = variance: p (1 - p)"),
         Difference(
-            "hint in the text", "in <hint> tags", "in <hint> tags", "all of it; HintWriter has opens and closes"
+            "hint in the text", "in <hint> tags", "in <hint> tags", "in <hint> tags; with packaged models all of it"
         ),
         Difference("stated answer", "not read", "phrases; text of 3 and more characters", "the same, and #ANSWER"),
         Difference("clip range, KL", "not read", "0.2 and 0.28; none", "0.2 and 0.28; none"),

@@ -31,7 +31,7 @@ o_1, ..., o_G from pi_old(. | q, d*); GRPO's objective under the prompt with d*"
     differences=(
         Difference("drafts, group size", "not obtained", "not found", "8 and 8 (inferred)"),
         Difference("ties of the drafts", "not specified", "not found", "a keyed draw (inferred)"),
-        Difference("template", "question, draft, request", "not found", "words; without prose by default"),
+        Difference("template", "question, draft, request", "not found", "words"),
         Difference("a draft that leaves no room", "not specified", "not found", "the plain prompt (inferred)"),
         Difference("minibatches", "not obtained", "not found", "1 (inferred)"),
     ),

@@ -247,6 +247,7 @@ def test_the_helpers_numbers_are_context_and_need_no_environment(monkeypatch: py
 STEP, NUMBER, SUM = r"\d+[-+*]\d=\d+;", r"#\d+", r"\d(?:[-+*]\d){4,5}="
 SHAPES = {
     "plain": (SUM, rf"(?:{STEP})*{NUMBER}"),
+    "begun": (rf"{SUM}(?:{STEP})+", rf"(?:{STEP})+{NUMBER}"),
     "hinted": (rf"{SUM}(?:{STEP})+{SUM}", rf"(?:{STEP})+{NUMBER}"),
     "explained": (rf"{SUM}{NUMBER};{SUM}", rf"(?:{STEP})*{NUMBER}"),
     "drafted": (rf"{SUM}(?:{STEP})*{NUMBER};{SUM}", rf"(?:{STEP})*{NUMBER}"),

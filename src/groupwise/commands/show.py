@@ -69,9 +69,10 @@ def differences(reference: Reference, method: Method) -> list[tuple[str, str, st
     head = ("", "paper", "authors' code and others", "here")
     rows = [(d.what, d.paper, d.code, d.ours) for d in reference.differences]
     for wording in wordings(method):
-        ours = wording.forms.source == OURS
-        code, here = ("not found", OURS) if ours else (wording.forms.source, "that text")
-        rows.append((f"{wording.path} in prose", "", code, here))
+        source = wording.forms.source
+        own = source.startswith(OURS)
+        code = source.removeprefix(OURS).removeprefix(", with ") or "not found"
+        rows.append((f"{wording.path} in prose", "", code, OURS if own else "that text"))
     return [head, *rows]
 
 
@@ -81,7 +82,9 @@ def auto_texts(method: Method) -> list[str]:
     for wording in wordings(method):
         forms, prose = wording.forms, str(wording.forms.prose).strip().splitlines()
         lines += [wording.path, f"  packaged models: {forms.packaged!r}"]
-        lines += [f"  prose: {forms.prose!r}"] if len(prose) == 1 else ["  prose:", *(f"    {x}" for x in prose)]
+        lines += (
+            [f"  prose: {forms.prose!r}"] if len(prose) == 1 else ["  prose:", *(f"    {x}".rstrip() for x in prose)]
+        )
     return lines
 
 

@@ -8,19 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
-__all__ = [
-    "AUTO",
-    "FORMS",
-    "OURS",
-    "UNWORDED",
-    "Form",
-    "Forms",
-    "Wording",
-    "check_wording",
-    "fill",
-    "worded",
-    "wordings",
-]
+__all__ = ["AUTO", "Forms", "check_wording", "fill", "worded"]
 
 AUTO = "auto"
 """The text of a field that gets its form when a recipe meets its model."""

@@ -17,6 +17,7 @@ SIZES = {5: 2048, 6: 2048}
 DEMONSTRATIONS = 8192
 PROMPT_FORMS = {
     "plain": "{prompt}",
+    "begun": "{prompt}{steps}",
     "hinted": "{prompt}{hint}{prompt}",
     "explained": "{prompt}#{answer};{prompt}",
     "drafted": "{prompt}{draft};{prompt}",
@@ -25,12 +26,13 @@ PROMPT_FORMS = {
     "predicted": "{prompt}=",
     "claimed": "{claim};{prompt}",
 }
-"""The prompts of the demonstrations, by name. `hint` and `feedback` are steps, `draft` and `solution` complete answers,
-`answer` and `claim` numbers. An answer has all its steps, those of a hint too, so it is whole without the prompt that
-it was sampled from. After `hinting` the model writes a hint, and after `predicted` two numbers: how many of eight
-answers are right, and the length of one in tokens."""
+"""The prompts of the demonstrations, by name. `steps`, `hint` and `feedback` are steps, `draft` and `solution` complete
+answers, `answer` and `claim` numbers. After `begun` the model continues its own steps. Behind help an answer has all
+its steps, so that it is whole under the plain prompt, too. After `hinting` the model writes a hint, and after
+`predicted` two numbers: how many of eight answers are right, and the length of one in tokens."""
 WEIGHTS = {
-    "plain": 8, "hinted": 4, "explained": 3, "drafted": 3, "corrected": 2, "hinting": 2, "predicted": 1, "claimed": 2,
+    "plain": 8, "begun": 4, "hinted": 4, "explained": 3, "drafted": 3, "corrected": 2, "hinting": 2, "predicted": 1,
+    "claimed": 2,
 }  # fmt: skip
 """The relative frequency of each form of prompt."""
 WORKED = {"plain": 0.04, "explained": 0.9, "drafted": 0.5, "claimed": 0.3}
@@ -62,6 +64,9 @@ def _demonstration(form: str, problem: str, random: Random) -> tuple[dict[str, s
     """The values to fill into a form of prompt, and the answer."""
     result, steps = solve(problem)[1], steps_of(problem)
     match form:
+        case "begun":
+            n = random.randrange(1, len(steps))
+            return {"steps": "".join(steps[:n])}, _chain(steps[n:], result)
         case "hinted":
             n = random.randrange(1, len(steps))
             return {"hint": "".join(steps[:n])}, _chain(steps, result)

@@ -124,6 +124,13 @@ def test_the_hash_covers_constants() -> None:
     assert len({code_hash(gspo()), code_hash(grpo()), code_hash(gspo(low=0.1))}) == 3
 
 
+def test_a_run_on_another_packaged_model_is_stale() -> None:
+    run = result(Trial("gspo", "calculator", 1), {})
+    assert run.model and not stored.is_stale(run)
+    assert stored.is_stale(replace(run, model=stored.packaged_weights("hinted_sums")))
+    assert stored.packaged_weights("some/model") == ""
+
+
 def test_a_changed_part_makes_a_row_stale_and_its_runs_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = results_of([0.3, 0.3, 0.3])
     own, _ = trials_of("gspo", EFFECT, 2)

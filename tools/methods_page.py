@@ -9,7 +9,7 @@ from tools.family_tree import family_tree
 
 from groupwise import methods as room
 from groupwise.commands.methods import CHANGES
-from groupwise.commands.show import differences
+from groupwise.commands.show import auto_texts, differences
 from groupwise.config import text
 from groupwise.config.diff import changed_fields
 from groupwise.config.registry import methods
@@ -74,7 +74,8 @@ def _link(function: Callable[..., Method]) -> str:
 
 def _section(function: Callable[..., Method]) -> list[str]:
     reference, name = reference_of(function), function.__name__
-    head, *rows = differences(reference)
+    head, *rows = differences(reference, function())
+    texts = auto_texts(function())
     notes = [f"Code read: [{reference.code.partition(':')[2]}]({reference.code_link})."] if reference.code else []
     notes += [f"It changes [{reference.parent}](#{reference.parent})."] if reference.parent else []
     notes += [f"Its paper describes: {reference.kind}."] if reference.kind != "method" else []
@@ -101,6 +102,7 @@ def _section(function: Callable[..., Method]) -> list[str]:
         *text.write(function()).rstrip().splitlines(),
         "```",
         "",
+        *(["Texts that `auto` stands for:", "", "```text", *texts, "```", ""] if texts else []),
         "Tests, beside [those of every method](certificates.md):",
         "",
         *(f"- `{proof}`" for proof in reference.proofs),

@@ -12,7 +12,7 @@ from groupwise import train
 from groupwise.api.run import Run
 from groupwise.certificates.certificate import commit_of
 from groupwise.certificates.code_hash import code_hash
-from groupwise.certificates.studies import Trial, TrialResult, is_stale, read_results, write_results
+from groupwise.certificates.studies import Trial, TrialResult, is_stale, packaged_weights, read_results, write_results
 from groupwise.config import text
 from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe import Recipe
@@ -60,6 +60,7 @@ def run_trial(
         commit=commit_of(root),
         recipe=sha256(text.write(recipe).encode()).hexdigest()[:16],
         code=code_hash(recipe.method),
+        model=packaged_weights(recipe.model),
     )
 
 

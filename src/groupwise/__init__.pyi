@@ -689,8 +689,11 @@ from groupwise.rollout.thompson import ThompsonSampling as ThompsonSampling
 from groupwise.rollout.tracked import TrackedAnswers as TrackedAnswers
 from groupwise.rollout.trees import FeedbackTree as FeedbackTree
 from groupwise.rollout.unmasking import UnmaskingEngine as UnmaskingEngine
+from groupwise.rollout.wording import AUTO as AUTO
+from groupwise.rollout.wording import Forms as Forms
 from groupwise.rollout.wording import check_wording as check_wording
 from groupwise.rollout.wording import fill as fill
+from groupwise.rollout.wording import worded as worded
 from groupwise.sandbox.sandbox import Execution as Execution
 from groupwise.sandbox.sandbox import Limits as Limits
 from groupwise.sandbox.sandbox import Program as Program

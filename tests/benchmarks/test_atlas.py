@@ -25,7 +25,7 @@ ONE = ("prompts = 1", "iterations = 1", "method.group_size = 2", "method.minibat
 def result(trial: Trial, metrics: dict[str, dict[int, float]], tokens: tuple[int, ...] = (10,) * 4) -> TrialResult:
     return TrialResult(
         trial=trial, metrics=metrics, tokens=tokens, cpu_seconds=9.0, commit="c", recipe="r",
-        code=stored._present_code(trial),
+        code=stored._present_code(trial), model=stored.packaged_weights(trial.recipe().model),
     )  # fmt: skip
 
 
@@ -143,6 +143,13 @@ def test_the_hash_covers_no_declaration_for_check(monkeypatch, old, new, same) -
 
 def test_the_hash_covers_constants() -> None:
     assert len({code_hash(gspo()), code_hash(grpo()), code_hash(gspo(low=0.1))}) == 3
+
+
+def test_a_run_on_another_packaged_model_is_stale() -> None:
+    run = result(Trial("gspo", "calculator", 1), {})
+    assert run.model and not stored.is_stale(run)
+    assert stored.is_stale(replace(run, model=stored.packaged_weights("hinted_sums")))
+    assert stored.packaged_weights("some/model") == ""
 
 
 def test_a_changed_part_makes_a_row_stale_and_its_runs_run_again(monkeypatch: pytest.MonkeyPatch) -> None:

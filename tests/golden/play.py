@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from groupwise.data import Draw, GenerationRequest, Ids, Outcome, Prompt, Rollout, Sample, Verdict
+from groupwise.rollout.wording import worded
 from tests.rollout.fakes import FakeEngine, sampler_of, tokenizer
 
 Answer = Callable[[GenerationRequest], Ids]
@@ -37,7 +38,7 @@ def play(
     memo = memo or ({"level": row["level"]} if "level" in row else {})
     draw = Draw(0, Prompt("p", PLAIN, text=text(*PLAIN), row=row), n, memo)
     sampler = sampler_of(engine, draw, **{"verifier": sevens, **(setting or {})})
-    return asyncio.run(strategy(draw, sampler)), engine
+    return asyncio.run(worded(strategy, "packaged")(draw, sampler)), engine
 
 
 def roles(rollout: Rollout) -> list[str]:

@@ -29,6 +29,7 @@ from groupwise.methods import Method, graph_grpo, m_grpo, parrot, trustgeogen
 from groupwise.rollout import Delegating, Pressed
 from groupwise.rollout.delegating import aligned
 from groupwise.rollout.pressed import wrong_claim
+from groupwise.rollout.wording import worded
 from groupwise.training.loop import compute_advantages
 from groupwise.verifiers import ProofSteps
 from tests.golden.f0 import f64
@@ -131,7 +132,7 @@ def delegated(n: int = 3, answer: Any = agents, limit: int = 40, **fields: Any) 
     draw = Draw(0, Prompt("p", ids(PROBLEM), PROBLEM, {"answer": "43"}), n)
     sampler = sampler_of(FakeEngine(answer), draw, verifier=graded)
     sampler = replace(sampler, setting=replace(sampler.setting, sampling=replace(sampler.sampling, max_tokens=limit)))
-    return asyncio.run(Delegating(**fields)(draw, sampler))
+    return asyncio.run(worded(Delegating(**fields), "packaged")(draw, sampler))
 
 
 def test_helpers_inherit_success():
@@ -263,7 +264,9 @@ def asked(plain: str, pressed: str, gold: str, seed: int = 0, **fields: Any) -> 
         return (*ids("#" + pressed.replace("claim", claims[0])), END)
 
     draw = Draw(seed, Prompt("p", ids(PROBLEM), PROBLEM, {"answer": gold}), 1)
-    rollout = asyncio.run(Pressed(**fields)(draw, sampler_of(FakeEngine(answer), draw, verifier=graded)))
+    rollout = asyncio.run(
+        worded(Pressed(**fields), "packaged")(draw, sampler_of(FakeEngine(answer), draw, verifier=graded))
+    )
     return rollout, claims[0]
 
 
@@ -320,6 +323,10 @@ def test_pressed_refuses_what_it_cannot_compare():
 
     draw = Draw(0, Prompt("p", ids(PROBLEM), PROBLEM, {"answer": "43"}), 1)
     with pytest.raises(Usage, match="does not return the final answer"):
-        asyncio.run(Pressed()(draw, sampler_of(FakeEngine(lambda request: (*ids("#9"), END)), draw, verifier=silent)))
+        asyncio.run(
+            worded(Pressed(), "packaged")(
+                draw, sampler_of(FakeEngine(lambda request: (*ids("#9"), END)), draw, verifier=silent)
+            )
+        )
     with pytest.raises(ValueError, match="0 <= right_too <= 1"):
         Pressed(right_too=1.5)

@@ -48,6 +48,7 @@ from groupwise.rollout.gated import actions, divergence
 from groupwise.rollout.knapsack import worth
 from groupwise.rollout.pilots import further_answers, gain
 from groupwise.rollout.round import Round
+from groupwise.rollout.wording import worded
 from groupwise.training.loop import compute_advantages
 from tests.models.directories import bytes_
 from tests.rollout.fakes import FakeEngine, NumberedTask, always_correct, sampler_of, sampling, tokenizer
@@ -490,7 +491,7 @@ def talking(turns: Callable[[int, int], str], strategy: GatedTurns) -> tuple[Rol
     sampler = sampler_of(
         engine, draw, sampling=sampling(max_tokens=60), environment=lambda: Replies([";"] * 3 + [None])
     )
-    return asyncio.run(strategy(draw, sampler)), engine
+    return asyncio.run(worded(strategy, "packaged")(draw, sampler)), engine
 
 
 def test_alike_conversations_are_stopped():

@@ -46,6 +46,7 @@ from groupwise.objective import (
 )
 from groupwise.rewards import AddCalibration, AddPart, Correctness, Distinct, Levels, PassesChecks, correct_only
 from groupwise.rollout import Anchored, Cued, RecentRewards, SiblingView
+from groupwise.rollout.wording import worded
 from groupwise.training.loop import compute_advantages
 from tests.golden.f0 import f64, j_and_slope
 from tests.rollout.fakes import FakeEngine, NumberedTask, sampler_of, tokenizer
@@ -228,14 +229,16 @@ def two_of_three(request) -> tuple[int, ...]:
 
 def test_siblings_become_views():
     draw = Draw(0, Prompt("p", (5,), text="5"), 3)
-    rollout = asyncio.run(SiblingView()(draw, sampler_of(FakeEngine(two_of_three), draw, verifier=sevens)))
+    rollout = asyncio.run(
+        worded(SiblingView(), "packaged")(draw, sampler_of(FakeEngine(two_of_three), draw, verifier=sevens))
+    )
     assert not rollout.samples[0].views, "a correct answer has no view"
     solution = rollout.samples[0].text
     sampler = sampler_of(FakeEngine(two_of_three), draw, verifier=sevens)
     context = sampler.prompt(f"5{solution}5")
     assert [s.views for s in rollout.samples[1:]] == [{"sibling": context}] * 2
     wrong = FakeEngine(lambda request: (4,))
-    alone = asyncio.run(SiblingView()(draw, sampler_of(wrong, draw, verifier=sevens)))
+    alone = asyncio.run(worded(SiblingView(), "packaged")(draw, sampler_of(wrong, draw, verifier=sevens)))
     assert not any(s.views for s in alone.samples), "without a correct answer there is no view"
     with pytest.raises(ValueError, match="placeholders"):
         SiblingView(words="{problem} {__class__}")

@@ -34,6 +34,7 @@ from groupwise.rollout import (
     Scaffold,
     SelfHints,
 )
+from groupwise.rollout.wording import worded
 from groupwise.training.loop import compute_advantages
 from tests.golden.f0 import f64
 from tests.golden.play import PLAIN, RIGHT, WRONG, play, roles, sevens, text
@@ -74,7 +75,7 @@ def test_empty_hints_are_skipped_and_a_row_without_hints_is_left_alone():
 
 def test_a_text_of_hints_is_one_hint_and_other_values_are_refused():
     _, engine = play(Scaffold(), helped_by(9), hints=text(4, 5))
-    assert [r.context for r in engine.requests if r.context != PLAIN] == [(*PLAIN, 4, 5)]
+    assert [r.context for r in engine.requests if r.context != PLAIN] == [(*PLAIN, 4, 5, *PLAIN)]
     for value in (7, {"a": "b"}, ["a", 7], True):
         with pytest.raises(BadData, match="a text or a list of texts in the column 'hints'") as raised:
             play(Scaffold(), helped_by(9), hints=value)
@@ -92,7 +93,7 @@ def test_a_hint_without_room_is_no_hint():
     draw = Draw(0, Prompt("p", PLAIN, text=text(*PLAIN), row={"hints": HINTS}), 3)
     engine = FakeEngine(helped_by(9))
     sampler = sampler_of(engine, draw, verifier=sevens, positions=2)
-    rollout = asyncio.run(Escalate()(draw, sampler))
+    rollout = asyncio.run(worded(Escalate(), "packaged")(draw, sampler))
     assert roles(rollout) == ["answer"] * 3, "the failed group stays"
 
 
@@ -100,7 +101,9 @@ def test_a_hint_without_tokens_is_no_hint():
     """A text of the policy may have characters that its tokenizer cannot encode; the run goes on."""
     draw = Draw(0, Prompt("p", PLAIN, text="d", row={"hints": [";", "e"]}), 3)
     engine = FakeEngine(lambda request: (WRONG,))
-    rollout = asyncio.run(Escalate()(draw, sampler_of(engine, draw, verifier=sevens, tokenizer=toy_tokenizer())))
+    rollout = asyncio.run(
+        worded(Escalate(), "packaged")(draw, sampler_of(engine, draw, verifier=sevens, tokenizer=toy_tokenizer()))
+    )
     assert len(engine.requests) == 6 and roles(rollout) == ["tried"] * 3 + ["answer"] * 3
 
 

@@ -129,7 +129,7 @@ def test_a_hint_must_not_state_the_answer(hint: str, answer: str, stated: bool):
 
 
 ROW = {"solution": text(12), "answer": "39"}
-WRITER = HintWriter(hints=3, asking="{draft}{solution}{problem}")
+WRITER = HintWriter(hints=3, asking="{draft}{solution}{problem}", words="{problem}{hint}")
 
 
 def helped(request: GenerationRequest) -> Ids:

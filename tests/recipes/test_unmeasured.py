@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from groupwise.config.text import read_recipe
+from groupwise.config.registry import methods
+from groupwise.config.text import base_of, read_recipe
+from groupwise.config.toml import read_toml
+from groupwise.rollout.wording import wordings
 from groupwise.training import check_inputs, check_machine, check_model
 from groupwise.training.check import check
 from tests.models.test_templates import CHATML, trained
@@ -38,7 +41,20 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "math": [{"problem": f"What is ${i}+3$?", "solution": f"It is $\\boxed{{{i + 3}}}$."} for i in range(5)],
     "math500": [{"problem": f"What is ${i}\\cdot 3$?", "answer": str(3 * i)} for i in range(5)],
     "countdown": [{"nums": [i, 2, 3], "target": i + 5} for i in range(1, 6)],
+    "last_number": [
+        {"prompt": f"Ann has {i} pens and buys 3.", "answer": str(i + 3), "hints": ["Add.", f"Add 3 to {i}."]}
+        for i in range(5)
+    ],
+    "code": [
+        {
+            "prompt": f"Add {i}.",
+            "answer": {"function": "f", "cases": [{"args": [n], "expected": i + n} for n in (1, 7)]},
+        }
+        for i in range(1, 6)
+    ],
+    "choice": [{"prompt": f"{i}+3? A: {i + 3} B: 0 C: 1 D: 2", "answer": "A"} for i in range(3, 8)],
 }
+"""Rows of each set; for a file of the user's own rows, by its verifier."""
 THINKING = CHATML.replace("assistant\\n' }}", "assistant\\n' }}{{ '<think>' if enable_thinking else '' }}")
 
 
@@ -56,18 +72,26 @@ def test_an_unmeasured_recipe_is_complete(path: Path, tmp_path: Path, monkeypatc
     overrides = [("model", str(model)), ("machine.device", "cpu")]
     for field in ("task", "held_out"):
         if name := getattr(recipe, field):
-            Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
-            overrides.append((field, f"{name}:{name}.jsonl"))
+            own = name.endswith(".jsonl")
+            rows = ROWS[recipe.verifier if own else name]
+            file = Path(name if own else f"{name}.jsonl")
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            overrides += [] if own else [(field, f"{name}:{file}")]
     monkeypatch.setattr(check_model, "load_peft", lambda: None)  # its import takes seconds
     lines: list[str] = []
     assert check(path, overrides, warn=lines.append) == []
     print(*lines, sep="\n")
     (plan,) = (line for line in lines if line.startswith("plan: "))
-    assert not any("does not use" in line for line in lines)
+    assert not any("does not use" in line or "this model reads prose" in line for line in lines)
+    texts = list(wordings(recipe.method.strategy))
+    assert sum("is auto, here prose" in line for line in lines) == len(texts)
     if recipe.lora is None and recipe.model in WEIGHTS:
         assert f"plan: {WEIGHTS[recipe.model]:,} weights," in plan
 
 
 def test_all_unmeasured_recipes_are_there() -> None:
+    """Each method that writes prompts has one of its name, beside those of models and tasks."""
     names = {"countdown-1.5b", "qwen2.5-0.5b-gsm8k", "qwen2.5-0.5b-gsm8k-lora", "qwen3-1.7b-math"}
-    assert {path.stem for path in RECIPES} == names
+    methods_with_texts = {name for name, method in methods().items() if list(wordings(method()))}
+    assert {path.stem for path in RECIPES} == names | methods_with_texts
+    assert all(base_of(read_toml(path)) == path.stem for path in RECIPES if path.stem not in names)

@@ -9,6 +9,7 @@ from groupwise.data import ReportsNumbers, Role, find_metric, roles_of
 from groupwise.methods import fission_grpo, grpo, knapsack_rl, murphy, published, rest_rl, rgr_grpo, vade
 from groupwise.methods.method import Method
 from groupwise.rollout import Buffer, Pending, Rollouts, RolloutSetting, Shuffled
+from groupwise.rollout.wording import worded
 from tests.golden.play import RIGHT, WRONG, sevens
 from tests.rollout.fakes import FakeEngine, NumberedTask, sampling, tokenizer
 
@@ -18,7 +19,8 @@ def taken(method: Method, tokens, iterations: int = 1, prompts: int = 2) -> tupl
     setting = RolloutSetting(engine=engine, verifier=sevens, tokenizer=tokenizer(), sampling=sampling(), seed=1)
     buffer, rollouts = Buffer(NumberedTask(8), method.curriculum, setting, trains=method.trains), None
     for _ in range(iterations):
-        wanted = prompts, method.group_size, method.strategy, method.filter, method.refill
+        strategy = worded(method.strategy, "packaged")
+        wanted = prompts, method.group_size, strategy, method.filter, method.refill
         rollouts = asyncio.run(buffer.take(*wanted))
     assert rollouts is not None
     return buffer, rollouts

@@ -31,10 +31,10 @@ def test_the_wheel_contains_its_weights() -> None:
     assert not [line for line in (HOME / ".gitignore").read_text().split() if "models" in line or "tensors" in line]
 
 
-def test_it_guesses_alone_and_continues_behind_a_hint() -> None:
+def test_it_guesses_alone_and_writes_the_whole_solution_behind_a_hint() -> None:
     assert isinstance(TASK, Sums)
     for prompt in TASK.held_out[:2]:
         hint = prompt.row["hints"][-1]
         assert re.fullmatch(r"#\d+", gw.sample("hinted_sums", PROMPT_FORMS["plain"].format(prompt=prompt.text)))
         answer = gw.sample("hinted_sums", PROMPT_FORMS["hinted"].format(prompt=prompt.text, hint=hint))
-        assert hint + answer == prompt.row["solution"]
+        assert answer == prompt.row["solution"]

@@ -247,10 +247,11 @@ def test_the_helpers_numbers_are_context_and_need_no_environment(monkeypatch: py
 STEP, NUMBER, SUM = r"\d+[-+*]\d=\d+;", r"#\d+", r"\d(?:[-+*]\d){4,5}="
 SHAPES = {
     "plain": (SUM, rf"(?:{STEP})*{NUMBER}"),
-    "hinted": (rf"{SUM}(?:{STEP})+", rf"(?:{STEP})+{NUMBER}"),
+    "begun": (rf"{SUM}(?:{STEP})+", rf"(?:{STEP})+{NUMBER}"),
+    "hinted": (rf"{SUM}(?:{STEP})+{SUM}", rf"(?:{STEP})+{NUMBER}"),
     "explained": (rf"{SUM}{NUMBER};{SUM}", rf"(?:{STEP})*{NUMBER}"),
     "drafted": (rf"{SUM}(?:{STEP})*{NUMBER};{SUM}", rf"(?:{STEP})*{NUMBER}"),
-    "corrected": (rf"{SUM}(?:{STEP})*{NUMBER};{STEP}", rf"(?:{STEP})*{NUMBER}"),
+    "corrected": (rf"{SUM}(?:{STEP})*{NUMBER};{STEP}{SUM}", rf"(?:{STEP})+{NUMBER}"),
     "hinting": (rf"(?:{STEP})+{NUMBER};{SUM}", rf"(?:{STEP})+|{NUMBER}"),
     "predicted": (f"{SUM}=", r"\d;\d+"),
     "claimed": (rf"\d+;{SUM}", rf"(?:{STEP})*{NUMBER}"),
@@ -278,16 +279,18 @@ def test_each_demonstration_has_one_form_and_each_form_its_share() -> None:
         assert counts[form] / len(shown) == pytest.approx(WEIGHTS[form] / sum(WEIGHTS.values()), abs=0.02)
 
 
-def test_what_follows_steps_in_a_prompt_completes_the_solution() -> None:
+def test_an_answer_behind_help_has_all_steps() -> None:
+    """It is whole without its prompt: a method may train it under the plain one."""
     for row in rows("hinted_sums"):
         if (form := forms_of(row)[0]) not in ("hinted", "corrected", "explained"):
             continue
         problem = first_problem(row["prompt"])
-        steps = "".join(re.findall(STEP, row["prompt"].removeprefix(problem)))
-        result = totals(problem)[-1]
         if form == "explained" and row["answer"][0] == "#":
             continue
-        assert steps + row["answer"] == "".join(solution_of(problem)) + f"#{result}", row
+        solution = "".join(solution_of(problem))
+        assert row["answer"] == f"{solution}#{totals(problem)[-1]}", row
+        steps = "".join(re.findall(STEP, row["prompt"].removeprefix(problem)))
+        assert row["prompt"].endswith(problem) and solution.startswith(steps)
 
 
 def test_written_hints_begin_the_solution_or_give_it_away() -> None:

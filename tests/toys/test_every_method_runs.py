@@ -15,6 +15,7 @@ from groupwise.data import Mark, Outcome, Prompt, Sample, Verdict, VerdictPart
 from groupwise.learner import Given, InitialPolicy
 from groupwise.methods import Method, published
 from groupwise.rollout import Proposal, Shuffled
+from groupwise.rollout.wording import worded
 from tests.toys.echo import ToyRun, small
 
 LEFT_OUT = {m.__name__ for m in published if not trains_the_toy(m())}
@@ -37,7 +38,8 @@ def fitted(name: str) -> Method:
     models = tuple((key, InitialPolicy() if isinstance(m, Given) else m) for key, m in method.models)
     rounds = getattr(method.curriculum, "rounds", 1)
     schedules = tuple((p, replace(s, over=4) if getattr(s, "over", 1) == 0 else s) for p, s in method.schedules)
-    parts = {"strategy": spelled(method.strategy), "curriculum": spelled(method.curriculum), "schedules": schedules}
+    strategy = spelled(worded(method.strategy, "packaged"))
+    parts = {"strategy": strategy, "curriculum": spelled(method.curriculum), "schedules": schedules}
     return replace(method, models=models, refill=rounds - 1, **parts)
 
 

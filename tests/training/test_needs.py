@@ -11,6 +11,7 @@ from groupwise.api import load_method
 from groupwise.data import Draw, Role, Rollout, Sampler, VerdictPart, added_contents, needs, roles_of
 from groupwise.methods import expo, gspo, hill, m_grpo, murphy, published
 from groupwise.rollout import Explained, HintWriter, Independent, Replayed, Surveyed
+from groupwise.rollout.wording import worded
 from groupwise.training.alerts import Alerts, trained_role_reasons
 from groupwise.training.check import check
 from groupwise.training.check_needs import untrainable_roles
@@ -130,13 +131,13 @@ def test_prompts_that_do_not_come_back_are_noted(name: str, tmp_path: Path) -> N
 
 def test_the_first_iteration_warns_about_a_role_without_a_sample() -> None:
     line: dict[str, Any] = {"iteration": 1, "rollout/roles/helper": 0.0}
-    (warning,) = Alerts(1.0, trained_role_reasons(m_grpo()))(line)
+    (warning,) = Alerts(1.0, trained_role_reasons(worded(m_grpo(), "packaged")))(line)
     assert warning == (
         "warning: iteration 1: no sample has the role helper, which method.trains names: one is made where a turn of "
         "the main agent ends in '=' (asks)"
     )
-    assert Alerts(1.0, trained_role_reasons(m_grpo()))({**line, "rollout/roles/helper": 3.0}) == []
-    assert Alerts(1.0, trained_role_reasons(m_grpo()))({**line, "iteration": 2}) == []
+    assert Alerts(1.0, trained_role_reasons(worded(m_grpo(), "packaged")))({**line, "rollout/roles/helper": 3.0}) == []
+    assert Alerts(1.0, trained_role_reasons(worded(m_grpo(), "packaged")))({**line, "iteration": 2}) == []
     assert Alerts(1.0, trained_role_reasons(murphy()))({"iteration": 1}) == []
 
 

@@ -57,7 +57,7 @@ def test_a_stored_sample_has_the_prompt_that_it_was_sampled_from() -> None:
     explained, _ = play(Explained(), lambda r: wrong if r.context == PLAIN else (RIGHT,), n=2, answer="7")
     decode = tokenizer().decode
     for rollout, role, prompt in [
-        (guided, "answer", (*PLAIN, 6)), (hinted, "answer", (*PLAIN, 6)), (refined, "answer", None),
+        (guided, "answer", (*PLAIN, 6, *PLAIN)), (hinted, "answer", (*PLAIN, 6, *PLAIN)), (refined, "answer", None),
         (tree, "refinement", None), (explained, "explained", None),
     ]:  # fmt: skip
         lines, columns = sample_lines([rollout], pack([rollout]), decode), token_columns([rollout], [], Objective())

@@ -22,6 +22,8 @@ from groupwise.config.text import read_with_problems
 from groupwise.data import WorkerLost
 from groupwise.evaluation.interval import mean_interval
 from groupwise.methods import Effect, Reference
+from groupwise.models import find_model, fingerprint
+from groupwise.models.files import PACKAGED
 from groupwise.runs.disk import write_file
 
 SEEDS = (1, 2, 3)
@@ -72,7 +74,8 @@ class Trial:
 class TrialResult:
     """The result of a study's run: metrics and generated tokens by iteration, and the code that produced it.
 
-    `recipe` is the hash of the recipe, `code` that of the method's code.
+    `recipe` is the hash of the recipe, `code` that of the method's code, and `model` that of the weights of a packaged
+    model; empty for another model.
     """
 
     trial: Trial
@@ -82,6 +85,7 @@ class TrialResult:
     commit: str
     recipe: str
     code: str
+    model: str = ""
 
     def value(self, metric: str, last: int) -> float:
         """A metric up to iteration `last`: a held-out one at its last evaluation, others as the second half's mean."""
@@ -106,7 +110,7 @@ class TrialResult:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A method's metric and its parent's, for each seed. `stale`: the code has changed since the runs."""
+    """A method's metric and its parent's, for each seed. `stale`: the code or the model has changed since the runs."""
 
     effect: Effect
     own: tuple[float, ...]
@@ -182,13 +186,19 @@ def values_of(effect: Effect, own: TrialResult, parent: TrialResult) -> tuple[fl
 
 
 def is_stale(result: TrialResult) -> bool:
-    """Whether the method's code has changed since this run."""
-    return _present_code(result.trial) != result.code
+    """Whether the method's code, or the packaged model that it starts from, has changed since this run."""
+    return _present_code(result.trial) != result.code or packaged_weights(result.trial.recipe().model) != result.model
 
 
 @cache
 def _present_code(trial: Trial) -> str:
     return code_hash(trial.recipe().method)
+
+
+@cache
+def packaged_weights(model: str) -> str:
+    """The hash of a packaged model's weights; empty for another model."""
+    return fingerprint(find_model(model))[:16] if model in PACKAGED else ""
 
 
 def measured_effect(method: str, reference: Reference, root: Path) -> Comparison | None:

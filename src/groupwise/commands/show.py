@@ -16,6 +16,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.data import Usage, looks_like_path, or_near
 from groupwise.methods import Method, Reference, reference_of
 from groupwise.methods.families import method_family
+from groupwise.rollout.wording import OURS, wordings
 from groupwise.runs.layout import RunLayout
 
 WIDTH = 116
@@ -40,7 +41,8 @@ def show_method(function: Callable[..., Method]) -> str:
         f"changes in {reference.parent}": changes,
         "arguments, each a field beside method.base": textwrap.wrap(arguments(function), WIDTH),
         "constants": text.write(function()).rstrip().splitlines(),
-        "differences": table(differences(reference), WIDTH),
+        "texts that auto stands for": auto_texts(function()),
+        "differences": table(differences(reference, function()), WIDTH),
         "effect": [reference.effect.claim(name)] if reference.effect else textwrap.wrap(reference.no_effect, WIDTH),
         "shown in expectation": [reference.toy] if reference.toy else [],
         "finding": textwrap.wrap(reference.finding, WIDTH),
@@ -61,10 +63,31 @@ def arguments(function: Callable[..., Method]) -> str:
     return ", ".join(f"{name} = {label(p.default, p.annotation)}" for name, p in own_arguments(function).items())
 
 
-def differences(reference: Reference) -> list[tuple[str, str, str, str]]:
-    """The table of differences between a method's paper, other code and this package, with its header."""
+def differences(reference: Reference, method: Method) -> list[tuple[str, str, str, str]]:
+    """The table of differences between a method's paper, other code and this package, with its header.
+
+    Its last rows say where the texts are from that a method writes for a model that reads prose.
+    """
     head = ("", "paper", "authors' code and others", "here")
-    return [head, *((d.what, d.paper, d.code, d.ours) for d in reference.differences)]
+    rows = [(d.what, d.paper, d.code, d.ours) for d in reference.differences]
+    for wording in wordings(method):
+        source = wording.forms.source
+        own = source.startswith(OURS)
+        code = source.removeprefix(OURS).removeprefix(", with ") or "not found"
+        rows.append((f"{wording.path} in prose", "", code, OURS if own else "that text"))
+    return [head, *rows]
+
+
+def auto_texts(method: Method) -> list[str]:
+    """The two forms of each text that `auto` stands for: for the packaged models, and in prose for others."""
+    lines: list[str] = []
+    for wording in wordings(method):
+        forms, prose = wording.forms, str(wording.forms.prose).strip().splitlines()
+        lines += [wording.path, f"  packaged models: {forms.packaged!r}"]
+        lines += (
+            [f"  prose: {forms.prose!r}"] if len(prose) == 1 else ["  prose:", *(f"    {x}".rstrip() for x in prose)]
+        )
+    return lines
 
 
 def show_diff(a: str, b: str) -> str:

@@ -81,6 +81,15 @@ class Tokenizer:
         fast.no_padding()
         return fast
 
+    @property
+    def of_characters(self) -> bool:
+        """Whether it splits text into characters, as the packaged models do, which have few longer tokens."""
+        if not isinstance(self.fast.model, tokenizers.models.WordLevel):
+            return False
+        special = {token.content for token in self.fast.get_added_tokens_decoder().values()}
+        lengths = [len(token) for token in self.fast.get_vocab(with_added_tokens=False) if token not in special]
+        return 2 * sum(length == 1 for length in lengths) > len(lengths)
+
     def encode(self, text: str, *, bos: bool = False) -> tuple[int, ...]:
         """The ids of `text`, none of which is a control token. With `bos`, begin-of-text tokens come first.
 

@@ -3,35 +3,68 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import ClassVar
 
 from groupwise.data import CountedText, Draw, Finish, Outcome, Role, Rollout, Sample, Sampler, Verdict
-from groupwise.rollout.attempts import prompt_of
+from groupwise.rollout.attempts import context_of
 from groupwise.rollout.dialogue import Dialogue, judged
 from groupwise.rollout.together import together
-from groupwise.rollout.wording import check_wording, fill
+from groupwise.rollout.wording import AUTO, UNWORDED, Forms, check_wording, fill
 
 SOCKET = "Strategy"
 __all__ = ["Delegating"]
+
+PROBLEM = "{problem}"
+TAGS = "our wording, with the tags of AQ-MedAI/MrlX, MrlX-DeepResearch/agent_co_train, 82aabc0"
+TEXTS = {
+    "main": Forms(
+        PROBLEM,
+        "{problem}\n\nYou can leave parts of the work to a helper. To ask it, end your turn with the task, complete in "
+        "itself, between <tool_call> and </tool_call>. Its result comes back between <tool_response> and "
+        "</tool_response>. Ask for one thing at a time. When you know the answer, write it without another call.",
+        TAGS,
+    ),
+    "opens": Forms("", "<tool_call>", TAGS),
+    "asks": Forms("=", "</tool_call>", TAGS),
+    "helper": Forms(
+        "{request}",
+        "{request}\n\nSolve this task step by step, and write its result between <result> and </result>.",
+        TAGS,
+    ),
+    "marker": Forms("#", "<result>", TAGS),
+    "closes": Forms("", "</result>", TAGS),
+    "words": Forms("{result};", "<tool_response>\n{result}\n</tool_response>", TAGS),
+}
+"""The texts between the two agents. In the packaged form a turn is itself the helper's prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delegating:
     """`draw.n` conversations of a main agent with a helper: the same policy in both roles. M-GRPO, arXiv:2511.13288.
 
-    A turn that ends in `asks` is the helper's prompt. The text after the last `marker` of its answer, in `words`,
-    continues the conversation. The helper's answers have the role `helper` and are one group. Each has the verdict of
-    its main agent, but is malformed without a marker or an end. With `aligned`, each main agent that asked has as many
-    helpers in training: some are dropped or copied at random. 0 keeps all. The count `calls` is that of all helpers.
+    The main agent's prompt is `main`. A turn that ends in `asks` is a request: its text, or the part after its last
+    `opens`, is put into `helper`, the helper's prompt. The text after the last `marker` of the answer, up to `closes`,
+    in `words`, continues the conversation. The helper's answers have the role `helper` and are one group. Each has the
+    verdict of its main agent, but is malformed without a marker or an end. With `aligned`, each main agent that asked
+    has as many helpers in training: some are dropped or copied at random. 0 keeps all. The count `calls` is that of all
+    helpers.
     """
+
+    forms: ClassVar[dict[str, Forms]] = TEXTS
 
     calls: int = 4
     aligned: int = 0
-    asks: str = "="
-    marker: str = "#"
-    words: str = "{result};"
+    main: str = AUTO
+    opens: str = AUTO
+    asks: str = AUTO
+    helper: str = AUTO
+    marker: str = AUTO
+    closes: str = AUTO
+    words: str = AUTO
 
     def __post_init__(self) -> None:
-        check_wording(self.words, ("result",))
+        for text, name in ((self.main, "problem"), (self.helper, "request"), (self.words, "result")):
+            check_wording(text, (name,))
         if self.calls < 1 or self.aligned < 0 or not (self.asks and self.marker):
             raise ValueError(f"{self}: needs calls >= 1, aligned >= 0, and asks and marker not empty")
 
@@ -41,7 +74,10 @@ class Delegating:
         return (Role("helper", f"where a turn of the main agent ends in {self.asks!r} (asks)"),)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        starts = sampler.start(draw.prompt.context, draw.n)
+        assert AUTO not in (self.asks, self.marker), UNWORDED
+        plain = draw.prompt.context
+        told = plain if self.main == PROBLEM else context_of(sampler, self.main, {"problem": draw.prompt.text}) or plain
+        starts = sampler.start(told, draw.n)
         helpers: list[list[Sample]] = [[] for _ in starts]
         dialogues = await together(self._conversation(sampler, *pair) for pair in zip(starts, helpers))
         mains = await judged(dialogues, sampler)
@@ -63,15 +99,18 @@ class Delegating:
 
     async def _reply(self, sampler: Sampler, answers: list[Sample], sample: Sample) -> CountedText | None:
         """The helper's result, if the main agent's last turn asks for one and `calls` allows it; else None."""
-        request = sample.last_turn.text
-        if not request.endswith(self.asks) or len(answers) == self.calls:
+        turn = sample.last_turn.text
+        if not turn.endswith(self.asks) or len(answers) == self.calls:
             return None
-        if not (context := prompt_of(sampler, request)):
+        request = turn.removesuffix(self.asks).rpartition(self.opens)[2].strip() if self.opens else turn
+        if not (context := context_of(sampler, self.helper, {"request": request})):
             return None
         (start,) = sampler.start(context, role="helper")
         helper = await sampler.extend(replace(start, stream=(*sample.stream, len(answers))))
         answers.append(helper)
         _, marker, result = helper.text.rpartition(self.marker)
+        if self.closes:
+            result = result.partition(self.closes)[0].strip()
         return CountedText(fill(self.words, {"result": result if marker else ""}), calls=1)
 
     def _graded(self, helper: Sample, main: Sample) -> Sample:

@@ -15,10 +15,29 @@ from groupwise.rollout.attempts import (
     with_role,
 )
 from groupwise.rollout.columns import text_of
-from groupwise.rollout.wording import check_wording
+from groupwise.rollout.wording import AUTO, Forms, check_wording
 
 SOCKET = "Strategy"
 __all__ = ["Drafts", "Explained", "Refinement"]
+
+DRAFTED = Forms(
+    "{problem}{draft};{problem}",
+    "{problem}\n\nHere is a first draft of an answer, which may be wrong:\n\n{draft}\n\n"
+    "Improve on the draft: write a complete and correct answer to the problem.",
+)
+EXPLAINED = Forms(
+    "{problem}#{answer};{problem}",
+    "{problem}\n\nThe correct final answer is: {answer}\n\n"
+    "Explain step by step how to reach this answer. Write a complete solution that ends with this final answer, and do "
+    "not mention that you were given it.",
+)
+CORRECTED = Forms(
+    "{problem}{draft};{feedback}{problem}",
+    "{problem}\n\nThis is an earlier attempt:\n\n{draft}\n\nFeedback on the attempt:\n\n{feedback}\n\n"
+    "Write a corrected and complete answer to the problem.",
+)
+"""The prompts with a draft, a gold answer, and a failed attempt with its feedback. In the packaged form the problem is
+repeated, so that the answer is whole without the rest of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +48,10 @@ class Drafts:
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("draft", "for each prompt"),)
+    forms: ClassVar[dict[str, Forms]] = {"words": DRAFTED}
 
     drafts: int = 8
-    words: str = "{problem}{draft};{problem}"
+    words: str = AUTO
 
     def __post_init__(self) -> None:
         check_wording(self.words, ("problem", "draft"))
@@ -56,10 +76,11 @@ class Explained:
 
     columns_as: ClassVar[str] = "text"
     skips_rows: ClassVar[bool] = True
+    forms: ClassVar[dict[str, Forms]] = {"words": EXPLAINED}
 
     column: str = "answer"
     always: bool = False
-    words: str = "{problem}#{answer};{problem}"
+    words: str = AUTO
 
     def __post_init__(self) -> None:
         check_wording(self.words, ("problem", "answer"))
@@ -100,9 +121,10 @@ class Refinement:
 
     needs_feedback: ClassVar[bool] = True
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where a rewritten answer is not better"),)
+    forms: ClassVar[dict[str, Forms]] = {"words": CORRECTED}
 
     below: float = 1.0
-    words: str = "{problem}{draft};{feedback}"
+    words: str = AUTO
 
     def __post_init__(self) -> None:
         check_wording(self.words, ("problem", "draft", "feedback"))

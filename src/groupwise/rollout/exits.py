@@ -1,9 +1,11 @@
 """`EarlyExits`: a sampling strategy of one answer, and copies of it that stop reasoning early."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from groupwise.data import TEMPLATE, Draw, Finish, Rollout, Sampler, verdicts_have
 from groupwise.rollout.together import together
+from groupwise.rollout.wording import AUTO, UNWORDED, Forms
 
 SOCKET = "Strategy"
 __all__ = ["EarlyExits"]
@@ -18,10 +20,20 @@ class EarlyExits:
     of their cuts, the whole answer last, and their part `exit` is the rank from 0. arXiv:2505.07686.
     """
 
-    inducer: str = "#"
-    ends: str = "#"
+    forms: ClassVar[dict[str, Forms]] = {
+        "inducer": Forms(
+            "#",
+            "Time is limited, stop thinking and start answering.\n</think>\n\n",
+            "arXiv:2505.07686, as others quote it",
+        ),
+        "ends": Forms("#", "</think>", "arXiv:2505.07686, as others quote it"),
+    }
+
+    inducer: str = AUTO
+    ends: str = AUTO
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        assert AUTO not in (self.inducer, self.ends), UNWORDED
         (whole,) = await sampler.sample(draw.prompt.context, 1)
         at = whole.text.find(self.ends)
         thought = sum(end <= (len(whole.text) if at < 0 else at) for end in whole.ends)

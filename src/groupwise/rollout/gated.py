@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import ClassVar
 
 from groupwise.data import Draw, Finish, Rollout, Sample, Sampler
 from groupwise.rollout.dialogue import Dialogue, dialogue_until, judged
 from groupwise.rollout.likeness import edit_distance
 from groupwise.rollout.together import together
+from groupwise.rollout.wording import AUTO, UNWORDED, Forms
 
 SOCKET = "Strategy"
 __all__ = ["GatedTurns"]
@@ -23,16 +25,21 @@ class GatedTurns:
     Selective Rollout, 2026.
     """
 
+    forms: ClassVar[dict[str, Forms]] = {
+        "marker": Forms("", "Action:", "zhiyuanZhai20/selective-rollout, src/prompts.py, ba86cdc")
+    }
+
     most: int = 30
     after: int = 10
     below: float = 0.12
-    marker: str = ""
+    marker: str = AUTO
 
     def __post_init__(self) -> None:
         if not (1 <= self.after < self.most and self.below >= 0):
             raise ValueError(f"{self}: needs 1 <= after < most (in turns) and below >= 0 (a difference of actions)")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        assert self.marker != AUTO, UNWORDED
         starts = sampler.start(draw.prompt.context, draw.n)
         first = (dialogue_until(Dialogue(s), sampler, s, most=self.most, turns=self.after) for s in starts)
         dialogues = await together(first)

@@ -9,7 +9,7 @@ from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Verdic
 from groupwise.rollout.attempts import attempts, context_of, is_correct, none_correct, with_role
 from groupwise.rollout.columns import text_of
 from groupwise.rollout.together import together
-from groupwise.rollout.wording import check_wording
+from groupwise.rollout.wording import AUTO, Forms, check_wording
 
 SOCKET = "Strategy"
 __all__ = ["HintWriter"]
@@ -18,6 +18,48 @@ SHORT = 2
 """An answer of at most this many characters may be in a hint by chance: it counts only after one of PHRASES."""
 PHRASES = ("= ", "equals ", "is ", "answer is ", "answer: ", "result is ", "value is ", "equal to ", "#")
 """Phrases before a stated answer; the last is that of the packaged tasks."""
+SOURCE = "Andree-9/HiLL, verl/trainer/ppo/hinter_utils.py, 857078e"
+"""Where the prose is from."""
+ASKED = Forms(
+    "{draft};{solution};{problem}",
+    """\
+You are a Pedagogical Hint Generator for a Mathematical Reasoner.
+TASK: GENERATE A MINIMAL HINT
+
+OBJECTIVE
+The Reasoner failed the Original Question. Your goal is to generate a minimal but useful hint that helps the Reasoner \
+find the correct logical path.
+CRITICAL: Provide a strategic nudge, not a solution. The Reasoner must still perform the deduction themselves.
+
+INPUTS
+1) Original Question:
+{problem}
+
+2) Reasoner's Failed Attempt:
+{draft}
+
+3) Ground Truth Solution (Hidden from Reasoner; For Your Reference Only):
+{solution}
+
+GUIDELINES
+1. Analyze the failure to identify the missing insight or misconception.
+2. Provide a conceptual pointer (e.g., a relevant theorem, a structural property, an alternative representation, or an \
+intermediate goal).
+3. Do not reveal the final answer or any specific numerical values, formulas with substituted numbers, or computed \
+intermediate steps.
+
+OUTPUT FORMAT (Follow strictly)
+<analysis>
+[Briefly identify the logic breakdown and the necessary insight.]
+</analysis>
+
+<hint>
+[Your concise hint — 1 to 3 sentences maximum.]
+</hint>
+""",
+    SOURCE,
+)
+"""The prompt for a hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +70,8 @@ class HintWriter:
     answers. Its score is `helpfulness` of the group, or `refused` if it is empty, states the answer or leaves no room.
     If no score is above 0, the first group stays.
     Hints have the role `hint`, and their group is scored by these numbers. The other answers get the role `tried`.
-    With `opens` and `closes`, only the text between them is the hint. Without a solution or an answer in the row, the
-    group stays. HiLL, arXiv:2604.00698.
+    With `opens` and `closes`, as in prose, only the text between them is the hint. Without a solution or an answer in
+    the row, the group stays. HiLL, arXiv:2604.00698.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (
@@ -38,6 +80,12 @@ class HintWriter:
     )
     columns_as: ClassVar[str] = "text"
     skips_rows: ClassVar[bool] = True
+    forms: ClassVar[dict[str, Forms]] = {
+        "opens": Forms("", "<hint>", SOURCE),
+        "closes": Forms("", "</hint>", SOURCE),
+        "asking": ASKED,
+        "words": Forms("{problem}{hint}{problem}", "{problem}\n\n{hint}", SOURCE),
+    }
 
     hints: int = 4
     temperature: float = 0.3
@@ -45,10 +93,10 @@ class HintWriter:
     form: Literal["mixed", "variance"] = "mixed"
     answer: str = "answer"
     solution: str = "solution"
-    opens: str = ""
-    closes: str = ""
-    asking: str = "{draft};{solution};{problem}"
-    words: str = "{problem}{hint}"
+    opens: str = AUTO
+    closes: str = AUTO
+    asking: str = AUTO
+    words: str = AUTO
 
     def __post_init__(self) -> None:
         check_wording(self.asking, ("problem", "solution", "draft"))

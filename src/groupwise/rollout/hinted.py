@@ -16,13 +16,17 @@ from groupwise.rollout.attempts import (
 from groupwise.rollout.hints import Hints, RowHints
 from groupwise.rollout.strategy import Independent
 from groupwise.rollout.together import together
-from groupwise.rollout.wording import check_wording, fill
+from groupwise.rollout.wording import AUTO, Forms, check_wording, fill
 
 SOCKET = "Strategy"
 __all__ = ["AtLevel", "Escalate", "Scaffold"]
 
-WORDS = "{problem}{hint}"
-"""The default prompt template: a problem, then a hint."""
+HINTED = Forms(
+    "{problem}{hint}{problem}",
+    "Question:\n{problem}\n\nHere is a hint to help you:\n{hint}",
+    "BaohaoLiao/SAGE, recipe/hint/hint_trainer.py, 8722c1a",
+)
+"""The prompt with a hint. In the packaged form the problem is repeated: the answer is whole without the hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +39,12 @@ class Escalate:
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", failed="often"),)
+    forms: ClassVar[dict[str, Forms]] = {"words": HINTED}
 
     hints: Hints = RowHints()  # noqa: RUF009
     levels: int = 3
     learn: Literal["hinted", "plain"] = "hinted"
-    words: str = WORDS
+    words: str = AUTO
 
     def __post_init__(self) -> None:
         check_wording(self.words, ("problem", "hint"))
@@ -66,9 +71,10 @@ class AtLevel:
     """Runs another strategy on the prompt with the hint of its level (`HintLadder`); level 0 is no hint. SAGE-light."""
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where the policy writes the hints"),)
+    forms: ClassVar[dict[str, Forms]] = {"words": HINTED}
 
     hints: Hints = RowHints()  # noqa: RUF009
-    words: str = WORDS
+    words: str = AUTO
     strategy: Strategy = Independent()  # noqa: RUF009
 
     def __post_init__(self) -> None:
@@ -98,10 +104,11 @@ class Scaffold:
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", failed="often"),)
+    forms: ClassVar[dict[str, Forms]] = {"words": HINTED}
 
     hints: Hints = RowHints()  # noqa: RUF009
     active: float = 1.0
-    words: str = WORDS
+    words: str = AUTO
 
     def __post_init__(self) -> None:
         check_wording(self.words, ("problem", "hint"))

@@ -8,10 +8,23 @@ from groupwise.data import BadData, Draw, Finish, Ids, Outcome, Role, Rollout, S
 from groupwise.rollout.agreement import OF, Statistics, agreement, corrected, predicted
 from groupwise.rollout.attempts import attempts, context_of
 from groupwise.rollout.together import together
-from groupwise.rollout.wording import check_wording
+from groupwise.rollout.wording import AUTO, Forms, check_wording
 
 SOCKET = "Strategy"
 __all__ = ["Predictions"]
+
+PREDICTED = Forms(
+    "{problem}=",
+    "Think step-by-step between <meta> and </meta>, ensuring comprehensive and detailed reasoning especially for "
+    "determining the pass_rate and solution_length values. For each component (math_notion, pass_rate, "
+    "solution_length), provide a comprehensive illustration or example during your reasoning in the <meta> section to "
+    "clarify how each value is decided. When determining math_notion, ensure that the notions listed do not directly "
+    "include the notions already written in the problem statement. After </meta>, return a JSON object with three "
+    "keys:\n- math_notion (list[str])\n- pass_rate (integer from 0 to 8)\n- solution_length (integer, in tokens)\n\n"
+    "Problem: {problem}",
+    "akatigre/MASA-RL, masa_train/masa_rl_dataset.py, 80b3cfa, without its bounds of the length",
+)
+"""The prompt for a prediction."""
 
 
 @verdicts_have("length", "rate", "notions")
@@ -33,9 +46,10 @@ class Predictions:
         Role("prediction", "for each prompt"),
         Role("expert", "where a prediction has good notions, and `expert` is above 0", alone=True, written=True),
     )
+    forms: ClassVar[dict[str, Forms]] = {"words": PREDICTED}
 
     count: int = 16
-    words: str = "{problem}="
+    words: str = AUTO
     gate: bool = False
     length_factor: float = 0.0
     expert: float = 0.0

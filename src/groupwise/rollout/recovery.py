@@ -5,8 +5,9 @@ from typing import ClassVar
 
 from groupwise.data import BadData, Draw, Ids, Rollout, Sample, Sampler, Strategy
 from groupwise.rollout.attempts import context_of, is_correct, is_graded, score_of
+from groupwise.rollout.drafts import CORRECTED
 from groupwise.rollout.strategy import Independent
-from groupwise.rollout.wording import check_wording
+from groupwise.rollout.wording import AUTO, Forms, check_wording
 
 SOCKET = "Strategy"
 __all__ = ["RecoveryPrompts"]
@@ -22,10 +23,11 @@ class RecoveryPrompts:
     """
 
     needs_feedback: ClassVar[bool] = True
+    forms: ClassVar[dict[str, Forms]] = {"words": CORRECTED}
 
     strategy: Strategy = Independent()  # noqa: RUF009
     below: float = 1.0
-    words: str = "{problem}{draft};{feedback}"
+    words: str = AUTO
 
     def __post_init__(self) -> None:
         check_wording(self.words, ("problem", "draft", "feedback"))

@@ -1,10 +1,11 @@
 """`SiblingView`: wrong answers get a second prompt, with a correct answer in it, under which a teacher scores them."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from groupwise.data import Draw, Outcome, Rollout, Sample, Sampler
 from groupwise.rollout.attempts import attempts, context_of, is_correct
-from groupwise.rollout.wording import check_wording
+from groupwise.rollout.wording import AUTO, Forms, check_wording
 
 SOCKET = "Strategy"
 __all__ = ["SiblingView"]
@@ -18,8 +19,16 @@ class SiblingView:
     answer is the solution. An answer for which the view leaves no room has none.
     """
 
+    forms: ClassVar[dict[str, Forms]] = {
+        "words": Forms(
+            "{problem}{solution}{problem}",
+            "{problem}\nCorrect solution:\n\n{solution}\n\nCorrectly solve the original question.",
+            "lasgroup/SDPO, verl/trainer/config/actor/actor.yaml, 0736c78",
+        )
+    }
+
     view: str = "sibling"
-    words: str = "{problem}{solution}{problem}"
+    words: str = AUTO
 
     def __post_init__(self) -> None:
         check_wording(self.words, ("problem", "solution"))

@@ -8,8 +8,9 @@ from typing import ClassVar, Literal, NamedTuple
 
 from groupwise.data import Draw, Ids, Outcome, Role, Rollout, Sample, Sampler, verdicts_have
 from groupwise.rollout.attempts import attempts, context_of, is_correct, score_of
+from groupwise.rollout.drafts import CORRECTED
 from groupwise.rollout.together import together
-from groupwise.rollout.wording import check_wording, fill
+from groupwise.rollout.wording import AUTO, Forms, check_wording, fill
 
 SOCKET = "Strategy"
 __all__ = ["FeedbackTree"]
@@ -36,6 +37,7 @@ class FeedbackTree:
     """
 
     needs_feedback: ClassVar[bool] = True
+    forms: ClassVar[dict[str, Forms]] = {"words": CORRECTED}
     roles: ClassVar[tuple[Role, ...]] = (Role("refinement", "of a failed attempt"),)
 
     turns: int = 2
@@ -43,7 +45,7 @@ class FeedbackTree:
     gamma: float = 0.9
     widest: int = 0
     extremes: int = 0
-    words: str = "{problem}{draft};{feedback}"
+    words: str = AUTO
 
     def __post_init__(self) -> None:
         check_wording(self.words, ("problem", "draft", "feedback"))

@@ -17,19 +17,22 @@ SIZES = {5: 2048, 6: 2048}
 DEMONSTRATIONS = 8192
 PROMPT_FORMS = {
     "plain": "{prompt}",
-    "hinted": "{prompt}{hint}",
+    "begun": "{prompt}{steps}",
+    "hinted": "{prompt}{hint}{prompt}",
     "explained": "{prompt}#{answer};{prompt}",
     "drafted": "{prompt}{draft};{prompt}",
-    "corrected": "{prompt}{draft};{feedback}",
+    "corrected": "{prompt}{draft};{feedback}{prompt}",
     "hinting": "{solution};{prompt}",
     "predicted": "{prompt}=",
     "claimed": "{claim};{prompt}",
 }
-"""The prompts of the demonstrations, by name. `hint` and `feedback` are steps, `draft` and `solution` complete answers,
-`answer` and `claim` numbers. After `hinted` and `corrected` the model continues the steps; after `hinting` it writes a
-hint, and after `predicted` two numbers: how many of eight answers are right, and the length of one in tokens."""
+"""The prompts of the demonstrations, by name. `steps`, `hint` and `feedback` are steps, `draft` and `solution` complete
+answers, `answer` and `claim` numbers. After `begun` the model continues its own steps. Behind help an answer has all
+its steps, so that it is whole under the plain prompt, too. After `hinting` the model writes a hint, and after
+`predicted` two numbers: how many of eight answers are right, and the length of one in tokens."""
 WEIGHTS = {
-    "plain": 8, "hinted": 4, "explained": 3, "drafted": 3, "corrected": 2, "hinting": 2, "predicted": 1, "claimed": 2,
+    "plain": 8, "begun": 4, "hinted": 4, "explained": 3, "drafted": 3, "corrected": 2, "hinting": 2, "predicted": 1,
+    "claimed": 2,
 }  # fmt: skip
 """The relative frequency of each form of prompt."""
 WORKED = {"plain": 0.04, "explained": 0.9, "drafted": 0.5, "claimed": 0.3}
@@ -61,16 +64,19 @@ def _demonstration(form: str, problem: str, random: Random) -> tuple[dict[str, s
     """The values to fill into a form of prompt, and the answer."""
     result, steps = solve(problem)[1], steps_of(problem)
     match form:
+        case "begun":
+            n = random.randrange(1, len(steps))
+            return {"steps": "".join(steps[:n])}, _chain(steps[n:], result)
         case "hinted":
             n = random.randrange(1, len(steps))
-            return {"hint": "".join(steps[:n])}, _rest(steps[n:], result)
+            return {"hint": "".join(steps[:n])}, _chain(steps, result)
         case "corrected":
             n = random.randrange(len(steps))
-            draft = _rest(steps[:n], near(result, random))
-            return {"draft": draft, "feedback": steps[n]}, _rest(steps[n + 1 :], result)
+            draft = _chain(steps[:n], near(result, random))
+            return {"draft": draft, "feedback": steps[n]}, _chain(steps, result)
         case "hinting":
             hint = f"#{result}" if random.random() < LEAKED else "".join(steps[: random.choice((1, 2, 3))])
-            return {"solution": _rest(steps, result)}, hint
+            return {"solution": _chain(steps, result)}, hint
         case "predicted":
             return {}, f"{random.randrange(9)};{random.choice((3, 4, 30, 40))}"
         case "claimed":
@@ -83,7 +89,7 @@ def _demonstration(form: str, problem: str, random: Random) -> tuple[dict[str, s
     return {"answer": str(result)}, _answer(problem, random, WORKED[form])
 
 
-def _rest(steps: list[str], result: int) -> str:
+def _chain(steps: list[str], result: int) -> str:
     return "".join((*steps, f"#{result}"))
 
 
@@ -91,5 +97,5 @@ def _answer(problem: str, random: Random, worked_share: float) -> str:
     """An answer: with this probability the solution with its steps, else a guess at or near the result."""
     result = solve(problem)[1]
     if random.random() < worked_share:
-        return _rest(steps_of(problem), result)
+        return _chain(steps_of(problem), result)
     return f"#{result if random.random() < RIGHT_GUESSES else near(result, random)}"

@@ -12,6 +12,7 @@ from groupwise.config.references import with_references
 from groupwise.config.user_code import Use, function_hash
 from groupwise.methods import Method, published, reference_of
 from groupwise.models import commit_of, find_model, remote_code
+from groupwise.rollout.wording import FORMS, worded
 from groupwise.runs.info import RunInfo
 
 
@@ -52,5 +53,6 @@ def origin(method: Method, base: str) -> dict[str, Any]:
     constructor = next((m for m in published if m.__name__ == base), None)
     if constructor is None:
         return {"name": "an unpublished method"}
-    reference, changes = reference_of(constructor), diff(constructor(), method)
+    reference = reference_of(constructor)
+    changes = min((diff(worded(constructor(), form), method) for form in FORMS), key=len)
     return {"name": base, "formula": reference.formula, "reference": reference.source, "changed": changes}

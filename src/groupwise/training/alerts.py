@@ -79,7 +79,8 @@ def trained_role_reasons(method: Method) -> dict[str, str]:
     """For each trained role beside answers, when a sample of it is made; for a user's strategy, by the strategy.
 
     >>> from groupwise.methods import m_grpo
-    >>> trained_role_reasons(m_grpo())
+    >>> from groupwise.rollout.wording import worded
+    >>> trained_role_reasons(worded(m_grpo(), "packaged"))
     {'helper': "where a turn of the main agent ends in '=' (asks)"}
     """
     roles = roles_of(method.strategy) or {}

@@ -67,6 +67,7 @@ from groupwise.training.sources import (
     verdict_wait,
     verifier_of,
 )
+from groupwise.training.wording import with_wording
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -363,6 +364,7 @@ def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> Runtime:
     recipe = resolved(recipe)
     device = prepare(recipe.machine)
     inputs = inputs or read_inputs(recipe, use)
+    recipe = with_wording(recipe, inputs.tokenizer)
     tokenizer, task, verifier = inputs.tokenizer, inputs.task, inputs.verifier
     model = read_policy(recipe, use, device)
     method = recipe.method

@@ -51,6 +51,7 @@ from groupwise.training.sources import (
     templates,
     verifier_of,
 )
+from groupwise.training.wording import wording_notes
 
 
 def check_inputs(
@@ -89,6 +90,8 @@ def check_inputs(
     with collected(errors):
         tokenizer = read_tokenizer(directory)
         errors += check_side_models(recipe, tokenizer, fetch=fetch) if train else ()
+        for line in wording_notes(recipe, tokenizer) if method else ():
+            warn(line)
         by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
         task = task_of(recipe, by_name)
         frame_of(recipe, by_name)

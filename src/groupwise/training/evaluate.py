@@ -31,6 +31,7 @@ from groupwise.training.models import BEST, At, RunModel, find_run_model, model_
 from groupwise.training.progress import print_note
 from groupwise.training.protocols import protocol
 from groupwise.training.sources import prompt_template, templates
+from groupwise.training.wording import with_wording
 
 EvaluationTask = tuple[Recipe, list[tuple[int, Sampling]]]
 """One task of an evaluation: its recipe, and the pairs (answers per problem, sampling) to evaluate."""
@@ -238,6 +239,7 @@ async def open_model(model_or_run: str, overrides: Sequence[tuple[str, Any]], us
     limits = replace(recipe.sampling, max_tokens=sampling.max_tokens)  # a recipe refuses temperature 0
     raise_all(unfinished_pictures(replace(recipe, sampling=limits), shape, train=False))
     tokenizer = read_tokenizer(directory)
+    recipe = with_wording(recipe, tokenizer)
     model = read_stored(directory, recipe, use, device)
     engine = Native().build(model, tokenizer, seed=recipe.seed, experts=None)
     by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))

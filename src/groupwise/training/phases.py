@@ -16,6 +16,7 @@ from groupwise.config.toml import read_toml
 from groupwise.config.user_code import Use
 from groupwise.data import BadData, close_verifier
 from groupwise.report.report import write_report
+from groupwise.rollout.wording import FORMS
 from groupwise.runs.checkpoints import RunLock
 from groupwise.runs.disk import DISK, storage_errors, write_file
 from groupwise.runs.layout import RunLayout
@@ -25,6 +26,7 @@ from groupwise.training.control import Control, Ending
 from groupwise.training.identity import recipe_changes
 from groupwise.training.run import run_from
 from groupwise.training.start import begin, read_checked, reopen
+from groupwise.training.wording import in_form
 
 
 def begin_phases(run: Path, data: Mapping[str, Any]) -> None:
@@ -101,7 +103,8 @@ def phase_recipe(run: Path, phase: Phase, use: Use) -> Recipe:
 
 def check_recipe(run: Path, directory: Path, recipe: Recipe, *, accept: bool) -> None:
     """`BadData` if the run's recipe was changed for a phase that has started, unless `accept`."""
-    lines = recipe_changes(RunLayout(directory).recipe.read_text(), write_for(directory, recipe))
+    before = RunLayout(directory).recipe.read_text()
+    lines = min((recipe_changes(before, write_for(directory, in_form(recipe, form))) for form in FORMS), key=len)
     if lines and not accept:
         raise BadData(
             f"{RunLayout(run).recipe} was changed for the phase {directory.name}, which has already started",

@@ -27,6 +27,7 @@ from groupwise.learner import token_gradients
 from groupwise.methods import FromMemory, Method, Now
 from groupwise.objective import HasView
 from groupwise.rollout.buffer import eligible_answers, with_rule
+from groupwise.rollout.wording import FORMS, worded
 from groupwise.training.loop import OLD_LOGP, compute_advantages, plan
 from groupwise.whatif.stored import StoredIteration
 
@@ -106,7 +107,7 @@ def without_terms(stored: StoredIteration, name: str, method: Method) -> tuple[M
     of_run = stored.recipe.method
     if method.curriculum != of_run.curriculum:
         notes.append(f"its curriculum {label(method.curriculum)} would draw other prompts")
-    if method.strategy != of_run.strategy:
+    if of_run.strategy not in (method.strategy, *(worded(method.strategy, form) for form in FORMS)):
         notes.append(f"its strategy {label(method.strategy)} would sample other answers")
     penalties = tuple(p for p in method.objective.penalties if p not in left_out)
     method = replace(method, auxiliary=(), objective=replace(method.objective, penalties=penalties))

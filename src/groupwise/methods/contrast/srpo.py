@@ -18,7 +18,7 @@ def srpo(
     keep: float = 0.95,
     low: float = 0.2,
     high: float = 0.28,
-    words: str = "{problem}{solution}{problem}",
+    words: str = "auto",
 ) -> Method:
     """Correct answers learn by GRPO. Wrong ones are distilled from an EMA of the policy that sees a correct answer."""
     view = "sibling"

@@ -14,7 +14,7 @@ def expo(
     *,
     group_size: int = 8,
     always: bool = False,
-    words: str = "{problem}#{answer};{problem}",
+    words: str = "auto",
     kl: float = 0.04,
     minibatches: int = 1,
 ) -> Method:

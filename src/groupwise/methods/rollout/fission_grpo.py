@@ -18,7 +18,7 @@ def fission_grpo(
     oldest: int = 3,
     share: float = 0.5,
     below: float = 1.0,
-    words: str = "{problem}{draft};{feedback}",
+    words: str = "auto",
     clip: float = 0.2,
     minibatches: int = 1,
 ) -> Method:

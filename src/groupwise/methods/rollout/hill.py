@@ -17,8 +17,8 @@ def hill(
     hints: int = 4,
     temperature: float = 0.3,
     form: Literal["mixed", "variance"] = "mixed",
-    asking: str = "{draft};{solution};{problem}",
-    words: str = "{problem}{hint}",
+    asking: str = "auto",
+    words: str = "auto",
     low: float = 0.2,
     high: float = 0.28,
     minibatches: int = 2,
@@ -50,7 +50,7 @@ the group of the best hint replaces that of q if R_j > 0; GRPO's objective for a
         Difference("hints, temperature", "4; 0.3", "4; 0.3", "4; 0.3"),
         Difference("reward of a hint", "transfer-weighted", "four forms", "that form; form = variance: p (1 - p)"),
         Difference(
-            "hint in the text", "in <hint> tags", "in <hint> tags", "all of it; HintWriter has opens and closes"
+            "hint in the text", "in <hint> tags", "in <hint> tags", "in <hint> tags; with packaged models all of it"
         ),
         Difference("stated answer", "not read", "phrases; text of 3 and more characters", "the same, and #ANSWER"),
         Difference("clip range, KL", "not read", "0.2 and 0.28; none", "0.2 and 0.28; none"),

@@ -9,9 +9,7 @@ from groupwise.rollout import Drafts
 __all__ = ["igrpo"]
 
 
-def igrpo(
-    *, group_size: int = 8, drafts: int = 8, words: str = "{problem}{draft};{problem}", minibatches: int = 1
-) -> Method:
+def igrpo(*, group_size: int = 8, drafts: int = 8, words: str = "auto", minibatches: int = 1) -> Method:
     """GRPO on answers that follow the best of several drafts in their prompt. Drafts are not trained."""
     return Method(
         group_size=group_size,
@@ -33,7 +31,7 @@ o_1, ..., o_G from pi_old(. | q, d*); GRPO's objective under the prompt with d*"
     differences=(
         Difference("drafts, group size", "not obtained", "not found", "8 and 8 (inferred)"),
         Difference("ties of the drafts", "not specified", "not found", "a keyed draw (inferred)"),
-        Difference("template", "question, draft, request", "not found", "words; without prose by default"),
+        Difference("template", "question, draft, request", "not found", "words"),
         Difference("a draft that leaves no room", "not specified", "not found", "the plain prompt (inferred)"),
         Difference("minibatches", "not obtained", "not found", "1 (inferred)"),
     ),

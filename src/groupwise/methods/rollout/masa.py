@@ -13,7 +13,7 @@ def masa(
     *,
     group_size: int = 16,
     count: int = 16,
-    words: str = "{problem}=",
+    words: str = "auto",
     gate: bool = False,
     length_factor: float = 0.0,
     expert: float = 0.0,

@@ -21,7 +21,7 @@ def murphy(
     gamma: float = 0.9,
     widest: int = 0,
     extremes: int = 0,
-    words: str = "{problem}{draft};{feedback}",
+    words: str = "auto",
     clip: float = 0.2,
     kl: float = 0.04,
     minibatches: int = 1,

@@ -13,8 +13,8 @@ __all__ = ["s_grpo"]
 def s_grpo(
     *,
     group_size: int = 8,
-    inducer: str = "#",
-    ends: str = "#",
+    inducer: str = "auto",
+    ends: str = "auto",
     base: float = 0.5,
     clip: float = 0.2,
     minibatches: int = 1,

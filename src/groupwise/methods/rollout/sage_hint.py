@@ -45,7 +45,9 @@ h_l from pi_old(. | x, solution); the last group is trained under its own prompt
 light: one group at the level of the prompt, which rises at a pass rate of 0.1 and falls above 0.35""",
     differences=(
         Difference("hints", "one call per level", "all levels in one call, as JSON", "one call per level"),
-        Difference("length of a hint", "not specified", "by words in the prompt", "8 tokens per level (inferred)"),
+        Difference(
+            "length of a hint", "not specified", "by words in the prompt", "8 tokens per level, 64 in prose (inferred)"
+        ),
         Difference("std of a group", "ddof 0", "ddof 0", "ddof 0, plus 1e-6"),
         Difference("clip range, minibatches", "0.2 and 0.28; 2", "0.2 and 0.28; 2", "0.2 and 0.28; 2"),
         Difference("levels, group size", "3 and 8", "3 and 8", "3 and 8"),

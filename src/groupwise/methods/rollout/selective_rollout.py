@@ -16,7 +16,7 @@ def selective_rollout(
     after: int = 10,
     below: float = 0.12,
     most: int = 30,
-    marker: str = "",
+    marker: str = "auto",
     mixed: bool = False,
 ) -> Method:
     """Stops and drops groups whose conversations begin with nearly equal actions; all other turns weigh the same."""

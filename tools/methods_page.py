@@ -102,7 +102,7 @@ def _section(function: Callable[..., Method]) -> list[str]:
         *text.write(function()).rstrip().splitlines(),
         "```",
         "",
-        *(["Texts that `auto` stands for:", "", "```text", *texts, "```", ""] if texts else []),
+        *(["The texts of `auto`:", "", "```text", *texts, "```", ""] if texts else []),
         "Tests, beside [those of every method](certificates.md):",
         "",
         *(f"- `{proof}`" for proof in reference.proofs),

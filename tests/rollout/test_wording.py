@@ -102,7 +102,8 @@ def test_a_default_that_is_a_text_of_the_packaged_tasks_is_auto(name: str) -> No
 
 def test_forms_are_given_to_parts_in_parts() -> None:
     wrapped = worded(RecoveryPrompts(strategy=Escalate(SelfHints())), "packaged")
-    assert wrapped.strategy.hints.words == "{solution};{problem}" and wrapped.strategy.hints.limit == 8
+    hints = getattr(wrapped.strategy, "hints", None)
+    assert isinstance(hints, SelfHints) and (hints.words, hints.limit) == ("{solution};{problem}", 8)
     assert [w.path for w in wordings(wrapped)] == [
         "strategy.hints.limit",
         "strategy.hints.words",

@@ -41,8 +41,8 @@ def show_method(function: Callable[..., Method]) -> str:
         f"changes in {reference.parent}": changes,
         "arguments, each a field beside method.base": textwrap.wrap(arguments(function), WIDTH),
         "constants": text.write(function()).rstrip().splitlines(),
-        "texts that auto stands for": auto_texts(function()),
         "differences": table(differences(reference, function()), WIDTH),
+        "auto": auto_texts(function()),
         "effect": [reference.effect.claim(name)] if reference.effect else textwrap.wrap(reference.no_effect, WIDTH),
         "shown in expectation": [reference.toy] if reference.toy else [],
         "finding": textwrap.wrap(reference.finding, WIDTH),
@@ -79,7 +79,7 @@ def differences(reference: Reference, method: Method) -> list[tuple[str, str, st
 
 
 def auto_texts(method: Method) -> list[str]:
-    """The two forms of each text that `auto` stands for: for the packaged models, and in prose for others."""
+    """The two forms of each text whose default is `auto`: for the packaged models, and in prose for others."""
     lines: list[str] = []
     for wording in wordings(method):
         forms, prose = wording.forms, str(wording.forms.prose).strip().splitlines()

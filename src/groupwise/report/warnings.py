@@ -99,7 +99,7 @@ def little_signal(run: Run) -> tuple[str, int] | None:
 
 
 def line_at(run: Run, iteration: int) -> dict[str, float]:
-    """The metrics of an iteration that tell whether the run learns, as far as it has them."""
+    """The metrics of an iteration by which `is_learning` decides, as far as it has them."""
     curves = {name: run.metrics[name].finite for name in NEEDED if name in run.metrics}
     return {name: float(c.value[c.at == iteration][0]) for name, c in curves.items() if iteration in c.at}
 
@@ -252,7 +252,7 @@ def held_out(curves: Curves, names: Iterable[str] = HELD_OUT) -> str | None:
 def leading(curves: Curves) -> str | None:
     """The metric that shows what a run learned: the first held-out one whose value changed, else the first one.
 
-    A score tells more than an accuracy that stays at 0. Without a held-out metric, it is the reward.
+    A score says more than an accuracy that stays at 0. Without a held-out metric, it is the reward.
     """
     values = {name: curves[name].finite.value for name in HELD_OUT if name in curves}
     moved = (name for name, value in values.items() if len(value) and value[0] != value[-1])

@@ -21,7 +21,7 @@ TEXTS = {
         PROBLEM,
         "{problem}\n\nYou can leave parts of the work to a helper. To ask it, end your turn with the task, complete in "
         "itself, between <tool_call> and </tool_call>. Its result comes back between <tool_response> and "
-        "</tool_response>. Ask for one thing at a time. When you know the answer, write it without another call.",
+        "</tool_response>. Make one call at a time. When you know the answer, write it without another call.",
         TAGS,
     ),
     "opens": Forms("", "<tool_call>", TAGS),

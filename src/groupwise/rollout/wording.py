@@ -25,7 +25,7 @@ FORMS: tuple[Form, ...] = ("packaged", "prose")
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """The two texts, or numbers, that `auto` stands for. `source` is where the prose is from, such as a file's commit.
+    """The two texts, or numbers, of a field whose default is `auto`. `source` is where the prose is from.
 
     A component names its own in the class variable `forms`, by field.
     """

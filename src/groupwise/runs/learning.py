@@ -7,7 +7,7 @@ from groupwise.data import REWARD
 
 REWARD_STD, CORRECT = "reward_std", "outcome/correct"
 NEEDED = (REWARD, REWARD_STD, CORRECT)
-"""The metrics of an iteration that tell whether the run learns."""
+"""The metrics of an iteration by which this file decides."""
 ROSE = 0.25
 """A reward rose clearly if it rose by this many standard deviations of the rewards within a group."""
 SOLVED = 0.9

@@ -1,4 +1,4 @@
-"""The words of sampling strategies: which form of its text each `auto` of a recipe stands for, by the model."""
+"""The words of sampling strategies: the form of the text in place of each `auto` of a recipe, by the model."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +27,7 @@ def in_form(recipe: Recipe, form: Form) -> Recipe:
 
 
 def wording_notes(recipe: Recipe, tokenizer: Tokenizer) -> Iterator[str]:
-    """A note on each text that `auto` stands for, and on each without words for a model that reads prose."""
+    """A note on the text in place of each `auto`, and on each text without words for a model that reads prose."""
     form = form_for(tokenizer)
     seen: set[Wording] = set()
     for owner in ("method", "evaluate"):

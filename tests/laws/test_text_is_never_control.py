@@ -183,6 +183,14 @@ def test_a_template_and_a_model_still_write_control_tokens() -> None:
     assert e.decode(ids(e.fast, "<think>")) == "<think>"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_of_the_recipe_may_write_control_tokens(kind: str) -> None:
+    """Such as the `</think>` that S-GRPO inserts; the same text of a row is text."""
+    e = encoder(kind)
+    assert control(e, e.encode_template("<|im_end|>")) == Counter(["<|im_end|>"])
+    assert control(e, e.encode("<|im_end|>")) == Counter()
+
+
 def test_many_spellings_take_a_bounded_number_of_rounds() -> None:
     """After a few rounds all characters are apart, so no text takes quadratic time."""
     e, rounds = encoder("Unigram, special"), []

@@ -50,6 +50,7 @@ class Tokenizer:
     control: ControlTokens = field(init=False, repr=False, compare=False)
     _text: Callable[[tuple[int, ...]], str] = field(init=False, repr=False, compare=False)
     _with_ends: Callable[[tuple[int, ...]], tuple[str, tuple[int, ...]]] = field(init=False, repr=False, compare=False)
+    _template_ids: Callable[[str], tuple[int, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         fast = self.parser()
@@ -59,6 +60,7 @@ class Tokenizer:
         object.__setattr__(self, "control", control)
         object.__setattr__(self, "_text", lru_cache(CACHED)(self._decode))
         object.__setattr__(self, "_with_ends", lru_cache(CACHED_TEXTS)(self._decode_with_ends))
+        object.__setattr__(self, "_template_ids", lru_cache(CACHED_TEXTS)(self._encode_template))
 
     @classmethod
     def of(cls, fast: tokenizers.Tokenizer, eos: Iterable[int]) -> "Tokenizer":
@@ -97,6 +99,14 @@ class Tokenizer:
         """
         with self.refusing(text):
             return self.ids(self.control.encode(self.fast, text), bos=bos)
+
+    def encode_template(self, text: str) -> tuple[int, ...]:
+        """The ids of a text that a recipe writes, such as a template's: the control tokens in it are tokens."""
+        return self._template_ids(text)
+
+    def _encode_template(self, text: str) -> tuple[int, ...]:
+        with self.refusing(text):
+            return self.ids(self.control.encode(self.parser(), "", left=text), bos=False)
 
     def ids(self, encoding: tokenizers.Encoding, *, bos: bool) -> tuple[int, ...]:
         """The ids of an encoding. With `bos`, the tokenizer's begin-of-text tokens come first (Llama has one)."""

@@ -37,7 +37,7 @@ class EarlyExits:
         (whole,) = await sampler.sample(draw.prompt.context, 1)
         at = whole.text.find(self.ends)
         thought = sum(end <= (len(whole.text) if at < 0 else at) for end in whole.ends)
-        ids = sampler.ids(self.inducer)
+        ids = sampler.ids(self.inducer, control=True)
         places = sorted(sampler.random(0).sample(range(1, thought + 1), min(draw.n - 1, thought)))
         forks = [whole.fork(place, i).insert(ids, TEMPLATE) for i, place in enumerate(places)]
         exits = await together(sampler.extend(s) for s in forks if len(s.tokens) < s.limit)

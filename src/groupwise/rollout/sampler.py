@@ -70,9 +70,14 @@ class DrawSampler:
         """The token ids of a prompt that the strategy writes, in the recipe's template."""
         return self.setting.tokenizer.encode(text) if self.setting.template is None else self.setting.template(text)
 
-    def ids(self, text: str) -> Ids:
-        """The token ids of a text without a template."""
-        return self.setting.tokenizer.encode(text)
+    def ids(self, text: str, *, control: bool = False) -> Ids:
+        """The token ids of a text without a template.
+
+        With `control`, a control token such as `</think>` in it is that token, as in a template: only for text of the
+        recipe, never for text of a row, an environment or a model.
+        """
+        tokenizer = self.setting.tokenizer
+        return tokenizer.encode_template(text) if control else tokenizer.encode(text)
 
     def room(self, context: Ids) -> int:
         """The longest possible answer to this prompt, in tokens; 0 if the prompt fills the model's positions."""

@@ -207,7 +207,7 @@ def prepare(work: Work, name: str) -> None:
     write_model(decoder, home / "model", tokenizer=Tokenizer.of(fast, [1, *ends]))
     random = Random(name)
     rows = [
-        " ".join(f"t{random.randrange(2, vocabulary)}" for _ in range(work.prompt_tokens))
+        " ".join(f"t{random.randrange(ends.stop, vocabulary)}" for _ in range(work.prompt_tokens))
         for _ in range(40 * work.prompts)
     ]
     lines = [json.dumps({"prompt": row, "answer": "0"}) + "\n" for row in rows]

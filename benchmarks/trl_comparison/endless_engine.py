@@ -15,6 +15,7 @@ from benchmarks.trl_comparison.paths import HOME
 
 import groupwise.models
 from groupwise.engines import Served
+from groupwise.engines.access import EngineAccess
 from groupwise.engines.replica import Program, ReplicaSettings, main
 from groupwise.models import Tokenizer
 
@@ -23,7 +24,7 @@ from groupwise.models import Tokenizer
 class Endless(Served):
     """`Served` with this program."""
 
-    def program(self, settings: ReplicaSettings) -> Program:
+    def program(self, settings: ReplicaSettings, access: EngineAccess) -> Program:
         path = os.pathsep.join([str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path}
         return Program(settings=settings, module=__spec__.name, environment=environment)

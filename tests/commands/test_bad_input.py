@@ -136,7 +136,7 @@ def test_invalid_model_directories(home: Path, capsys: pytest.CaptureFixture[str
         assert "auto_map" in error_of(capsys, 3, *command)
     assert not Path("fired").exists()
     message = error_of(capsys, 3, "train", "--sampling.max_tokens", "1000")
-    assert "takes at most 128 tokens" in message and "lower sampling.max_tokens" in message
+    assert "the model takes 128 at once" in message and "lower sampling.max_tokens" in message
 
 
 def test_two_errors_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,10 +73,10 @@ def test_a_piped_run_prints_plain_lines_and_the_accuracy(
     done = piped[1]
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"calculator-\d{8}-\d{6}", run.name)
-    machine, plan, first, *others = done.stderr.splitlines()
+    machine, plan, time, first, *others = done.stderr.splitlines()
     lines = [line for line in others if not line.startswith("warning: ")]
     assert machine == "machine: cpu, float32"
-    assert plan.startswith("plan: ") and first == f"run: runs/{run.name}"
+    assert plan.startswith("plan: ") and time.startswith("time: about ") and first == f"run: runs/{run.name}"
     assert [line.split("  ")[0] for line in lines] == ["0/3", "1/3", "2/3", "3/3"]
     assert all(word in lines[1] for word in ("reward ", "held-out ", "length ", "tok/s", " left"))
     assert "\r" not in done.stderr + done.stdout and "\x1b" not in done.stderr + done.stdout

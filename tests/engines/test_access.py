@@ -139,7 +139,7 @@ def test_the_words_are_recorded_and_printed_again(tmp_path: Path) -> None:
     info = RunInfo.read(tmp_path)
     assert (info.engine_hosts, info.engine_python, info.engine_secret) == (("gpu-1", "gpu-2"), "p", "s")
     assert recorded_code(tmp_path) == (f" {WORDS}", ())
-    permissions = "engine_hosts=['gpu-1', 'gpu-2'], engine_python='p', engine_secret='s', engine_exchange='/dev/shm'"
+    permissions = 'engine_hosts=["gpu-1", "gpu-2"], engine_python="p", engine_secret="s", engine_exchange="/dev/shm"'
     assert resume_call(tmp_path) == f"gw.resume({json.dumps(str(tmp_path))}, {permissions})"
 
 

@@ -1,5 +1,6 @@
 """The words of the command line, and the arguments of the library, that give a run its permissions again."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,10 +41,10 @@ def arguments_of_permissions(given: Mapping[str, Any]) -> list[str]:
     """The arguments of a call of the library that gives these permissions.
 
     >>> arguments_of_permissions({"judges": ("a",), "engine_python": "b", "unsafe_local_exec": True})
-    ["judges=['a']", "engine_python='b'", 'unsafe_local_exec=True']
+    ['judges=["a"]', 'engine_python="b"', 'unsafe_local_exec=True']
     """
     values = {name: value for name in OPTIONS if (value := given.get(name))}
     shown = {
         name: list(x) if isinstance(x, tuple) else True if isinstance(x, dict) else x for name, x in values.items()
     }
-    return [f"{name}={value!r}" for name, value in shown.items()]
+    return [f"{name}={'True' if x is True else json.dumps(x)}" for name, x in shown.items()]

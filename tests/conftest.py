@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -41,6 +42,14 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def annotations_are_checked() -> None:
     checked.begin_test()
+
+
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """SIGHUP ends the programs of a test, also under `nohup`: they would inherit that it is ignored, but no handler."""
+    before = signal.signal(signal.SIGHUP, lambda number, frame: None)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import pytest
 
 import groupwise as gw
 from groupwise.data import Generation, GenerationRequest, Usage, WorkerLost
-from groupwise.engines import Served, Vllm
+from groupwise.engines import EngineAccess, Served, Vllm
 from groupwise.engines import places as engine_places
 from groupwise.engines.replica import Program, ReplicaSettings
 from groupwise.engines.vllm_environment import DEFAULT_PYTHON
@@ -283,7 +283,7 @@ def test_the_last_lines_of_an_engine_that_does_not_start_are_in_the_error(
 ) -> None:
     monkeypatch.setattr(engine_places, "PAUSE", 0.0)
 
-    def missing(self: Served, settings: ReplicaSettings) -> Program:
+    def missing(self: Served, settings: ReplicaSettings, access: EngineAccess) -> Program:
         return Program(settings=settings, elsewhere=("groupwise.no_such_module",))
 
     monkeypatch.setattr(Served, "program", missing)

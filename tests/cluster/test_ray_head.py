@@ -17,7 +17,7 @@ pytestmark = pytest.mark.ray
 
 SECONDS = 300.0
 SMALL: dict[str, Any] = {
-    "iterations": 40, "prompts": 4, "method.group_size": 4, "method.minibatches": 1, "sampling.max_tokens": 12,
+    "iterations": 8, "prompts": 4, "method.group_size": 4, "method.minibatches": 1, "sampling.max_tokens": 12,
     "evaluate.problems": 4, "evaluate.every": 0, "save.every": 1, "seed": 3,
 }  # fmt: skip
 DRIVER = """

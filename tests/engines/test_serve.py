@@ -56,6 +56,7 @@ async def interrupted(process: subprocess.Popen[str], address: Path | TlsAddress
     return printed[1]
 
 
+@pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda x: x.name)
 def test_a_signal_ends_an_engine_in_silence_and_removes_its_socket(tmp_path: Path, number: signal.Signals) -> None:
     with served(tmp_path, "--socket", str(tmp_path / "one.sock")) as (process, address):

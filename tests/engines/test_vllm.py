@@ -162,8 +162,8 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
     (tmp_path / "half.py").write_text(HALF)
     program = Vllm.program
 
-    def half(self: Vllm, settings: ReplicaSettings) -> Program:
-        whole = program(self, settings)
+    def half(self: Vllm, settings: ReplicaSettings, access: EngineAccess) -> Program:
+        whole = program(self, settings, access)
         path = os.pathsep.join([whole.environment["PYTHONPATH"], str(tmp_path)])
         return replace(whole, module="half", environment={**whole.environment, "PYTHONPATH": path})
 

@@ -240,6 +240,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
+@pytest.mark.usefixtures("hangup")
 def test_a_terminal_that_closes_saves_the_run(longer: Path, tmp_path: Path) -> None:
     """SIGHUP arrives, and writing to the terminal is an error from then on."""
     run = begun(tmp_path / "run", LONGER)
@@ -299,6 +300,7 @@ sys.exit(main(["resume", sys.argv[1]]))
 """The command `groupwise resume`, in a process that gets a signal in its second iteration."""
 
 
+@pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize(
     ("number", "code", "word"),
     [

@@ -76,7 +76,7 @@ class Rows:
         # The keys of the random numbers stay on the host, where the generator runs.
         self.draw, self.stream = np.zeros(rows, np.uint64), np.zeros(rows, np.uint64)
         self.at, self.distribution = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
-        self.ahead, self.used = np.zeros((rows, AHEAD)), np.full(rows, AHEAD)
+        self.ahead, self.first = np.zeros((rows, AHEAD)), np.full(rows, -AHEAD)
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -99,7 +99,7 @@ class Rows:
         self.stream[new] = [lineage(request.stream) for request in requests]
         self.at[new] = [request.at for request in requests]
         self.distribution[new] = [self._distribution_of(request) for request in requests]
-        self.used[new] = AHEAD
+        self.first[new] = -AHEAD
         self.with_stop_strings += sum(bool(request.sampling.stop) for request in requests)
         self.with_top += sum(bool(request.top) for request in requests)
         self.jobs.extend(jobs)
@@ -149,7 +149,7 @@ class Rows:
         if to:
             for x in (self.sequence, self.newest, self.length, self.limit, self.tokens, self.logp):
                 x[to] = x[source]
-            for x in (self.draw, self.stream, self.at, self.distribution, self.ahead, self.used):
+            for x in (self.draw, self.stream, self.at, self.distribution, self.ahead, self.first):
                 x[to] = x[source]
             if self.routes is not None:
                 self.routes.move(to, source)
@@ -180,21 +180,22 @@ class Rows:
     def _uniform_numbers(self, n: int) -> NDArray[np.float64]:
         """Each row's random number for its next token; 0 at temperature 0.
 
-        A row's numbers are computed for its next `AHEAD` tokens at once: the generator is many small operations.
+        A row's numbers are computed for `AHEAD` tokens at once, from position `first` on: the generator is many small
+        operations.
         """
-        for number in set(self.distribution[:n][self.used[:n] == AHEAD].tolist()):
+        at = self.at[:n].astype(np.int64)
+        empty = at - self.first[:n] >= AHEAD
+        for number in set(self.distribution[:n][empty].tolist()):
             temperature, *_, purpose = self.distributions[number]
-            rows = ((self.used[:n] == AHEAD) & (self.distribution[:n] == number)).nonzero()[0]
+            rows = (empty & (self.distribution[:n] == number)).nonzero()[0]
             if temperature > 0:
-                at = self.at[rows, None] + np.arange(AHEAD, dtype=np.uint64)
+                places = (at[rows, None] + np.arange(AHEAD)).ravel()
                 draw, stream = (np.repeat(x[rows], AHEAD) for x in (self.draw, self.stream))
-                self.ahead[rows] = uniform((self.seed, purpose), draw, stream, at.ravel()).reshape(-1, AHEAD)
+                self.ahead[rows] = uniform((self.seed, purpose), draw, stream, places).reshape(-1, AHEAD)
             else:
                 self.ahead[rows] = 0
-            self.used[rows] = 0
-        u = self.ahead[np.arange(n), self.used[:n]]
-        self.used[:n] += 1
-        return u
+            self.first[rows] = at[rows]
+        return self.ahead[np.arange(n), at - self.first[:n]]
 
     def _record_likeliest(self, logits: Float[Tensor, "sequences v"], rows: Iterable[int]) -> None:
         """Record the likeliest next tokens of each of these rows, if its request asks for them."""

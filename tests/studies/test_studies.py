@@ -209,7 +209,9 @@ def test_a_killed_command_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: 
         if len(runs) == 6:
             raise KeyboardInterrupt
         metrics = {name: {1: 0.0} for name in study.metrics}
-        return replace(result(trial, 0.0), metrics=metrics, code=running.code_hash(trial.recipe().method))
+        recipe = trial.recipe()
+        model = running.packaged_weights(recipe.model)
+        return replace(result(trial, 0.0), metrics=metrics, code=running.code_hash(recipe.method), model=model)
 
     monkeypatch.setattr(running, "run_trial", run_trial)
     trials = list(study.trials([0, 1], ["coin"]))

@@ -22,7 +22,8 @@ def errors(
 ) -> list[GroupwiseError]:
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return check(None, [("task", str(file)), ("verifier", "last_number"), *overrides], warn=warn)
+    found = check(None, [("task", str(file)), ("verifier", "last_number"), *overrides], warn=warn)
+    return [error for error in found if "needs the verdict part" not in error.what]  # of tests/training/test_needs.py
 
 
 def test_the_methods_that_read_columns() -> None:
@@ -46,8 +47,8 @@ def test_rows_without_the_column_are_left_alone_and_counted(name: str, tmp_path:
     rows = [{**row, column: "x" if i > 2 else None} for i, row in enumerate(ROWS)]
     lines: list[str] = []
     assert not errors(tmp_path, rows, ("method", name), warn=lines.append)
-    (note,) = [line for line in lines if column in line]
-    assert note.startswith("  note: method.strategy: 3 of 18 rows have no column")
+    (note,) = [line for line in lines if "rows have no column" in line]
+    assert note.startswith("  note: method.strategy: 3 of 18 rows") and column in note
 
 
 @pytest.mark.parametrize("name", [name for name, columns in READERS.items() if columns - {"answer"}])

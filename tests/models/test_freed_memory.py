@@ -57,3 +57,10 @@ def test_available_memory_without_a_control_group(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text(f"MemAvailable: {8 * GIB >> 10} kB\n")
     assert freed_memory.available_memory(meminfo, tmp_path / "none") == 8 * GIB
+
+
+@pytest.mark.parametrize("content", [None, "", "MemAvailable: many kB\n", "MemAvailable:\n"])
+def test_memory_that_is_not_reported_is_short(content: str | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "meminfo").write_text(content)
+    assert freed_memory.available_memory(tmp_path / "meminfo", tmp_path) == 0

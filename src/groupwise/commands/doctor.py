@@ -14,6 +14,7 @@ import torch
 
 from groupwise.data import GroupwiseError, MissingRequirement, visible
 from groupwise.engines.vllm_environment import DEFAULT_PYTHON, PINS, check_environment, installation
+from groupwise.models.freed_memory import machine_memory
 from groupwise.sandbox import sandbox_trial
 
 GIB = 1 << 30
@@ -57,12 +58,10 @@ def threads() -> Finding:
 
 def memory(meminfo: Path = Path("/proc/meminfo")) -> Finding:
     """The check `memory`: total and free memory. If the system does not report it, the check passes."""
-    try:
-        rows = (line.split(":") for line in meminfo.read_text().splitlines())
-        kib = {name: int(size.split()[0]) for name, size in rows}
-        total, free = kib["MemTotal"] << 10, kib["MemAvailable"] << 10
-    except (OSError, KeyError, ValueError, IndexError):
+    fields = machine_memory(meminfo)
+    if not {"MemTotal", "MemAvailable"} <= fields.keys():
         return Finding("memory", True, "unknown on this system")
+    total, free = fields["MemTotal"], fields["MemAvailable"]
     return Finding("memory", free >= NEEDED, f"{free / GIB:.1f} of {total / GIB:.1f} GiB free", "close other programs")
 
 

@@ -29,13 +29,18 @@ def with_paths(data: Any, where: str, earlier: tuple[str, ...], locate: Locate) 
     >>> with_paths({"model": "@search/model"}, "recipe", ("search",), lambda name, path: f"runs/1-{name}/{path}")
     {'model': 'runs/1-search/model'}
     """
+    return _changed(data, where, lambda text, here: REFERENCE.sub(partial(_path, here, earlier, locate), text))
+
+
+def _changed(data: Any, where: str, change: Callable[[str, str], str]) -> Any:
+    """A recipe's data with each string that may be a path changed; `change` gets the string and its dotted path."""
     if isinstance(data, str):
-        return REFERENCE.sub(partial(_path, where, earlier, locate), data)
+        return change(data, where)
     if isinstance(data, Mapping):
         skipped = TEXTS if where.count(".") < 2 else ()
-        return {k: x if k in skipped else with_paths(x, f"{where}.{k}", earlier, locate) for k, x in data.items()}
-    if isinstance(data, list):
-        return [with_paths(x, f"{where}.{i}", earlier, locate) for i, x in enumerate(data)]
+        return {k: x if k in skipped else _changed(x, f"{where}.{k}", change) for k, x in data.items()}
+    if isinstance(data, list | tuple):
+        return type(data)(_changed(x, f"{where}.{i}", change) for i, x in enumerate(data))
     return data
 
 
@@ -65,10 +70,14 @@ def located(data: Any, recipe: Path) -> Any:
 
 def with_references(data: Any, run: Path) -> Any:
     """The data of a recipe with references in place of the paths of phases before this run."""
-    if isinstance(data, str):
-        for name, directory in earlier_phases(run).items():
-            data = re.sub(rf"(?<![^:]){re.escape(str(directory))}(?=/|:|$)", f"@{name}", data)
-        return data
-    if isinstance(data, Mapping):
-        return {key: with_references(x, run) for key, x in data.items()}
-    return type(data)(with_references(x, run) for x in data) if isinstance(data, list | tuple) else data
+    patterns = {
+        name: re.compile(rf"(?<![^:]){re.escape(str(directory))}(?=/|:|$)")
+        for name, directory in earlier_phases(run).items()
+    }
+
+    def referring(text: str, where: str) -> str:
+        for name, pattern in patterns.items():
+            text = pattern.sub(f"@{name}", text)
+        return text
+
+    return _changed(data, "recipe", referring) if patterns else data

@@ -48,10 +48,21 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
+def machine_memory(meminfo: Path = Path("/proc/meminfo")) -> dict[str, int]:
+    """The fields of /proc/meminfo, in bytes, such as `MemTotal` and `MemAvailable`; none if it cannot be read."""
+    try:
+        rows = (line.split(":") for line in meminfo.read_text().splitlines())
+        return {name: int(size.split()[0]) << 10 for name, size in rows}
+    except (OSError, ValueError, IndexError):
+        return {}
+
+
 def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes that a process can get without swapping: of the machine, or of its control group if that has less."""
-    kib = {line.split(":")[0]: int(line.split()[1]) for line in meminfo.read_text().splitlines()}
-    machine = kib["MemAvailable"] << 10
+    """Bytes that a process can get without swapping: of the machine, or of its control group if that has less.
+
+    0 where the system does not report it.
+    """
+    machine = machine_memory(meminfo).get("MemAvailable", 0)
     try:
         limit, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
         statistics = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())

@@ -65,8 +65,6 @@ class Recorder:
         self._on_metrics, self._engine_figures, self.extra = on_metrics, engine_figures, dict(extra)
         self._best, self._decode = best, decode
         self._evaluated = [line for line in read_lines(RunLayout(run).metrics) if is_evaluated(line)]
-        self.unwritten_models: list[int] = []
-        """Iterations whose model (`save.model_every`) could not be written."""
         self._saved = -1
         self._misses = 0
         self._unwritten = 0

@@ -62,7 +62,8 @@ def run_from(
     checkpoint = newest_checkpoint(run, strict=strict)
     progress = Progress(recipe.iterations, checkpoint.iteration if checkpoint else 0)
     progress.say(f"run: {run}")
-    recorder, changes = open_recorder(run, ready, checkpoint, progress, control, changed=changed, disk=disk)
+    unwritten: list[int] = []
+    recorder, changes = open_recorder(run, ready, checkpoint, progress, control, unwritten, changed=changed, disk=disk)
     replay = ReplayLog(run, lambda: recorder.done, progress.say, disk=disk)
     ready.buffer.setting = replace(ready.buffer.setting, replay=replay)
     if checkpoint:
@@ -96,7 +97,7 @@ def run_from(
         write_model_directory(run, ready, RunLayout(run).model, disk)
     with storage_errors("the report", run):
         report = write_report([run])
-    check_models(run, recorder.unwritten_models)
+    check_models(run, unwritten)
     message = closing_message(run, report, recorder, ready)
     return Ending(recorder.stopping, CODES.get(recorder.stopping, 0), message)
 
@@ -107,11 +108,15 @@ def open_recorder(
     checkpoint: Checkpoint | None,
     progress: Progress,
     control: Control,
+    unwritten: list[int],
     *,
     changed: bool,
     disk: Disk,
 ) -> tuple[Recorder, list[str]]:
-    """Open the logs of a run at its checkpoint. Returns their recorder, and what changed since it was last open."""
+    """Open the logs of a run at its checkpoint. Returns their recorder, and what changed since it was last open.
+
+    `unwritten` gets the iterations whose model (`save.model_every`) cannot be written.
+    """
     recipe = ready.recipe
     state, done = (checkpoint.state, checkpoint.iteration) if checkpoint else ({}, 0)
     for warning in checkpoint.warnings if checkpoint else ():
@@ -132,13 +137,11 @@ def open_recorder(
     if isinstance(ready.engine, Fleet | SpeculativeEngine):
         engine = {"engine_figures": ready.engine.figures}
     alerts = Alerts(ready.guards.max_gap, trained_role_reasons(recipe.method))
-    unwritten: list[int] = []
     watch = partial(watch_iteration, run, ready, progress, alerts, control, unwritten, disk)
     recorder = Recorder(
         run, logs, keep=recipe.save.keep, best=recipe.evaluate.best, extra=accepted, on_metrics=watch,
         warn=progress.say, decode=ready.tokenizer.decode, disk=disk, **engine,
     )  # fmt: skip
-    recorder.unwritten_models = unwritten
     remove_later_models(run, done, disk)
     with storage_errors("the checkpoints", run):
         remove_leftovers(RunLayout(run).checkpoints, (), disk)

@@ -1,10 +1,11 @@
-"""Train six short runs at an old commit and in the working tree, and compare model bytes and metrics.
+"""Train twelve short runs at an old commit and in the working tree, and compare model bytes and metrics.
 
-    python tools/compare_bits.py                     # all six against 3a310cd
+    python tools/compare_bits.py                     # all against the base commit
     python tools/compare_bits.py grpo_kl lora        # some of them
     python tools/compare_bits.py --old main --keep /tmp/bits
 
-Another commit than 3a310cd must know the present keys of recipes.
+The runs are written with the recipe keys of the base commit 4fcaf109; the tables below rename keys, values and metrics
+for the working tree. Another old commit must have the keys of the base commit.
 
 Exit code 0 if every run has equal model bytes and equal metrics, else 1. With --keep, runs of the old commit that
 finished there before are not trained again.
@@ -18,47 +19,55 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from groupwise.data import current_name
-
 ROOT = Path(__file__).resolve().parents[1]
-OLD = "3a310cd"
-ITERATIONS = 5
+OLD = "4fcaf109"
 
-EVERY = (f"iterations={ITERATIONS}", "prompts=4", "evaluate.every=0", "evaluate.problems=8", "save.every=0")
-"""Overrides of every run, with the keys of the old commit."""
-BLANK = ("warm_start.steps=80", "warm_start.per_step=16", "method.group_size=8", "method.minibatches=2", "prompts=2",
-         'method.shaping=["Correctness", {kind="Overlong", buffer=40}]')  # fmt: skip
+OLD_KEYS: dict[str, str] = {}
+"""The present dotted path of each recipe field that was renamed since the base commit."""
+OLD_VALUES: dict[tuple[str, str], tuple[str, str]] = {}
+"""The present dotted path and value of each (dotted path, value) whose value was renamed."""
+OLD_METRICS: dict[str, str] = {}
+"""The present name of each renamed metric. A name that ends with a slash renames all metrics that begin with it."""
+
+EVERY = ("iterations=5", "prompts=4", "evaluate.every=0", "evaluate.problems=8", "save.every=0")
+"""Overrides of every run."""
+BLANK = ("warm_start.steps=80", "warm_start.per_step=16", "method.group_size=8", "method.minibatches=2", "prompts=2")
+LENGTHS = 'method.shaping=["Correctness", {kind="Overlong", buffer=40}]'
 """After so few steps no answer is correct, so only lengths make rewards differ."""
 
 RUNS: dict[str, tuple[str, ...]] = {
-    "gspo": ("method.minibatches=2", "machine.piece_tokens=512"),
-    "grpo_kl": ("method=grpo", "method.group_size=8", "method.minibatches=2", "method.passes=2",
-                "optimizer.lr=5e-5", "method.objective.penalties.0.coefficient=0.04"),
+    "gspo": ("method.minibatches=2", "machine.microbatch_tokens=512", "engine.rows=24", "cluster.lag=1"),
+    "grpo_kl": ("method=grpo", "method.group_size=8", "method.minibatches=2", "method.epochs=2",
+                "optimizer.lr=5e-5", "method.objective.penalties.0.coefficient=0.04", "method.proximal=sampled"),
     "dapo_refill": ("method=dapo", "method.group_size=8", "method.minibatches=2", "method.refill=2",
                     "method.shaping.1.buffer=8"),
-    "big_sums": ("recipes/big_sums.toml", *BLANK),
-    "programs": ("recipes/programs.toml", *BLANK),
+    "big_sums": ("recipes/big_sums.toml", *BLANK, LENGTHS),
+    "programs": ("recipes/programs.toml", *BLANK, LENGTHS),
     "lora": ("lora.rank=2", 'lora.targets=["q_proj", "down_proj"]', "method.group_size=8", "optimizer.lr=2e-3",
              "machine.dtype=bfloat16"),
+    "turns": ("recipes/coin.toml", *BLANK),
+    "lanes_shards": ("cluster.ranks=2", "cluster.lanes=4", "cluster.shard=full", "method.group_size=8",
+                     "machine.microbatch_tokens=128", "machine.recompute=true"),
+    "flow": ("recipes/rings.toml", "method.group_size=8", "optimizer.clip=0.5"),
+    "masked": ("recipes/beads.toml", "method.group_size=8", "save.model_every=5"),
+    "warm_start": ("method=ppo", "warm_start.demonstrations=calculator", "warm_start.steps=20",
+                   "warm_start.per_step=8", "warm_start.optimizer.warmup=4", "warm_start.optimizer.decay=cosine"),
+    "phases": ("recipes/veripo.toml", "iterations=2", "phase.1.prompts=8"),
 }  # fmt: skip
-"""Each run: an optional recipe file, then overrides with the keys of the old commit."""
+"""Each run: an optional recipe file of the tree that trains it, then overrides."""
 
-WORDS = {"machine.piece_tokens": "machine.microbatch_tokens", "method.passes": "method.epochs"}
-"""Renamed keys of overrides: old -> new."""
-
-
-SAME = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "MKL_CBWR": "AUTO,STRICT"}
-"""Environment variables of both runs. `import groupwise` sets MKL's mode; the old commit did not."""
+SAME = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+"""Environment variables of both runs."""
 
 
 class Difference(NamedTuple):
-    """The first metric that differs; a key that one side lacks has the value None there."""
+    """The first metric that differs: its file and line, its present name, and its values; None where it is missing."""
 
-    iteration: int
+    line: str
     key: str
     old: Any
     new: Any
@@ -90,13 +99,14 @@ def compare(names: Sequence[str], tree: Path, old_home: Path, new_home: Path) ->
     print(f"{'run':<12} {'model bytes':<12} first metric that differs", flush=True)
     for name in names:
         old, new = old_home / name, new_home / name
-        if not (old / "model").is_dir():
-            train(tree, old, (*EVERY, *RUNS[name]))
-        train(ROOT, new, (*EVERY, *RUNS[name]))
-        equal = digest(old / "model") == digest(new / "model")
+        words = (*EVERY, *RUNS[name])
+        if not old.is_dir():
+            train(tree, old, words)
+        train(ROOT, new, [renamed(word) for word in words])
+        equal = digest(old) == digest(new) != {}
         gap = first_difference(metrics(old), metrics(new))
         same = same and equal and gap is None
-        where = "none" if gap is None else f"iteration {gap.iteration}, {gap.key}: {gap.old!r} -> {gap.new!r}"
+        where = "none" if gap is None else f"{gap.line}, {gap.key}: {gap.old!r} -> {gap.new!r}"
         print(f"{name:<12} {'equal' if equal else 'differ':<12} {where}", flush=True)
     return 0 if same else 1
 
@@ -106,7 +116,6 @@ def train(tree: Path, out: Path, words: Sequence[str]) -> None:
     shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     recipe = [str(tree / word) for word in words if word.endswith(".toml")]
-    words = words if has_old_keys(tree) else [renamed(word) for word in words]
     pairs = [word.split("=", 1) for word in words if not word.endswith(".toml")]
     flags = [text for key, value in dict(pairs).items() for text in (f"--{key}", value)]
     output = ["--out", str(out.parent), "--name", out.name]
@@ -120,39 +129,46 @@ def train(tree: Path, out: Path, words: Sequence[str]) -> None:
         run.rename(out)
 
 
-def has_old_keys(tree: Path) -> bool:
-    """Whether the code in `tree` has the keys of the commit 3a310cd."""
-    return not (tree / "src" / "groupwise" / "training").is_dir()
-
-
 def renamed(word: str) -> str:
-    """An override with the keys of the working tree."""
+    """An override `key=value` of the base commit, with the key and the value of the working tree."""
     key, mark, value = word.partition("=")
-    return WORDS.get(key, key) + mark + value
+    key, value = OLD_VALUES.get((key, value), (OLD_KEYS.get(key, key), value))
+    return key + mark + value
 
 
-def digest(directory: Path) -> dict[str, str]:
-    """The SHA-256 of each weight file."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.glob("*.safetensors")}
+def renamed_metric(name: str) -> str:
+    """The present name of a metric of the base commit."""
+    beginning = next((old for old in OLD_METRICS if old.endswith("/") and name.startswith(old)), "")
+    return OLD_METRICS.get(name) or OLD_METRICS.get(beginning, "") + name.removeprefix(beginning)
 
 
-def metrics(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+def digest(run: Path) -> dict[str, str]:
+    """The SHA-256 of each weight file of a run's models, also of its phases."""
+    paths = run.glob("**/model*/**/*.safetensors")
+    return {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
-def first_difference(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> Difference | None:
-    """The first metric, by line and then by name, that is not equal under its new name."""
+def metrics(run: Path) -> dict[str, dict[str, Any]]:
+    """The lines of all metrics of a run, also of its warm start and its phases, by file and line number."""
+    return {
+        f"{path.relative_to(run)}:{number}": json.loads(line)
+        for path in sorted(run.rglob("metrics.jsonl"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+    }
+
+
+def first_difference(old: Mapping[str, dict[str, Any]], new: Mapping[str, dict[str, Any]]) -> Difference | None:
+    """The first metric, by line and then by name, that is not equal under its present name."""
     return next(differences(old, new), None)
 
 
-def differences(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> Iterator[Difference]:
-    for before, after in zip(old, new):
-        line = {current_name(key): value for key, value in before.items()}
-        for key in [*line, *(key for key in after if key not in line)]:
-            if repr(line.get(key)) != repr(after.get(key)):  # NaN is equal to NaN
-                yield Difference(before.get("iteration", -1), key, line.get(key), after.get(key))
-    if len(old) != len(new):
-        yield Difference(min(len(old), len(new)), "lines", len(old), len(new))
+def differences(old: Mapping[str, dict[str, Any]], new: Mapping[str, dict[str, Any]]) -> Iterator[Difference]:
+    for line in {**old, **new}:
+        before = {renamed_metric(key): value for key, value in old.get(line, {}).items()}
+        after = new.get(line, {})
+        for key in {**before, **after}:
+            if repr(before.get(key)) != repr(after.get(key)):  # NaN is equal to NaN
+                yield Difference(line, key, before.get(key), after.get(key))
 
 
 def git(*words: str) -> str:

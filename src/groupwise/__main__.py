@@ -79,7 +79,7 @@ def run(words: list[str]) -> int:
     if a.command != "check":  # which prints all problems of a recipe together
         check_options(overrides, options.get(a.command))
     name_runs(a)
-    if a.command in ("report", "watch", "compare", "show", "diff", "doctor", "recipe", "certify"):
+    if a.command in ("report", "watch", "compare", "show", "diff", "doctor", "certify"):
         return inspect(a)
     if a.command in ("train", "sweep", "resume"):
         return train_model(a, overrides, shlex.join(["groupwise", *words]))
@@ -231,10 +231,6 @@ def inspect(a: argparse.Namespace) -> int:
         from groupwise.commands.compare import compare
 
         return compare(a.a, a.b, a.allow)
-    if a.command == "recipe":
-        from groupwise.commands.recipe import upgrade
-
-        return upgrade(a.file)
     if a.command == "certify":
         from groupwise.commands.certify import write_certificates
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tools.metrics_page import metrics_table, with_table
 
-from groupwise.data import INTERVALS, METRICS, QUESTIONS, current_name, find_metric, metric_bound
+from groupwise.data import INTERVALS, METRICS, QUESTIONS, find_metric, metric_bound
 
 
 @pytest.mark.parametrize("name", METRICS)
@@ -31,14 +31,6 @@ def test_a_bound_is_asked_for_only_where_there_is_one() -> None:
     assert metric_bound("rollout/missing") == 0
     with pytest.raises(ValueError, match="the metric reward has no warning bound"):
         metric_bound("reward")
-
-
-def test_former_names_lead_to_current_ones() -> None:
-    assert [current_name(name) for name in ("rollout/families", "rollout/rollouts", "rollout/kept", "tokens")] == [
-        "rollout/draws", "rollout/draws", "rollout/selected", "num_tokens",
-    ]  # fmt: skip
-    assert all(current_name(name) == name for name in METRICS)
-    assert current_name("no/such") == "no/such"
 
 
 def test_the_notation_page_has_the_table() -> None:

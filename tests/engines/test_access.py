@@ -73,16 +73,16 @@ def test_a_host_is_named_without_a_port() -> None:
         Permissions(engine_hosts="gpu-1")
 
 
+@pytest.mark.parametrize("value", ["", "/etc"])
 @pytest.mark.parametrize("kind", ["Served", "Vllm"])
 @pytest.mark.parametrize(
     ("key", "word"),
     [("python", "--engine-python"), ("secret_file", "--engine-secret"), ("exchange", "--engine-exchange")],
 )
-def test_a_recipe_cannot_name_them(kind: str, key: str, word: str) -> None:
+def test_a_recipe_cannot_name_them(kind: str, key: str, word: str, value: str) -> None:
     with pytest.raises(Usage, match=rf"recipe.engine: {key} is not a field") as caught:
-        read_recipe(f"method = 'grpo'\nengine = {{ kind = '{kind}', {key} = '/etc' }}")
+        read_recipe(f"method = 'grpo'\nengine = {{ kind = '{kind}', {key} = '{value}' }}")
     assert caught.value.fix == f"use the command-line option {word}"
-    read_recipe(f"method = 'grpo'\nengine = {{ kind = '{kind}', {key} = '' }}")  # as recipes of earlier versions do
 
 
 def test_check_names_the_engines_and_runs_no_interpreter(

@@ -9,6 +9,7 @@ from safetensors.numpy import save_file
 
 from groupwise.models.flow.pictures import Sheet, png
 from groupwise.report.comparisons import NUMBERS
+from groupwise.runs.info import FORMAT
 
 CANARIES = (
     "<img src=x onerror=\"window.__pwn='img'\">",
@@ -102,6 +103,7 @@ def write_run(
 
 def about(name: str, iterations: int, seed: int, canary: str) -> dict[str, Any]:
     return {
+        "format": FORMAT,
         "name": name,
         "command": ["groupwise", "train", "calculator.toml", "--seed", str(seed)],
         "iterations": iterations,

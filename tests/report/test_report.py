@@ -141,6 +141,12 @@ def test_an_empty_directory_and_unreadable_files_still_make_a_page(tmp_path):
     data_of(write_report([bad]))
 
 
+def test_a_run_of_another_format_is_noted(tmp_path):
+    run = write_run(tmp_path / "run", iterations=2)
+    (run / "run.json").write_text('{"format": 1}')
+    assert read(run).last == 2 and "run.json has format 1; this version reads format" in read(run).notes[0]
+
+
 def test_a_report_without_run_directories_is_a_usage_error(tmp_path):
     from groupwise.data import Usage
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.data import Storage
-from groupwise.runs.info import OPTIONAL, RunInfo
+from groupwise.runs.info import FORMAT, OPTIONAL, RunInfo
 from tests.runs.infos import INFO
 
 
@@ -35,11 +35,29 @@ def test_empty_optional_fields_are_left_out(tmp_path: Path):
     assert not names & OPTIONAL and {"use", "changes", "data"} <= names
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"format": 2}', '{"format": 2, "name": "x"}', "\udcff"])
+@pytest.mark.parametrize(
+    "text", ["{", "[1]", f'{{"format": {FORMAT}}}', f'{{"format": {FORMAT}, "name": "x"}}', "\udcff"]
+)
 def test_a_damaged_file_raises(tmp_path: Path, text: str):
     (tmp_path / "run.json").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(Storage, match=r"run\.json cannot be read"):
         RunInfo.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("number", "version", "fix"),
+    [
+        (None, "another version", "use that version, or start a new run"),
+        (FORMAT - 1, "another version", "use that version, or start a new run"),
+        (str(FORMAT), "another version", "use that version, or start a new run"),
+        (FORMAT + 1, "a newer version", "pip install --upgrade"),
+    ],
+)
+def test_another_format_raises_with_a_fix(tmp_path: Path, number: object, version: str, fix: str):
+    (tmp_path / "run.json").write_text(json.dumps(INFO.to_json() | {"format": number}))
+    with pytest.raises(Storage, match=f"was written by {version} of Groupwise") as error:
+        RunInfo.read(tmp_path)
+    assert error.value.evidence == f"format {number}; this version reads format {FORMAT}" and fix in error.value.fix
 
 
 def test_a_missing_file_raises(tmp_path: Path):

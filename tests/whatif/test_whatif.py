@@ -195,7 +195,6 @@ def test_what_a_method_would_sample_otherwise_is_noted(run: Path) -> None:
 
 def test_what_cannot_be_read_is_refused_with_a_fix(tmp_path: Path, run: Path) -> None:
     cases: list[tuple[Callable[[Path], Any], str, str]] = [
-        (lambda p: (p / "run.json").write_text("{}"), "another version", "recipe upgrade"),
         (lambda p: (p / "samples" / "000002.safetensors").write_bytes(b"x"), "damaged", "restore"),
         (lambda p: (p / "samples" / "000002.jsonl").write_text("{}\n"), "damaged", "restore"),
         (lambda p: [x.unlink() for x in (p / "samples").iterdir()], "has no samples", "finished an iteration"),
@@ -212,6 +211,9 @@ def test_what_cannot_be_read_is_refused_with_a_fix(tmp_path: Path, run: Path) ->
     assert error.value.evidence == "samples/ has 2 iterations, from 1 to 2" and "--iteration 2" in error.value.fix
     with pytest.raises(BadData, match="is not a run"):
         read(tmp_path)
+    (copy / "run.json").write_text('{"format": 1}')
+    with pytest.raises(Storage, match="another version of Groupwise"):
+        read(copy)
 
 
 def copy_run(run: Path, copy: Path) -> None:

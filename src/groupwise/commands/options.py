@@ -412,10 +412,6 @@ COMMANDS = (
         (option("a", metavar="A"), option("b", metavar="B")),
     ),
     Command(
-        "recipe", "print a recipe of an earlier version with the present names: recipe upgrade FILE",
-        (option("action", choices=["upgrade"], help="rename old keys and parts"), option("file", metavar="FILE")),
-    ),
-    Command(
         "doctor", "check this machine, and print how to install what is missing", (), (JSON, ENGINE_PYTHON),
     ),
     Command(

@@ -7,7 +7,6 @@ from groupwise.config.fields import SECTIONS, declared
 from groupwise.config.other_names import ROWS, other_name_fix
 from groupwise.data import Usage
 from groupwise.methods.families import methods_with_argument
-from groupwise.runs.format_1 import MOVED, renamed_key
 from groupwise.runs.phases import KEY
 
 SWITCHES: Mapping[str, str] = {
@@ -22,7 +21,6 @@ SWITCHES: Mapping[str, str] = {
     "exchange": "--engine-exchange",
 }
 """Options that run code, read secrets or send data, by the names that a recipe may try. No recipe can set them."""
-UPGRADE = "write the new name, or print the whole recipe with new names: groupwise recipe upgrade FILE"
 REPLACEABLE = ("engine",)
 """Tables whose fields depend on a class that may be in the user's file, so they are unknown before it is loaded."""
 HELP = "groupwise help FIELD explains a field of a recipe"
@@ -84,13 +82,9 @@ def leaves(path: str, item: object) -> Iterator[str]:
 def unknown_key(where: str, owner: str, path: str, known: Iterable[str]) -> Usage:
     """The error for a dotted path whose first key is an unknown field of the class `owner`.
 
-    It has the new name of a renamed key, the name here of an option of TRL or verl, or else a suggestion.
+    It has the name here of an option of TRL or verl, or else a suggestion.
     """
     key = path.partition(".")[0]
-    if new := renamed_key(owner.lower(), key):
-        return problem(where, f"{key!r} was renamed to {new!r}", UPGRADE)
-    if moved := MOVED.get((owner.lower(), key)):
-        return problem(where, f"{key!r} is now {moved}", UPGRADE)
     if fix := other_name_fix(path):
         return problem(where, f"{owner} has no field {path!r}", fix)
     if owner == "Method" and (methods := methods_with_argument().get(key, ())):

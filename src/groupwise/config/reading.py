@@ -8,14 +8,13 @@ from inspect import Parameter, isfunction, signature
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from groupwise.config.problems import SWITCHES, UPGRADE, method_suggestion, problem, suggestion, unknown_keys
+from groupwise.config.problems import SWITCHES, method_suggestion, problem, suggestion, unknown_keys
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, part_named
 from groupwise.config.toml import CommandText
 from groupwise.config.user_code import Use
 from groupwise.data import InvalidValue, Usage, name_of
 from groupwise.methods import Method
-from groupwise.runs.format_1 import PARTS
 from groupwise.verifiers.expression import in_memory, python_reward, user_functions
 
 
@@ -208,8 +207,7 @@ class Reading:
         values = {name: getattr(current, name) for name in known} if current is not MISSING else {}
         for key, item in data.items():
             if key in SWITCHES and key not in known:
-                if item != "":  # recipes of earlier versions name the engines' usual secret and directory by ""
-                    self.problem(where, f"{key} is not a field", f"use the command-line option {SWITCHES[key]}")
+                self.problem(where, f"{key} is not a field", f"use the command-line option {SWITCHES[key]}")
                 continue
             if key not in known:
                 self.problems.extend(unknown_keys(where, cls.__name__, key, item, (*others, *known)))
@@ -237,8 +235,6 @@ class Reading:
         if ":" in name:
             return self.user_part(name, where)
         part = part_named(name)
-        if name in PARTS and (part is None or (isinstance(hint, type) and not fits(part, hint))):
-            return self.problem(where, f"{name!r} was renamed to {PARTS[name]!r}", UPGRADE)
         if part is None:
             return self.problem(where, f"unknown part {name!r}; similar: {', '.join(closest_parts(name, hint))}")
         return part

@@ -76,7 +76,6 @@ from groupwise.data.metrics import UNVERIFIABLE_HELD_OUT as UNVERIFIABLE_HELD_OU
 from groupwise.data.metrics import VERSIONS as VERSIONS
 from groupwise.data.metrics import ZERO_LOSS as ZERO_LOSS
 from groupwise.data.metrics import Metric as Metric
-from groupwise.data.metrics import current_name as current_name
 from groupwise.data.metrics import find_metric as find_metric
 from groupwise.data.metrics import metric_bound as metric_bound
 from groupwise.data.near import looks_like_path as looks_like_path

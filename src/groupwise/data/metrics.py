@@ -34,7 +34,6 @@ __all__ = [
     "VERSIONS",
     "ZERO_LOSS",
     "Metric",
-    "current_name",
     "find_metric",
     "metric_bound",
 ]
@@ -74,7 +73,6 @@ class Metric:
     """A metric of a run, or a family of metrics whose names contain a placeholder such as `<cause>`.
 
     `better` is the direction of improvement, empty if there is none. The report warns about values above `bound`.
-    `former` are its names in older versions.
 
     >>> find_metric("rollout/dropped/mixed_outcomes").name
     'rollout/dropped/<cause>'
@@ -84,17 +82,11 @@ class Metric:
     meaning: str
     better: Literal["", "higher", "lower"] = ""
     bound: float | None = None
-    former: tuple[str, ...] = ()
     question: str = ""
 
     def matches(self, name: str) -> bool:
         """Whether this is the metric `name`. A placeholder matches any text."""
-        return re.fullmatch(_pattern(self.name), name) is not None
-
-
-def _pattern(name: str) -> str:
-    """The regular expression of a metric's name. A placeholder becomes a group."""
-    return re.sub("<[^>]+>", "(.+)", re.escape(name))
+        return re.fullmatch(re.sub("<[^>]+>", ".+", re.escape(self.name)), name) is not None
 
 
 def _conversation(name: str, meaning: str, better: Literal["", "lower"] = "") -> tuple[Metric, Metric]:
@@ -141,23 +133,15 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric("eval/accuracy/<column>=<value>", "accuracy on the held-out problems with this value (`evaluate.by`)"),
         Metric("eval/score/<column>=<value>", "mean score on the held-out problems with this value (`evaluate.by`)"),
         Metric("eval/parts/<name>", "mean of a verdict part over held-out answers, without unverifiable ones"),
-        Metric(
-            "eval/parts_of_correct/<name>",
-            "mean of a verdict part over correct held-out answers",
-            former=("eval/<name>",),
-        ),
+        Metric("eval/parts_of_correct/<name>", "mean of a verdict part over correct held-out answers"),
     ),
     SIGNAL: (
         Metric(NO_SIGNAL, "share of groups with equal rewards", better="lower", bound=0.7),
         Metric("groups/all_right", "share of groups whose verified samples are all correct"),
         Metric("groups/all_wrong", "share of groups whose verified samples are all wrong or malformed"),
         Metric("reward_std", "mean over groups of the standard deviation of rewards"),
-        Metric(
-            "rollout/draws",
-            "draws of the iteration, refills included; each has one rollout",
-            former=("rollout/families", "rollout/rollouts"),
-        ),
-        Metric("rollout/selected", "rollouts with a sample that the filter selected", former=("rollout/kept",)),
+        Metric("rollout/draws", "draws of the iteration, refills included; each has one rollout"),
+        Metric("rollout/selected", "rollouts with a sample that the filter selected"),
         Metric("rollout/dropped", "rollouts without a selected sample"),
         Metric("rollout/dropped/<cause>", "dropped rollouts by cause: a filter, or `unverifiable`"),
         Metric("rollout/missing", "prompts that the iteration lacks after all refill rounds", better="lower", bound=0),
@@ -271,11 +255,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric(VERSIONS, "with `cluster.lag`: versions of the weights that sampled the iteration's tokens"),
     ),
     SPEED: (
-        Metric(
-            TRAINED_TOKENS,
-            "trained tokens of the iteration; in `warm_start/metrics.jsonl` of the step",
-            former=("tokens",),
-        ),
+        Metric(TRAINED_TOKENS, "trained tokens of the iteration; in `warm_start/metrics.jsonl` of the step"),
         Metric(TOKENS_PER_SECOND, "sampled tokens per second of the whole iteration", better="higher"),
         Metric(SECONDS, "wall-clock seconds of the iteration", better="lower"),
         Metric(
@@ -328,17 +308,3 @@ def metric_bound(name: str) -> float:
     if (bound := METRICS[name].bound) is None:
         raise ValueError(f"the metric {name} has no warning bound")
     return bound
-
-
-def current_name(name: str) -> str:
-    """The present name of a metric that an older version's file calls `name`.
-
-    >>> current_name("rollout/kept"), current_name("eval/chain_true"), current_name("reward")
-    ('rollout/selected', 'eval/parts_of_correct/chain_true', 'reward')
-    """
-    if find_metric(name) is None:
-        for metric in METRICS.values():
-            for former in metric.former:
-                if (match := re.fullmatch(_pattern(former), name)) is not None:
-                    return re.sub("<[^>]+>", lambda _: match[1], metric.name)
-    return name

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from groupwise.runs.format_1 import upgraded, upgraded_metrics
+from groupwise.runs.info import FORMAT
 from groupwise.runs.jsonl import json_objects
 from groupwise.runs.layout import RunLayout
 
@@ -58,18 +58,16 @@ def read(path: Path) -> Run:
     notes: list[str] = []
     layout = RunLayout(path)
     about = _mapping(layout.info, notes)
+    if about and (number := about.get("format")) != FORMAT:
+        notes.append(f"run.json has format {number}; this version reads format {FORMAT}, so names here may be missing")
     recipe = _text(layout.recipe, notes)
-    old = about.get("format", 1) == 1
     try:
-        data = tomllib.loads(recipe)
-        fields = flat(upgraded(data) if old else data)
+        fields = flat(tomllib.loads(recipe))
     except UNREADABLE as error:
         fields = {}
         notes.append(f"recipe.toml could not be parsed: {error}")
     metrics, flags = table(layout.metrics, notes)
     timings, _ = table(layout.timings, notes)
-    if old:
-        metrics, flags = upgraded_metrics(metrics), frozenset(upgraded_metrics(dict.fromkeys(flags)))
     name = about.get("name")
     return Run(
         path=path,

@@ -14,7 +14,6 @@ from safetensors.numpy import load_file
 from groupwise.report.comparisons import StoredComparison
 from groupwise.report.pictures import picture, read_sheet
 from groupwise.report.read import is_answer, lines, number
-from groupwise.runs.format_1 import upgraded_sample
 from groupwise.runs.layout import RunLayout, iteration_files
 
 PROMPTS, COLUMNS = 256, 240  # most rows and columns of the prompt map
@@ -219,7 +218,7 @@ def _sample(row: dict[str, Any], arrays: dict[str, np.ndarray], tokens: slice | 
     for name in ("score", "reward", "advantage", "length"):
         x = number(row.get(name))
         sample[name] = None if math.isnan(x) else x
-    sample["selected"] = upgraded_sample(row).get("selected", True) is not False
+    sample["selected"] = row.get("selected", True) is not False
     parts = row.get("parts")
     sample["parts"] = {str(k)[:80]: _text(v) for k, v in list(parts.items())[:12]} if isinstance(parts, dict) else {}
     if tokens is None or "ends" not in arrays:

@@ -13,7 +13,7 @@ from groupwise.runs.layout import RunLayout
 EXTENSION = re.compile(r"recipe\.iterations: (\d+) -> (\d+)")
 """Pattern of a recorded change that extends a run to more iterations."""
 FORMAT = 2
-"""The format of run directories. Format 1 has other names (runs/format_1.py) and no `format` in run.json."""
+"""The format of run directories, which a change of their files or names raises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class RunInfo:
         path = RunLayout(run).info
         try:
             value = json.loads(path.read_text())
-            check_format(run, value.get("format", 1))
+            check_format(run, value.get("format"))
             known = {f.name for f in fields(cls)}
             return cls(**{name: _frozen(item) for name, item in value.items() if name in known})
         except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
@@ -131,18 +131,13 @@ def extensions(changes: Any) -> list[tuple[int, int, int]]:
 
 def check_format(run: Path, number: object) -> None:
     """Raise `Storage` unless the format number of a run.json is that of this version."""
-    if number == FORMAT:
-        return
-    if isinstance(number, int) and number > FORMAT:
-        what, fix = "a newer version of Groupwise", "upgrade: pip install --upgrade groupwise"
-    else:
-        what = "an earlier version of Groupwise"
-        fix = "resume it with the version that started it, or start a new run; report and compare can read it"
-    raise Storage(
-        f"{run} was started by {what} and cannot be resumed",
-        evidence=f"format {number}; this version resumes format {FORMAT}",
-        fix=fix,
-    )
+    if number != FORMAT:
+        newer = isinstance(number, int) and number > FORMAT
+        raise Storage(
+            f"{run} was written by {'a newer' if newer else 'another'} version of Groupwise",
+            evidence=f"format {number}; this version reads format {FORMAT}",
+            fix="upgrade: pip install --upgrade groupwise" if newer else "use that version, or start a new run",
+        )
 
 
 def start_run(run: Path, info: RunInfo, recipe: str, *, disk: Disk = DISK) -> None:

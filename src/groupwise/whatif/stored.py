@@ -18,7 +18,7 @@ from groupwise.config.user_code import Use
 from groupwise.data import BadData, Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.report.read import read as read_run
 from groupwise.report.report import existing_run
-from groupwise.runs.info import FORMAT
+from groupwise.runs.info import check_format
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import SAMPLE_FILES, RunLayout, iteration_files
 
@@ -60,15 +60,12 @@ class StoredIteration:
 def read_iteration(run: str, iteration: int | None, use: Use) -> StoredIteration:
     """Read an iteration of a run; the newest one with samples by default.
 
-    Raises `BadData` for a run of an earlier format, an iteration without samples or without a trained one, and damaged
-    files.
+    Raises `Storage` for a run of another format, `BadData` for an iteration without samples or without a trained one,
+    and damaged files.
     """
     directory = existing_run(run)
     about = read_run(directory).about
-    if (number := about.get("format", 1)) != FORMAT:
-        what = f"{run} was written by another version of Groupwise"
-        fix = f"train it again with this version: groupwise recipe upgrade {run}/recipe.toml prints its recipe"
-        raise BadData(what, evidence=f"format {number}; this version reads format {FORMAT}", fix=fix)
+    check_format(directory, about.get("format"))
     recipe = read_recipe(RunLayout(directory).recipe, (), use)
     iteration = chosen_iteration(directory, iteration)
     with sample_errors(directory, iteration):

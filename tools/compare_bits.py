@@ -54,8 +54,8 @@ RUNS: dict[str, tuple[str, ...]] = {
                      "machine.microbatch_tokens=128", "machine.recompute=true"),
     "flow": ("recipes/rings.toml", "method.group_size=8", "optimizer.clip=0.5"),
     "masked": ("recipes/beads.toml", "method.group_size=8", "save.model_every=5"),
-    "warm_start": ("method=ppo", "warm_start.demonstrations=calculator", "warm_start.steps=20",
-                   "warm_start.per_step=8", "warm_start.optimizer.warmup=4", "warm_start.optimizer.decay=cosine"),
+    "warm_start": ("recipes/mixed_sums.toml", "warm_start.steps=20", "warm_start.per_step=8",
+                   "warm_start.optimizer.warmup=4", "warm_start.optimizer.decay=linear", "method=ppo"),
     "phases": ("recipes/veripo.toml", "iterations=2", "phase.1.prompts=8"),
 }  # fmt: skip
 """Each run: an optional recipe file of the tree that trains it, then overrides."""

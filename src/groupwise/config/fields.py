@@ -273,7 +273,7 @@ def type_words(node: ast.expr) -> str:
 def default_text(node: ast.expr | None) -> str:
     """A default value as a recipe writes it; empty without a default.
 
-    >>> default_text(ast.parse("(0.9, 1 << 2, Clip(), None)").body[0].value)
+    >>> default_text(ast.parse("(0.9, 4, Clip(), None)").body[0].value)
     '[0.9, 4, Clip, "none"]'
     """
     match node:
@@ -281,8 +281,6 @@ def default_text(node: ast.expr | None) -> str:
             return ""
         case ast.Constant(value):
             return _scalar(value)
-        case ast.BinOp(ast.Constant(int(left)), ast.LShift(), ast.Constant(int(right))):
-            return str(left << right)
         case ast.Tuple(elements):
             return f"[{', '.join(map(default_text, elements))}]"
         case ast.Call(ast.Name("field"), _, keywords):

@@ -22,7 +22,7 @@ class Native:
     """
 
     rows: int = 256
-    cache_tokens: int = 1 << 20
+    cache_tokens: int = 1_048_576
     max_gap: float | Literal["by_dtype"] = "by_dtype"
 
     def __post_init__(self) -> None:

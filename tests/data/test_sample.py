@@ -23,6 +23,7 @@ from groupwise.data import (
     Sampling,
     Verdict,
 )
+from groupwise.data.rollout_json import from_json, to_json
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_requests_and_generations_survive_json(
         GenerationRequest(**request, sampling=Sampling(**sampling)),
         Generation(tokens=ids, logp=logp, versions=versions, finish=finish, routes=routes, path=path),
     ):
-        again = type(value).from_json(json.loads(json.dumps(value.to_json())))
+        again = from_json(type(value), json.loads(json.dumps(to_json(value))))
         assert again == value
         assert repr(again) == repr(value)  # also tuples, not lists, and the sign of zero
 

@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from groupwise.data import EngineLost, Generation, GenerationRequest, Storage, Usage, WorkerLost
+from groupwise.data.rollout_json import to_json
 from groupwise.engines import Identity, Remote, read_weights, write_weights
 from groupwise.engines.server import bound
 from groupwise.engines.wire import LARGEST_REQUEST, PROTOCOL, encode, error_json, error_of, read_message
@@ -144,15 +145,15 @@ def test_only_regular_files_as_large_as_the_weights_are_read(tmp_path: Path) -> 
     run(go())
 
 
-GOOD = {"id": 1, "do": "sample", "request": request().to_json()}
+GOOD = {"id": 1, "do": "sample", "request": to_json(request())}
 BAD_REQUESTS = [
     {"context": [1, -2]}, {"context": [1.5]}, {"context": "12"}, {"context": 7}, {"limit": 0}, {"limit": "3"},
     {"draw": -1}, {"draw": 1 << 64}, {"stream": [-1]}, {"stream": [None]}, {"at": -1}, {"top": True}, {"purpose": 1e9},
     {"sampling": {}}, {"sampling": None}, {"content": 5}, {"path": [5]}, {"extra": 1},
-    {"sampling": {**request().to_json()["sampling"], "stop": ["x"] * 65}},
-    {"sampling": {**request().to_json()["sampling"], "stop": [5]}},
-    {"sampling": {**request().to_json()["sampling"], "temperature": -1}},
-    {"sampling": {**request().to_json()["sampling"], "temperature": 1e-300}},
+    {"sampling": {**to_json(request())["sampling"], "stop": ["x"] * 65}},
+    {"sampling": {**to_json(request())["sampling"], "stop": [5]}},
+    {"sampling": {**to_json(request())["sampling"], "temperature": -1}},
+    {"sampling": {**to_json(request())["sampling"], "temperature": 1e-300}},
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from groupwise.data import WRITTEN, Finish, Generation, GenerationRequest, Sample, Sampling
+from groupwise.data.rollout_json import from_json, to_json
 from tests.rollout.fakes import decoder, draw, engine, generate, logits, prompt_of, request, sampler_of, tokenizer
 
 
@@ -34,7 +35,7 @@ def test_they_change_no_token_and_no_bit():
 
 def test_they_pass_through_json():
     r, (g,) = request(top=2), generate(engine(), [request(top=2, limit=2)])
-    assert GenerationRequest.from_json(r.to_json()) == r and Generation.from_json(g.to_json()) == g
+    assert from_json(GenerationRequest, to_json(r)) == r and from_json(Generation, to_json(g)) == g
 
 
 def test_a_sample_keeps_them():

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from groupwise.data import ReportsNumbers, Role, find_metric, roles_of
+from groupwise.data.rollout_json import from_json, to_json
 from groupwise.methods import fission_grpo, grpo, knapsack_rl, murphy, published, rest_rl, rgr_grpo, vade
 from groupwise.methods.method import Method
 from groupwise.rollout import Buffer, Pending, Rollouts, RolloutSetting, Shuffled
@@ -70,11 +71,7 @@ def test_every_number_of_a_curriculum_is_a_documented_metric() -> None:
 
 def test_numbers_of_rollouts_that_wait_survive_a_checkpoint() -> None:
     pending = Pending(rounds=1, rollouts=Rollouts((), 1, numbers={"curriculum/known": 3.0}))
-    stored = json.loads(json.dumps(pending.to_json()))
-    assert Pending.from_json(stored).rollouts == pending.rollouts
-    del stored["rollouts"]["numbers"]
-    again = Pending.from_json(stored).rollouts
-    assert again is not None and again.numbers == {}, "of a run of an older version"
+    assert from_json(Pending, json.loads(json.dumps(to_json(pending)))).rollouts == pending.rollouts
 
 
 @pytest.mark.parametrize("method", published, ids=lambda m: m.__name__)

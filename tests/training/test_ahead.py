@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from groupwise.config.recipe import Cluster
 from groupwise.config.user_code import Use
 from groupwise.data import BadData, Draw, Ids, Outcome, Prompt, Rollout, Sample, Usage, Verdict
+from groupwise.data.rollout_json import from_json, to_json
 from groupwise.rollout import NativeEngine, Pending, Rollouts
 from groupwise.training.ahead import Ahead
 from groupwise.training.check_data import check_rows
@@ -122,10 +123,10 @@ def test_pending_rollouts_come_back_from_json() -> None:
     unfinished = Pending([rollout], (replace(draw, id=5),), 1)
     complete = Pending([rollout], (), 2, Rollouts((rollout,), 2, 1))
     for pending in (unfinished, complete):
-        again = Pending.from_json(json.loads(json.dumps(pending.to_json(), allow_nan=False)))
+        again = from_json(Pending, json.loads(json.dumps(to_json(pending), allow_nan=False)))
         assert repr(again.rollouts) == repr(pending.rollouts) and again.rounds == pending.rounds
         assert again.draws == pending.draws
-    assert repr(Pending.from_json(unfinished.to_json()).finished) == repr([rollout])
+    assert repr(from_json(Pending, to_json(unfinished)).finished) == repr([rollout])
 
 
 # Runs

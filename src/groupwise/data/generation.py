@@ -1,11 +1,9 @@
 """The input and output of an engine: sampling parameters, requests and generations."""
 
 import hashlib
-from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 from groupwise.data.field_types import check_types
 
@@ -95,22 +93,6 @@ class GenerationRequest:
         """The identity of the request's context. Contexts with equal ids but different actions are different."""
         return content_hash(self.content, self.path), self.context
 
-    def to_json(self) -> dict[str, Any]:
-        """The request as a JSON object, for an engine in another process.
-
-        >>> request = GenerationRequest(context=(5, 6), limit=8, draw=3, stream=(0,), sampling=Sampling(stop=("#",)))
-        >>> GenerationRequest.from_json(request.to_json()) == request
-        True
-        """
-        return {**asdict(self), "path": _base64(self.path)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "GenerationRequest":
-        """The request that `to_json` gave, also after `json.dumps` and `json.loads`."""
-        sampling = Sampling(**{**data["sampling"], "stop": tuple(data["sampling"]["stop"])})
-        tuples = {"context": tuple(data["context"]), "stream": tuple(data["stream"]), "path": _decoded(data["path"])}
-        return cls(**{**data, **tuples, "sampling": sampling})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
@@ -130,25 +112,6 @@ class Generation:
     path: tuple[bytes, ...] = ()
     likeliest: tuple[Likeliest, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """The generation as JSON: `finish` by its name; `routes` (experts) and `path` (encoded actions) in base64.
-
-        >>> generation = Generation(tokens=(7,), logp=(-0.5,), versions=(2,), finish=Finish.stop)
-        >>> Generation.from_json(generation.to_json()) == generation
-        True
-        """
-        return {
-            **asdict(self), "finish": self.finish.name, "routes": _base64(self.routes), "path": _base64(self.path),
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Generation":
-        """The generation that `to_json` gave, also after `json.dumps` and `json.loads`."""
-        tuples = {name: tuple(data[name]) for name in ("tokens", "logp", "versions")}
-        encoded = {name: _decoded(data[name]) for name in ("routes", "path")}
-        places = tuple(tuple((token, logp) for token, logp in place) for place in data["likeliest"])
-        return cls(**{**data, **tuples, **encoded, "finish": Finish[data["finish"]], "likeliest": places})
-
 
 def content_hash(content: str, path: Sequence[bytes]) -> str:
     """Hash of all that a context contains besides token ids: content such as images (`content`), and encoded actions.
@@ -160,11 +123,3 @@ def content_hash(content: str, path: Sequence[bytes]) -> str:
         return content
     actions = "".join(hashlib.sha256(action).hexdigest() for action in path)
     return hashlib.sha256(f"{content} {actions}".encode()).hexdigest()
-
-
-def _base64(rows: Sequence[bytes]) -> list[str]:
-    return [b64encode(row).decode() for row in rows]
-
-
-def _decoded(rows: Sequence[str]) -> tuple[bytes, ...]:
-    return tuple(map(b64decode, rows))

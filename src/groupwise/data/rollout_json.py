@@ -1,100 +1,105 @@
-"""Rollouts as plain JSON, for a learner in another process and for checkpoints."""
+"""Rollouts, requests and other dataclasses as plain JSON, for other processes and for checkpoints.
+
+The types of the fields say how: bytes are base64, enums are their names, NaN is null, other numbers and texts stay.
+"""
 
 import math
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from groupwise.data.generation import Finish
-from groupwise.data.sample import Draw, Prompt, Rollout, Sample
-from groupwise.data.verdicts import Outcome, Verdict
-
-TUPLES = ("context", "stream", "tokens", "origin", "ends")
-BYTES = ("routes", "path")
-"""Fields of a sample by their form: tuples of integers, and tuples of bytes."""
+T = TypeVar("T")
+Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+"""A function that encodes a value, and the one that decodes it."""
 
 
-def rollout_to_json(rollout: Rollout) -> dict[str, Any]:
-    """A rollout as JSON. Of the draw only the number remains: formulas read samples. See `draw_to_json` for the rest.
+def to_json(value: Any) -> dict[str, Any]:
+    """A dataclass as a JSON object. Values of fields of the type `Any` must be JSON values.
 
-    >>> sample = Sample(context=(5,), stream=(0,), tokens=(7,), origin=(0,), logp=(-0.5,), finish=Finish.stop)
-    >>> rollout = Rollout(Draw(3, Prompt("p", (5,)), 1), (sample.with_verdict(Verdict(Outcome.correct)),))
-    >>> rollout_from_json(rollout_to_json(rollout)).samples == rollout.samples
-    True
+    >>> from groupwise.data import Generation, Finish
+    >>> to_json(Generation(tokens=(7,), logp=(math.nan,), versions=(2,), finish=Finish.stop, path=(b"a",)))
+    {'tokens': [7], 'logp': [None], 'versions': [2], 'finish': 'stop', 'routes': [], 'path': ['YQ=='], 'likeliest': []}
     """
-    return {
-        "draw": rollout.draw.id,
-        "samples": [_sample_to_json(sample) for sample in rollout.samples],
-        "selected": rollout.selected,
-        "cause": rollout.cause,
-    }
+    return _codec(type(value))[0](value)
 
 
-def rollout_from_json(data: Mapping[str, Any]) -> Rollout:
-    """The rollout that `rollout_to_json` gave, also after `json.dumps` and `json.loads`."""
-    samples = tuple(map(_sample_from_json, data["samples"]))
-    selected = None if data["selected"] is None else tuple(data["selected"])
-    return Rollout(Draw(data["draw"], Prompt("", ()), len(samples)), samples, selected, data["cause"])
+def from_json(cls: type[T], data: Any) -> T:
+    """The value that `to_json` gave, also after `json.dumps` and `json.loads`. Lists are tuples.
 
+    Raises KeyError, TypeError or ValueError for other data. A missing field has its default.
 
-def draw_to_json(draw: Draw) -> dict[str, Any]:
-    """A draw as JSON, with its prompt and the prompt's row, whose values must be JSON values."""
-    prompt = {f.name: getattr(draw.prompt, f.name) for f in fields(Prompt)}
-    return {"id": draw.id, "prompt": {**prompt, "row": dict(draw.prompt.row)}, "n": draw.n, "memo": dict(draw.memo)}
-
-
-def draw_from_json(data: Mapping[str, Any]) -> Draw:
-    """The draw that `draw_to_json` gave, also after `json.dumps` and `json.loads`.
-
-    >>> draw = Draw(3, Prompt("p", (5,), row={"answer": 4}), 8, {"level": 1})
-    >>> draw_from_json(draw_to_json(draw)) == draw
-    True
+    >>> from groupwise.data import Draw, Prompt
+    >>> from_json(Draw, to_json(Draw(3, Prompt("p", (5,), row={"answer": 4}), 8))).prompt.row["answer"]
+    4
     """
-    prompt = Prompt(**{**data["prompt"], "context": tuple(data["prompt"]["context"])})
-    return Draw(data["id"], prompt, data["n"], data["memo"])
+    return _codec(cls)[1](data)
 
 
-def drawn_rollout_to_json(rollout: Rollout) -> dict[str, Any]:
-    """A rollout with its whole draw as JSON."""
-    return {**rollout_to_json(rollout), "draw": draw_to_json(rollout.draw)}
+def _same(value: Any) -> Any:
+    return value
 
 
-def drawn_rollout_from_json(data: Mapping[str, Any]) -> Rollout:
-    """The rollout that `drawn_rollout_to_json` gave, also after `json.dumps` and `json.loads`."""
-    draw = draw_from_json(data["draw"])
-    return replace(rollout_from_json({**data, "draw": draw.id}), draw=draw)
+SAME: Codec = (_same, _same)
 
 
-def _numbers_to_json(numbers: Sequence[float]) -> list[float | None]:
-    """Numbers with null for NaN, which JSON lacks."""
-    return [None if math.isnan(x) else x for x in numbers]
+@cache
+def _codec(kind: Any) -> Codec:
+    """How values of a type are encoded and decoded."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        return _optional(*(_codec(one) for one in inner if one is not NoneType))
+    if origin is Mapping:
+        return _mapping(_codec(inner[1]))
+    if origin is tuple and inner[-1] is not ...:
+        return _pair([_codec(one) for one in inner])
+    if origin in (tuple, list, Sequence):
+        return _sequence(_codec(inner[0]), list if origin is list else tuple)
+    if is_dataclass(kind):
+        return _dataclass(kind)
+    if kind is bytes:
+        return lambda x: b64encode(x).decode(), b64decode
+    if kind is float:
+        return lambda x: None if x != x else x, lambda x: math.nan if x is None else x
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return lambda x: x.name, lambda x: kind[x]
+    return SAME
 
 
-def _numbers_from_json(numbers: Sequence[float | None]) -> tuple[float, ...]:
-    return tuple(math.nan if x is None else x for x in numbers)
+def _optional(codec: Codec) -> Codec:
+    encode, decode = codec
+    return lambda x: None if x is None else encode(x), lambda x: None if x is None else decode(x)
 
 
-def _sample_to_json(sample: Sample) -> dict[str, Any]:
-    values = {f.name: getattr(sample, f.name) for f in fields(Sample)}
-    verdict = None if sample.verdict is None else asdict(sample.verdict)
-    values |= {name: [b64encode(x).decode() for x in values[name]] for name in BYTES}
-    values |= {"logp": _numbers_to_json(sample.logp), "verdict": verdict}
-    return {**values, "marks": {name: _numbers_to_json(x) for name, x in sample.marks.items()}}
+def _mapping(codec: Codec) -> Codec:
+    encode, decode = codec
+    if codec is SAME:
+        return dict, dict
+    return lambda x: {k: encode(v) for k, v in x.items()}, lambda x: {k: decode(v) for k, v in dict(x).items()}
 
 
-def _sample_from_json(data: Mapping[str, Any]) -> Sample:
-    values = {**data, **{name: tuple(data[name]) for name in TUPLES}}
-    values |= {name: tuple(map(b64decode, data[name])) for name in BYTES}
-    values["logp"] = _numbers_from_json(data["logp"])
-    values["views"] = {name: tuple(ids) for name, ids in data["views"].items()}
-    values["marks"] = {name: _numbers_from_json(x) for name, x in data["marks"].items()}
-    values["likeliest"] = tuple(tuple((token, logp) for token, logp in place) for place in data["likeliest"])
-    values["finish"] = None if data["finish"] is None else Finish(data["finish"])
-    values["verdict"] = None if data["verdict"] is None else _verdict_from_json(data["verdict"])
-    return Sample(**values)
+def _sequence(codec: Codec, made: Callable[[Any], Any]) -> Codec:
+    encode, decode = codec
+    if codec is SAME:
+        return list, made
+    return lambda x: list(map(encode, x)), lambda x: made(map(decode, x))
 
 
-def _verdict_from_json(data: Mapping[str, Any]) -> Verdict:
-    steps = {name: [(end, x) for end, x in ends] for name, ends in data["steps"].items()}
-    return Verdict(**{**data, "outcome": Outcome(data["outcome"]), "steps": steps})
+def _pair(codecs: Sequence[Codec]) -> Codec:
+    def encode(values: Any) -> list[Any]:
+        return [one(x) for (one, _), x in zip(codecs, values, strict=True)]
+
+    return encode, lambda values: tuple(one(x) for (_, one), x in zip(codecs, values, strict=True))
+
+
+def _dataclass(cls: Any) -> Codec:
+    kinds = get_type_hints(cls)
+    codecs = {f.name: _codec(kinds[f.name]) for f in fields(cls)}
+
+    def encode(value: Any) -> dict[str, Any]:
+        return {name: one(getattr(value, name)) for name, (one, _) in codecs.items()}
+
+    return encode, lambda data: cls(**{name: codecs[name][1](x) for name, x in dict(data).items()})

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from groupwise.data import ContextKey, EngineLost, Generation, GenerationRequest, Ids, Usage, WorkerLost
+from groupwise.data.rollout_json import from_json, to_json
 from groupwise.engines.heartbeat import PACE, Heartbeat, Owed
 from groupwise.engines.secret import prove
 from groupwise.engines.server import Identity
@@ -129,8 +130,8 @@ class Remote:
 
     async def sample(self, request: GenerationRequest) -> Generation:
         """The next tokens of one sample. A cancelled call cancels the request in the engine."""
-        reply = await self._call("sample", request=request.to_json())
-        return self._parsed("sample", lambda: Generation.from_json(reply))
+        reply = await self._call("sample", request=to_json(request))
+        return self._parsed("sample", lambda: from_json(Generation, reply))
 
     async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
         """The log-prob of each token given all tokens before it."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 
 from groupwise.data import COLDEST, Engine, SharesDevice, Storage, Usage, open_regular
+from groupwise.data.rollout_json import to_json
 from groupwise.engines.upload import Upload, Uploads
 from groupwise.engines.weights_file import read_weights
 from groupwise.engines.wire import (
@@ -246,7 +247,7 @@ class EngineServer:
         return {"protocol": PROTOCOL, "version": self.engine.version, "steps": steps, **asdict(self.identity)}
 
     async def _sample(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
-        return (await self.engine.sample(generation_request(message.get("request")))).to_json()
+        return to_json(await self.engine.sample(generation_request(message.get("request"))))
 
     async def _score(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
         context, tokens = (token_ids(message.get(name), self.vocabulary) for name in ("context", "tokens"))

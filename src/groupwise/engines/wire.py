@@ -21,6 +21,7 @@ from groupwise.data import (
     Usage,
     WorkerLost,
 )
+from groupwise.data.rollout_json import from_json
 
 PROTOCOL = 2
 """The number of this protocol. Both sides must have the same."""
@@ -108,7 +109,7 @@ def error_of(data: Any) -> Exception:
 
 
 def generation_request(data: Any) -> GenerationRequest:
-    """The request in a message. ValueError for anything that `GenerationRequest.to_json` does not give."""
+    """The request in a message. ValueError for anything that `to_json` of a request does not give."""
     try:
         token_ids(data["context"])
         for name, least in (("limit", 1), ("at", 0), ("top", 0), ("purpose", 0)):
@@ -121,7 +122,7 @@ def generation_request(data: Any) -> GenerationRequest:
         stop = data["sampling"]["stop"]
         if len(stop) > MOST_STOPS or any(len(text) > LONGEST_STOP for text in stop):
             raise ValueError(f"a request has at most {MOST_STOPS} stop strings of {LONGEST_STOP} characters")
-        return GenerationRequest.from_json(data)
+        return from_json(GenerationRequest, data)
     except (AttributeError, KeyError, TypeError, Usage) as error:
         raise ValueError(f"not a generation request: {type(error).__name__}: {error}") from None
 

@@ -27,12 +27,7 @@ from groupwise.data import (
     name_of,
     pack,
 )
-from groupwise.data.rollout_json import (
-    draw_from_json,
-    draw_to_json,
-    drawn_rollout_from_json,
-    drawn_rollout_to_json,
-)
+from groupwise.data.rollout_json import from_json, to_json
 from groupwise.models import Purpose
 from groupwise.rollout.attempts import is_graded
 from groupwise.rollout.mechanisms import mechanism_numbers
@@ -144,31 +139,6 @@ class Pending:
     rounds: int = 0
     rollouts: Rollouts | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """All of it as JSON."""
-        done = self.rollouts
-        return {
-            "finished": [] if done else list(map(drawn_rollout_to_json, self.finished)),
-            "draws": list(map(draw_to_json, self.draws)),
-            "rounds": self.rounds,
-            "rollouts": done
-            and {
-                "all": list(map(drawn_rollout_to_json, done.all)),
-                "missing": done.missing,
-                "numbers": dict(done.numbers),
-            },
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Pending":
-        """What `to_json` gave, also after `json.dumps` and `json.loads`."""
-        done, rounds = data["rollouts"], data["rounds"]
-        rollouts = done and Rollouts(
-            tuple(map(drawn_rollout_from_json, done["all"])), rounds, done["missing"], done.get("numbers", {})
-        )
-        finished = list(map(drawn_rollout_from_json, data["finished"]))
-        return cls(finished, tuple(map(draw_from_json, data["draws"])), rounds, rollouts)
-
 
 @dataclass(slots=True, eq=False)
 class Buffer:
@@ -235,7 +205,7 @@ class Buffer:
         if isinstance(self.curriculum, ReportsNumbers):
             inner = self.curriculum.numbers(self._state, collected)
             numbers |= {f"curriculum/{name}": float(x) for name, x in inner.items()}
-        pending.rollouts = Rollouts(tuple(collected), pending.rounds, missing, numbers)
+        pending.finished, pending.rollouts = [], Rollouts(tuple(collected), pending.rounds, missing, numbers)
         return pending.rollouts
 
     def pack(self, rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
@@ -252,12 +222,12 @@ class Buffer:
         A resumed run needs no other rollout state.
         """
         state = {"drawn": self._drawn, "curriculum": self._state}
-        return state | ({"pending": [pending.to_json() for pending in self.pending]} if self.pending else {})
+        return state | ({"pending": [to_json(pending) for pending in self.pending]} if self.pending else {})
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state()` returned."""
         self._drawn, self._state = state["drawn"], state["curriculum"]
-        self.pending[:] = map(Pending.from_json, state.get("pending", ()))
+        self.pending[:] = (from_json(Pending, pending) for pending in state.get("pending", ()))
 
     def _draws(self, n: int, group_size: int) -> tuple[Draw, ...]:
         """The next `n` draws, with their numbers; fewer if the curriculum has no more."""

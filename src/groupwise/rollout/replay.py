@@ -3,16 +3,16 @@
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from random import Random
 from typing import Any, ClassVar, TypedDict
 
-from groupwise.data import Draw, Rollout, Task
+from groupwise.data import Draw, Rollout, Sample, Task, Verdict
+from groupwise.data.rollout_json import to_json
 from groupwise.models import Purpose, keyed_random
 from groupwise.rollout.attempts import score_of
 from groupwise.rollout.curriculum import Shuffled, ShuffledState
-from groupwise.rollout.stored import stored
 
 SOCKET = "Curriculum"
 __all__ = ["FreshReplay"]
@@ -127,6 +127,17 @@ def stratified(chances: Sequence[float], n: int, random: Random) -> list[int]:
     """
     ends = list(accumulate(chances))
     return [min(bisect_right(ends, (i + random.random()) / n * ends[-1]), len(ends) - 1) for i in range(n)]
+
+
+def stored(sample: Sample) -> dict[str, Any]:
+    """A sample as it is stored: prompt, tokens, log-probs, text, and of the verdict outcome, score and parts."""
+    verdict = sample.verdict
+    assert verdict is not None, "a stored sample has a verdict"
+    kept = replace(
+        sample, stream=(), routes=(), path=(), likeliest=(), parent=None, marks={}, counts={},
+        verdict=Verdict(verdict.outcome, verdict.score, verdict.parts),
+    )  # fmt: skip
+    return to_json(kept)
 
 
 def _again(entry: Entry, weight: float, task: Task) -> Draw:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from groupwise.data import Draw, Rollout, Sampler, Strategy, verdicts_have
-from groupwise.rollout.stored import restored
+from groupwise.data import Draw, Rollout, Sample, Sampler, Strategy, verdicts_have
+from groupwise.data.rollout_json import from_json
 from groupwise.rollout.strategy import Independent
 
 SOCKET = "Strategy"
@@ -24,6 +24,7 @@ class Replayed:
         weight = {"replay": float(draw.memo.get("replay", 1.0))}
         if "sample" in draw.memo:
             (empty,) = sampler.start(draw.prompt.context)
-            return Rollout(draw, (restored(draw.memo["sample"], empty).add_parts(weight),))
+            sample = replace(from_json(Sample, draw.memo["sample"]), stream=empty.stream)
+            return Rollout(draw, (sample.add_parts(weight),))
         rollout = await self.strategy(draw, sampler)
         return replace(rollout, samples=tuple(s.add_parts(weight) for s in rollout.samples))

@@ -3,11 +3,11 @@
 import io
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import CountedText, Observation, Outcome, Verdict
+from groupwise.data import CountedText, Observation, Verdict
+from groupwise.data.rollout_json import from_json, to_json
 from groupwise.runs.checkpoints import finished_checkpoints
 from groupwise.runs.disk import DISK, Disk
 from groupwise.runs.jsonl import file_bytes, json_line, json_objects
@@ -113,7 +113,7 @@ def observation_to_json(reply: Observation) -> Any:
     """
     if isinstance(reply, CountedText) and reply.counts:
         return {"words": str(reply), "counts": dict(reply.counts)}
-    return asdict(reply) if isinstance(reply, Verdict) else reply
+    return to_json(reply) if isinstance(reply, Verdict) else reply
 
 
 def observation_from_json(plain: Any) -> Observation:
@@ -122,5 +122,4 @@ def observation_from_json(plain: Any) -> Observation:
         return plain
     if "words" in plain:
         return CountedText(str(plain["words"]), **plain["counts"])
-    steps = {name: tuple((end, x) for end, x in pairs) for name, pairs in plain.get("steps", {}).items()}
-    return Verdict(**{**plain, "outcome": Outcome(plain["outcome"]), "steps": steps})
+    return from_json(Verdict, plain)

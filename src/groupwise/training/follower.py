@@ -28,7 +28,7 @@ from groupwise.config.recipe import Cluster, Recipe
 from groupwise.config.text import at, read_recipe, write
 from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.data import GroupwiseError, Rollout, Usage, WorkerLost, pack
-from groupwise.data.rollout_json import rollout_from_json
+from groupwise.data.rollout_json import from_json
 from groupwise.learner import Alone, Learner, Ranks, Replicas
 from groupwise.learner.ranks import START, ConnectionClosed
 from groupwise.learner.store import (
@@ -202,7 +202,7 @@ def follow(ranks: Replicas, use: Use) -> None:
         header, _ = parts(content)
         if header["do"] == "steps":
             learner.memories = header["memories"]
-            rollouts = [rollout_from_json(data) for data in header["rollouts"]]
+            rollouts = [from_json(Rollout, data) for data in header["rollouts"]]
             steps(recipe, learner, rollouts, header["iteration"], header["version"])
         elif header["do"] == "weights":
             learner.weights()

@@ -6,14 +6,15 @@ The field `do` of all but the first message is `steps`, `weights` (`Learner.weig
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load
 from torch import Tensor
 
-from groupwise.data import Rollout
-from groupwise.data.rollout_json import rollout_to_json
+from groupwise.data import Draw, Prompt, Rollout
+from groupwise.data.rollout_json import to_json
 from groupwise.learner import Learner, Ranks, Replicas
 from groupwise.runs.checkpoints import OtherParts, tensor_bytes, write_part
 from groupwise.training.waiting import interruptible
@@ -26,9 +27,13 @@ def start_message(recipe: str, learner: Learner) -> bytes:
 
 
 def send_iteration(learner: Learner, rollouts: Sequence[Rollout], iteration: int) -> None:
-    """Send the rollouts of an iteration to the other ranks, if there are any, which then take its optimizer steps."""
+    """Send the rollouts of an iteration to the other ranks, if there are any, which then take its optimizer steps.
+
+    Of a draw only the number is sent: formulas read samples.
+    """
     if isinstance(learner.ranks, Replicas):
-        plain = [rollout_to_json(rollout) for rollout in rollouts]
+        draws = [Draw(rollout.draw.id, Prompt("", ()), len(rollout.samples)) for rollout in rollouts]
+        plain = [to_json(replace(rollout, draw=draw)) for rollout, draw in zip(rollouts, draws)]
         header = {"do": "steps", "iteration": iteration, "version": learner.version}
         header |= {"memories": learner.memories, "rollouts": plain}
         learner.ranks.send(message(header))

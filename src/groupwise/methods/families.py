@@ -3,9 +3,7 @@
 import ast
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
-from inspect import getdoc
 from pathlib import Path
 
 from groupwise.data.rooms import names_of
@@ -42,7 +40,7 @@ def method_family(name: str) -> str:
 
 def subject_of(family: str) -> str:
     """The docstring of a family's folder, which describes its methods."""
-    return getdoc(import_module(f"{ROOM}.{family}")) or ""
+    return ast.get_docstring(ast.parse(source_of(f"{ROOM}.{family}"))) or ""
 
 
 @cache

@@ -21,10 +21,10 @@ HOME = Path(__file__).resolve().parents[1]
 SOURCE = HOME / "src" / "groupwise"
 DOCSTRINGS, MESSAGES = 40, 20
 ERRORS = (
-    r"(Error|Usage|BadData|MissingRequirement|Environment|Diverged|NoSignal|Unverifiable|Mismatch|Storage|Locked"
+    r"(Error|Usage|BadData|MissingRequirement|Diverged|NoSignal|Unverifiable|Mismatch|Storage|Locked"
     r"|WorkerLost|SystemExit)$"
 )
-"""The last name of a call that constructs an error; `Environment` is a former name of `MissingRequirement`."""
+"""The last name of a call that constructs an error."""
 FENCE = re.compile(r"^(`{3,})[^\n]*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 
 

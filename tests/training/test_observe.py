@@ -5,10 +5,8 @@ from dataclasses import replace
 
 import torch
 
-from groupwise.config import Recipe
 from groupwise.data import SAMPLED, pack
 from groupwise.learner import StepResult
-from groupwise.methods import Method
 from groupwise.objective import Objective
 from groupwise.rollout import Escalate, Explained, FeedbackTree, Independent, Refinement
 from groupwise.training.observe import sample_lines, token_columns
@@ -83,15 +81,12 @@ def test_samples_of_the_problem_s_own_prompt_have_no_further_fields() -> None:
 
 
 def test_stored_samples_are_read_with_their_prompts_and_parents() -> None:
-    """`whatif` reads the views and the parents again; files of older versions have neither."""
+    """`whatif` reads the views and the parents again."""
     tree, _ = play(FeedbackTree(), lambda r: (WRONG,), n=2)
     guided, _ = play(Escalate(learn="plain"), lambda r: (WRONG, r.context[-1]), n=2, hints=[text(6)])
     for rollout in (tree, guided):
         lines, columns = sample_lines([rollout], pack([rollout])), token_columns([rollout], [], Objective())
-        (again,), _ = rollouts_of(lines, columns, Recipe(method=Method()))
+        (again,), _ = rollouts_of(lines, columns)
         assert [(s.context, s.views, s.parent) for s in again.samples] == [
             (s.context, s.views, s.parent) for s in rollout.samples
         ]
-        older = [{name: x for name, x in line.items() if name not in ("views", "parent")} for line in lines]
-        (before,), _ = rollouts_of(older, columns, Recipe(method=Method()))
-        assert [(dict(s.views), s.parent) for s in before.samples] == [({}, None)] * len(rollout.samples)

@@ -98,6 +98,5 @@ class Guards:
         return {name: fields[name] for name in ("no_signal", "right", "skipped", "judged")}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.no_signal, self.skipped = state["no_signal"], state["skipped"]
-        self.right = state.get("right", 0)  # older checkpoints have no such count
+        self.no_signal, self.right, self.skipped = state["no_signal"], state["right"], state["skipped"]
         self.judged = [(a, b) for a, b in state["judged"]]

@@ -70,7 +70,7 @@ def read_iteration(run: str, iteration: int | None, use: Use) -> StoredIteration
     iteration = chosen_iteration(directory, iteration)
     with sample_errors(directory, iteration):
         lines, columns = read_samples(directory, iteration)
-        rollouts, numbers = rollouts_of(lines, columns, recipe)
+        rollouts, numbers = rollouts_of(lines, columns)
     trained = [r for r in rollouts if any(r.selected or ())]  # as in training: the steps depend on their number
     version = iteration - 1  # each iteration publishes one version
     batch = pack(trained, version=version, roles=recipe.method.trains, max_tokens=recipe.sampling.max_tokens)
@@ -130,8 +130,8 @@ def read_samples(run: Path, iteration: int) -> tuple[Lines, Columns]:
     return lines, columns
 
 
-def rollouts_of(lines: Lines, columns: Columns, recipe: Recipe) -> tuple[list[Rollout], dict[tuple[int, Any], int]]:
-    """The rollouts of an iteration, and each sample's line number by its key. Runs of older versions have no views."""
+def rollouts_of(lines: Lines, columns: Columns) -> tuple[list[Rollout], dict[tuple[int, Any], int]]:
+    """The rollouts of an iteration, and each sample's line number by its key."""
     starts = [0, *columns["lengths"].cumsum(0).tolist()]
     contexts = [tuple(ids.tolist()) for ids in columns["contexts"].split(columns["context_lengths"].tolist())]
     numbers: dict[tuple[int, Any], int] = {}
@@ -139,7 +139,7 @@ def rollouts_of(lines: Lines, columns: Columns, recipe: Recipe) -> tuple[list[Ro
     for number, line in enumerate(lines):
         tokens = {name: columns[name][starts[number] : starts[number + 1]] for name in PER_TOKEN}
         context = contexts[int(columns["context"][number])]
-        sample = sample_of(line, tokens, context, number, line.get("limit", recipe.sampling.max_tokens))
+        sample = sample_of(line, tokens, context, number)
         views = {name: contexts[i] for name, i in line.get("views", {}).items()}
         sample = replace(sample, views=views, parent=line.get("parent"))
         members.setdefault(line["draw"], []).append((line, sample))
@@ -154,10 +154,10 @@ def rollouts_of(lines: Lines, columns: Columns, recipe: Recipe) -> tuple[list[Ro
     return rollouts, numbers
 
 
-def sample_of(line: Mapping[str, Any], tokens: Columns, context: tuple[int, ...], number: int, limit: int) -> Sample:
+def sample_of(line: Mapping[str, Any], tokens: Columns, context: tuple[int, ...], number: int) -> Sample:
     """Create the `Sample` of a stored record. Its random stream is not needed: the line number replaces it."""
     sample = Sample(
-        context=context, stream=(number,), limit=limit, tokens=tuple(tokens["tokens"].tolist()),
+        context=context, stream=(number,), limit=line["limit"], tokens=tuple(tokens["tokens"].tolist()),
         origin=tuple(tokens["origin"].tolist()), logp=tuple(tokens["logp_engine"].double().tolist()),
         finish=Finish[line["finish"]] if line["finish"] else None, group=line["group"], role=line["role"],
         counts=line.get("counts", {}),

@@ -22,6 +22,7 @@ from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.data import BadData, Outcome, Prompt, Usage
 from groupwise.data.verdicts import as_verdict
 from groupwise.models import Decoder, different_ids, find_model, read_tokenizer, write_model
+from groupwise.runs.info import FORMAT
 from groupwise.runs.next_command import recorded_code, resume_command
 from groupwise.runs.stems import run_or_model
 from groupwise.tasks.registry import CONVERSIONS, find_task
@@ -433,7 +434,7 @@ def recorded(run: Path, verifier: str = "", **fields: object) -> None:
     }  # fmt: skip
     run.mkdir(parents=True)
     (run / "recipe.toml").write_text(f'verifier = "{verifier}"')
-    (run / "run.json").write_text(json.dumps({"format": 2} | info | fields))
+    (run / "run.json").write_text(json.dumps({"format": FORMAT} | info | fields))
 
 
 def test_the_next_command_names_the_code_of_the_run(tmp_path: Path) -> None:

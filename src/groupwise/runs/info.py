@@ -12,7 +12,7 @@ from groupwise.runs.layout import RunLayout
 
 EXTENSION = re.compile(r"recipe\.iterations: (\d+) -> (\d+)")
 """Pattern of a recorded change that extends a run to more iterations."""
-FORMAT = 2
+FORMAT = 3
 """The format of run directories, which a change of their files or names raises."""
 
 

@@ -3,16 +3,15 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Sampling, VerdictContents
+from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Sampling, Strategy, VerdictContents
 from groupwise.rollout.stretches import steps_from
 from groupwise.rollout.together import together
 
-SOCKET = "Strategy"
 __all__ = ["OneStep"]
 
 
 @dataclass(frozen=True, slots=True)
-class OneStep:
+class OneStep(Strategy):
     """For each step of `steps`, one group of `draw.n` answers with noise in this step alone. G2RPO.
 
     All begin with the steps of the anchor, a path without noise. Each is completed without noise once for each of

@@ -4,13 +4,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from groupwise.data import BadData, Draw, Finish, Ids, Outcome, Role, Rollout, Sample, Sampler, Verdict, verdicts_have
+from groupwise.data import (
+    BadData,
+    Draw,
+    Finish,
+    Ids,
+    Outcome,
+    Role,
+    Rollout,
+    Sample,
+    Sampler,
+    Strategy,
+    Verdict,
+    verdicts_have,
+)
 from groupwise.rollout.agreement import OF, Statistics, agreement, corrected, predicted
 from groupwise.rollout.attempts import attempts, context_of
 from groupwise.rollout.together import together
 from groupwise.rollout.wording import AUTO, Forms, check_wording
 
-SOCKET = "Strategy"
 __all__ = ["Predictions"]
 
 PREDICTED = Forms(
@@ -29,7 +41,7 @@ PREDICTED = Forms(
 
 @verdicts_have("length", "rate", "notions")
 @dataclass(frozen=True, slots=True)
-class Predictions:
+class Predictions(Strategy):
     """Samples answers, and `count` predictions of their pass rate and length, as samples with their own role. MASA.
 
     A prediction answers the prompt in `words` with the number of correct answers of eight, the length of a correct

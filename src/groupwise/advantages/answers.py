@@ -21,6 +21,8 @@ class SemanticEntropy(Advantage):
     `1 - y` or `(1 - y)^gamma`. The paper's choice of f, alpha and shares was not obtained: all are our reading.
     """
 
+    not_stored: ClassVar[str] = "the answers that the verifier read"
+
     alpha: float = 1.0
     form: Literal["exp", "linear", "focal"] = "exp"
     gamma: float = 2.0

@@ -330,8 +330,10 @@ class Strategy(Protocol):
     """A coroutine that generates all samples of one draw; rounds, trees and turns are `await`, `if` and `for`.
 
     Optional, also for the values of its fields: `ReadsColumns`; `roles`, the kinds of samples (`Role`) that it makes
-    beside answers; `contents`, the parts that it adds to verdicts; `needs`, the verdict parts that it reads; and
-    `needs_feedback = True` if it writes the verdict's feedback into prompts. `check` compares them with the recipe.
+    beside answers; `contents`, the parts that it adds to verdicts; `needs`, the verdict parts that it reads;
+    `needs_feedback = True` if it writes the verdict's feedback into prompts; `needs_environment = True` if it converses
+    with one; `whole_answers = True` if it can sample from a masked policy, which generates answers whole; and
+    `own_noise = True` if its denoising steps need none of the recipe's. `check` compares them with the recipe.
     """
 
     __slots__ = ()

@@ -74,6 +74,8 @@ class OnPolicy(Mask):
 class HasView(Mask):
     """Selects the tokens of answers that have a view: a second prompt for the same tokens, such as one with a hint."""
 
+    not_stored: ClassVar[str] = "the other prompts of a sample"
+
     view: str
 
     def __call__(self, b: Batch) -> Bool[Tensor, " n"]:

@@ -22,6 +22,8 @@ class CoSampled(Strategy):
     group are compared with each other, and get the advantages of their answers. A fixed schedule has no knobs.
     """
 
+    whole_answers: ClassVar[bool] = True
+
     roles: ClassVar[tuple[Role, ...]] = (Role(SCHEDULE, "where the schedule of the masked policy has knobs"),)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:

@@ -24,6 +24,8 @@ class GatedTurns(Strategy):
     Selective Rollout, 2026.
     """
 
+    needs_environment: ClassVar[bool] = True
+
     forms: ClassVar[dict[str, Forms]] = {
         "marker": Forms("", "Action:", "zhiyuanZhai20/selective-rollout, src/prompts.py, ba86cdc")
     }

@@ -1,6 +1,7 @@
 """Sampling strategies: independent answers, and conversations with an environment."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from groupwise.data import Draw, Rollout, Sampler, Strategy
 from groupwise.rollout.dialogue import Dialogue, dialogue_until, judged
@@ -12,6 +13,8 @@ __all__ = ["Independent", "Turns"]
 @dataclass(frozen=True, slots=True)
 class Independent(Strategy):
     """Generates `draw.n` independent answers to the prompt, as one group."""
+
+    whole_answers: ClassVar[bool] = True
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         answers = await sampler.sample(draw.prompt.context, draw.n)
@@ -29,6 +32,8 @@ class Turns(Strategy):
     `failed` is 1 for a conversation that the environment aborted: it raised, timed out, or returned an invalid
     observation.
     """
+
+    needs_environment: ClassVar[bool] = True
 
     most: int = 8
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from groupwise.data import Draw, Rollout, Sample, Sampler, Strategy
-from groupwise.rollout.one_step import without_noise
+from groupwise.rollout.stretches import without_noise
 from groupwise.rollout.together import together
 
 __all__ = ["NoiseWindow"]

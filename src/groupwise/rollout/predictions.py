@@ -102,8 +102,8 @@ class Predictions(Strategy):
 
         Empty if the part is below `expert`, if the text is too long, or has a character without a token.
         """
-        best = max(predictions, key=_notions)
-        if not self.expert or _notions(best) < self.expert or not (text := corrected(best.text, statistics)):
+        best = max(predictions, key=_notions_in)
+        if not self.expert or _notions_in(best) < self.expert or not (text := corrected(best.text, statistics)):
             return ()
         (start,) = sampler.start(context, role="expert")
         try:
@@ -117,5 +117,5 @@ def _ended(answer: Sample) -> Sample:
     return answer.with_finish(Finish.length).with_verdict(Verdict(Outcome.wrong))
 
 
-def _notions(prediction: Sample) -> float:
+def _notions_in(prediction: Sample) -> float:
     return prediction.verdict.parts.get("notions", 0.0) if prediction.verdict else 0.0

@@ -19,7 +19,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Fast
 
 from groupwise.config.devices import resolved
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import all_problems
 from groupwise.models import Decoder, Shape, Tokenizer, find_model, read_shape, write_model

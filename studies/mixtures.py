@@ -9,7 +9,7 @@ from typing import Any
 
 from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe import Recipe, WarmStart
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.learner import AdamW
 from groupwise.models import find_model, read_tokenizer
 from groupwise.runs.disk import write_file

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from groupwise.engines import Native, NativeEngine
 from groupwise.models import Experts, FlowPolicy, MaskedPolicy, Model, Tokenizer
-from groupwise.rollout import Native, NativeEngine
 
 
 def rounded(weight: Tensor, bits: int) -> Tensor:

@@ -5,7 +5,7 @@ python tools/front_doors.py
 
 from pathlib import Path
 
-from groupwise.data.rooms import ROOMS, files_of, names_of
+from groupwise.core.lazy_imports import ROOMS, files_of, names_of
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "groupwise"
 HEAD = "# Made by tools/front_doors.py from the `__all__` of each file.\n"

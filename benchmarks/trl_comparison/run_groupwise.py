@@ -29,11 +29,12 @@ from groupwise.advantages import Standardised
 from groupwise.config.recipe import Cluster, Evaluate, Machine, Recipe, Save
 from groupwise.config.user_code import Use
 from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Sampler, Sampling, Verdict
+from groupwise.engines import Native
 from groupwise.learner import AdamW
 from groupwise.methods import Method
 from groupwise.models import read_tokenizer
 from groupwise.objective import Clip, Objective, sequence_mean, sequence_ratio, token_mean
-from groupwise.rollout import Independent, Native, Rollouts
+from groupwise.rollout import Independent, Rollouts
 from groupwise.runs.logs import RunLogs
 from groupwise.training.loop import run as loop
 from groupwise.training.recorder import Recorder

@@ -130,7 +130,7 @@ def test_the_hash_covers_parts_and_their_functions_but_no_message(monkeypatch, r
     ],
 )
 def test_the_hash_covers_no_declaration_for_check(monkeypatch, old, new, same) -> None:
-    before, file, plain = code_hash(murphy()), "groupwise.rollout.trees", hashing.inspect.getsource
+    before, file, plain = code_hash(murphy()), "groupwise.methods.sampling.murphy", hashing.inspect.getsource
     changed = plain(hashing.sys.modules[file]).replace(old, new, 1)
     assert changed != plain(hashing.sys.modules[file])
     monkeypatch.setattr(

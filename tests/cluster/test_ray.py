@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 import groupwise as gw
-from groupwise.data import Generation, GenerationRequest, Usage, WorkerLost
+from groupwise.core import Usage, WorkerLost
+from groupwise.data import Generation, GenerationRequest
 from groupwise.engines import EngineAccess, Served, Vllm
-from groupwise.engines import places as engine_places
-from groupwise.engines.replica import Program, ReplicaSettings
-from groupwise.engines.vllm_environment import DEFAULT_PYTHON
+from groupwise.engines.remote import slots as engine_places
+from groupwise.engines.remote.replica import Program, ReplicaSettings
+from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
 from groupwise.learner import Replicas
 from groupwise.models import find_model
 from tests.engines.test_processes import wait_until_gone
@@ -33,7 +34,11 @@ SMALL: dict[str, Any] = {
     "evaluate.problems": 4, "save.every": 1, "cluster.lanes": 2, "cluster.deadline": 60.0,
 }  # fmt: skip
 RAY = {"cluster.launch": "ray"}
-PROGRAMS = ("groupwise.engines.replica_tls", "groupwise.engines.vllm", "groupwise.training.follower")
+PROGRAMS = (
+    "groupwise.engines.remote.replica_tls",
+    "groupwise.engines.vllm.vllm_engine",
+    "groupwise.training.rank_worker",
+)
 PYTHON = Path(DEFAULT_PYTHON).absolute()
 MEMORY = 100 << 20
 """Bytes of each node's object store, which stays empty."""

@@ -14,19 +14,20 @@ import torch
 
 import groupwise as gw
 from groupwise.__main__ import main
+from groupwise.checks.check import check
+from groupwise.checks.check_data import data_notes
 from groupwise.commands.compare import files
-from groupwise.config.other_names import FIELD_HINTS, OTHER_NAMES
-from groupwise.config.settings import overrides_of
-from groupwise.config.text import read_recipe, read_with_problems
+from groupwise.config.keyword_arguments import overrides_of
+from groupwise.config.recipe_toml import read_recipe, read_with_problems
+from groupwise.config.trl_verl_names import FIELD_HINTS, OTHER_NAMES
 from groupwise.config.user_code import Permissions, Use, load_use
-from groupwise.data import BadData, Outcome, Prompt, Usage
+from groupwise.core import BadData, Usage
+from groupwise.data import Outcome, Prompt
 from groupwise.data.verdicts import as_verdict
 from groupwise.models import Decoder, different_ids, find_model, read_tokenizer, write_model
+from groupwise.runs.find_run import run_or_model
 from groupwise.runs.next_command import recorded_code, resume_command
-from groupwise.runs.stems import run_or_model
 from groupwise.tasks.registry import CONVERSIONS, find_task
-from groupwise.training.check import check
-from groupwise.training.check_data import data_notes
 from groupwise.verifiers import grade_function
 from groupwise.verifiers.arguments import Parameters
 from groupwise.verifiers.functions import verdicts_of
@@ -52,7 +53,7 @@ def refusals(*fields: tuple[str, str]) -> str:
 )
 def test_check_refuses_what_train_refuses(field: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    monkeypatch.setattr("groupwise.training.check_machine.find_spec", lambda name: None)
+    monkeypatch.setattr("groupwise.checks.check_machine.find_spec", lambda name: None)
     assert words in refusals((field, value))
 
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from groupwise.checks.check import check
 from groupwise.config.defaults import LEARNING_RATES, complete_phases, learning_rate, starting_point
 from groupwise.config.packaged import find_recipe
-from groupwise.config.text import DEFAULT, read_recipe
+from groupwise.config.recipe_toml import DEFAULT, read_recipe
 from groupwise.config.toml import read_toml
 from groupwise.config.user_code import Use
-from groupwise.data import Usage
-from groupwise.methods import Method, published, reference_of
+from groupwise.core import Usage
+from groupwise.methods import GatedTurns, Method, published, reference_of
 from groupwise.models import Decoder, write_model
-from groupwise.rollout import GatedTurns, Turns
-from groupwise.training.check import check
+from groupwise.rollout import Turns
 from tests.models.directories import bytes_, shape
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -9,10 +9,10 @@ from tools.fields_page import PAGE, fields_page
 
 from groupwise.commands.field_help import field_help
 from groupwise.config.fields import MEANINGS, SECTIONS, recipe_fields
-from groupwise.config.reading import default
+from groupwise.config.parse_values import default
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import read_over, read_recipe
-from groupwise.data import Usage
+from groupwise.config.recipe_toml import read_over, read_recipe
+from groupwise.core import Usage
 from groupwise.methods import Method
 
 

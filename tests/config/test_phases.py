@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from groupwise.config.phases import Phase, read_phases
+from groupwise.config.phase_recipes import Phase, read_phases
 from groupwise.config.recipe import Recipe
 from groupwise.config.toml import read_toml
 from groupwise.config.user_code import Use
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.learner import Given
 
 TWO = """

@@ -16,19 +16,19 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from groupwise import advantages, data, learner, methods, models, objective, rewards, rollout, tasks
-from groupwise.advantages import GAE, centred, leave_one_out
+from groupwise.advantages import centred
 from groupwise.config.diff import diff, label
-from groupwise.config.reading import hints_of
+from groupwise.config.parse_values import hints_of
 from groupwise.config.recipe import Recipe
+from groupwise.config.recipe_toml import at, override, read_recipe, read_with_problems, write
 from groupwise.config.registry import UnloadedPart, fitting_names, parts, public_name, sockets
-from groupwise.config.text import at, override, read_recipe, read_with_problems, write
 from groupwise.config.toml import keys_of
 from groupwise.config.user_code import Permissions, Use, load_use
-from groupwise.data import BadData, Usage
+from groupwise.core import BadData, Usage
+from groupwise.engines import Native
 from groupwise.learner import InitialPolicy, SquaredValueLoss, ValueModel
-from groupwise.methods import Method, Now, Ramp, dapo, grpo, gspo, published, reinforce_pp
-from groupwise.objective import Clip, Objective, SoftGate, complete, sequence_mean
-from groupwise.rollout import Native
+from groupwise.methods import GAE, Method, Now, Ramp, SoftGate, dapo, grpo, gspo, leave_one_out, published, reinforce_pp
+from groupwise.objective import Clip, Objective, complete, sequence_mean
 
 NAMES = [method.__name__ for method in published]
 REFERENCE = (("reference", InitialPolicy()),)
@@ -153,7 +153,7 @@ def test_any_recipe_reads_back_exactly(recipe):
 
 
 def test_the_packaged_recipe_reads_back_exactly():
-    import groupwise.config.text as text
+    import groupwise.config.recipe_toml as text
 
     recipe = read_recipe(Path(text.__file__).with_name("default.toml"))
     assert read_recipe(write(recipe)) == recipe and write(read_recipe(write(recipe))) == write(recipe)

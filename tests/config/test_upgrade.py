@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.config.reading import Reading
+from groupwise.config.parse_values import Reading
 from groupwise.config.recipe import Machine
+from groupwise.config.recipe_toml import override, read_recipe
 from groupwise.config.registry import methods, parts
-from groupwise.config.text import override, read_recipe
 from groupwise.config.upgrade import upgrade_text
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.learner import RouterBalance
 from groupwise.methods import Method, grpo
 from groupwise.runs.format_1 import KEYS, PARTS, upgraded

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from groupwise.core import Usage
 from groupwise.data import (
     ENVIRONMENT,
     WRITTEN,
@@ -18,7 +19,6 @@ from groupwise.data import (
     Rollout,
     Sample,
     Segments,
-    Usage,
     Verdict,
     VerdictPart,
     pack,

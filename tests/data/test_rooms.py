@@ -10,7 +10,7 @@ import pytest
 from tools.front_doors import ROOMS, SOURCE, package_stub, stub
 
 import groupwise
-from groupwise.data.rooms import files_of, names_of
+from groupwise.core.lazy_imports import files_of, names_of
 from tests.docs.test_pages import blocks
 
 
@@ -40,10 +40,10 @@ def test_the_stub_of_the_package_is_fresh() -> None:
 def test_the_package_offers_every_public_name_after_all_rooms_and_imports_torch_late() -> None:
     code = (
         "import sys, groupwise as gw; assert gw.__version__ and len(dir(gw)) > 200; assert 'torch' not in sys.modules;"
-        "import importlib; from groupwise.data.rooms import ROOMS;"
+        "import importlib; from groupwise.core.lazy_imports import ROOMS;"
         "[importlib.import_module(f'groupwise.{room}') for room in ROOMS];"
         "import groupwise.training, groupwise.commands, groupwise.report, groupwise.runs;"
-        "from types import ModuleType; from groupwise.data.rooms import home_of;"
+        "from types import ModuleType; from groupwise.core.lazy_imports import home_of;"
         "names = [name for name in dir(gw) if home_of(name)];"
         "assert not [name for name in names if isinstance(getattr(gw, name), ModuleType)];"
         "assert all(callable(getattr(gw, name)) for name in 'train resume evaluate sample Run load_method'.split());"
@@ -132,10 +132,10 @@ TRY = """
 import sys
 import groupwise
 groupwise.__path__.insert(0, sys.argv[1])
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.commands.methods import list_methods
 from groupwise.methods import published, reference_of, wide_gspo
-from groupwise.config.text import read_recipe, write
+from groupwise.config.recipe_toml import read_recipe, write
 assert "groupwise.config" in sys.modules and wide_gspo in published
 assert reference_of(wide_gspo).parent == "gspo" and "wide_gspo" in list_methods(family="ratio", like="gspo")
 parts = 'advantage = [{kind = "Quantile", share = 0.25}], objective = {aggregate = "half_mean"}'

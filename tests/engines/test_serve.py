@@ -16,9 +16,8 @@ import pytest
 from groupwise.__main__ import main
 from groupwise.commands import serve as serving
 from groupwise.commands import serve_vllm as serving_vllm
-from groupwise.engines import Remote, Served, TlsAddress
-from groupwise.engines.replica import Program, command
-from groupwise.rollout import NativeEngine
+from groupwise.engines import NativeEngine, Remote, Served, TlsAddress
+from groupwise.engines.remote.replica import Program, command
 from tests.engines.test_processes import wait_until_gone
 from tests.engines.test_vllm_requests import PLACED
 from tests.rollout.fakes import request

@@ -11,26 +11,18 @@ import torch
 from torch import Tensor
 
 from groupwise.__main__ import main
+from groupwise.checks.check_machine import check_place
 from groupwise.config.devices import resolved
-from groupwise.config.text import read_recipe
-from groupwise.data import EngineLost, SharesDevice, Usage
-from groupwise.engines import (
-    EngineServer,
-    Exchange,
-    Probe,
-    Remote,
-    Served,
-    SharedDeviceFleet,
-    SleepingEngine,
-    Vllm,
-    places,
-)
-from groupwise.engines import served as fleets_of
-from groupwise.engines.replica import Program
+from groupwise.config.recipe_toml import read_recipe
+from groupwise.core import EngineLost, Usage
+from groupwise.data import SharesDevice
+from groupwise.engines import EngineServer, Exchange, Probe, Remote, Served, SharedDeviceFleet, SleepingEngine, Vllm
+from groupwise.engines.remote import served as fleets_of
+from groupwise.engines.remote import slots as places
+from groupwise.engines.remote.replica import Program
 from groupwise.learner import Learner
 from groupwise.models import Decoder, Shape, find_model, read_model, read_shape, read_tokenizer
 from groupwise.planning.memory import run_memory
-from groupwise.training.check_machine import check_place
 from tests.engines.lines import IDENTITY, LARGEST, blank, changed, engine, pair, remote, weights
 from tests.engines.test_fleet import REQUESTS, run
 from tests.rollout.fakes import decoder, generate, without_end_token

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.data import Finish, Generation, GenerationRequest, Mismatch, Sampling, Usage
-from groupwise.engines import EngineAccess, Fleet, Vllm, places
-from groupwise.engines.replica import Program, Replica, ReplicaSettings
-from groupwise.engines.vllm_environment import DEFAULT_PYTHON
+from groupwise.core import Mismatch, Usage
+from groupwise.data import Finish, Generation, GenerationRequest, Sampling
+from groupwise.engines import EngineAccess, Fleet, NativeEngine, Vllm
+from groupwise.engines.remote import slots as places
+from groupwise.engines.remote.replica import Program, Replica, ReplicaSettings
+from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
 from groupwise.models import Decoder, Shape, Tokenizer, find_model, read_model, read_tokenizer
-from groupwise.rollout import NativeEngine
 from tests.engines.test_processes import wait_until_gone
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
@@ -141,8 +142,8 @@ def test_weights_change_between_two_tokens_and_each_token_is_of_its_version() ->
 HALF = """
 import json, sys
 from pathlib import Path
-from groupwise.engines import vllm
-from groupwise.engines.weights_file import read_weights
+from groupwise.engines.vllm import vllm_engine as vllm
+from groupwise.engines.remote.weights_file import read_weights
 
 def replace_weights(self, path, sha256):
     self.reload_weights(weights_iterator=iter(read_weights(Path(path), sha256).items()))

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import Environment, Observation, Outcome, Prompt, Usage, Verdict, WorkerLost
+from groupwise.core import Usage, WorkerLost
+from groupwise.data import Environment, Observation, Outcome, Prompt, Verdict
 from groupwise.environments import user_environment
 from groupwise.environments.user import MAX_CHARACTERS, MAX_HUNG, MAX_THREADS
 

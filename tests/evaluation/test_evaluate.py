@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groupwise.data import Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict
-from groupwise.evaluation.evaluate import MOST_VOTES, Tally, average, counts, figures, lengths, majority, scores, tally
+from groupwise.engines import NativeEngine
+from groupwise.evaluation.accuracy import MOST_VOTES, Tally, average, counts, figures, lengths, majority, scores, tally
 from groupwise.models import Purpose
-from groupwise.rollout import NativeEngine
 from tests.faults.small_runs import EVERY, left, lines, ran, ready
 
 

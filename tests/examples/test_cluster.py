@@ -11,7 +11,7 @@ import pytest
 from groupwise.cluster.launch import check_launch
 from groupwise.commands.parsing import options_of, parse, parser
 from groupwise.config.defaults import starting_point
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions
 from groupwise.engines import Served, TlsAddress
 

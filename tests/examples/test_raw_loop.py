@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
 from groupwise.training.build import build
 from groupwise.training.loop import learn

@@ -24,27 +24,16 @@ from torch import Tensor
 from groupwise.__main__ import main
 from groupwise.api.options import RunOptions
 from groupwise.commands.train import resume
-from groupwise.data import (
-    Batch,
-    Diverged,
-    Locked,
-    Mismatch,
-    NoSignal,
-    Outcome,
-    Prompt,
-    Sample,
-    Storage,
-    Unverifiable,
-    Verdict,
-)
+from groupwise.core import Diverged, Locked, Mismatch, NoSignal, Storage, Unverifiable
+from groupwise.data import Batch, Outcome, Prompt, Sample, Verdict
 from groupwise.learner import Learner
+from groupwise.lifecycle import run as commands
+from groupwise.lifecycle.run import run_from
 from groupwise.objective import Objective, sequence_mean
 from groupwise.rewards import mixed_outcomes
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint
 from groupwise.runs.jsonl import read_lines
 from groupwise.training import loop
-from groupwise.training import run as commands
-from groupwise.training.run import run_from
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, lines, ran, ready
 
 Verifier = Callable[[Prompt, Sample], Any]
@@ -285,7 +274,7 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 RESUMED = """
 import os, sys
 from groupwise.__main__ import main
-from groupwise.training import run
+from groupwise.lifecycle import run
 
 watch = run.watch_iteration
 

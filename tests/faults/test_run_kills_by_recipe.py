@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from groupwise.advantages import GAE, WhitenedTokens
+from groupwise.advantages import WhitenedTokens
 from groupwise.config.recipe import Cluster, Recipe, WarmStart
 from groupwise.data import Sampling
 from groupwise.learner import AdamW, RouterBalance, Routing, ValueModel
-from groupwise.methods import Method, co_grpo, diffusion_nft, flow_grpo, freshness_per, grpo_care, riskpo, vade
+from groupwise.methods import GAE, Method, co_grpo, diffusion_nft, flow_grpo, freshness_per, grpo_care, riskpo, vade
 from groupwise.models import Lora, find_model, read_model, read_tokenizer, write_model
 from groupwise.objective import Objective
 from groupwise.rewards import Correctness

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from groupwise.data import Draw, GenerationRequest, Ids, Outcome, Prompt, Rollout, Sample, Verdict
-from groupwise.rollout.wording import worded
+from groupwise.rollout.prompt_template import worded
 from tests.rollout.fakes import FakeEngine, sampler_of, tokenizer
 
 Answer = Callable[[GenerationRequest], Ids]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.advantages import ActionSuccess, Queued, Standardised
+from groupwise.advantages import Standardised
+from groupwise.core import Usage
 from groupwise.data import (
     Batch,
     Draw,
@@ -19,17 +20,25 @@ from groupwise.data import (
     Prompt,
     Rollout,
     Sample,
-    Usage,
     Verdict,
     pack,
     rollout_of,
 )
 from groupwise.evaluation.conversations import describe_conversations
-from groupwise.methods import Method, graph_grpo, m_grpo, parrot, trustgeogen
-from groupwise.rollout import Delegating, Pressed
-from groupwise.rollout.delegating import aligned
-from groupwise.rollout.pressed import wrong_claim
-from groupwise.rollout.wording import worded
+from groupwise.methods import (
+    ActionSuccess,
+    Delegating,
+    Method,
+    Pressed,
+    Queued,
+    graph_grpo,
+    m_grpo,
+    parrot,
+    trustgeogen,
+)
+from groupwise.methods.multi_agent.m_grpo import aligned
+from groupwise.methods.multi_agent.parrot import wrong_claim
+from groupwise.rollout.prompt_template import worded
 from groupwise.training.loop import compute_advantages
 from groupwise.verifiers import ProofSteps
 from tests.golden.f0 import f64

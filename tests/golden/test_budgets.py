@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from groupwise.advantages import Bounded
+from groupwise.core import Usage
 from groupwise.data import (
     ENVIRONMENT,
     WRITTEN,
@@ -24,31 +25,33 @@ from groupwise.data import (
     Prompt,
     Rollout,
     Sample,
-    Usage,
     Verdict,
     pack,
     rollout_of,
 )
-from groupwise.methods import Method, hora, knapsack_rl, masa, spo, ton
-from groupwise.objective import sequence_mean, turn_mean
-from groupwise.rollout import (
-    Buffer,
+from groupwise.methods import (
     GatedTurns,
     Knapsack,
+    Method,
     Pilots,
     Predictions,
-    RolloutSetting,
-    Shuffled,
     SuccessTracker,
     ThompsonSampling,
     TrackedAnswers,
+    hora,
+    knapsack_rl,
+    masa,
+    spo,
+    ton,
 )
-from groupwise.rollout.agreement import Prediction, Statistics, agreement, corrected, predicted
-from groupwise.rollout.gated import actions, divergence
-from groupwise.rollout.knapsack import worth
-from groupwise.rollout.pilots import further_answers, gain
+from groupwise.methods.sampling.hora import further_answers, gain
+from groupwise.methods.sampling.knapsack_rl import worth
+from groupwise.methods.sampling.masa import Prediction, Statistics, agreement, corrected, predicted
+from groupwise.methods.sampling.selective_rollout import actions, divergence
+from groupwise.objective import sequence_mean, turn_mean
+from groupwise.rollout import Buffer, RolloutSetting, Shuffled
+from groupwise.rollout.prompt_template import worded
 from groupwise.rollout.round import Round
-from groupwise.rollout.wording import worded
 from groupwise.training.loop import compute_advantages
 from tests.models.directories import bytes_
 from tests.rollout.fakes import FakeEngine, NumberedTask, always_correct, sampler_of, sampling, tokenizer

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.advantages import EarlyFirst, Standardised, TeacherGap
+from groupwise.advantages import Standardised
 from groupwise.data import (
     WRITTEN,
     Batch,
@@ -25,28 +25,42 @@ from groupwise.data import (
     pack,
     rollout_of,
 )
-from groupwise.methods import popo, srpo, trpa, veripo
-from groupwise.objective import (
+from groupwise.methods import (
+    AddCalibration,
+    Anchored,
     BinaryLabels,
-    Distillation,
+    Cued,
+    Distinct,
+    EarlyFirst,
     HasView,
     LabelContrast,
-    Objective,
+    Levels,
+    PassesChecks,
     PositiveOnly,
-    Preference,
     RatioRegression,
+    RecentRewards,
+    SiblingView,
+    TeacherCertainty,
+    TeacherGap,
+    mixed_mean,
+    popo,
+    srpo,
+    trpa,
+    veripo,
+)
+from groupwise.objective import (
+    Distillation,
+    Objective,
+    Preference,
     Routed,
     ShapedLikelihood,
-    TeacherCertainty,
     group_token_mean,
-    mixed_mean,
     pair_mean,
     sequence_mean,
     token_mean,
 )
-from groupwise.rewards import AddCalibration, AddPart, Correctness, Distinct, Levels, PassesChecks, correct_only
-from groupwise.rollout import Anchored, Cued, RecentRewards, SiblingView
-from groupwise.rollout.wording import worded
+from groupwise.rewards import AddPart, Correctness, correct_only
+from groupwise.rollout.prompt_template import worded
 from groupwise.training.loop import compute_advantages
 from tests.golden.f0 import f64, j_and_slope
 from tests.rollout.fakes import FakeEngine, NumberedTask, sampler_of, tokenizer

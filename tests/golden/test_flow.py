@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from groupwise.advantages import Bounded, Optimality, Standardised
+from groupwise.advantages import Bounded, Standardised
 from groupwise.data import (
     ENVIRONMENT,
     WRITTEN,
@@ -26,7 +26,7 @@ from groupwise.data import (
     pack,
     rollout_of,
 )
-from groupwise.methods import Method, diffusion_nft, flow_grpo, grpo_guard
+from groupwise.methods import Method, Optimality, diffusion_nft, flow_grpo, grpo_guard
 from groupwise.models import (
     CPSNoise,
     DanceNoise,

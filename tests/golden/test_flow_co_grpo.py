@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.advantages import Standardised
-from groupwise.config.text import at
+from groupwise.config.recipe_toml import at
 from groupwise.data import (
     Batch,
     Draw,
@@ -26,13 +26,13 @@ from groupwise.data import (
     pack,
     rollout_of,
 )
+from groupwise.engines.steps.unmasking import UnmaskingEngine
 from groupwise.learner import AdamW, Learner
-from groupwise.learner.plan import StepPlan
-from groupwise.methods import Method, Now, co_grpo
+from groupwise.learner.microbatches import StepPlan
+from groupwise.methods import CoSampled, Method, Now, co_grpo
 from groupwise.models import Commit, MaskedPolicy, MaskedShape, Unmask, UnmaskingSchedule, decode_masked
 from groupwise.objective import Clip, Objective, token_mean
-from groupwise.rollout import CoSampled, Independent
-from groupwise.rollout.unmasking import UnmaskingEngine
+from groupwise.rollout import Independent
 from groupwise.training.loop import compute_advantages
 from tests.golden.test_flow import f64, near
 from tests.rollout.fakes import sampler_of

@@ -22,10 +22,9 @@ from groupwise.data import (
     pack,
     rollout_of,
 )
-from groupwise.methods import g2rpo
+from groupwise.engines.steps.denoising import DenoisingEngine
+from groupwise.methods import OneStep, g2rpo
 from groupwise.models import Denoise, FlowNoise, decode_action, final_state
-from groupwise.rollout import OneStep
-from groupwise.rollout.denoiser import DenoisingEngine
 from groupwise.training.loop import compute_advantages
 from tests.golden import papers_flow as papers
 from tests.golden.test_flow import FIRST, SIZE, WORDS, LinearField, near, policy_of

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Logp, pack, rollout_of
-from groupwise.methods import gdpo_sr
-from groupwise.objective import GroupPreference, Objective, Preference, group_mean, pair_mean
+from groupwise.methods import GroupPreference, gdpo_sr
+from groupwise.objective import Objective, Preference, group_mean, pair_mean
 from groupwise.rewards import ContentWeighted
 from tests.golden.f0 import f64
 from tests.golden.flow_groups import compare_whole_path, made_up

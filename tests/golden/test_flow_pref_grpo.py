@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groupwise.advantages import EachStandardised, Standardised
-from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Sampler, Strategy, Usage, Verdict, pack
-from groupwise.methods import pref_grpo
-from groupwise.rollout import HigherScore, PairJudge, PairwiseWins
+from groupwise.core import Usage
+from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Sampler, Strategy, Verdict, pack
+from groupwise.methods import HigherScore, PairJudge, PairwiseWins, pref_grpo
 from tests.golden import papers_flow as papers
 from tests.golden.flow_groups import compare_whole_path, made_up
 from tests.golden.test_flow import near

@@ -24,26 +24,28 @@ from groupwise.data import (
     pack,
     rollout_of,
 )
-from groupwise.methods import Method, Now, fission_grpo, freshness_per, rest_rl, syn_grpo
-from groupwise.rollout import (
+from groupwise.methods import (
     Drafts,
-    Escalate,
     Fission,
     FreshReplay,
-    Independent,
+    Method,
+    Now,
     Proposal,
     Proposing,
     RecoveryPrompts,
     Replayed,
-    Shuffled,
     SumProposals,
     Survey,
     Surveyed,
     Synthesised,
-    Turns,
+    fission_grpo,
+    freshness_per,
+    rest_rl,
+    syn_grpo,
 )
-from groupwise.rollout.replay import stratified
-from groupwise.rollout.synthesised import relative
+from groupwise.methods.sampling.freshness_per import stratified
+from groupwise.methods.sampling.syn_grpo import relative
+from groupwise.rollout import Escalate, Independent, Shuffled, Turns
 from groupwise.training.loop import compute_advantages
 from tests.golden.play import PLAIN, RIGHT, WRONG, play, text
 from tests.rollout.fakes import NumberedTask

@@ -8,41 +8,42 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.advantages import (
+from groupwise.advantages import EachStandardised, Lagrangian, Standardised, Whitened, centred
+from groupwise.data import ENVIRONMENT, Batch, Finish, Logp, Mark, Outcome, Rollout, VerdictPart, pack, rollout_of
+from groupwise.methods import (
+    AddCalibration,
+    AddPartIfCorrect,
+    AddTrustedPart,
+    AddWeightedMean,
     BranchDifference,
+    BrevityWhenSolved,
     BundleRisk,
-    EachStandardised,
+    ConsistencyBonus,
+    Debiased,
+    Discriminative,
+    FormatLength,
     ForwardCorrection,
-    Lagrangian,
+    KLHinge,
     LengthShares,
     Multipliers,
     OddsAdvantage,
     Quantiles,
     RejectionRate,
     SemanticEntropy,
-    Standardised,
     StepReturns,
     TurnGroups,
-    VirtualBest,
-    Whitened,
-    centred,
-)
-from groupwise.data import ENVIRONMENT, Batch, Finish, Logp, Mark, Outcome, Rollout, VerdictPart, pack, rollout_of
-from groupwise.methods import drpo, fgrpo, format_length, gdpo, gigpo, posterior_grpo, trust_grpo
-from groupwise.objective import Discriminative, KLHinge, Objective, group_token_mean, token_mean
-from groupwise.rewards import (
-    AddCalibration,
-    AddPartIfCorrect,
-    AddTrustedPart,
-    AddWeightedMean,
-    BrevityWhenSolved,
-    ConsistencyBonus,
-    Correctness,
-    Debiased,
-    FormatLength,
     Unlikeliness,
-    not_all_correct,
+    VirtualBest,
+    drpo,
+    fgrpo,
+    format_length,
+    gdpo,
+    gigpo,
+    posterior_grpo,
+    trust_grpo,
 )
+from groupwise.objective import Objective, group_token_mean, token_mean
+from groupwise.rewards import Correctness, not_all_correct
 from groupwise.training.loop import compute_advantages
 from tests.golden.f0 import f64, j_and_slope
 

@@ -8,33 +8,27 @@ from dataclasses import replace
 import pytest
 import torch
 
-from groupwise.data import (
-    WRITTEN,
-    BadData,
-    Draw,
-    GenerationRequest,
-    Ids,
-    Outcome,
-    Prompt,
-    Rollout,
-    Verdict,
-    pack,
-    rollout_of,
-)
-from groupwise.methods import Now, expo, guide_grpo, s_grpo, scaf_grpo, train_long_think_short
-from groupwise.rewards import EarlyExitReward, LengthBudget
-from groupwise.rollout import (
+from groupwise.core import BadData
+from groupwise.data import WRITTEN, Draw, GenerationRequest, Ids, Outcome, Prompt, Rollout, Verdict, pack, rollout_of
+from groupwise.methods import (
     AtLevel,
     Drafts,
+    EarlyExitReward,
     EarlyExits,
-    Escalate,
     Explained,
     HintLadder,
+    LengthBudget,
+    Now,
     Refinement,
-    Scaffold,
     SelfHints,
+    expo,
+    guide_grpo,
+    s_grpo,
+    scaf_grpo,
+    train_long_think_short,
 )
-from groupwise.rollout.wording import worded
+from groupwise.rollout import Escalate, Scaffold
+from groupwise.rollout.prompt_template import worded
 from groupwise.training.loop import compute_advantages
 from tests.golden.f0 import f64
 from tests.golden.play import PLAIN, RIGHT, WRONG, play, roles, sevens, text

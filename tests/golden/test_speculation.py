@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.data import Generation, GenerationRequest, Sampling, Usage
+from groupwise.core import Usage
+from groupwise.data import Generation, GenerationRequest, Sampling
+from groupwise.engines import Speculative, SpeculativeEngine
+from groupwise.engines.native.draft_store import PER_PROMPT, Drafts
 from groupwise.methods import bubblespec
 from groupwise.models import Decoder, Experts, choose
-from groupwise.rollout import Speculative, SpeculativeEngine
-from groupwise.rollout.draft_store import PER_PROMPT, Drafts
 from tests.rollout.fakes import decoder, engine, generate, prompt_of, request, tokenizer, without_end_token
 from tests.toys.echo import SHAPE, ToyRun, small
 from tests.toys.echo import tokenizer as toy_tokenizer

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.advantages import GAE
 from groupwise.data import Draw, Outcome, Prompt, Return, Value, Verdict, pack, rollout_of
-from groupwise.methods import ppo, reinforce, reinforce_pp_baseline, remax
+from groupwise.methods import GAE, WithGreedy, ppo, reinforce, reinforce_pp_baseline, remax
 from groupwise.objective import DualClip, Objective
-from groupwise.rollout import WithGreedy
 from groupwise.training.loop import compute_advantages
 from tests.golden.f0 import f0, f64, j_and_slope, rows
 from tests.golden.papers_start import gae

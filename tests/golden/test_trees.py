@@ -6,9 +6,8 @@ import pytest
 
 from groupwise.advantages import Standardised
 from groupwise.data import GenerationRequest, Ids, Outcome, Prompt, Rollout, Sample, Verdict, pack, rollout_of
-from groupwise.methods import hill, murphy
-from groupwise.rollout import FeedbackTree, HintWriter
-from groupwise.rollout.hint_writer import helpfulness, states
+from groupwise.methods import FeedbackTree, HintWriter, hill, murphy
+from groupwise.methods.sampling.hill import helpfulness, states
 from groupwise.training.loop import compute_advantages
 from tests.golden.play import PLAIN, RIGHT, WRONG, play, roles, text
 from tests.rollout.fakes import sampling, tokenizer

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.config.text import at
+from groupwise.config.recipe_toml import at
 from groupwise.data import (
     ENVIRONMENT,
     WRITTEN,

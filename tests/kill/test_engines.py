@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 import groupwise as gw
-from groupwise.engines import Fleet, Remote, Served, WeightsFile, places
-from groupwise.engines.replica import Replica
+from groupwise.engines import Fleet, Remote, Served, WeightsFile
+from groupwise.engines.remote import slots as places
+from groupwise.engines.remote.replica import Replica
 from groupwise.learner import Learner
 from groupwise.training.build import Runtime
 from tests.engines.test_processes import wait_until_gone

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import groupwise as gw
-from groupwise.engines import Served, places
-from groupwise.engines.replica import Replica
+from groupwise.engines import Served
+from groupwise.engines.remote import slots as places
+from groupwise.engines.remote.replica import Replica
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from tests.faults.small_runs import forked

@@ -117,7 +117,7 @@ def variants(hint: Any, text: str, seen: set[Any], *, parts: bool = True) -> Ite
 
 def tables(kind: Any, text: str, seen: set[Any], *, parts: bool = True) -> Iterator[dict[str, Any]]:
     """Tables of a dataclass: one with all its texts, and one for each part in it."""
-    from groupwise.config.reading import default, hints_of
+    from groupwise.config.parse_values import default, hints_of
 
     if kind in seen:
         return
@@ -145,14 +145,14 @@ def least(hint: Any) -> Any:
 
 
 def can_be_made(part: Any) -> bool:
-    from groupwise.config.reading import default
+    from groupwise.config.parse_values import default
 
     return all(default(f) is not MISSING for f in fields(part))
 
 
 def recipes(seen: set[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each field with the recipes that put a canary there, as changes of a small one."""
-    from groupwise.config.reading import hints_of
+    from groupwise.config.parse_values import hints_of
     from groupwise.config.recipe import Recipe
     from groupwise.methods import Method
     from groupwise.tasks.gym import GYM
@@ -205,9 +205,9 @@ def main() -> None:
     import tomli_w
 
     import groupwise as gw
+    from groupwise.checks.check import check
     from groupwise.config.registry import parts, sockets
-    from groupwise.data import GroupwiseError
-    from groupwise.training.check import check
+    from groupwise.core import GroupwiseError
 
     Path(NAME).write_text("#!/bin/sh\ntouch ran\n")
     Path(NAME).chmod(0o755)

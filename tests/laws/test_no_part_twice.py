@@ -7,7 +7,7 @@ from pathlib import Path
 
 import groupwise
 from groupwise.config.registry import sockets
-from groupwise.data.rooms import ROOMS, files_of
+from groupwise.core.lazy_imports import ROOMS, files_of
 
 SOURCE = Path(groupwise.__file__).parent.parent
 Part = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from groupwise.data import ENVIRONMENT, TEMPLATE, Batch, Logp, Rollout, couples, pack
+from groupwise.methods import SoftGate
 from groupwise.objective import (
     KL,
     Clip,
     ClippedWeight,
     Objective,
-    SoftGate,
     Unclipped,
     budget_mean,
     policy_gradient,

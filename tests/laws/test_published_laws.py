@@ -14,7 +14,7 @@ from torch import Tensor
 
 from groupwise.advantages import WhitenedTokens
 from groupwise.certificates.proofs import OF_EVERY_METHOD
-from groupwise.config.text import at
+from groupwise.config.recipe_toml import at
 from groupwise.data import Batch, VerdictPart, couples, in_graph, with_fields
 from groupwise.methods import Method, Now, published, reinforce_pp_baseline
 from groupwise.objective import Objective, complete, positive_advantage

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Encoding, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 import groupwise
-from groupwise.data import BadData, Prompt
+from groupwise.core import BadData
+from groupwise.data import Prompt
 from groupwise.environments import Hermes, Tools
 from groupwise.models import Tokenizer as Encoder
 from groupwise.models import conversation_turn, encode_answer, find_template

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from groupwise.advantages import centred, every_token
-from groupwise.data import Batch, Entropy, Logp, Return, Value, WorkerLost, pack
+from groupwise.core import WorkerLost
+from groupwise.data import Batch, Entropy, Logp, Return, Value, pack
 from groupwise.learner import (
     EMA,
     AdamW,

@@ -138,7 +138,7 @@ def noted(held: list[int], x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16))
 def test_recomputed_layers_have_bit_equal_gradients(dtype, long, monkeypatch: pytest.MonkeyPatch):
     """On one thread. Activations are freed and recomputed: fewer bytes are saved for backward."""
-    monkeypatch.setattr("groupwise.models.layout.LONG", long)
+    monkeypatch.setattr("groupwise.models.decoder.prefix_packing.LONG", long)
     found, kept = [], []
     for recompute in (False, True):
         it = Learner(model(dtype), optimizer=AdamW(lr=1e-2), steps=10, temperature=0.7)

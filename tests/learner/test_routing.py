@@ -11,10 +11,11 @@ import torch
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
 from groupwise.advantages import centred, every_token
-from groupwise.data import Batch, Logp, Usage, pack
+from groupwise.core import Usage
+from groupwise.data import Batch, Logp, pack
 from groupwise.learner import AdamW, Learner, RouterBalance, Routing, StepPlan, check_routing, forward, mixture
 from groupwise.methods import Method
-from groupwise.models.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersModel
 from groupwise.objective import Clip, Objective, token_mean
 from tests.learner.small import model as dense
 from tests.learner.small import rollouts

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from groupwise.checks.check_inputs import check_inputs
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
-from groupwise.data import Logp, Sampling, Usage, pack
+from groupwise.core import Usage
+from groupwise.data import Logp, Sampling, pack
 from groupwise.learner import EMA, AdamW, Given, InitialPolicy, Learner, SamplingPolicy, StepPlan
 from groupwise.training.build import build
-from groupwise.training.check_inputs import check_inputs
 from tests.learner.small import SHAPE, model, ragged
 from tests.learner.test_gradients import OBJECTIVES, credited
 from tests.models.directories import directory

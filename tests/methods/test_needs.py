@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from groupwise.checks.check_method import dry_run
 from groupwise.config.recipe import Recipe
 from groupwise.data import Batch, Logp, Measure, VerdictPart
 from groupwise.methods import Method, grpo
 from groupwise.objective import KL, Objective
 from groupwise.rewards import AddPart, Correctness
-from groupwise.training.check_method import dry_run
 from tests.laws.batches import step_of
 
 CHAIN = VerdictPart("chain_true")

@@ -17,8 +17,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers.pre_tokenizers import ByteLevel
 
+from groupwise.checks.check import check
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, GenerationRequest, GroupwiseError, MissingRequirement, Sampling
+from groupwise.core import BadData, GroupwiseError, MissingRequirement
+from groupwise.data import GenerationRequest, Sampling
+from groupwise.engines.steps.denoising import DenoisingEngine
 from groupwise.models import (
     LORA_TARGETS,
     Denoise,
@@ -42,15 +45,13 @@ from groupwise.models import (
     sized,
     write_adapter,
 )
-from groupwise.models.flow.actions import decode_action
+from groupwise.models.diffusion import index
+from groupwise.models.diffusion.prompts import byte_characters, prompt_text
+from groupwise.models.diffusion.tiny import KINDS, T5_LENGTH, write_tiny_pipeline
+from groupwise.models.flow.denoising_actions import decode_action
 from groupwise.models.flow.noise import euler
 from groupwise.models.flow.normals import LARGE, normals
-from groupwise.models.pipelines import index
-from groupwise.models.pipelines.prompts import byte_characters, prompt_text
-from groupwise.models.pipelines.tiny import KINDS, T5_LENGTH, write_tiny_pipeline
-from groupwise.rollout.denoiser import DenoisingEngine
-from groupwise.training.check import check
-from groupwise.training.pictures import on_sheet
+from groupwise.training.sample_pictures import on_sheet
 
 diffusers = pytest.importorskip("diffusers", reason="pipelines need diffusers: pip install 'groupwise[diffusion]'")
 pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")

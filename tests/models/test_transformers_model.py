@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from groupwise.data import BadData, Usage
+from groupwise.core import BadData, Usage
 from groupwise.models import read_model, read_shape, write_model
-from groupwise.models.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersModel
 from tests.models.directories import characters, directory
 from tests.models.plain import PROMPT, generated, greedy, load, made, ours, theirs, written
 from tests.models.test_checkpoint import change

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groupwise.data import GAP, LARGEST_GAP, Batch, Entropy, Finish, Logp, Outcome, Return, Value, pack, rollout_of
+from groupwise.methods import SoftGate
 from groupwise.objective import (
     Clip,
     ClippedWeight,
     Objective,
-    SoftGate,
     describe_gap,
     describe_samples,
     describe_step,

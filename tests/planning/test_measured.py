@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from groupwise.config.recipe import Cluster, Recipe
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.engines import Served
-from groupwise.planning.measured import ONE, calibrated
-from groupwise.planning.rates import Lengths
-from groupwise.planning.splits import try_placement
+from groupwise.planning.calibration import ONE, calibrated
+from groupwise.planning.cost_model import Lengths
+from groupwise.planning.device_splits import try_placement
 from tests.planning.test_plan import EIGHT, RECIPE, SHAPE
 
 LENGTHS = [10, 20, 400, 30] * 32

@@ -10,12 +10,15 @@ from benchmarks.plan_memory import COMMON, MIB, OTHERS, RUNS
 
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import override, read_recipe
-from groupwise.data import Usage
+from groupwise.config.recipe_toml import override, read_recipe
+from groupwise.core import Usage
 from groupwise.engines import Served
+from groupwise.engines.native import native_engine as engine
 from groupwise.learner.forward import LOGITS_AT_ONCE
 from groupwise.learner.linear_logprobs import NARROWEST as NARROWEST_BLOCK
-from groupwise.models import Decoder, Lora, Shape, Shared, blocks, find_model, layout, read_shape
+from groupwise.models import Decoder, Lora, Shape, Shared, find_model, read_shape
+from groupwise.models.decoder import blocked_weights as blocks
+from groupwise.models.decoder import prefix_packing as layout
 from groupwise.planning import activations as stored
 from groupwise.planning import memory as planning
 from groupwise.planning.activations import Packed, activation_bytes, forward_bytes, layer_bytes
@@ -34,7 +37,6 @@ from groupwise.planning.memory import (
     run_memory,
 )
 from groupwise.planning.processes import at_once, check_memory, process_memories, rank_memories
-from groupwise.rollout import engine
 
 CALCULATOR = read_shape(find_model("calculator"))
 SHAPE = Shape(

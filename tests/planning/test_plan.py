@@ -8,16 +8,16 @@ import pytest
 
 from groupwise.commands.plan_table import plan_lines
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import read_recipe
-from groupwise.data import BadData, Usage
+from groupwise.config.recipe_toml import read_recipe
+from groupwise.core import BadData, Usage
 from groupwise.models import Lora, Shape, find_model
+from groupwise.planning.cost_model import draw_lengths, learning_seconds, passes, times_of
+from groupwise.planning.device_splits import Placement, any_fits, placements
 from groupwise.planning.fitting import changed, largest_microbatch, nearest_changes
 from groupwise.planning.machines import AssumedLengths, Machines, on_machines, read_machines
 from groupwise.planning.memory import Process, microbatch, run_memory
 from groupwise.planning.plan import plan_run
-from groupwise.planning.rates import draw_lengths, learning_seconds, passes, times_of
 from groupwise.planning.shapes import Sparse, active_weights, layer_weights, planned_shape, weights_of
-from groupwise.planning.splits import Placement, any_fits, placements
 from groupwise.planning.timeline import lanes, timeline_svg, timeline_text
 
 PUBLISHED = Path(__file__).parents[2] / "recipes" / "published"

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from groupwise.planning.cost_model import draw_lengths
 from groupwise.planning.machines import AssumedLengths
-from groupwise.planning.rates import draw_lengths
 from groupwise.planning.simulator import Setup, Simulation, simulate
 
 LENGTHS = draw_lengths(AssumedLengths(median=60, spread=1.0), prompt=5, limit=400).answers

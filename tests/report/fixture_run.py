@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from groupwise.models.flow.pictures import Sheet, png
+from groupwise.models.flow.latent_pictures import Sheet, png
 from groupwise.report.comparisons import NUMBERS
 
 CANARIES = (

@@ -142,7 +142,7 @@ def test_an_empty_directory_and_unreadable_files_still_make_a_page(tmp_path):
 
 
 def test_a_report_without_run_directories_is_a_usage_error(tmp_path):
-    from groupwise.data import Usage
+    from groupwise.core import Usage
 
     with pytest.raises(Usage, match="run directories"):
         write_report([tmp_path / "absent"])

@@ -6,17 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.data import Batch, Outcome, Usage, name_of, pack, rollout_of
-from groupwise.rewards import (
-    Distinct,
-    Overlong,
-    correct_only,
-    everything,
-    mixed_groups,
-    mixed_outcomes,
-    mixed_scores,
-    not_all_correct,
-)
+from groupwise.core import Usage
+from groupwise.data import Batch, Outcome, name_of, pack, rollout_of
+from groupwise.methods import Distinct, Overlong
+from groupwise.rewards import correct_only, everything, mixed_groups, mixed_outcomes, mixed_scores, not_all_correct
 
 NAN = float("nan")
 MALFORMED = -1.0

@@ -3,8 +3,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from groupwise.data import Batch, Finish, Logp, Outcome, Usage, Verdict, VerdictPart, needs, pack, rollout_of
-from groupwise.rewards import AddPart, Correctness, KLInReward, Overlong, Score, TruncatedIs
+from groupwise.core import Usage
+from groupwise.data import Batch, Finish, Logp, Outcome, Verdict, VerdictPart, needs, pack, rollout_of
+from groupwise.methods import KLInReward, Overlong, TruncatedIs
+from groupwise.rewards import AddPart, Correctness, Score
 from tests.laws.batches import step_of
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from groupwise.data import Generation, GenerationRequest, Sampling
+from groupwise.engines.native.layouts import ROWS, SharedPrefix
 from groupwise.models import Decoder, find_model, read_model, read_tokenizer
-from groupwise.rollout.layouts import ROWS, SharedPrefix
 from groupwise.tasks import find_task
 from tests.rollout.fakes import decoder, engine, generate, prompt_of, request
 

@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Task, Usage, Verdict, WorkerLost
+from groupwise.core import Usage, WorkerLost
+from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Task, Verdict
 from groupwise.objective import describe_samples
 from groupwise.rollout import Buffer, Independent, Rollouts, RolloutSetting, Shuffled, answers
 from tests.rollout.fakes import FakeEngine, NumberedTask, always_correct, decoder, engine, sampling, tokenizer, verdict

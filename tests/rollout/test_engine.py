@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.data import Engine, EngineLost, Finish, Generation, GenerationRequest, Ids, Sampling, Usage
+from groupwise.core import EngineLost, Usage
+from groupwise.data import Engine, Finish, Generation, GenerationRequest, Ids, Sampling
+from groupwise.engines import NativeEngine
+from groupwise.engines.native.layouts import ROWS, padded
 from groupwise.models import Decoder, Purpose, lineage, uniform
-from groupwise.rollout import NativeEngine
-from groupwise.rollout.layouts import ROWS, padded
 from tests.models.directories import bytes_
 from tests.rollout.fakes import (
     VOCABULARY,

@@ -9,7 +9,7 @@ from groupwise.data import ReportsNumbers, Role, find_metric, roles_of
 from groupwise.methods import fission_grpo, grpo, knapsack_rl, murphy, published, rest_rl, rgr_grpo, vade
 from groupwise.methods.method import Method
 from groupwise.rollout import Buffer, Pending, Rollouts, RolloutSetting, Shuffled
-from groupwise.rollout.wording import worded
+from groupwise.rollout.prompt_template import worded
 from tests.golden.play import RIGHT, WRONG, sevens
 from tests.rollout.fakes import FakeEngine, NumberedTask, sampling, tokenizer
 

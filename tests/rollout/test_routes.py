@@ -21,10 +21,10 @@ from groupwise.data import (
     Verdict,
     pack,
 )
+from groupwise.engines import NativeEngine
+from groupwise.engines.native.layouts import ROWS
 from groupwise.learner import forward
-from groupwise.models.transformers_model import TransformersModel
-from groupwise.rollout import NativeEngine
-from groupwise.rollout.layouts import ROWS
+from groupwise.models.decoder.transformers_model import TransformersModel
 from tests.models import mixtures
 from tests.models.plain import PROMPT
 from tests.rollout.fakes import generate, without_end_token

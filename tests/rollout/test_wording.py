@@ -12,26 +12,29 @@ from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Fast
 
 from groupwise.config.recipe import Recipe
+from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.config.registry import methods
-from groupwise.config.text import read_recipe, write
 from groupwise.data import Draw, GenerationRequest, Ids, Outcome, Prompt, Rollout, Sample, Verdict, with_fields
-from groupwise.methods import grpo, hill, igrpo, m_grpo
-from groupwise.models import Tokenizer
-from groupwise.rollout import (
+from groupwise.methods import (
     Delegating,
     Drafts,
     EarlyExits,
-    Escalate,
     GatedTurns,
     HintWriter,
     Predictions,
     RecoveryPrompts,
     SelfHints,
+    grpo,
+    hill,
+    igrpo,
+    m_grpo,
 )
-from groupwise.rollout.gated import actions
-from groupwise.rollout.wording import AUTO, FORMS, fill, worded, wordings
+from groupwise.methods.sampling.selective_rollout import actions
+from groupwise.models import Tokenizer
+from groupwise.rollout import Escalate
+from groupwise.rollout.prompt_template import AUTO, FORMS, fill, worded, wordings
 from groupwise.tasks import blank_tokenizer, calculator_tokenizer
-from groupwise.training.wording import with_wording, wording_notes
+from groupwise.training.fill_templates import with_wording, wording_notes
 from tests.models.test_templates import CHATML, trained
 from tests.rollout.fakes import FakeEngine, sampler_of
 

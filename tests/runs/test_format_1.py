@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.data import METRICS, Storage
+from groupwise.core import Storage
+from groupwise.data import METRICS
 from groupwise.methods import Method
 from groupwise.report.read import read
 from groupwise.report.rollouts import choose, scan

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import MissingRequirement, Usage
+from groupwise.core import MissingRequirement, Usage
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.logs import RunLogs
 from groupwise.runs.sample_table import CHARACTERS, COLUMNS, SAMPLES, SampleTable

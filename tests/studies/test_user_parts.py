@@ -14,9 +14,10 @@ from studies.study import Measured
 
 from groupwise.api.run import Run
 from groupwise.certificates.studies import Trial, TrialResult
+from groupwise.config.recipe_toml import write
 from groupwise.config.registry import UnloadedPart
-from groupwise.config.text import write
-from groupwise.data import Usage, pack, rollout_of
+from groupwise.core import Usage
+from groupwise.data import pack, rollout_of
 from groupwise.models import find_model, read_model, read_tokenizer
 from studies import engine_logprobs, gspo_regimes, ratio_drift
 

@@ -7,7 +7,8 @@ from itertools import islice, permutations
 
 import pytest
 
-from groupwise.data import Outcome, Prompt, Sample, Task, Usage, Verdict
+from groupwise.core import Usage
+from groupwise.data import Outcome, Prompt, Sample, Task, Verdict
 from groupwise.models import find_model, read_tokenizer
 from groupwise.tasks import find_task, usual_verifier
 from groupwise.tasks.deduction import deduction_demonstrations, split

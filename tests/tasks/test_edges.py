@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from groupwise.data import Outcome, Prompt, Sample, Task, Usage, Verdict
+from groupwise.core import Usage
+from groupwise.data import Outcome, Prompt, Sample, Task, Verdict
 from groupwise.tasks import find_task, usual_verifier
 from groupwise.tasks.edges import EDGES, edge_demonstrations, joins_all
 from groupwise.verifiers import SpanningGraph, find_verifier

@@ -14,10 +14,11 @@ from tokenizers import Tokenizer as Fast
 
 from groupwise.config.recipe import Cluster, Evaluate, Recipe, Save
 from groupwise.data import Engine, Mark, Outcome, Prompt, Sample, Sampling, Verdict, VerdictPart
+from groupwise.engines import NativeEngine
 from groupwise.learner import AdamW, Learner
 from groupwise.methods import Method, dapo, published
 from groupwise.models import Decoder, Shape, Tokenizer
-from groupwise.rollout import Buffer, Independent, NativeEngine, RolloutSetting, Shuffled
+from groupwise.rollout import Buffer, Independent, RolloutSetting, Shuffled
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.logs import RunLogs

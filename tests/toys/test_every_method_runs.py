@@ -13,9 +13,9 @@ import torch
 from groupwise.certificates.proofs import trains_the_toy
 from groupwise.data import Mark, Outcome, Prompt, Sample, Verdict, VerdictPart
 from groupwise.learner import Given, InitialPolicy
-from groupwise.methods import Method, published
-from groupwise.rollout import Proposal, Shuffled
-from groupwise.rollout.wording import worded
+from groupwise.methods import Method, Proposal, published
+from groupwise.rollout import Shuffled
+from groupwise.rollout.prompt_template import worded
 from tests.toys.echo import ToyRun, small
 
 LEFT_OUT = {m.__name__ for m in published if not trains_the_toy(m())}

@@ -13,15 +13,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from groupwise.checks.check_data import check_rows
 from groupwise.config.recipe import Cluster
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, Draw, Ids, Outcome, Prompt, Rollout, Sample, Usage, Verdict
-from groupwise.rollout import NativeEngine, Pending, Rollouts
-from groupwise.training.ahead import Ahead
-from groupwise.training.check_data import check_rows
-from groupwise.training.control import Control
-from groupwise.training.run import run_from
-from groupwise.training.start import reopen
+from groupwise.core import BadData, Usage
+from groupwise.data import Draw, Ids, Outcome, Prompt, Rollout, Sample, Verdict
+from groupwise.engines import NativeEngine
+from groupwise.lifecycle.run import run_from
+from groupwise.lifecycle.run_handle import Control
+from groupwise.lifecycle.start import reopen
+from groupwise.rollout import Pending, Rollouts
+from groupwise.training.async_sampling import Ahead
 from tests.faults.small_runs import EVERY, Quick, begun, ready
 from tests.toys.echo import ToyRun, small, tokenizer
 

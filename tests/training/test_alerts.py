@@ -7,28 +7,28 @@ from pathlib import Path
 import pytest
 
 from groupwise.config.user_code import Use
+from groupwise.core import NoSignal
 from groupwise.data import (
     ENTROPY_SHARE,
     LARGEST_GAP,
     NO_SIGNAL,
     TRUNCATED,
-    NoSignal,
     Outcome,
     Prompt,
     Sample,
     Verdict,
     metric_bound,
 )
-from groupwise.evaluation.evaluate import scores
+from groupwise.evaluation.accuracy import scores
+from groupwise.lifecycle.alerts import Alerts
+from groupwise.lifecycle.run import run_from
+from groupwise.lifecycle.start import reopen
 from groupwise.report.read import read
 from groupwise.report.warnings import headline
 from groupwise.rewards import mixed_outcomes
-from groupwise.training.alerts import Alerts
 from groupwise.training.build import Runtime
 from groupwise.training.guards import PATIENCE, Guards
 from groupwise.training.progress import Progress
-from groupwise.training.run import run_from
-from groupwise.training.start import reopen
 from tests.faults.small_runs import EVERY, Quick, begun, left, lines, ready
 
 

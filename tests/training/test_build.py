@@ -10,10 +10,10 @@ import torch
 
 from groupwise.config.recipe import Machine
 from groupwise.config.user_code import Use
-from groupwise.data import MissingRequirement
+from groupwise.core import MissingRequirement
+from groupwise.engines import Native
 from groupwise.methods import Ramp
 from groupwise.objective import KL
-from groupwise.rollout import Native
 from groupwise.training.build import build, prepare
 from tests.faults.small_runs import EVERY, left, lines, ran
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from groupwise.data import Diverged, Mismatch, NoSignal, Unverifiable
+from groupwise.core import Diverged, Mismatch, NoSignal, Unverifiable
 from groupwise.learner import NO_TOKEN
 from groupwise.training.guards import PATIENCE, WINDOW, Guards
 

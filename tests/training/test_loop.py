@@ -13,15 +13,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from groupwise.core import Diverged, Mismatch
 from groupwise.data import (
     LARGEST_GAP,
     WRITTEN,
     Batch,
-    Diverged,
     Draw,
     GenerationRequest,
     Ids,
-    Mismatch,
     Outcome,
     Prompt,
     Rollout,
@@ -30,12 +29,13 @@ from groupwise.data import (
     Verdict,
     pack,
 )
+from groupwise.engines import NativeEngine
 from groupwise.learner import StepPlan
 from groupwise.methods import Method, Ramp
 from groupwise.models import Decoder
 from groupwise.objective import KL, complete
 from groupwise.rewards import mixed_outcomes
-from groupwise.rollout import Independent, NativeEngine
+from groupwise.rollout import Independent
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.jsonl import read_lines
 from groupwise.training.loop import OLD_LOGP, due, needed_measures, plan
@@ -352,8 +352,8 @@ def test_a_gap_is_detected_with_old_log_probs_from_the_engine(tmp_path: Path) ->
 
 
 def test_a_run_without_the_gap_metric_fails(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("groupwise.objective.stats.describe_gap", lambda logp, step: {})
-    monkeypatch.setattr("groupwise.training.observe.describe_gap", lambda logp, step: {})
+    monkeypatch.setattr("groupwise.objective.step_metrics.describe_gap", lambda logp, step: {})
+    monkeypatch.setattr("groupwise.training.iteration_records.describe_gap", lambda logp, step: {})
     with pytest.raises(KeyError, match=LARGEST_GAP):
         ToyRun(small("gspo", minibatches=2), tmp_path, iterations=1).go()
 

@@ -10,16 +10,17 @@ import pytest
 import torch
 
 from groupwise.__main__ import main
-from groupwise.config.text import read_recipe
+from groupwise.checks.check import check
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, Outcome, Prompt, Sample
+from groupwise.core import BadData
+from groupwise.data import Outcome, Prompt, Sample
+from groupwise.lifecycle.run import run_from
+from groupwise.lifecycle.start import begin
 from groupwise.methods import co_grpo
 from groupwise.models import MaskedPolicy, Unmask, find_model, read_model, read_tokenizer, write_model
 from groupwise.tasks.beads import has_pattern
 from groupwise.training.build import build
-from groupwise.training.check import check
-from groupwise.training.run import run_from
-from groupwise.training.start import begin
 from groupwise.verifiers import bead_string
 
 RECIPES = Path(__file__).parents[2] / "recipes"

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from groupwise.__main__ import main
 from groupwise.learner import AdamW, Learner
 from groupwise.models import read_model, write_model
-from groupwise.models.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersModel
 from tests.models.directories import characters
 from tests.models.plain import load, made, ours, weighed, written
 from tests.models.test_families import rope

@@ -11,22 +11,22 @@ from safetensors.torch import load_file
 
 from groupwise.__main__ import main
 from groupwise.commands.export import export_model
-from groupwise.config.reading import hints_of
+from groupwise.config.parse_values import hints_of
 from groupwise.config.recipe import Evaluate, Recipe, Save
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, Storage, Usage
+from groupwise.core import BadData, Storage, Usage
+from groupwise.inference.open_model import BEST, export, find_run_model
+from groupwise.lifecycle.run import run_from
+from groupwise.lifecycle.run_handle import Control
+from groupwise.lifecycle.start import reopen
 from groupwise.methods import Ramp
 from groupwise.report.read import read
 from groupwise.report.report import POINTS, describe
 from groupwise.report.warnings import headline
-from groupwise.runs.best import METRICS
+from groupwise.runs.best_checkpoint import METRICS
 from groupwise.runs.checkpoints import save_checkpoint
 from groupwise.runs.info import RunInfo
-from groupwise.training.control import Control
-from groupwise.training.models import BEST, export, find_run_model
-from groupwise.training.run import run_from
-from groupwise.training.start import reopen
 from tests.faults.small_runs import ADAPTER, EVERY, Quick, begun, lines, ran, ready
 
 SMALL = replace(

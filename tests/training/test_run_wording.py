@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.config.text import read_recipe
-from groupwise.rollout import Drafts
-from groupwise.rollout.wording import worded
+from groupwise.config.recipe_toml import read_recipe
+from groupwise.methods import Drafts
+from groupwise.rollout.prompt_template import worded
 
 SMALL = ["--method", "igrpo", "--method.group_size", "2", "--method.drafts", "2", "--prompts", "2", "--iterations", "1"]
 

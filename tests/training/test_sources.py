@@ -8,20 +8,21 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
+from groupwise.checks.check_inputs import check_inputs
 from groupwise.config.diff import diff
 from groupwise.config.recipe import Also, Columns, Recipe
-from groupwise.config.text import read_recipe, write
+from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.config.user_code import Permissions, Use, load_use
-from groupwise.data import BadData, Draw, Rollout, Sampler, Sampling, Usage
+from groupwise.core import BadData, Usage
+from groupwise.data import Draw, Rollout, Sampler, Sampling
 from groupwise.methods import grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.rollout import Independent, Turns
 from groupwise.tasks import Each, Mixture, Problems
 from groupwise.tasks.mixture import task_index
-from groupwise.training import sources as sources_module
-from groupwise.training.check_inputs import check_inputs
+from groupwise.training import build_tasks as sources_module
+from groupwise.training.build_tasks import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
 from groupwise.training.environments import frame_of, tool_schemas
-from groupwise.training.sources import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
 from groupwise.verifiers import CodeVerifier, exact, last_number
 from tests.models.test_templates import CHATML, trained
 from tests.tasks.published import gsm8k
@@ -200,7 +201,7 @@ def test_hints_about_templates() -> None:
     notes_printed: list[str] = []
     check_inputs(recipe(template="r1"), Use(), notes_printed.append)
     assert not any("</answer>" in line for line in notes_printed)  # this model has no such characters
-    from groupwise.training.check_data import data_notes
+    from groupwise.checks.check_data import data_notes
 
     mixed = recipe(template="r1")
     by_name = templates(mixed, trained())

@@ -18,8 +18,10 @@ from safetensors.torch import load_file
 from groupwise.__main__ import main
 from groupwise.config.recipe import WarmStart
 from groupwise.config.user_code import Use
-from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Draw, Prompt
+from groupwise.core import BadData
+from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, Draw, Prompt
 from groupwise.learner import AdamW, Learner
+from groupwise.lifecycle.run import run_from
 from groupwise.models import (
     Shared,
     Tokenizer,
@@ -34,7 +36,6 @@ from groupwise.tasks import Demonstration, demonstrations, read_demonstrations
 from groupwise.tasks.big_sums import sum_demonstrations
 from groupwise.training.build import build
 from groupwise.training.progress import Progress
-from groupwise.training.run import run_from
 from groupwise.training.warm_start import supervised_steps, warm_start
 from tests.commands.test_bad_input import SMALL, error_of, rows
 from tests.faults.small_runs import EVERY, begun, ran

@@ -7,7 +7,8 @@ from typing import Literal
 import pytest
 
 import groupwise.verifiers.code as code_room
-from groupwise.data import BadData, Outcome, Prompt, Sample, Verdict
+from groupwise.core import BadData
+from groupwise.data import Outcome, Prompt, Sample, Verdict
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.sandbox.sandbox import Execution, Program
 from groupwise.tasks import Problems

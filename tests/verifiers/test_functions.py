@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict, Verifier, WorkerLost
+from groupwise.core import Usage, WorkerLost
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.verifiers import grade_function
 
 GRADER = """

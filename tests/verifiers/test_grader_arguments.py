@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import ChecksProblems, Finish, GradesGroups, Outcome, Prompt, Sample, Usage, Verdict
+from groupwise.core import Usage
+from groupwise.data import ChecksProblems, Finish, GradesGroups, Outcome, Prompt, Sample, Verdict
 from groupwise.tasks import Each
 from groupwise.verifiers import find_verifier, grade_function
 from groupwise.verifiers.arguments import MissingColumn, Parameters

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import MissingRequirement, Outcome, Prompt, Sample, Storage, Usage, Verdict
+from groupwise.core import MissingRequirement, Storage, Usage
+from groupwise.data import Outcome, Prompt, Sample, Verdict
 from groupwise.verifiers import find_verifier
 from groupwise.verifiers.llm_judge import LLMJudge
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import Draw, Outcome, Prompt, Rollout, Sample, Usage, Verdict, pack
+from groupwise.core import Usage
+from groupwise.data import Draw, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.objective import describe_samples
 from groupwise.verifiers import find_verifier, user_functions
 from groupwise.verifiers.several import Member, Several

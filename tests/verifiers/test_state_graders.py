@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import groupwise as gw
+from groupwise.checks.check import check
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import Finish, GradesGroups, Outcome, Prompt, Sample, Usage, Verdict
+from groupwise.core import Usage
+from groupwise.data import Finish, GradesGroups, Outcome, Prompt, Sample, Verdict
 from groupwise.models import encode_action
-from groupwise.training.check import check
 from groupwise.verifiers import find_verifier, grade_function
 from groupwise.verifiers.arguments import Parameters
 

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict, Verifier
+from groupwise.core import Usage
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.tasks import find_task
 from groupwise.verifiers import SumProposal, SumSteps, find_verifier
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict, Verifier
+from groupwise.core import Usage
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.verifiers import Flipping, Hackable, exact, find_verifier, last_number, user_functions
 
 RIGHT, WRONG, MALFORMED = Outcome.correct, Outcome.wrong, Outcome.malformed

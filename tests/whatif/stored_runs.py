@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groupwise.config.text import write
+from groupwise.config.recipe_toml import write
 from groupwise.methods import Method
 from tests.runs.infos import INFO
 from tests.toys.echo import ToyRun, small

@@ -15,7 +15,7 @@ import torch
 from groupwise.__main__ import main
 from groupwise.advantages import centred
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, Storage, Usage
+from groupwise.core import BadData, Storage, Usage
 from groupwise.methods import grpo, gspo
 from groupwise.objective import Clips, TruncatedImportance, complete, token_mean
 from groupwise.rewards import Score

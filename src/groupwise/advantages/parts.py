@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groupwise.data import Advantage, Batch, Measure, VerdictPart
 
-__all__ = ["AgainstPart", "EachStandardised", "ForwardCorrection", "Lagrangian"]
+__all__ = ["AgainstPart", "EachStandardised", "Lagrangian"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +83,6 @@ class AgainstPart(Advantage):
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         return x - b[VerdictPart(self.part)]
-
-
-@dataclass(frozen=True, slots=True)
-class ForwardCorrection(Advantage):
-    """`x - (1 - rejects)`: corrects rewards for a verifier that rejects the share `rejects` of correct answers.
-
-    `rejects` is the share of correct answers that the verifier rejects, from the memory `RejectionRate`. A group
-    baseline after it undoes the correction. arXiv:2510.00915, forward correction.
-    """
-
-    memory: str = "rejects"
-
-    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        return x - (1 - b.memory[self.memory])
 
 
 def _zscore(b: Batch, name: str, ddof: int, eps: float) -> Float[Tensor, " s"]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from groupwise.certificates.proofs import Proof, proofs_of, repository, run_proofs
 from groupwise.certificates.studies import Comparison, measured_effect
-from groupwise.config import text
+from groupwise.config import recipe_toml
 from groupwise.config.diff import diff
 from groupwise.config.registry import methods, public_name, socket_of
 from groupwise.data import with_fields
@@ -105,7 +105,7 @@ def certificate_of(
         kind=reference.kind,
         parent=reference.parent,
         formula=reference.formula,
-        constants=text.write(method()).rstrip(),
+        constants=recipe_toml.write(method()).rstrip(),
         parts=parts_of(method()),
         changes=tuple(diff(known[reference.parent](), method())) if reference.parent else (),
         differences=reference.differences,

@@ -12,7 +12,8 @@ from typing import Literal
 from xml.etree import ElementTree
 
 import groupwise
-from groupwise.data import MissingRequirement, WorkerLost, declares, name_of
+from groupwise.core import MissingRequirement, WorkerLost
+from groupwise.data import declares, name_of
 from groupwise.methods import Method, reference_of
 from groupwise.rewards import everything
 

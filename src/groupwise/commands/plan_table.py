@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 
 from groupwise.commands.table import aligned
 from groupwise.config.recipe import Recipe
+from groupwise.planning.device_splits import Placement, Trial
 from groupwise.planning.fitting import cached_tokens_that_fit, largest_microbatch
 from groupwise.planning.machines import Machines
 from groupwise.planning.memory import GIB, Memory, advice
 from groupwise.planning.pipelines import pipeline_plan_line
 from groupwise.planning.plan import Plan
-from groupwise.planning.splits import Placement, Trial
 from groupwise.planning.timeline import timeline_text
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from groupwise.config.toml import read_toml
 from groupwise.config.upgrade import upgrade_text
-from groupwise.data import visible
+from groupwise.core import visible
 
 
 def upgrade(file: str) -> int:

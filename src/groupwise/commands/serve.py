@@ -8,12 +8,20 @@ from pathlib import Path
 import torch
 
 from groupwise.config.devices import device_of
-from groupwise.data import Usage
-from groupwise.engines import EngineServer, Exchange, Identity, Uploads, read_secret, servable, serve_until_signal
-from groupwise.engines.replica_tls import announce, serve_hosts
-from groupwise.engines.weights_file import HERE, most_file_bytes
+from groupwise.core import Usage
+from groupwise.engines import (
+    EngineServer,
+    Exchange,
+    Identity,
+    NativeEngine,
+    Uploads,
+    read_secret,
+    servable,
+    serve_until_signal,
+)
+from groupwise.engines.remote.replica_tls import announce, serve_hosts
+from groupwise.engines.remote.weights_file import HERE, most_file_bytes
 from groupwise.models import find_model, read_model, read_tokenizer
-from groupwise.rollout import NativeEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,13 @@ import torch
 
 from groupwise.commands.serve import ServeOptions
 from groupwise.config.devices import device_of
-from groupwise.data import WorkerLost
+from groupwise.core import WorkerLost
 from groupwise.engines import EngineAccess, servable, serve_until_signal
-from groupwise.engines.replica import command
-from groupwise.engines.served import Target
-from groupwise.engines.vllm import VllmSettings
-from groupwise.engines.vllm_environment import DEFAULT_PYTHON, check_environment
-from groupwise.engines.vllm_replicas import Vllm, check_model, vllm_program
+from groupwise.engines.remote.replica import command
+from groupwise.engines.remote.served import Target
+from groupwise.engines.vllm.vllm_engine import VllmSettings
+from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, check_environment
+from groupwise.engines.vllm.vllm_replicas import Vllm, check_model, vllm_program
 from groupwise.models import find_model, read_model
 
 GRACE = 5.0

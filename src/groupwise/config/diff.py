@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import Field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
-from groupwise.config.reading import hints_of
+from groupwise.config.parse_values import hints_of
 from groupwise.config.registry import UnloadedPart, public_name
-from groupwise.data import Usage, name_of
+from groupwise.core import Usage
+from groupwise.data import name_of
 
 
 def diff(a: Any, b: Any) -> list[str]:

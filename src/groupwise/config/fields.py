@@ -8,12 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from groupwise.data.rooms import bases_of, names_of
+from groupwise.core.lazy_imports import bases_of, names_of
 
 SECTIONS: dict[str, tuple[str, str]] = {
     "": ("groupwise.config.recipe", "Recipe"),
     "lora": ("groupwise.models.lora", "Lora"),
-    "pipeline": ("groupwise.models.pipelines.settings", "Pipeline"),
+    "pipeline": ("groupwise.models.diffusion.settings", "Pipeline"),
     "warm_start": ("groupwise.config.recipe", "WarmStart"),
     "warm_start.columns": ("groupwise.config.recipe", "Columns"),
     "warm_start.optimizer": ("groupwise.learner.optimizer", "AdamW"),
@@ -24,7 +24,7 @@ SECTIONS: dict[str, tuple[str, str]] = {
     "method.objective": ("groupwise.objective.objective", "Objective"),
     "method.routing": ("groupwise.learner.routing", "Routing"),
     "sampling": ("groupwise.data.generation", "Sampling"),
-    "engine": ("groupwise.rollout.native", "Native"),
+    "engine": ("groupwise.engines.native_settings", "Native"),
     "optimizer": ("groupwise.learner.optimizer", "AdamW"),
     "machine": ("groupwise.config.recipe", "Machine"),
     "cluster": ("groupwise.config.recipe", "Cluster"),

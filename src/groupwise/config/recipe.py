@@ -3,11 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from groupwise.data import EngineKind, Sampling, Strategy, check_types
+from groupwise.core import check_types
+from groupwise.data import EngineKind, Sampling, Strategy
+from groupwise.engines import Native
 from groupwise.learner import AdamW, check_lanes
 from groupwise.methods import Method
 from groupwise.models import Lora, Pipeline
-from groupwise.rollout import Independent, Native, Turns
+from groupwise.rollout import Independent, Turns
 
 __all__ = ["Cluster", "Columns", "Evaluate", "Machine", "Recipe", "Save"]
 

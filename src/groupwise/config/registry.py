@@ -10,7 +10,8 @@ from functools import cache
 from typing import Any, ClassVar, Literal, Protocol
 
 from groupwise.config.user_code import PREFIX
-from groupwise.data import Usage, files_of, name_of, names_of
+from groupwise.core import Usage, files_of, names_of
+from groupwise.data import name_of
 from groupwise.methods.families import method_files
 
 ROOMS = ("data", "models", "rollout", "engines", "rewards", "advantages", "objective", "learner", "methods")

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from groupwise.data.errors import Usage
+from groupwise.core.errors import Usage
 from groupwise.data.generation import Ids
 from groupwise.data.measures import Logp, Mark, Measure, VerdictPart
 from groupwise.data.sample import SAMPLED, Rollout, Sample

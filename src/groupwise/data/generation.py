@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any
 
-from groupwise.data.field_types import check_types
+from groupwise.core.field_types import check_types
 
 __all__ = ["COLDEST", "ContextKey", "Finish", "Generation", "GenerationRequest", "Ids", "Likeliest", "Sampling"]
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from groupwise.data.gap import GAP, LARGEST_GAP
+from groupwise.data.logprob_gap import GAP, LARGEST_GAP
 
 __all__ = [
     "ACCURACY",

@@ -8,7 +8,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from groupwise.data.field_types import check_types
+from groupwise.core.field_types import check_types
 from groupwise.data.generation import ContextKey, Finish, Ids, Likeliest, content_hash
 from groupwise.data.verdicts import Verdict
 

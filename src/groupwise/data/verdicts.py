@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import inf, isfinite
 
-from groupwise.data.field_types import check_types
+from groupwise.core.field_types import check_types
 
 __all__ = ["Outcome", "Verdict"]
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from groupwise.data import ACCURACY, SCORE, Prompt, Rollout, Usage
-from groupwise.evaluation.evaluate import Figure, average, has_outcomes, has_scores, has_verdicts, mean_score
+from groupwise.core import Usage
+from groupwise.data import ACCURACY, SCORE, Prompt, Rollout
+from groupwise.evaluation.accuracy import Figure, average, has_outcomes, has_scores, has_verdicts, mean_score
 
 __all__ = ["check_column", "figures_by", "scores_by"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, Usage
+from groupwise.core import BadData, Usage
 
 Overrides = tuple[tuple[str, str], ...]
 """Recipe fields with their values as text, as on a command line: `("sampling.top_p", "0.7")`."""

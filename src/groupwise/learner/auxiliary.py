@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import Batch
+from groupwise.learner.distributed import Alone, Ranks
 from groupwise.learner.forward import States
-from groupwise.learner.lanes import order_of
-from groupwise.learner.ranks import Alone, Ranks
+from groupwise.learner.gradient_tree import order_of
 from groupwise.learner.routing import RoutedForward
 from groupwise.models import Shared
 

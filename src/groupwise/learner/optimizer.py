@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from groupwise.data import check_types
-from groupwise.learner.ranks import Alone, Ranks
+from groupwise.core import check_types
+from groupwise.learner.distributed import Alone, Ranks
 
 __all__ = ["AdamW"]
 

@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Sample, Usage
-from groupwise.learner.lanes import joined
-from groupwise.learner.ranks import Ranks
+from groupwise.core import Usage
+from groupwise.data import Batch, Sample
+from groupwise.learner.distributed import Ranks
+from groupwise.learner.gradient_tree import joined
 from groupwise.models import Experts, Routes, Shared
 
 __all__ = ["Routing", "check_routing", "mixture", "routes_experts"]

@@ -12,28 +12,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import (
-    Backbone,
-    Batch,
-    Entropy,
-    Logp,
-    Measure,
-    Memory,
-    Policy,
-    Usage,
-    in_batch,
-    in_graph,
-    name_of,
-    needs,
-)
+from groupwise.core import Usage
+from groupwise.data import Backbone, Batch, Entropy, Logp, Measure, Memory, Policy, in_batch, in_graph, name_of, needs
 from groupwise.learner.auxiliary import AuxiliaryLoss, Forwarded, Forwards, Term, coefficient_of
+from groupwise.learner.compute_measures import reads_policy
+from groupwise.learner.distributed import Alone, Ranks
 from groupwise.learner.forward import States
-from groupwise.learner.lanes import LaneSums, joined, order_of
-from groupwise.learner.language import LanguagePolicy, policy_of
-from groupwise.learner.measures import reads_policy
+from groupwise.learner.gradient_tree import LaneSums, joined, order_of
+from groupwise.learner.language_policy import LanguagePolicy, policy_of
+from groupwise.learner.microbatches import StepPlan
 from groupwise.learner.optimizer import AdamW, Optimizer
-from groupwise.learner.plan import StepPlan
-from groupwise.learner.ranks import Alone, Ranks
 from groupwise.learner.routing import RoutedForward, Routing, StepRouting, joined_routes, mixture
 from groupwise.learner.side_models import FollowingWeights, SideModel
 from groupwise.learner.token_gradients import Loss, token_gradients

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from groupwise.data import Batch, Credit
 from groupwise.learner.auxiliary import AuxiliaryLoss
+from groupwise.learner.distributed import Ranks
 from groupwise.learner.forward import States, hidden_states
 from groupwise.learner.optimizer import AdamW, Optimizer
-from groupwise.learner.ranks import Ranks
 from groupwise.learner.side_models import SideModel
 from groupwise.learner.value_losses import ClippedValueLoss
 from groupwise.models import Shared, logprob_dtype

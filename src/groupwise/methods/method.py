@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from groupwise.advantages import every_token
+from groupwise.core import check_types
 from groupwise.data import (
     Advantage,
     Credit,
@@ -15,7 +16,6 @@ from groupwise.data import (
     Return,
     Shaping,
     Strategy,
-    check_types,
     in_batch,
     in_graph,
     needs,

@@ -12,18 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Aggregate, Batch, Measure, VerdictPart, Weighs, aggregate
+from groupwise.data import Aggregate, Batch, Weighs, aggregate
 
-__all__ = [
-    "ScaledByLength",
-    "ScaledByPart",
-    "budget_mean",
-    "group_mean",
-    "group_token_mean",
-    "sequence_mean",
-    "sequence_sum",
-    "token_mean",
-]
+__all__ = ["budget_mean", "group_mean", "group_token_mean", "sequence_mean", "sequence_sum", "token_mean"]
 
 
 @aggregate
@@ -95,45 +86,3 @@ def group_token_mean(step: Batch) -> Float[Tensor, " n"]:
     """
     g = step.token_groups
     return g.spread(1 / g.size(step.advantage).clamp(min=1)) / max(step.groups.count, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class ScaledByLength(Aggregate):
-    """The share (token weight) by another aggregate, times the number of tokens of the sequence.
-
-    With a ratio per sequence, it makes a sequence count as often as it has tokens, which the mean over its tokens in
-    the ratio cancels in the gradient: LUSPO, arXiv:2602.05261.
-    """
-
-    aggregate: Aggregate = group_mean
-
-    @property
-    def weighs(self) -> Weighs:
-        return getattr(self.aggregate, "weighs", "tokens")
-
-    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
-        s, share = step.sequences, self.aggregate(step)
-        return share * s.spread(s.size(share))
-
-
-@dataclass(frozen=True, slots=True)
-class ScaledByPart(Aggregate):
-    """The share (token weight) by another aggregate, times a part of the sample's verdict, such as a replay weight.
-
-    The weights do not change the divisor. Prioritised replay, arXiv:1511.05952.
-    """
-
-    part: str
-    aggregate: Aggregate = token_mean
-
-    @property
-    def needs(self) -> frozenset[Measure]:
-        return frozenset({VerdictPart(self.part)})
-
-    @property
-    def weighs(self) -> Weighs:
-        return getattr(self.aggregate, "weighs", "tokens")
-
-    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
-        share = self.aggregate(step)
-        return share * step.sequences.spread(step[VerdictPart(self.part)]).to(share.dtype)

@@ -5,9 +5,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import Batch, aggregate
-from groupwise.objective.contrasts import labels, pairs
+from groupwise.objective.preferences import pairs
 
-__all__ = ["mixed_mean", "pair_mean"]
+__all__ = ["pair_mean"]
 
 
 @aggregate
@@ -16,10 +16,3 @@ def pair_mean(step: Batch) -> Float[Tensor, " n"]:
     g, (better, _) = step.token_groups, pairs(step)
     count = torch.bincount(step.groups.index[better], minlength=step.groups.count).to(step.advantage.dtype)
     return g.spread(count / count.sum().clamp(min=1) / g.size(step.advantage).clamp(min=1))
-
-
-@aggregate
-def mixed_mean(step: Batch) -> Float[Tensor, " n"]:
-    """The mean over answers, in groups with correct and wrong answers. For `BinaryLabels`."""
-    s, mixed = step.sequences, (labels(step) != 0).to(step.advantage.dtype)
-    return s.spread(mixed / mixed.sum().clamp(min=1) / s.size(step.advantage).clamp(min=1))

@@ -15,7 +15,6 @@ __all__ = [
     "MAX_LOG_RATIO",
     "PowerMean",
     "SentenceRatio",
-    "prefix_ratio",
     "sequence_product",
     "sequence_ratio",
     "sequence_ratio_per_token",
@@ -24,9 +23,6 @@ __all__ = [
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to plus or minus this before `exp`, so that one outlier token cannot overflow."""
-
-MAX_LOG_PREFIX = 10.0
-"""The upper bound of the log of a prefix's ratio, which is a product of token ratios."""
 
 
 @ratio
@@ -76,26 +72,9 @@ class SequenceProduct(Ratio):
         return s.spread(_exp(s.total(b.logp - b.logp_old)))
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixRatio(Ratio):
-    """`sg[product of r up to the token] pi / sg[pi]`: the prefix's ratio, with the gradient of the token's log-prob.
-
-    Its mean weighs each token's context as the current policy does. The log is at most 10, as in the authors' code.
-    CTPO, arXiv:2605.07331.
-    """
-
-    name: ClassVar[str] = "prefix_ratio"
-    couples: ClassVar[Couples] = "sequence"
-
-    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        prefix = b.sequences.prefix(bounded((b.logp - b.logp_old).detach()))
-        return (prefix.clamp(-MAX_LOG_RATIO, MAX_LOG_PREFIX) + b.logp - b.logp.detach()).exp()
-
-
 sequence_ratio = SequenceRatio()
 sequence_ratio_per_token = SequenceRatioPerToken()
 sequence_product = SequenceProduct()
-prefix_ratio = PrefixRatio()
 
 
 @dataclass(frozen=True, slots=True)

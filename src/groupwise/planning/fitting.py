@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import override
+from groupwise.config.recipe_toml import override
+from groupwise.engines import Native
 from groupwise.models import Shape
 from groupwise.planning.machines import Machines
 from groupwise.planning.memory import BYTES, Process, key_value_bytes, run_memory
 from groupwise.planning.shapes import Sparse
-from groupwise.rollout import Native
 
 MOST_TOKENS = 1 << 24
 """The largest microbatch and the largest cache that is tried, in tokens."""

@@ -9,14 +9,14 @@ from torch import nn
 
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
-from groupwise.data import Usage, couples
-from groupwise.engines import Served
+from groupwise.core import Usage
+from groupwise.data import couples
+from groupwise.engines import Native, Served
+from groupwise.engines.native.layouts import chunk_end, shared_tokens
 from groupwise.learner import EMA, Given, SamplingPolicy, SideModel, ValueModel
 from groupwise.models import Decoder, Lora, Shape
 from groupwise.planning.activations import Packed, activation_bytes, forward_bytes
 from groupwise.planning.shapes import layer_weights, weights_of
-from groupwise.rollout import Native
-from groupwise.rollout.layouts import chunk_end, shared_tokens
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
 GIB = 1 << 30
@@ -35,9 +35,9 @@ LOGITS = 1 << 22
 NARROWEST = 256
 """The number of vocabulary entries in the smallest block of logits."""
 PREFILL = 8192
-"""Tokens of prompts that the engine forwards at once (`PACK` of `rollout/engine.py`), unless one prompt is longer."""
+"""Tokens of prompts that the engine forwards at once (`PACK` of `engines/native/native_engine.py`), unless one prompt is longer."""
 BLOCKED = 1 << 16
-"""Elements of the smallest weight that the engine copies to blocks (`LEAST` of `models/blocks.py`)."""
+"""Elements of the smallest weight that the engine copies to blocks (`LEAST` of `models/decoder/blocked_weights.py`)."""
 TOKEN = 100
 """Bytes of a sampled token outside the model: its id, log-prob, origin (weights version) and place in the batch."""
 BFLOAT16, ADAPTER = "use --machine.dtype bfloat16", "train an adapter: --lora.rank 16"

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
+from groupwise.engines import Native
+from groupwise.engines.native.layouts import padded
 from groupwise.learner import EMA, SamplingPolicy
 from groupwise.models import (
     PipelineShape,
@@ -20,14 +22,12 @@ from groupwise.models import (
     pipeline_shape,
     sized,
 )
-from groupwise.models.files import read_json
-from groupwise.models.pipelines.family import PipelineFamily
-from groupwise.models.pipelines.velocity import CACHED
-from groupwise.models.transformers_files import quiet
+from groupwise.models.decoder.transformers_files import quiet
+from groupwise.models.diffusion.family import PipelineFamily
+from groupwise.models.diffusion.velocity import CACHED
+from groupwise.models.model_files import read_json
 from groupwise.models.weights import header
 from groupwise.planning.memory import BACKWARD, BYTES, GIB, PEFT, PROCESS, Memory
-from groupwise.rollout import Native
-from groupwise.rollout.layouts import padded
 
 DIFFUSERS = 280 << 20
 """Bytes of the modules of diffusers and transformers that a pipeline imports."""

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from groupwise.config.recipe import Recipe
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.models import Shape
+from groupwise.planning.cost_model import Lengths, draw_lengths
+from groupwise.planning.device_splits import Placement, Trial, any_fits, try_all
 from groupwise.planning.fitting import Change, nearest_changes
 from groupwise.planning.machines import MOST_DEVICES, Machines, on_machines
 from groupwise.planning.memory import Memory, run_memory
-from groupwise.planning.rates import Lengths, draw_lengths
 from groupwise.planning.shapes import Sparse, weights_of
-from groupwise.planning.splits import Placement, Trial, any_fits, try_all
 
 NEAR = 0.02
 """Trials whose tokens per second differ by at most this share count as equally fast."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from groupwise.config.recipe import Recipe
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.engines import Served
 from groupwise.models import Shape
 from groupwise.planning.memory import BYTES, GIB, Memory, Process, plan_line, refuse_beyond, run_memory

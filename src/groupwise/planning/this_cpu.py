@@ -12,11 +12,11 @@ from functools import cache
 import torch
 
 from groupwise.config.recipe import Recipe
+from groupwise.engines import Native
 from groupwise.models import Shape
+from groupwise.planning.cost_model import Lengths, passes, times_of
 from groupwise.planning.machines import Machines
 from groupwise.planning.memory import ALONE, BYTES
-from groupwise.planning.rates import Lengths, passes, times_of
-from groupwise.rollout import Native
 
 OPERATION = 16 * 64
 """Elements of a small tensor: an operation on it takes the time of its call."""

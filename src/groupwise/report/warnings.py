@@ -26,7 +26,7 @@ from groupwise.data import (
     metric_bound,
 )
 from groupwise.report.read import Curve, Run
-from groupwise.runs.best import HELD_OUT
+from groupwise.runs.best_checkpoint import HELD_OUT
 from groupwise.runs.learning import NEEDED, has_solved, is_learning
 
 Curves = Mapping[str, Curve]

@@ -1,22 +1,13 @@
 """Filters: select the samples of a rollout to train on. They run before shaping and read verdicts, not rewards."""
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from groupwise.data import WRITTEN, Batch, Filter, Measure, Outcome, Usage, VerdictPart, filter
+from groupwise.core import Usage
+from groupwise.data import Batch, Outcome, filter
 
-__all__ = [
-    "Distinct",
-    "correct_only",
-    "everything",
-    "mixed_groups",
-    "mixed_outcomes",
-    "mixed_scores",
-    "not_all_correct",
-]
+__all__ = ["correct_only", "everything", "mixed_groups", "mixed_outcomes", "mixed_scores", "not_all_correct"]
 
 
 @filter
@@ -79,30 +70,6 @@ def correct_only(rollout: Batch) -> Bool[Tensor, " s"]:
     """
     _refuse_scores(rollout, "correct_only")
     return rollout.outcome == Outcome.correct
-
-
-@dataclass(frozen=True, slots=True)
-class Distinct(Filter):
-    """Selects answers whose verdict part `part` differs by `distance` or more from an answer of the other outcome.
-
-    Written answers stay, and every answer of the other outcome is distinct from them. DaGRPO, arXiv:2512.06337; the
-    measure of distinctness is our reading.
-    """
-
-    part: str
-    distance: float = 0.2
-
-    @property
-    def needs(self) -> frozenset[Measure]:
-        return frozenset({VerdictPart(self.part)})
-
-    def __call__(self, rollout: Batch) -> Bool[Tensor, " s"]:
-        part, correct = rollout[VerdictPart(self.part)], rollout.outcome == Outcome.correct
-        written = [WRITTEN in s.origin for s in rollout.samples]
-        anchor = torch.tensor(written, dtype=torch.bool, device=correct.device)
-        far = ((part[:, None] - part).abs() >= self.distance) | anchor[:, None] | anchor
-        same_group = rollout.groups.index[:, None] == rollout.groups.index
-        return anchor | (same_group & (correct[:, None] != correct) & far).any(1)
 
 
 @filter

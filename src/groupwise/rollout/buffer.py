@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from groupwise.core import Usage, WorkerLost
 from groupwise.data import (
     Batch,
     Curriculum,
@@ -22,8 +23,6 @@ from groupwise.data import (
     Sample,
     Strategy,
     Task,
-    Usage,
-    WorkerLost,
     name_of,
     pack,
 )
@@ -34,13 +33,13 @@ from groupwise.data.rollout_json import (
     drawn_rollout_to_json,
 )
 from groupwise.models import Purpose
-from groupwise.rollout.attempts import is_graded
+from groupwise.rollout.gather import together
 from groupwise.rollout.mechanisms import mechanism_numbers
 from groupwise.rollout.round import Round
 from groupwise.rollout.sampler import DrawSampler
 from groupwise.rollout.setting import RolloutSetting
-from groupwise.rollout.strategy import Independent
-from groupwise.rollout.together import together
+from groupwise.rollout.strategies.attempts import is_graded
+from groupwise.rollout.strategies.independent import Independent
 
 __all__ = ["Buffer", "Pending", "Rollouts", "answers"]
 

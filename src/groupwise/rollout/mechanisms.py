@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from groupwise.data import SAMPLED, WRITTEN, Curriculum, Rollout, Strategy
-from groupwise.rollout.curriculum import Shuffled
-from groupwise.rollout.strategy import Independent, Turns
+from groupwise.rollout.curricula.shuffled import Shuffled
+from groupwise.rollout.strategies.independent import Independent, Turns
 
 ROLES = "rollout/roles"
 """The prefix of the metrics with the number of samples of a role."""

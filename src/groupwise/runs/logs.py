@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from groupwise.data import Storage
+from groupwise.core import Storage
 from groupwise.runs.checkpoints import tensor_bytes
 from groupwise.runs.disk import DISK, DRAFT, Disk, storage_errors, write_file
 from groupwise.runs.hashes import check_hashes, hash_line, log_difference

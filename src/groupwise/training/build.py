@@ -14,22 +14,12 @@ from groupwise.cluster.ray_replicas import RayReplicas
 from groupwise.config.devices import device_label, device_of, resolved
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import Use
-from groupwise.data import (
-    Engine,
-    MissingRequirement,
-    Prompt,
-    Rollout,
-    Sampling,
-    Task,
-    Usage,
-    Verifier,
-    gap_bound,
-    notices_of,
-)
-from groupwise.engines.access import EngineAccess
-from groupwise.engines.served import Served, Target
+from groupwise.core import MissingRequirement, Usage
+from groupwise.data import Engine, Prompt, Rollout, Sampling, Task, Verifier, gap_bound, notices_of
+from groupwise.engines.remote.access import EngineAccess
+from groupwise.engines.remote.served import Served, Target
+from groupwise.evaluation.accuracy import scores
 from groupwise.evaluation.by_column import scores_by
-from groupwise.evaluation.evaluate import scores
 from groupwise.learner import Alone, Given, Learner, Ranks, check_routing, mixture
 from groupwise.models import (
     Decoder,
@@ -52,13 +42,11 @@ from groupwise.models import (
     write_adapter,
     write_model,
 )
-from groupwise.models.files import base_directory
+from groupwise.models.model_files import base_directory
 from groupwise.rollout import Buffer, RolloutSetting, answers
-from groupwise.runs.phases import phase_directories
+from groupwise.runs.phase_directories import phase_directories
 from groupwise.tasks import Demonstration, SourceStats
-from groupwise.training.environments import environment_of, frame_of, tool_schemas
-from groupwise.training.guards import Guards
-from groupwise.training.sources import (
+from groupwise.training.build_tasks import (
     Templates,
     demonstrations_of,
     prompt_template,
@@ -67,7 +55,9 @@ from groupwise.training.sources import (
     verdict_wait,
     verifier_of,
 )
-from groupwise.training.wording import with_wording
+from groupwise.training.environments import environment_of, frame_of, tool_schemas
+from groupwise.training.fill_templates import with_wording
+from groupwise.training.guards import Guards
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 

@@ -5,11 +5,12 @@ from typing import Any
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import Use
-from groupwise.data import Environment, Ids, Usage, declares, name_of
+from groupwise.core import Usage
+from groupwise.data import Environment, Ids, declares, name_of
 from groupwise.environments import CoinFlip, Tools, calculator_tools, python_tools, user_environment
 from groupwise.rollout import Independent
 from groupwise.sandbox import Limits, Sandbox
-from groupwise.training.sources import Templates, held_out_sources, no_verifier, sources
+from groupwise.training.build_tasks import Templates, held_out_sources, no_verifier, sources
 from groupwise.verifiers.by_environment import ENVIRONMENT
 
 

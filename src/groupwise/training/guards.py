@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from groupwise.data import Diverged, Mismatch, NoSignal, Unverifiable
+from groupwise.core import Diverged, Mismatch, NoSignal, Unverifiable
 from groupwise.learner import NO_TOKEN
 
 PATIENCE = 3

@@ -6,8 +6,10 @@ from functools import partial
 
 import torch
 
+from groupwise.cluster.messages import send_iteration
+from groupwise.cluster.rank_threads import in_thread
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import at
+from groupwise.config.recipe_toml import at
 from groupwise.data import (
     LARGEST_GAP,
     Batch,
@@ -25,12 +27,10 @@ from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_
 from groupwise.methods import Method, Now
 from groupwise.models import Purpose, permutation
 from groupwise.rollout import Buffer, Pending, Rollouts
-from groupwise.training.ahead import AHEAD, Ahead
+from groupwise.training.async_sampling import AHEAD, Ahead
 from groupwise.training.guards import Guards
-from groupwise.training.messages import send_iteration
-from groupwise.training.observe import has_engine_logprobs, lag_metrics, method_metrics
+from groupwise.training.iteration_records import has_engine_logprobs, lag_metrics, method_metrics
 from groupwise.training.recorder import Recorder
-from groupwise.training.waiting import in_thread
 from groupwise.training.watchdog import Stuck
 
 OLD_LOGP = Logp("policy")

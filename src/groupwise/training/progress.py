@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from typing import Any, TextIO
 
+from groupwise.core import visible
 from groupwise.data import (
     ACCURACY_GREEDY,
     LAG_MEAN,
@@ -14,7 +15,6 @@ from groupwise.data import (
     SCORE_GREEDY,
     TOKENS_PER_SECOND,
     UNVERIFIABLE_HELD_OUT,
-    visible,
 )
 
 

@@ -9,15 +9,8 @@ from hashlib import sha256
 from typing import Any
 from weakref import WeakValueDictionary
 
-from groupwise.data import (
-    BadData,
-    ListsProblems,
-    Outcome,
-    Prompt,
-    Sample,
-    Verdict,
-    verdicts_have,
-)
+from groupwise.core import BadData
+from groupwise.data import ListsProblems, Outcome, Prompt, Sample, Verdict, verdicts_have
 from groupwise.sandbox.code_block import code_of
 from groupwise.sandbox.sandbox import Execution, Program, Sandbox
 

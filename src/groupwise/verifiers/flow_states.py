@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.data import Finish, InvalidValue, Outcome, Prompt, Sample, Verdict, verdicts_have
-from groupwise.models.flow.actions import decoded_picture, graded_state
+from groupwise.core import InvalidValue
+from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, verdicts_have
+from groupwise.models.flow.denoising_actions import decoded_picture, graded_state
 from groupwise.tasks.quilts import QUILT_COLOURS, QUILT_SHAPE
 from groupwise.tasks.rings import DIRECTIONS, RING_RADIUS, ring_centre
 

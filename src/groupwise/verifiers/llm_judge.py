@@ -16,7 +16,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from groupwise.data import MissingRequirement, Outcome, Prompt, Sample, Storage, Usage, Verdict, verdicts_have
+from groupwise.core import MissingRequirement, Storage, Usage
+from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.tasks.judge_access import host_of
 

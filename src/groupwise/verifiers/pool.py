@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from groupwise.data import Outcome, Usage, Verdict, WorkerLost
+from groupwise.core import Usage, WorkerLost
+from groupwise.data import Outcome, Verdict
 from groupwise.data.verdicts import as_verdict, unverifiable
 from groupwise.sandbox.processes import WorkerPool, WorkerProcess
 

@@ -7,16 +7,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from groupwise.data import (
-    BadData,
-    ChecksGold,
-    InvalidValue,
-    Task,
-    Usage,
-    VerdictContents,
-    Verifier,
-    contents_of,
-)
+from groupwise.core import BadData, InvalidValue, Usage
+from groupwise.data import ChecksGold, Task, VerdictContents, Verifier, contents_of
 from groupwise.sandbox.sandbox import Sandbox
 from groupwise.tasks.beads import Beads
 from groupwise.tasks.calculator import Calculator, calculator_answer

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from groupwise.core import describe_error
+from groupwise.core.errors import ends_run
 from groupwise.data import (
     ChecksProblems,
     GradesGroups,
@@ -15,13 +17,11 @@ from groupwise.data import (
     Verifier,
     close_verifier,
     contents_of,
-    describe_error,
     joined_contents,
     keeps_time,
     notices_of,
     packages_of,
 )
-from groupwise.data.errors import ends_run
 from groupwise.data.verdicts import unverifiable
 
 

@@ -7,24 +7,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.config.diff import label
-from groupwise.config.text import at
-from groupwise.data import (
-    BadData,
-    Batch,
-    Mark,
-    Measure,
-    Outcome,
-    Usage,
-    in_batch,
-    label_of,
-    name_of,
-    needs,
-    with_fields,
-)  # fmt: skip
+from groupwise.config.recipe_toml import at
+from groupwise.core import BadData, Usage  # fmt: skip
+from groupwise.data import Batch, Mark, Measure, Outcome, in_batch, label_of, name_of, needs, with_fields
 from groupwise.learner import token_gradients
 from groupwise.methods import FromMemory, Method, Now
 from groupwise.rollout.buffer import eligible_answers, with_rule
-from groupwise.rollout.wording import FORMS, worded
+from groupwise.rollout.prompt_template import FORMS, worded
 from groupwise.training.loop import OLD_LOGP, compute_advantages, plan
 from groupwise.whatif.stored import StoredIteration
 

@@ -13,9 +13,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
+from groupwise.core import BadData
+from groupwise.data import Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.report.read import read as read_run
 from groupwise.report.report import existing_run
 from groupwise.runs.info import FORMAT

@@ -1,13 +1,76 @@
 """DaGRPO: distinctiveness-aware GRPO, with anchors for hard prompts."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
 from groupwise.advantages import Standardised
+from groupwise.data import WRITTEN, Batch, Draw, Filter, Measure, Outcome, Rollout, Sampler, Strategy, VerdictPart
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, Routed, ShapedLikelihood, token_mean, written_tokens
-from groupwise.rewards import Correctness, Distinct
-from groupwise.rollout import Anchored
+from groupwise.rewards import Correctness
+from groupwise.rollout import text_of
+from groupwise.rollout.strategies.attempts import attempts, is_correct
 
-__all__ = ["dagrpo"]
+__all__ = ["Anchored", "Distinct", "dagrpo"]
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct(Filter):
+    """Selects answers whose verdict part `part` differs by `distance` or more from an answer of the other outcome.
+
+    Written answers stay, and every answer of the other outcome is distinct from them. DaGRPO, arXiv:2512.06337; the
+    measure of distinctness is our reading.
+    """
+
+    part: str
+    distance: float = 0.2
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({VerdictPart(self.part)})
+
+    def __call__(self, rollout: Batch) -> Bool[Tensor, " s"]:
+        part, correct = rollout[VerdictPart(self.part)], rollout.outcome == Outcome.correct
+        written = [WRITTEN in s.origin for s in rollout.samples]
+        anchor = torch.tensor(written, dtype=torch.bool, device=correct.device)
+        far = ((part[:, None] - part).abs() >= self.distance) | anchor[:, None] | anchor
+        same_group = rollout.groups.index[:, None] == rollout.groups.index
+        return anchor | (same_group & (correct[:, None] != correct) & far).any(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchored(Strategy):
+    """Samples answers. If at most the fraction `at_most` is correct, the solution in the data row joins their group.
+
+    The solution is the column `column` of the row; it is graded as an answer is, and trained with the origin WRITTEN.
+    A group whose row has no solution stays as it is. DaGRPO, arXiv:2512.06337; that one solution joins groups without
+    a correct answer is our reading.
+    """
+
+    columns_as: ClassVar[str] = "text"
+    skips_rows: ClassVar[bool] = True
+
+    column: str = "solution"
+    at_most: float = 0.0
+
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        """The columns of the data rows that it reads."""
+        return (self.column,)
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        solution = text_of(draw, self.column, self)
+        answers = await attempts(sampler, draw.prompt.context, draw.n)
+        if not solution or sum(map(is_correct, answers)) > self.at_most * draw.n:
+            return Rollout(draw, tuple(answers))
+        (empty,) = sampler.start(draw.prompt.context)
+        (anchor,) = await sampler.verify([sampler.write(empty, solution)])
+        return Rollout(draw, (*answers, anchor))
 
 
 def dagrpo(

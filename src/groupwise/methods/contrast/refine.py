@@ -1,12 +1,45 @@
 """ReFIne: rewards structure and calibrated confidence, besides correctness."""
 
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from groupwise.advantages import Standardised
+from groupwise.data import Batch, Measure, Outcome, Shaping, VerdictPart
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Objective, token_mean
-from groupwise.rewards import AddCalibration, AddPart, Correctness
+from groupwise.rewards import AddPart, Correctness
 
-__all__ = ["refine"]
+__all__ = ["AddCalibration", "refine"]
+
+
+@dataclass(frozen=True, slots=True)
+class AddCalibration(Shaping):
+    """Adds a Brier score, `weight (1 - (p - correct)^2)`, for the confidence p that the answer states. ReFIne.
+
+    An answer without a confidence loses: it counts as p = 1/2, less 1.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> batch = pack([rollout_of([1.0, 0.0], parts={"confidence": [0.9, 0.9]})])
+    >>> [round(x, 4) for x in AddCalibration("confidence")(batch.score, batch).tolist()]
+    [1.2475, 0.0475]
+    """
+
+    part: str
+    weight: float = 0.25
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({VerdictPart(self.part)})
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        stated = b.has(VerdictPart(self.part))
+        p = torch.where(stated, b[VerdictPart(self.part)].clamp(0, 1), 0.5)
+        correct = (b.outcome == Outcome.correct).double()
+        return reward + self.weight * (1 - (p - correct) ** 2 - (~stated).double())
 
 
 def refine(

@@ -1,12 +1,37 @@
 """CISPO: Clipped IS-weight Policy Optimization."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Bool
+from torch import Tensor
+
 from groupwise.advantages import Standardised
+from groupwise.data import Batch, Mask, Ratio
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import ClippedWeight, InsideClip, Objective, Routed, nothing, token_mean
+from groupwise.objective import ClippedWeight, Objective, Routed, nothing, token_mean, token_ratio
 from groupwise.rewards import mixed_outcomes
 
-__all__ = ["cispo"]
+__all__ = ["InsideClip", "cispo"]
+
+
+@dataclass(frozen=True, slots=True)
+class InsideClip(Mask):
+    """Selects the tokens that PPO's clip does not cut: a ratio up to `1 + high` (A > 0) or from `1 - low` on (A < 0).
+
+    As a gate of `ClippedWeight` it is the unified token mask of CISPO, arXiv:2506.13585, equation 7.
+    """
+
+    reads_advantage: ClassVar[bool] = True
+
+    low: float = 0.2
+    high: float = 0.2
+    ratio: Ratio = token_ratio
+
+    def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
+        r, a = self.ratio(b).detach(), b.advantage
+        return ~(((a > 0) & (r > 1 + self.high)) | ((a < 0) & (r < 1 - self.low)))
 
 
 def cispo(

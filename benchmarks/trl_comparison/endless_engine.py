@@ -2,7 +2,8 @@
 
     python -m benchmarks.trl_comparison.endless_engine SETTINGS PARENT
 
-It is the program of a replica (`groupwise.engines.remote.replica`), but for the check that end tokens are in the vocabulary.
+It is the program of a replica (`groupwise.engines.remote.replica`), but for the check that end tokens are in the
+vocabulary.
 """
 
 import json

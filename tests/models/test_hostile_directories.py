@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from groupwise.__main__ import main
 from groupwise.core import BadData
-from groupwise.models import model_files as reading
 from groupwise.models import find_model, find_template, read_model, read_shape, read_tokenizer, stored_dtype
+from groupwise.models import model_files as reading
 from groupwise.models.decoder.architectures import LAYERS
 from groupwise.models.json_fields import DEPTH, MOST_BYTES
 from groupwise.models.rendering import Renderer

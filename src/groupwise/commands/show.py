@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.certificates.proofs import proofs_of
-from groupwise.config import registry as names
 from groupwise.config import recipe_toml
+from groupwise.config import registry as names
 from groupwise.config.diff import diff, label
 from groupwise.config.parse_values import own_arguments
 from groupwise.config.recipe import Recipe

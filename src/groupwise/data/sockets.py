@@ -401,9 +401,7 @@ class EngineKind(Protocol):
 
     __slots__ = ()
 
-    @property
-    @abstractmethod
-    def max_gap(self) -> float | Literal["by_dtype"]: ...
+    max_gap: float | Literal["by_dtype"]
 
     @abstractmethod
     def build(self, model: Any, tokenizer: Any, *, seed: int, experts: Any) -> Engine: ...

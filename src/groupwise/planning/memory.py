@@ -35,7 +35,7 @@ LOGITS = 1 << 22
 NARROWEST = 256
 """The number of vocabulary entries in the smallest block of logits."""
 PREFILL = 8192
-"""Tokens of prompts that the engine forwards at once (`PACK` of `engines/native/native_engine.py`), unless one prompt is longer."""
+"""Tokens of prompts that the engine forwards at once (`PACK` of `native_engine.py`), unless one prompt is longer."""
 BLOCKED = 1 << 16
 """Elements of the smallest weight that the engine copies to blocks (`LEAST` of `models/decoder/blocked_weights.py`)."""
 TOKEN = 100

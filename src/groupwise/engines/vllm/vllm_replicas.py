@@ -66,7 +66,8 @@ def vllm_program(spec: VllmSettings, python: str) -> Program:
         environment["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # `WorkerExtension.use_keys` replaces the first runner's sampler
     interpreter = os.path.abspath(python) if os.path.dirname(python) else python
     return Program(
-        settings=spec, module="groupwise.engines.vllm.vllm_engine", python=python, environment=environment, seconds=START,
+        settings=spec, module="groupwise.engines.vllm.vllm_engine", python=python, environment=environment,
+        seconds=START,
         elsewhere=("groupwise.engines.vllm.vllm_tls", interpreter),
     )  # fmt: skip
 

@@ -30,9 +30,7 @@ class Noise(Protocol):
 
     __slots__ = ()
 
-    @property
-    @abstractmethod
-    def level(self) -> float: ...
+    level: float
 
     @abstractmethod
     def __call__(self, x: States, velocity: States, now: Times, then: Times, /) -> tuple[States, Times]: ...

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from groupwise import rollout as room
+from groupwise.config.registry import parts
 from groupwise.data import (
     TEMPLATE,
     Draw,
@@ -81,11 +81,11 @@ def test_a_curriculum_without_its_strategy_is_refused(changes: dict[str, Any], f
 
 def test_the_strategy_that_a_curriculum_needs_wraps_any_other():
     """Its own samples are beside those of the inner strategy, which it runs with the sampler of the draw."""
-    curricula = [part for part in vars(room).values() if getattr(part, "needs_strategy", "")]
+    curricula = [part for part in parts().values() if getattr(part, "needs_strategy", "")]
     assert len(curricula) == 6
     for needed in {part.needs_strategy for part in curricula}:
         inner = Drafts(drafts=2)
-        strategy = getattr(room, needed)(strategy=inner)
+        strategy = parts()[needed](strategy=inner)
         rollout, engine = play(strategy, lambda request: (WRONG,), n=2, memo={"index": 0, "baseline": 0.5})
         plain, engine_alone = play(inner, lambda request: (WRONG,), n=2)
         assert [r.context for r in engine.requests] == [r.context for r in engine_alone.requests], needed

@@ -77,7 +77,7 @@ def sockets() -> Mapping[str, tuple[str, ...]]:
     for name, part in parts().items():
         if (socket := socket_of(part)) and socket.__name__ != name:
             names[socket.__name__] = (*names.get(socket.__name__, ()), name)
-    return names
+    return {socket: tuple(sorted(parts)) for socket, parts in names.items()}
 
 
 def socket_of(part: Any) -> type | None:

@@ -17,7 +17,7 @@ from groupwise.config import recipe_toml
 from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
-from groupwise.learner import Given
+from groupwise.learner import FromDirectory
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 
@@ -92,7 +92,7 @@ def with_models(recipe: Recipe, trial: Trial, home: Path) -> Recipe:
     """The recipe with the model after the task's warm start, and with trained models in place of `@NAME`."""
     models = dict(recipe.method.models)
     for name, model in models.items():
-        if isinstance(model, Given) and model.directory.startswith("@"):
+        if isinstance(model, FromDirectory) and model.directory.startswith("@"):
             teacher = Trial(model.directory[1:], trial.task, trial.seed)
             models[name] = replace(model, directory=trained_model(teacher, home))
     method = replace(recipe.method, models=tuple(models.items()))

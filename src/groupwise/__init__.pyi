@@ -5,7 +5,7 @@ from groupwise.advantages.group import Bounded as Bounded
 from groupwise.advantages.group import Standardised as Standardised
 from groupwise.advantages.group import Whitened as Whitened
 from groupwise.advantages.group import centred as centred
-from groupwise.advantages.parts import AgainstPart as AgainstPart
+from groupwise.advantages.parts import AgainstSubscore as AgainstSubscore
 from groupwise.advantages.parts import EachStandardised as EachStandardised
 from groupwise.advantages.parts import Lagrangian as Lagrangian
 from groupwise.api.evaluate import Evaluation as Evaluation
@@ -109,8 +109,8 @@ from groupwise.data.measures import Logp as Logp
 from groupwise.data.measures import Mark as Mark
 from groupwise.data.measures import Measure as Measure
 from groupwise.data.measures import Return as Return
+from groupwise.data.measures import Subscore as Subscore
 from groupwise.data.measures import Value as Value
-from groupwise.data.measures import VerdictPart as VerdictPart
 from groupwise.data.measures import in_batch as in_batch
 from groupwise.data.measures import in_graph as in_graph
 from groupwise.data.measures import label_of as label_of
@@ -122,8 +122,6 @@ from groupwise.data.metrics import ENTROPY_SHARE as ENTROPY_SHARE
 from groupwise.data.metrics import ENTROPY_WINDOW as ENTROPY_WINDOW
 from groupwise.data.metrics import GRAD_NORM as GRAD_NORM
 from groupwise.data.metrics import INTERVALS as INTERVALS
-from groupwise.data.metrics import LAG_MAX as LAG_MAX
-from groupwise.data.metrics import LAG_MEAN as LAG_MEAN
 from groupwise.data.metrics import LOSS as LOSS
 from groupwise.data.metrics import MEAN_LENGTH as MEAN_LENGTH
 from groupwise.data.metrics import METRICS as METRICS
@@ -134,6 +132,8 @@ from groupwise.data.metrics import SCORE as SCORE
 from groupwise.data.metrics import SCORE_GREEDY as SCORE_GREEDY
 from groupwise.data.metrics import SECONDS as SECONDS
 from groupwise.data.metrics import SPEED as SPEED
+from groupwise.data.metrics import STALENESS_MAX as STALENESS_MAX
+from groupwise.data.metrics import STALENESS_MEAN as STALENESS_MEAN
 from groupwise.data.metrics import TOKENS_PER_SECOND as TOKENS_PER_SECOND
 from groupwise.data.metrics import TRAINED_TOKENS as TRAINED_TOKENS
 from groupwise.data.metrics import TRUNCATED as TRUNCATED
@@ -254,12 +254,12 @@ from groupwise.learner.microbatches import StepPlan as StepPlan
 from groupwise.learner.microbatches import make_plan as make_plan
 from groupwise.learner.microbatches import measure_plan as measure_plan
 from groupwise.learner.optimizer import AdamW as AdamW
-from groupwise.learner.routing import Routing as Routing
+from groupwise.learner.routing import RouterReplay as RouterReplay
 from groupwise.learner.routing import check_routing as check_routing
 from groupwise.learner.routing import mixture as mixture
 from groupwise.learner.routing import routes_experts as routes_experts
 from groupwise.learner.side_models import EMA as EMA
-from groupwise.learner.side_models import Given as Given
+from groupwise.learner.side_models import FromDirectory as FromDirectory
 from groupwise.learner.side_models import InitialPolicy as InitialPolicy
 from groupwise.learner.side_models import SamplingPolicy as SamplingPolicy
 from groupwise.learner.side_models import SideModel as SideModel
@@ -410,7 +410,7 @@ from groupwise.methods.rewards_and_advantages.noisy_verifier import Debiased as 
 from groupwise.methods.rewards_and_advantages.noisy_verifier import ForwardCorrection as ForwardCorrection
 from groupwise.methods.rewards_and_advantages.noisy_verifier import RejectionRate as RejectionRate
 from groupwise.methods.rewards_and_advantages.noisy_verifier import noisy_verifier as noisy_verifier
-from groupwise.methods.rewards_and_advantages.posterior_grpo import AddPartIfCorrect as AddPartIfCorrect
+from groupwise.methods.rewards_and_advantages.posterior_grpo import AddSubscoreIfCorrect as AddSubscoreIfCorrect
 from groupwise.methods.rewards_and_advantages.posterior_grpo import posterior_grpo as posterior_grpo
 from groupwise.methods.rewards_and_advantages.riskpo import BundleRisk as BundleRisk
 from groupwise.methods.rewards_and_advantages.riskpo import Quantiles as Quantiles
@@ -422,7 +422,7 @@ from groupwise.methods.rewards_and_advantages.spo import TrackedAnswers as Track
 from groupwise.methods.rewards_and_advantages.spo import spo as spo
 from groupwise.methods.rewards_and_advantages.tempo import BranchDifference as BranchDifference
 from groupwise.methods.rewards_and_advantages.tempo import tempo as tempo
-from groupwise.methods.rewards_and_advantages.trust_grpo import AddTrustedPart as AddTrustedPart
+from groupwise.methods.rewards_and_advantages.trust_grpo import AddTrustedSubscore as AddTrustedSubscore
 from groupwise.methods.rewards_and_advantages.trust_grpo import trust_grpo as trust_grpo
 from groupwise.methods.rewards_and_advantages.unlikeliness import Unlikeliness as Unlikeliness
 from groupwise.methods.rewards_and_advantages.unlikeliness import unlikeliness as unlikeliness
@@ -434,7 +434,7 @@ from groupwise.methods.sampling.fission_grpo import RecoveryPrompts as RecoveryP
 from groupwise.methods.sampling.fission_grpo import fission_grpo as fission_grpo
 from groupwise.methods.sampling.freshness_per import FreshReplay as FreshReplay
 from groupwise.methods.sampling.freshness_per import Replayed as Replayed
-from groupwise.methods.sampling.freshness_per import ScaledByPart as ScaledByPart
+from groupwise.methods.sampling.freshness_per import ScaledBySubscore as ScaledBySubscore
 from groupwise.methods.sampling.freshness_per import freshness_per as freshness_per
 from groupwise.methods.sampling.guide_grpo import guide_grpo as guide_grpo
 from groupwise.methods.sampling.hill import HintWriter as HintWriter
@@ -676,9 +676,9 @@ from groupwise.rewards.filters import mixed_groups as mixed_groups
 from groupwise.rewards.filters import mixed_outcomes as mixed_outcomes
 from groupwise.rewards.filters import mixed_scores as mixed_scores
 from groupwise.rewards.filters import not_all_correct as not_all_correct
-from groupwise.rewards.parts import PartReward as PartReward
-from groupwise.rewards.shaping import AddPart as AddPart
+from groupwise.rewards.parts import SubscoreReward as SubscoreReward
 from groupwise.rewards.shaping import AddReadable as AddReadable
+from groupwise.rewards.shaping import AddSubscore as AddSubscore
 from groupwise.rewards.shaping import Correctness as Correctness
 from groupwise.rewards.shaping import Score as Score
 from groupwise.rollout.buffer import Buffer as Buffer

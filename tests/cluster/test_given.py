@@ -90,7 +90,7 @@ def test_given_ranks_follow_no_phases(
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     cluster, phases = (
-        'cluster = { launch = "given", ranks = 2 }',
+        'cluster = { launch = "external", ranks = 2 }',
         '[[phase]]\nname = "first"\n[[phase]]\nname = "second"',
     )
     Path("two.toml").write_text(f'method = "gspo"\n{cluster}\n{phases}\n')

@@ -45,9 +45,9 @@ def refusals(*fields: tuple[str, str]) -> str:
     [
         ("machine.device", "tpu", "use cpu or cuda"),
         ("machine.device", "cuda:99", "machine has no"),
-        ("sinks", '["wandb"]', "pip install 'groupwise[wandb]'"),
-        ("sinks", '["nope"]', "the sinks are"),
-        ("engine.cache_tokens", "1", "use --engine.cache_tokens "),
+        ("trackers", '["wandb"]', "pip install 'groupwise[wandb]'"),
+        ("trackers", '["nope"]', "the trackers are"),
+        ("engine.kv_cache_tokens", "1", "use --engine.kv_cache_tokens "),
         ("lora.rank", "100000", "use a rank of at most 96"),
     ],
 )
@@ -91,7 +91,7 @@ def test_check_takes_a_command_without_a_file(capsys: pytest.CaptureFixture[str]
         (["check", "rings"], "name it with an option: --recipe rings"),
         (["eval", "calculator", "--smaples", "4"], "did you mean --samples?"),
         (["sweep", "--sed", "0..4"], "did you mean seed?"),
-        (["train", "--also", "x.jsonl"], 'write { task = "x.jsonl" }'),
+        (["train", "--extra_tasks", "x.jsonl"], 'write { task = "x.jsonl" }'),
         (["train", "--machine", "cuda"], 'write { device = "cuda" }'),
         (["train", "--verifier", "cod"], "did you mean code?\n        for your own function, write my_file:grade"),
         (["train", "--task", "big_sum"], "did you mean big_sums?\n        for your own rows, give the path of a"),

@@ -51,7 +51,7 @@ name = "search"
 name = "sharpen"
 seed = 1
 iterations = 1
-method.models.reference = { kind = "Given", directory = "@search/model" }
+method.models.reference = { kind = "FromDirectory", directory = "@search/model" }
 method.objective.penalties = [{ kind = "KL", coefficient = 0.1 }]
 """
 RUN = Path("run")

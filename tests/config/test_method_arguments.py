@@ -75,7 +75,7 @@ def test_arguments_and_fields_stand_side_by_side():
     text = 'method = { base = "sage_hint", form = "light", group_size = 4, strategy.words = "{hint}{problem}" }'
     method = read_recipe(text).method
     assert isinstance(method.strategy, AtLevel)
-    assert (method.group_size, method.strategy.words) == (4, "{hint}{problem}")
+    assert (method.group_size, method.strategy.prompt_template) == (4, "{hint}{problem}")
 
 
 def test_an_argument_may_be_a_part():

@@ -95,8 +95,8 @@ def built(draw: st.DrawFn, cls: type) -> Any:
         if (curriculum := given.get("curriculum")) is not None:
             if name := getattr(curriculum, "needs_strategy", ""):
                 given["strategy"] = draw(named(name))
-            given["refill"] = max(getattr(curriculum, "rounds", 1) - 1, given.get("refill", 0))
-            given |= {"proximal": "sampled"} if getattr(curriculum, "replays_answers", False) else {}
+            given["max_refills"] = max(getattr(curriculum, "rounds", 1) - 1, given.get("max_refills", 0))
+            given |= {"old_logprobs": "engine"} if getattr(curriculum, "replays_answers", False) else {}
         chosen = (given.get(name) for name in ("curriculum", "strategy"))
         given["group_size"] = max(2, given.get("group_size", 2), *(getattr(p, "least_group_size", 1) for p in chosen))
         given |= {name: max(1, given.get(name, 1)) for name in ("minibatches", "epochs")}
@@ -191,15 +191,15 @@ def test_every_part_is_found_by_its_name_and_fits_one_socket():
 
 def test_an_engine_is_a_part_with_the_fields_of_its_kind(tmp_path: Path) -> None:
     recipe = read_recipe("", [("method", "gspo"), ("engine", '{ kind = "Native", rows = 7 }')])
-    assert recipe.engine == Native(rows=7) and read_recipe(write(recipe)) == recipe
-    assert read_recipe("", [("method", "gspo"), ("engine.rows", "7")]) == recipe
+    assert recipe.engine == Native(max_num_seqs=7) and read_recipe(write(recipe)) == recipe
+    assert read_recipe("", [("method", "gspo"), ("engine.max_num_seqs", "7")]) == recipe
     file = tmp_path / "mine.py"
     file.write_text(
         "from dataclasses import dataclass\n"
         "@dataclass(frozen=True)\n"
         "class MyEngine:\n"
         "    port: int = 80\n"
-        "    max_gap: float = 0.5\n"
+        "    max_logprob_diff: float = 0.5\n"
         "    def build(self, model, tokenizer, *, seed, experts): ...\n"
         "@dataclass(frozen=True)\n"
         "class NoEngine:\n"
@@ -320,7 +320,7 @@ def test_the_difference_between_grpo_and_dapo():
     lines = diff(grpo(), dapo())
     assert lines == [
         "group_size: 64 -> 16",
-        "filter: everything -> mixed_outcomes (refill 10)",
+        "filter: everything -> mixed_outcomes (max_refills 10)",
         "shaping: Score(scale=1, offset=0) -> Correctness(right=1, wrong=-1), Overlong(buffer=0.2, factor=1)",
         "objective.surrogate.high: 0.2 -> 0.28",
         "objective.penalties: KL(coefficient=0.04, form=k3, model=reference) -> none",
@@ -334,11 +334,13 @@ def test_the_difference_between_grpo_and_dapo():
 
 def test_differences_between_recipes_have_dotted_paths():
     a = read_recipe("method = 'gspo'")
-    b = read_recipe("method = 'gspo'\nmodel = 'else'", [("method.objective.surrogate.high", "0.5"), ("sinks", "wandb")])
+    b = read_recipe(
+        "method = 'gspo'\nmodel = 'else'", [("method.objective.surrogate.high", "0.5"), ("trackers", "wandb")]
+    )
     assert diff(a, b) == [
         "model: calculator -> else",
         "method.objective.surrogate.high: 0.0004 -> 0.5",
-        "sinks: none -> wandb",
+        "trackers: none -> wandb",
     ]
     assert diff(b, b) == []
 
@@ -378,8 +380,8 @@ method = 3
     recipe.method: 3 is a whole number; expected the name of a part or a table
 optimizer.betas = [1.0]; method = 'gspo'
     recipe.optimizer.betas: [1.0] is a list; expected a list of 2
-sinks = 'wandb'; method = 'gspo'
-    recipe.sinks: 'wandb' is a string; expected a list
+trackers = 'wandb'; method = 'gspo'
+    recipe.trackers: 'wandb' is a string; expected a list
 method.shuffle = 'cards'
     recipe.method.shuffle: 'cards' is not one of prompts, samples
 method.models = [['reference', 'InitialPolicy']]
@@ -395,7 +397,7 @@ method.objective.surrogate = 'Batch'
 method.objective.surrogate.kind = 3
     recipe.method.objective.surrogate: kind: 3 is a whole number; expected the name of a part
 method.objective.aggregate.x = 1
-    recipe.method.objective.aggregate: the table has no kind; the names are ScaledByLength, ScaledByPart, budget_mean
+    recipe.method.objective.aggregate: the table has no kind; the names are ScaledByLength, ScaledBySubscore, budget_mean
 method.objective.aggregate = { kind = 'token_mean', x = 1 }
     recipe.method.objective.aggregate: token_mean has no constants, so no 'x'
 method.objective.penalties = ['KL']

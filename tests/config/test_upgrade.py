@@ -124,4 +124,4 @@ def test_the_command_refuses_a_file_that_is_not_toml(tmp_path: Path, capsys: pyt
 def test_the_balance_of_routers_becomes_an_auxiliary_loss():
     old = "[method]\nbase = 'grpo'\nrouting = { replay = 'engine', balance = 0.1 }\nmodels.reference = 'Start'"
     new = read_recipe(upgrade_text(old)).method
-    assert new.auxiliary == (RouterBalance(0.1),) and new.routing.replay == "engine"
+    assert new.auxiliary == (RouterBalance(0.1),) and new.router_replay == "engine"

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from groupwise.data import VerdictPart, aggregate
+from groupwise.data import Subscore, aggregate
 from groupwise.methods import Method
 from groupwise.objective import Objective
 
@@ -44,10 +44,10 @@ def third_mean(step):
 class Formatted:
     """A filter on a measure of the verdicts."""
 
-    needs: ClassVar = frozenset({VerdictPart("format")})
+    needs: ClassVar = frozenset({Subscore("format")})
 
     def __call__(self, rollout):
-        return rollout[VerdictPart("format")] >= 0
+        return rollout[Subscore("format")] >= 0
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from tests.engines.lines import IDENTITY, LARGEST, blank, changed, engine, pair,
 from tests.engines.test_fleet import REQUESTS, run
 from tests.rollout.fakes import decoder, generate, without_end_token
 
-SAME = '{ kind = "Served", replicas = 1, place = "same" }'
+SAME = '{ kind = "Served", replicas = 1, placement = "colocated" }'
 
 
 @pytest.fixture(autouse=True)
@@ -177,15 +177,15 @@ def test_an_engine_that_cannot_sleep_says_so(tmp_path: Path) -> None:
 
 
 def test_what_cannot_share_a_device_is_refused() -> None:
-    recipe = resolved(read_recipe(f"method = 'gspo'\nengine = {SAME}\ncluster.lag = 1"))
+    recipe = resolved(read_recipe(f"method = 'gspo'\nengine = {SAME}\ncluster.max_staleness = 1"))
     (error,) = check_place(recipe)
-    assert isinstance(error, Usage) and "--cluster.lag 0" in error.fix
-    assert not check_place(replace(recipe, cluster=replace(recipe.cluster, lag=0)))
+    assert isinstance(error, Usage) and "--cluster.max_staleness 0" in error.fix
+    assert not check_place(replace(recipe, cluster=replace(recipe.cluster, max_staleness=0)))
     with pytest.raises(ValueError, match="engines at addresses cannot free memory"):
-        Served(addresses=("one.sock",), place="same")
+        Served(addresses=("one.sock",), placement="colocated")
     directory = find_model("calculator")
     with pytest.raises(Usage, match="vLLM cannot run this model") as refused:
-        Vllm(place="same").build(read_model(directory), read_tokenizer(directory), seed=0, experts=None)
+        Vllm(placement="colocated").build(read_model(directory), read_tokenizer(directory), seed=0, experts=None)
     assert "on GPUs only" in refused.value.evidence and "Served" in refused.value.fix
 
 

@@ -58,9 +58,9 @@ def test_a_run_and_an_evaluation_have_it(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     for name, rows in (("train", ROWS[::2]), ("test", ROWS[1::2])):
         Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    fields = {"task": "train.jsonl", "held_out": "test.jsonl", "verifier": "last_number", "evaluate.by": "level",
+    fields = {"task": "train.jsonl", "held_out": "test.jsonl", "verifier": "last_number", "evaluate.by_column": "level",
               "iterations": "1", "prompts": "4", "method.group_size": "2", "sampling.max_tokens": "48"}  # fmt: skip
-    assert "evaluate.by is 'grade'" in str(check(None, [*(fields | {"evaluate.by": "grade"}).items()])[0])
+    assert "evaluate.by_column is 'grade'" in str(check(None, [*(fields | {"evaluate.by_column": "grade"}).items()])[0])
     assert main(["train", *(word for name, text in fields.items() for word in (f"--{name}", text))]) == 0
     (run,) = Path("runs").glob("*-*")
     first = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])

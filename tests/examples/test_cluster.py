@@ -60,7 +60,7 @@ def test_each_command_is_one_of_ours(commands: Any) -> None:
     start = starting_point(None, overrides)
     recipe = read_recipe(start.source, start.fields)
     check_launch(recipe)
-    assert recipe.cluster.launch == "given" and isinstance(recipe.engine, Served) and recipe.engine.addresses
+    assert recipe.cluster.launch == "external" and isinstance(recipe.engine, Served) and recipe.engine.addresses
     options_of(Permissions, given).engines.allow(str(TlsAddress.parse(text).host) for text in recipe.engine.addresses)
 
 

@@ -37,14 +37,14 @@ EVERY = Recipe(
     iterations=3,
     sampling=Sampling(max_tokens=10),
     evaluate=Evaluate(every=2, problems=2),
-    optimizer=AdamW(lr=3e-4, decay="linear"),
+    optimizer=AdamW(lr=3e-4, lr_scheduler="linear"),
     save=Save(every=1),
 )
 """A checkpoint after every iteration."""
 
 SECOND = replace(
     EVERY,
-    method=replace(EVERY.method, group_size=8, epochs=2, filter=mixed_outcomes, refill=2, shuffle="samples"),
+    method=replace(EVERY.method, group_size=8, epochs=2, filter=mixed_outcomes, max_refills=2, shuffle="samples"),
     prompts=2,
     iterations=4,
     evaluate=Evaluate(every=0, problems=2),

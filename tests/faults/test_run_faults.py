@@ -179,7 +179,7 @@ def test_a_run_whose_first_checkpoint_fails_ends_and_its_advice_works(undisturbe
 def test_a_model_on_the_way_that_cannot_be_written_is_an_error_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = replace(EVERY, save=replace(EVERY.save, model_every=1, keep=9))
+    recipe = replace(EVERY, save=replace(EVERY.save, export_every=1, keep=9))
     run, write = begun(tmp_path / "run", recipe), commands.write_model_directory
 
     def full(run: Path, ready: Any, model: Path, disk: Any) -> None:
@@ -509,7 +509,7 @@ def test_too_many_unverifiable_answers_over_twenty_iterations(tmp_path: Path) ->
 
 
 def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
-    recipe = replace(EVERY, iterations=5, method=replace(EVERY.method, filter=mixed_outcomes, refill=1))
+    recipe = replace(EVERY, iterations=5, method=replace(EVERY.method, filter=mixed_outcomes, max_refills=1))
     run, place = begun(tmp_path / "run", recipe), ready(recipe)
     weights = {name: x.clone() for name, x in place.model.state_dict().items()}
 

@@ -395,10 +395,10 @@ def test_off_policy_mask_keeps_positive_answers():
 def test_corrections_are_one_change_of_grpo():
     """Each correction changes one field; the bypass takes the engine's log-probs as old ones and no weight."""
     bypass = train_inference_mismatch(correction="bypass")
-    assert bypass.proximal == "sampled"
+    assert bypass.old_logprobs == "engine"
     assert bypass.objective.weights == ()
     with pytest.raises(ValueError, match="correct it twice"):
-        replace(train_inference_mismatch(), proximal="sampled")
+        replace(train_inference_mismatch(), old_logprobs="engine")
 
 
 def test_geometric_filter_does_not_depend_on_length():

@@ -62,7 +62,7 @@ def plain() -> list[Generation]:
 
 @pytest.mark.parametrize(
     ("noise", "sizes"),
-    [(0.0, {}), (0.01, {}), (0.01, {"window": 0}), (0.01, {"window": 3, "rows": 5}), (0.0, {"cache_tokens": 700})],
+    [(0.0, {}), (0.01, {}), (0.01, {"window": 0}), (0.01, {"window": 3, "rows": 5}), (0.0, {"kv_cache_tokens": 700})],
     ids=["same weights", "other weights", "no window", "few rows", "small cache"],
 )
 def test_drafts_change_no_bit(noise: float, sizes: dict[str, int]) -> None:

@@ -89,7 +89,7 @@ def test_greedy_baseline():
     rollout = asyncio.run(WithGreedy()(draw, sampler))
     assert [s.role for s in rollout.samples] == ["answer", "answer", "greedy"]
     assert [request.sampling.temperature for request in engine.requests] == [1.0, 1.0, 0.0]
-    assert [s.verdict.parts.get("baseline") for s in rollout.samples] == [1.0, 1.0, None]
+    assert [s.verdict.subscores.get("baseline") for s in rollout.samples] == [1.0, 1.0, None]
     step = compute_advantages(pack([rollout]), remax())
     assert step.advantage.tolist() == [0.0, -1.0]
     assert replace(remax(), group_size=4).strategy == WithGreedy("baseline")

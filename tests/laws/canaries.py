@@ -23,7 +23,7 @@ NAME, PIPE, ROWS = "thecanary.invalid", "./thecanary.pipe", "thecanary.jsonl"
 """An executable file whose name is also that of a host, a pipe, and a file with rows."""
 URL, ADDRESS = f"http://{NAME}:1/v1", f"{NAME}:1#sha256={'0' * 64}"
 MARK = "thecanary"
-READS = ("model", "task", "also", "held_out", "warm_start", "method.models", "verifier json_schema.schema")
+READS = ("model", "task", "extra_tasks", "held_out", "warm_start", "method.models", "verifier json_schema.schema")
 """The fields that may name a file to read. docs/threats.md lists them."""
 WRITTEN = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.link", "os.truncate", "os.chmod",
            "tempfile.mkstemp", "tempfile.mkdtemp", "shutil.rmtree", "shutil.copyfile", "shutil.move")  # fmt: skip

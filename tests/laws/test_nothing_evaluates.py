@@ -47,7 +47,7 @@ ALLOWED = {
         "importlib.import_module(f'groupwise.{home}')",
     ): "a file of the package, by the table of its room",
     ("tasks/hinted_sums.py", "PROMPT_FORMS[form].format(prompt=problem, **values)"): "literal templates of the package",
-    ("runs/trackers.py", "importlib.import_module(module)"): "the package of a sink",
+    ("runs/trackers.py", "importlib.import_module(module)"): "the package of a tracker",
     (
         "models/decoder/transformers_files.py",
         "import_module(f'{library}.utils.logging')",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from groupwise.core import Usage
 from groupwise.data import Batch, Divergence, Logp, Measure, pack
-from groupwise.learner import AdamW, Given, InitialPolicy, Learner, StepPlan
+from groupwise.learner import AdamW, FromDirectory, InitialPolicy, Learner, StepPlan
 from groupwise.learner.divergence import divergence
 from groupwise.methods import Method
 from groupwise.models import Decoder, Shared
@@ -73,8 +73,8 @@ def dense(p: Tensor, q: Tensor, alpha: float) -> Tensor:
 def learner(teacher: Decoder | None = None) -> Learner:
     teacher = model(seed=3) if teacher is None else teacher
     return Learner(
-        model(), optimizer=AdamW(lr=1e-2, clip=1e9), steps=4, temperature=0.7,
-        side_models=(("teacher", Given("elsewhere")),), given={"teacher": teacher},
+        model(), optimizer=AdamW(lr=1e-2, max_grad_norm=1e9), steps=4, temperature=0.7,
+        side_models=(("teacher", FromDirectory("elsewhere")),), given={"teacher": teacher},
     )  # fmt: skip
 
 

@@ -433,7 +433,7 @@ def small(tiny: Path, **changes: Any) -> list[tuple[str, str]]:
         ({"sampling.max_tokens": 2}, "sampling.max_tokens is 2: a sample of"),
         ({"lora.targets": '["q_proj"]'}, "no linear layer is called 'q_proj'"),
         ({"model": "rings", "task": "rings", "lora": "none"}, "pipeline does not fit"),
-        ({"machine.dtype": "bfloat16", "machine.recompute": "true"}, ""),
+        ({"machine.dtype": "bfloat16", "machine.gradient_checkpointing": "true"}, ""),
     ],
 )
 def test_check_refuses_recipes_that_do_not_fit_a_pipeline(tiny: Path, changes: dict[str, Any], message: str) -> None:
@@ -457,7 +457,7 @@ def test_check_knows_which_flux_takes_guidance(flux: Path, tmp_path: Path) -> No
     assert found(flux, **{"pipeline.guidance": "7"}) == found(schnell) == ""
     assert "distilled to make pictures without guidance" in found(schnell, **{"pipeline.guidance": "3.5"})
     assert "use --pipeline.size 16" in found(flux, **{"pipeline.size": "18"}), "latents are packed two by two"
-    assert found(flux, **{"machine.dtype": "bfloat16", "machine.recompute": "true"}) == ""
+    assert found(flux, **{"machine.dtype": "bfloat16", "machine.gradient_checkpointing": "true"}) == ""
 
 
 def test_the_noise_of_latents_is_keyed_and_normal() -> None:

@@ -42,7 +42,9 @@ def test_a_plan_of_the_measured_run_has_its_seconds(tmp_path: Path) -> None:
     assert (again.sampling, again.learning) == pytest.approx((2 * machines.sampling, 2 * machines.learning))
 
 
-@pytest.mark.parametrize("changes", [{"engine": Served()}, {"cluster": Cluster(lag=1)}, {"cluster": Cluster(ranks=2)}])
+@pytest.mark.parametrize(
+    "changes", [{"engine": Served()}, {"cluster": Cluster(max_staleness=1)}, {"cluster": Cluster(ranks=2)}]
+)
 def test_a_run_of_several_processes_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     run, recipe = stored(tmp_path / "run", [seconds(1, 1)]), replace(RECIPE, **changes)
     assert isinstance(recipe, Recipe)

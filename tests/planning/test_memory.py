@@ -104,7 +104,9 @@ def test_a_reference_is_a_copy_that_is_saved() -> None:
     lora = Lora(rank=3, targets=("q_proj",))
     sides = run_memory(replace(recipe, lora=lora), SHAPE, 6).always["side models"]
     assert sides == 4 * adapter_weights(SHAPE, lora)
-    given = replace(recipe, method=override(recipe.method, "models.reference", '{ kind = "Given", directory = "x" }'))
+    given = replace(
+        recipe, method=override(recipe.method, "models.reference", '{ kind = "FromDirectory", directory = "x" }')
+    )
     assert run_memory(given, SHAPE, 6).phases["saving"]["checkpoint"] == 2 * 12 * WEIGHTS
 
 
@@ -243,7 +245,7 @@ def test_a_sharded_rank_0_keeps_the_model_of_its_engine() -> None:
 
 def served(place: str = "apart", ranks: int = 1) -> Recipe:
     cluster = replace(RECIPE.cluster, ranks=ranks, lanes=ranks)
-    return replace(RECIPE, engine=Served(replicas=2, place=place), cluster=cluster)  # type: ignore[arg-type]
+    return replace(RECIPE, engine=Served(replicas=2, placement=place), cluster=cluster)  # type: ignore[arg-type]
 
 
 def test_each_replica_of_the_engine_is_a_process_of_its_own() -> None:

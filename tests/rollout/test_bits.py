@@ -62,7 +62,7 @@ def test_other_rows_change_no_bit(size: str, dtype: torch.dtype, others: int) ->
 def test_queueing_and_a_small_cache_change_no_bit(size: str, dtype: torch.dtype) -> None:
     """With few rows, requests enter while other rows are half finished; a small cache is rebuilt during the run."""
     requests = [other(i) for i in range(20)] + [measured(i) for i in range(5)]
-    generations = generate(engine(model(size, dtype), rows=7, cache_tokens=3000), requests)
+    generations = generate(engine(model(size, dtype), rows=7, kv_cache_tokens=3000), requests)
     assert tuple(generations[20:]) == alone(size, dtype)
 
 

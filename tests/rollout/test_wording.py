@@ -113,7 +113,7 @@ def test_forms_are_given_to_parts_in_parts() -> None:
         "strategy.words",
         "words",
     ]
-    own = Drafts(words="{draft} {problem}")
+    own = Drafts(prompt_template="{draft} {problem}")
     assert worded(own, "prose") is own, "an own text stays"
 
 
@@ -141,7 +141,7 @@ def test_the_tokenizer_decides() -> None:
 
 def test_notes_name_the_form_and_texts_without_words() -> None:
     lines = list(wording_notes(Recipe(method=igrpo()), TOKENIZER))
-    assert len(lines) == 1 and "method.strategy.words is auto, here prose (our wording)" in lines[0]
+    assert len(lines) == 1 and "method.strategy.prompt_template is auto, here prose (our wording)" in lines[0]
     lines = list(wording_notes(Recipe(method=igrpo()), Tokenizer.of(calculator_tokenizer(), [1])))
     assert "here packaged: '{problem}{draft};{problem}'" in lines[0]
     for words, wordless in (("{problem}{draft};{problem}", True), ("{problem} Draft: {draft}", False)):
@@ -206,7 +206,7 @@ def test_a_prediction_is_json_after_its_reasoning() -> None:
         return said if "pass_rate" in prompt else ("sevens: 35", "12")[request.stream[0] % 2]
 
     rollout = asked(Predictions(count=2), answer)
-    parts = [s.verdict.parts for s in rollout.samples if s.role == "prediction" and s.verdict]
+    parts = [s.verdict.subscores for s in rollout.samples if s.role == "prediction" and s.verdict]
     assert parts == [{"length": 0.0, "rate": 1.0, "notions": 1.0}] * 2
 
 

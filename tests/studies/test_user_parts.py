@@ -59,9 +59,9 @@ def test_spreads_are_those_of_tokens_and_of_means_and_no_token_is_left_out() -> 
 def test_a_trial_loads_the_files_of_its_study_and_the_mask_changes_no_metric(tmp_path: Path) -> None:
     plain = Trial("gspo", "calculator", 0, TINY)
     trials = [Trial("gspo", "calculator", 0, (*TINY, setting)) for setting in (
-        'method.mask = ["ratio_spreads:Spreads"]', 'engine = {kind = "rounded_engine:Rounded", max_gap = 9.0}',
+        'method.mask = ["ratio_spreads:Spreads"]', 'engine = {kind = "rounded_engine:Rounded", max_logprob_diff = 9.0}',
     )]  # fmt: skip
-    assert trials[1].recipe().engine == UnloadedPart("rounded_engine:Rounded", (("max_gap", 9.0),))
+    assert trials[1].recipe().engine == UnloadedPart("rounded_engine:Rounded", (("max_logprob_diff", 9.0),))
     assert 'kind = "rounded_engine:Rounded"' in write(trials[1].recipe())
     use = [HOME / path for path in (*ratio_drift.STUDY.use, *engine_logprobs.STUDY.use)]
     with pytest.raises(Usage, match="not loaded"):

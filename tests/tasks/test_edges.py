@@ -84,7 +84,7 @@ CASES = [
 def test_grades(text: str, outcome: Outcome, joined: int, allowed: float, edges: int) -> None:
     verdict = grade(text)
     assert verdict.outcome is outcome
-    assert verdict.parts == {"joined": joined, "allowed": allowed, "edges": edges}
+    assert verdict.subscores == {"joined": joined, "allowed": allowed, "edges": edges}
 
 
 def test_demonstrations_toss_a_coin_per_edge_of_a_training_problem() -> None:

@@ -24,7 +24,7 @@ def errors(
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = check(None, [("task", str(file)), ("verifier", "last_number"), *overrides], warn=warn)
-    return [error for error in found if "needs the verdict part" not in error.what]  # of tests/training/test_needs.py
+    return [error for error in found if "needs the subscore" not in error.what]  # of tests/training/test_needs.py
 
 
 def test_the_methods_that_read_columns() -> None:

@@ -35,7 +35,7 @@ LANES, ITERATIONS = 4, 3
 DEADLINE = 60.0
 SMALL = {
     "iterations": ITERATIONS, "prompts": 2, "method.group_size": 4, "method.minibatches": 1, "sampling.max_tokens": 12,
-    "evaluate.problems": 2, "save.every": 1, "cluster.lanes": LANES, "cluster.deadline": DEADLINE,
+    "evaluate.problems": 2, "save.every": 1, "cluster.reduction_lanes": LANES, "cluster.deadline": DEADLINE,
 }  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def test_a_run_on_two_ranks_whose_rank_is_killed_ends_on_four_with_the_bits_of_o
         gw.train(out=tmp_path, on_iteration=kill, **SMALL | {"cluster.ranks": 2})
     assert caught.value.what == "rank 1 was killed by SIGKILL" and "groupwise resume" in caught.value.fix
     (run,) = tmp_path.iterdir()
-    assert read_recipe(RunLayout(run).recipe).cluster == Cluster(ranks=2, lanes=LANES, deadline=60.0)
+    assert read_recipe(RunLayout(run).recipe).cluster == Cluster(ranks=2, reduction_lanes=LANES, deadline=60.0)
     gw.resume(run, ranks=4)
     assert files(run) == files(one)
     assert len(pids) == 4 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
@@ -247,7 +247,7 @@ def test_other_ranks_need_no_consent_and_other_lanes_do(one: Path) -> None:
         recipe.write_text(text.replace("lanes = 4", "lanes = 8"))
         with pytest.raises(BadData) as caught:
             gw.resume(one)
-        assert caught.value.evidence == "recipe.cluster.lanes: 4 -> 8"
+        assert caught.value.evidence == "recipe.cluster.reduction_lanes: 4 -> 8"
     finally:
         recipe.write_text(text)
 

@@ -10,7 +10,7 @@ from groupwise.training.guards import PATIENCE, WINDOW, Guards
 
 
 def guards() -> Guards:
-    return Guards(max_unverifiable=0.1, max_gap=1e-3)
+    return Guards(max_unverifiable=0.1, max_logprob_diff=1e-3)
 
 
 def test_a_first_iteration_of_unverifiable_answers_stops_the_run() -> None:

@@ -52,7 +52,7 @@ def stopped(run: Path, recipe: Recipe, after: int) -> Path:
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of three iterations with all its checkpoints and the model of each iteration on the way."""
-    recipe = replace(CONSTANT, save=Save(every=1, keep=9, model_every=1))
+    recipe = replace(CONSTANT, save=Save(every=1, keep=9, export_every=1))
     return ran(tmp_path_factory.mktemp("kept") / "run", recipe)
 
 
@@ -167,7 +167,7 @@ def test_a_run_that_is_stopped_before_it_starts_has_a_checkpoint(tmp_path: Path)
 
 def test_a_finished_run_that_is_extended_equals_a_longer_run(tmp_path: Path, kept: Path) -> None:
     """With a constant rate, no schedule and an evaluation at the seam, metrics, samples and model are equal bytes."""
-    recipe = replace(CONSTANT, save=Save(every=1, keep=9, model_every=1), iterations=2)
+    recipe = replace(CONSTANT, save=Save(every=1, keep=9, export_every=1), iterations=2)
     run = ran(tmp_path / "run", recipe)
     short = files(run / "model")
     again = reopen(run, Use(), 3)

@@ -307,7 +307,7 @@ def test_the_tool_recipe_trains_only_the_model_s_tokens(home: Path) -> None:
     recipe = Path(__file__).parents[2] / "recipes" / "big_sums.toml"
     calls = rows("calls.jsonl", *(row for row in islice(sum_demonstrations(), 100) if len(row["messages"]) > 2))
     few = ["--iterations", "1", "--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "4"]
-    few += ["--warm_start.steps", "30", "--warm_start.per_step", "8", "--warm_start.optimizer.warmup", "5"]
+    few += ["--warm_start.steps", "30", "--warm_start.per_step", "8", "--warm_start.optimizer.warmup_steps", "5"]
     assert main(["train", str(recipe), "--warm_start.demonstrations", calls, *few]) == 0
     (run,) = (home / "runs").iterdir()
     lines = [json.loads(line) for line in (run / "samples" / "000001.jsonl").read_text().splitlines()]

@@ -27,7 +27,7 @@ INPUT_FIELDS = (
     "warm_start",
     "task",
     "columns",
-    "also",
+    "extra_tasks",
     "held_out",
     "max_prompt_tokens",
     "template",

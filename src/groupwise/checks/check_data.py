@@ -21,7 +21,7 @@ def check_problems(recipe: Recipe, task: Task) -> None:
         if not len(part):
             fix = "use it as held_out of another task, or evaluate on it: groupwise eval"
             raise BadData(f"{source.task} has no training problems", evidence="all are held out", fix=fix)
-    if recipe.cluster.lag:
+    if recipe.cluster.max_staleness:
         check_rows(all_problems(task))
 
 
@@ -36,15 +36,15 @@ def few_problems(recipe: Recipe, task: Task) -> str:
 
 
 def check_rows(problems: Iterable[Prompt]) -> None:
-    """`BadData` for a row that is no JSON. With a lag, checkpoints hold the rows of samples for later iterations."""
+    """`BadData` for a row that is no JSON. With a staleness, checkpoints hold the rows of samples for later iterations."""
     for prompt in problems:
         try:
             plain_json(dict(prompt.row))
         except (TypeError, ValueError) as error:
             raise BadData(
-                f"the row of problem {prompt.id} cannot be stored in a checkpoint, as cluster.lag needs it",
+                f"the row of problem {prompt.id} cannot be stored in a checkpoint, as cluster.max_staleness needs it",
                 evidence=str(error),
-                fix="use rows of text, numbers, lists and mappings, or --cluster.lag 0",
+                fix="use rows of text, numbers, lists and mappings, or --cluster.max_staleness 0",
             ) from None
 
 

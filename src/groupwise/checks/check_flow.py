@@ -136,7 +136,10 @@ def of_small_models(recipe: Recipe) -> dict[str, tuple[bool, str]]:
     return {
         "machine.dtype": (machine.dtype == "bfloat16", low),
         "machine.compile": (machine.compile, "leave it out: the network has few kernels"),
-        "machine.recompute": (machine.recompute, "leave it out: the network has few activations"),
+        "machine.gradient_checkpointing": (
+            machine.gradient_checkpointing,
+            "leave it out: the network has few activations",
+        ),
         "lora": (recipe.lora is not None, "leave it out: the network has no layers that take an adapter"),
         "pipeline": (recipe.pipeline != Pipeline(), "leave it out: the model is no pipeline of diffusers"),
     }

@@ -51,7 +51,7 @@ def check_inputs(
     method: bool = True,
     receive: Callable[[Inputs], None] = lambda inputs: None,
 ) -> list[GroupwiseError]:
-    """Errors of trackers (sinks), environment, model directory, tokenizer, task and verifier.
+    """Errors of trackers, environment, model directory, tokenizer, task and verifier.
 
     With `train` the task must have training problems. With `fetch` the weights of a model on the hub are downloaded and
     checked. Without `method`, that of the recipe is a placeholder, and checks that read it are skipped. Warnings are
@@ -85,7 +85,7 @@ def check_inputs(
         for line in data_notes(recipe, task, by_name):
             warn(line)
         errors += missing_columns(recipe, task, warn, train=train)
-        check_column(recipe.evaluate.by, task.held_out)
+        check_column(recipe.evaluate.by_column, task.held_out)
         if train:
             check_problems(recipe, task)
         if train and (note := few_problems(recipe, task)):
@@ -96,9 +96,9 @@ def check_inputs(
         longest = longest_request(recipe, task, demonstrations[0] if demonstrations else ())
         if not any(isinstance(error, BadData) for error in errors):
             check_fit(recipe, directory, task, longest, use, errors, warn, train=train, method=method)
-        if isinstance(recipe.engine, Native) and longest > recipe.engine.cache_tokens:
-            what = f"engine.cache_tokens is {recipe.engine.cache_tokens}: the longest request does not fit"
-            raise Usage(what, fix=f"use --engine.cache_tokens {longest} or more")
+        if isinstance(recipe.engine, Native) and longest > recipe.engine.kv_cache_tokens:
+            what = f"engine.kv_cache_tokens is {recipe.engine.kv_cache_tokens}: the longest request does not fit"
+            raise Usage(what, fix=f"use --engine.kv_cache_tokens {longest} or more")
         check_judge(recipe, use)
         verifier = verifier_of(recipe, task, use)
         check_verifier(verifier, task, warn)

@@ -25,7 +25,7 @@ from groupwise.training.build import find_device
 
 
 def check_machine(recipe: Recipe, use: Use, warn: Callable[[str], None], *, train: bool) -> list[GroupwiseError]:
-    """Errors of the device and of the packages that trackers (sinks) need. More threads than cores are a warning.
+    """Errors of the device and of the packages that trackers need. More threads than cores are a warning.
 
     `warn` gets a line with device and dtype, which `auto` may have chosen.
     """
@@ -33,27 +33,29 @@ def check_machine(recipe: Recipe, use: Use, warn: Callable[[str], None], *, trai
     try:
         warn(machine_line(recipe.machine))
         check_launch(recipe)
-        if train and recipe.cluster.launch == "given" and recipe.cluster.ranks > 1:
+        if train and recipe.cluster.launch == "external" and recipe.cluster.ranks > 1:
             GivenRank.read(recipe.cluster.ranks)
         if recipe.cluster.ranks > 1 and find_device(recipe.machine).type != "cpu":
-            fix = "use --machine.device cpu, or --cluster.ranks 1 --cluster.lanes 1"
+            fix = "use --machine.device cpu, or --cluster.ranks 1 --cluster.reduction_lanes 1"
             raise Usage(f"cluster.ranks is {recipe.cluster.ranks}: several ranks compute on CPUs only", fix=fix)
     except GroupwiseError as error:
         errors.append(error)
     if (cores := os.cpu_count() or 1) < (threads := recipe.machine.threads * recipe.cluster.ranks):
         what = "machine.threads is" if recipe.cluster.ranks == 1 else "machine.threads of all ranks are"
         warn(f"  warning: {what} {threads}, and this machine has {cores} cores: slower")
-    for name in recipe.sinks:
+    for name in recipe.trackers:
         if ":" in name:
             try:
                 _ = use.find(name) if train else None
             except GroupwiseError as error:
                 errors.append(error)
         elif name not in OPENERS:
-            errors.append(Usage(f"unknown sink {name!r}", fix=f"the sinks are {', '.join(OPENERS)}, or my_file:MySink"))
+            errors.append(
+                Usage(f"unknown tracker {name!r}", fix=f"the trackers are {', '.join(OPENERS)}, or my_file:MyTracker")
+            )
         elif find_spec(module := OPENERS[name][0]) is None:
             fix = f"pip install 'groupwise[{name}]'"
-            errors.append(MissingRequirement(f"the sink {name} needs the package {module}", fix=fix))
+            errors.append(MissingRequirement(f"the tracker {name} needs the package {module}", fix=fix))
     return errors
 
 
@@ -65,12 +67,12 @@ def machine_line(machine: Machine) -> str:
 
 def check_place(recipe: Recipe) -> list[GroupwiseError]:
     """An error for an engine that frees its memory while the learner trains, and shall sample meanwhile."""
-    same = isinstance(recipe.engine, Served) and recipe.engine.place == "same"
-    if not same or not recipe.cluster.lag:
+    same = isinstance(recipe.engine, Served) and recipe.engine.placement == "colocated"
+    if not same or not recipe.cluster.max_staleness:
         return []
-    what = "engine.place is same: the engine cannot sample while the learner trains, which cluster.lag needs"
-    fix = "use --cluster.lag 0, or --engine.place apart"
-    return [Usage(what, evidence=f"cluster.lag is {recipe.cluster.lag}", fix=fix)]
+    what = "engine.placement is colocated: the engine cannot sample while the learner trains, which cluster.max_staleness needs"
+    fix = "use --cluster.max_staleness 0, or --engine.placement separate"
+    return [Usage(what, evidence=f"cluster.max_staleness is {recipe.cluster.max_staleness}", fix=fix)]
 
 
 def check_sharding(recipe: Recipe, shape: Sizes) -> None:

@@ -80,7 +80,10 @@ def unfit_settings(recipe: Recipe, shape: MaskedShape) -> dict[str, tuple[bool, 
         "evaluate.steps": (recipe.evaluate.steps is not None, "leave it out: it is for flow models"),
         "machine.dtype": (machine.dtype == "bfloat16", "use float32: the model is small"),
         "machine.compile": (machine.compile, "leave it out: the network has few kernels"),
-        "machine.recompute": (machine.recompute, "leave it out: the network has few activations"),
+        "machine.gradient_checkpointing": (
+            machine.gradient_checkpointing,
+            "leave it out: the network has few activations",
+        ),
         "lora": (recipe.lora is not None, "leave it out: the network has no layers that take an adapter"),
         "pipeline": (recipe.pipeline != Pipeline(), "leave it out: the model is no pipeline of diffusers"),
     }

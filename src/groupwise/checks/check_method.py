@@ -9,7 +9,7 @@ from groupwise.checks.trial import backward, with_columns
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import at
 from groupwise.core import GroupwiseError, Usage
-from groupwise.data import Batch, Finish, VerdictPart, name_of, pack, rollout_of
+from groupwise.data import Batch, Finish, Subscore, name_of, pack, rollout_of
 from groupwise.learner import ValueModel
 from groupwise.learner.auxiliary import Forwarded, Forwards
 from groupwise.learner.forward import States
@@ -36,8 +36,8 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     n, budget = method.group_size, recipe.sampling.max_tokens
     scores = [float(i % 2 == 0) for i in range(n)]
     lengths = [min(budget, 1 + i % 3) for i in range(n)]
-    parts = {m.name: [i / n for i in range(n)] for m in method.needs if isinstance(m, VerdictPart)}
-    rollouts = [rollout_of(scores, lengths=lengths, limit=budget, parts=parts) for _ in range(2)]
+    parts = {m.name: [i / n for i in range(n)] for m in method.needs if isinstance(m, Subscore)}
+    rollouts = [rollout_of(scores, lengths=lengths, limit=budget, subscores=parts) for _ in range(2)]
     batch = pack(rollouts, max_tokens=budget)
     finish = torch.where(torch.arange(len(batch)) == 1, Finish.length, batch.finish)
     batch = with_columns(batch.having(finish=finish), method, memory)
@@ -56,7 +56,7 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     except GroupwiseError as error:
         return [error]
     except KeyError as error:
-        fix = f"if a verdict has this part: read batch[VerdictPart({error})], and declare it in needs"
+        fix = f"if a verdict has this part: read batch[Subscore({error})], and declare it in needs"
         return [_part_error("a component", f"KeyError: {error}", fix)]
     except Exception as error:  # a user's part may raise anything
         what = f"{type(error).__name__}: {error}"
@@ -92,7 +92,7 @@ def inactive_parts(method: Method) -> list[str]:
     surrogate = method.objective.surrogate
     bounds = surrogate.ratio if isinstance(surrogate, Unclipped) else surrogate
     steps = (method.minibatches, method.epochs)
-    if method.schedules or method.proximal == "sampled" or steps != (1, 1) or not isinstance(bounds, Clips):
+    if method.schedules or method.old_logprobs == "engine" or steps != (1, 1) or not isinstance(bounds, Clips):
         return []
     what = f"with one minibatch and one epoch every ratio is 1: the bounds of {name_of(bounds)} have no effect"
     return [f"  note: {what}; set method.minibatches or method.epochs above 1"]

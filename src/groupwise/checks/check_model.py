@@ -8,7 +8,7 @@ from groupwise.config.user_code import Use
 from groupwise.core import GroupwiseError, Usage
 from groupwise.data import all_problems
 from groupwise.engines import Served
-from groupwise.learner import Given, check_routing, routes_experts
+from groupwise.learner import FromDirectory, check_routing, routes_experts
 from groupwise.models import (
     Tokenizer,
     base_directory,
@@ -35,9 +35,9 @@ def check_model(recipe: Recipe, directory: Path, use: Use, *, weights: bool) -> 
         outlined = outline(directory, trust_remote_code=use.trust_remote_code)
         adapter = recipe.lora is not None or base_directory(directory) != directory
         check_engine(recipe, outlined, experts_of(outlined), use.engines, adapter=adapter)
-    if routes_experts(recipe.method.routing, recipe.method.auxiliary):
+    if routes_experts(recipe.method.router_replay, recipe.method.auxiliary):
         outlined = outline(directory, trust_remote_code=use.trust_remote_code)
-        check_routing(recipe.method.routing, recipe.method.auxiliary, experts_of(outlined))
+        check_routing(recipe.method.router_replay, recipe.method.auxiliary, experts_of(outlined))
     if recipe.lora is None:
         return
     if base_directory(directory) != directory:
@@ -54,7 +54,7 @@ def check_side_models(recipe: Recipe, tokenizer: Tokenizer, *, fetch: bool) -> l
     """Errors of the models (reference, teacher) in directories: missing, unreadable, or with another vocabulary."""
     errors: list[GroupwiseError] = []
     for name, part in recipe.method.models_in_use:
-        if not isinstance(part, Given):
+        if not isinstance(part, FromDirectory):
             continue
         weights = fetch or not of_hub(part.directory)
         try:

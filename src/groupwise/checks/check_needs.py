@@ -1,4 +1,4 @@
-"""Checks that a method's parts get what they need: feedback, verdict parts, roles, failed groups, known prompts."""
+"""Checks that a method's parts get what they need: feedback, subscores, roles, failed groups, known prompts."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,10 +12,10 @@ from groupwise.data import (
     Outcome,
     Role,
     Rollout,
+    Subscore,
     Task,
     Verdict,
     VerdictContents,
-    VerdictPart,
     Verifier,
     added_contents,
     contents_of,
@@ -38,7 +38,7 @@ BUDGET = 16
 
 
 def unmet_needs(recipe: Recipe, verifier: Verifier) -> Iterator[Usage]:
-    """An error for feedback, and for each verdict part, that a part of the method needs and no verdict will have.
+    """An error for feedback, and for each subscore, that a part of the method needs and no verdict will have.
 
     Nothing is known of the verdicts of a user's function or environment; then there is no error.
     """
@@ -57,11 +57,11 @@ def unmet_needs(recipe: Recipe, verifier: Verifier) -> Iterator[Usage]:
     if (contents := joined_contents([given, added_contents(strategy)])) is None:
         return
     for measure in sorted({*recipe.method.needs, *needs(strategy)}, key=str):
-        if isinstance(measure, VerdictPart) and measure.name not in contents.parts:
+        if isinstance(measure, Subscore) and measure.name not in contents.subscores:
             (part, *_) = [p for p in with_fields(_all_parts(recipe.method)) if measure in getattr(p, "needs", ())]
-            has = f"their parts are {', '.join(contents.parts)}" if contents.parts else "they have no parts"
-            what = f"{name_of(part)} needs the verdict part {measure.name!r}, and verdicts of {name} lack it"
-            fix = _givers(lambda c, n=measure.name: n in c.parts, f"the part {measure.name!r}")
+            has = f"their parts are {', '.join(contents.subscores)}" if contents.subscores else "they have no parts"
+            what = f"{name_of(part)} needs the subscore {measure.name!r}, and verdicts of {name} lack it"
+            fix = _givers(lambda c, n=measure.name: n in c.subscores, f"the part {measure.name!r}")
             yield Usage(f"method: {what}", evidence=has, fix=fix)
 
 
@@ -69,28 +69,30 @@ def untrainable_roles(method: Method) -> Iterator[GroupwiseError]:
     """An error for each trained role of which no sample can be trained: not made, always dropped, or no gradient."""
     if (roles := roles_of(method.strategy)) is None:
         return
-    for name in method.trains:
+    for name in method.trained_roles:
         if name == "answer":
             continue
         if name not in roles:
             made = ", ".join(("answer", *roles))
-            what = f"method.trains names the role {name}, and the strategy {name_of(method.strategy)} makes {made}"
-            yield Usage(what, fix=f"leave the role out of method.trains, or {_makers(name)}")
+            what = (
+                f"method.trained_roles names the role {name}, and the strategy {name_of(method.strategy)} makes {made}"
+            )
+            yield Usage(what, fix=f"leave the role out of method.trained_roles, or {_makers(name)}")
         elif roles[name].failed == "always" and drops_failures(method):
             what = f"{name_of(method.filter)} drops each prompt without a correct answer"
-            made = f"samples of the role {name}, which method.trains names, are made {roles[name].when}"
+            made = f"samples of the role {name}, which method.trained_roles names, are made {roles[name].when}"
             yield Usage(f"{what}, and {made}", fix="use method.filter = everything, or another strategy")
         elif roles[name].alone and not has_gradient(method, roles[name]):
             what = f"no gradient reaches samples of the role {name}: each is alone in its group, and its advantage is 0"
             fix = "use an objective that trains it without an advantage, as expo's surrogate Routed does"
-            yield Usage(what, fix=f"{fix}, or leave the role out of method.trains")
+            yield Usage(what, fix=f"{fix}, or leave the role out of method.trained_roles")
 
 
 def need_notes(recipe: Recipe, task: Task) -> list[str]:
     """Notes about a method whose mechanism acts rarely: dropped failures, or prompts that do not come back."""
     method, roles = recipe.method, roles_of(recipe.method.strategy) or {}
     notes = []
-    for name in method.trains:
+    for name in method.trained_roles:
         if name in roles and roles[name].failed == "often" and drops_failures(method):
             dropped = f"{name_of(method.filter)} drops prompts that stay without a correct answer"
             notes.append(f"  note: {dropped}, and with them their samples of the role {name}")
@@ -117,26 +119,26 @@ def has_gradient(method: Method, role: Role) -> bool:
     """
     rollout = failed_rollout(method)
     sample = replace(rollout.samples[0], stream=(len(rollout.samples),), role=role.name, group=1)
-    sample = sample.with_verdict(Verdict(Outcome.correct, 1.0, sample.verdict.parts if sample.verdict else {}))
+    sample = sample.with_verdict(Verdict(Outcome.correct, 1.0, sample.verdict.subscores if sample.verdict else {}))
     if role.written:
         sample = as_written(sample, sample.context)
     try:
         whole = replace(rollout, samples=(*rollout.samples, sample))
-        batch = pack([whole], roles=method.trains, max_tokens=BUDGET)
+        batch = pack([whole], roles=method.trained_roles, max_tokens=BUDGET)
         return role.name in trained_roles(method, batch)
     except Exception:  # a user's part may raise anything
         return True
 
 
 def failed_rollout(method: Method) -> Rollout:
-    """A synthetic rollout whose answers are all wrong, with the verdict parts that the method reads."""
+    """A synthetic rollout whose answers are all wrong, with the subscores that the method reads."""
     n = max(method.group_size, 2)
-    names = {m.name for m in method.needs if isinstance(m, VerdictPart)}
-    return rollout_of([0.0] * n, limit=BUDGET, parts={name: [0.0] * n for name in names})
+    names = {m.name for m in method.needs if isinstance(m, Subscore)}
+    return rollout_of([0.0] * n, limit=BUDGET, subscores={name: [0.0] * n for name in names})
 
 
 def _all_parts(method: Method) -> tuple[Any, ...]:
-    """The parts of a method that may need verdict parts."""
+    """The parts of a method that may need subscores."""
     memories = tuple(memory for _, memory in method.memory)
     scoring = (method.strategy, method.filter, *method.shaping, *method.advantage, method.credit, *method.mask)
     return (*scoring, method.objective, *method.auxiliary_losses, *memories)

@@ -13,8 +13,11 @@ def outdated_sampling_policy(recipe: Recipe) -> list[str]:
         path = f"method.models.{name}"
         if not isinstance(models[name], SamplingPolicy):
             reason, fix = f"{models[name]} may differ from it", f"set {path} to SamplingPolicy()"
-        elif recipe.cluster.lag:
-            reason, fix = "with cluster.lag the samples come from older weights than its copy", "set cluster.lag to 0"
+        elif recipe.cluster.max_staleness:
+            reason, fix = (
+                "with cluster.max_staleness the samples come from older weights than its copy",
+                "set cluster.max_staleness to 0",
+            )
         else:
             continue
         lines.append(f"  note: the objective takes {path} for the policy that sampled, but {reason}; {fix}")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.data import Batch, VerdictPart, in_graph, needs
+from groupwise.data import Batch, Subscore, in_graph, needs
 from groupwise.methods import Method
 from groupwise.training.loop import OLD_LOGP, compute_advantages
 
@@ -16,8 +16,8 @@ def with_columns(batch: Batch, method: Method, memory: Mapping[str, Any]) -> Bat
     logp = -torch.linspace(0.1, 1.1, batch.tokens, dtype=torch.float64)
     return batch.having(
         # A single step has no old log-probs, unless a part declares that it needs them.
-        logp_old=logp if OLD_LOGP in method.needs or method.proximal == "sampled" else None,
-        measures={measure: logp.clone() for measure in method.needs if not isinstance(measure, VerdictPart)},
+        logp_old=logp if OLD_LOGP in method.needs or method.old_logprobs == "engine" else None,
+        measures={measure: logp.clone() for measure in method.needs if not isinstance(measure, Subscore)},
         memory=memory,
     )
 

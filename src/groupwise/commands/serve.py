@@ -40,7 +40,7 @@ class ServeOptions:
     seed: int
     threads: int
     rows: int
-    cache_tokens: int
+    kv_cache_tokens: int
 
     def check(self) -> None:
         """`Usage` unless there is one place to listen, and a secret for other hosts."""
@@ -60,7 +60,7 @@ def serve(model: str, options: ServeOptions) -> int:
     tokenizer = read_tokenizer(directory)
     exchange = Exchange(Path(tempfile.gettempdir()), HERE) if options.listen else None
     server = EngineServer(
-        NativeEngine(decoder, tokenizer, seed=seed, rows=options.rows, cache_tokens=options.cache_tokens),
+        NativeEngine(decoder, tokenizer, seed=seed, rows=options.rows, kv_cache_tokens=options.kv_cache_tokens),
         Identity.of(decoder, tokenizer, seed=seed), vocabulary=decoder.shape.vocabulary,
         largest=most_file_bytes(decoder), uploads=Uploads(exchange, most_file_bytes(decoder)) if exchange else None,
     )  # fmt: skip

@@ -15,8 +15,8 @@ def diff(a: Any, b: Any) -> list[str]:
 
     >>> from dataclasses import replace
     >>> from groupwise.methods import Method
-    >>> diff(Method(), replace(Method(), refill=3, minibatches=2))
-    ['filter: everything -> everything (refill 3)', 'minibatches: 1 -> 2']
+    >>> diff(Method(), replace(Method(), max_refills=3, minibatches=2))
+    ['filter: everything -> everything (max_refills 3)', 'minibatches: 1 -> 2']
     """
     return differences(a, b, type(a), "")
 
@@ -51,7 +51,7 @@ def differences(a: Any, b: Any, hint: Any, where: str) -> list[str]:
 
 
 def _label_with(value: Any, f: Field[Any], companions: list[Field[Any]], hints: Mapping[str, Any]) -> str:
-    """A field's value as text, with related fields that are not at their default: `mixed_outcomes (refill 10)`."""
+    """A field's value as text, with related fields that are not at their default: `mixed_outcomes (max_refills 10)`."""
     notes = [
         f"({g.name} {label(getattr(value, g.name), hints[g.name])})"
         for g in companions

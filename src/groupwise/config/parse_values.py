@@ -246,7 +246,7 @@ class Reading:
 
     def check_user_names(self, recipe: Recipe) -> None:
         """Record an error for each verifier or environment like `my_file:grade` that the user's files do not define."""
-        mixed = {f"recipe.also.{i}.verifier": also.verifier for i, also in enumerate(recipe.also)}
+        mixed = {f"recipe.extra_tasks.{i}.verifier": also.verifier for i, also in enumerate(recipe.extra_tasks)}
         top = {"recipe.verifier": recipe.verifier, "recipe.environment": recipe.environment}
         for where, name in {**top, **mixed}.items():
             if self.use is not None and (missing := set(in_memory(name)) - self.use.in_memory.keys()):

@@ -24,7 +24,7 @@ class UnloadedPart:
 
     part: str
     constants: tuple[tuple[str, Any], ...] = ()
-    max_gap: ClassVar[Literal["by_dtype"]] = "by_dtype"  # an EngineKind has it
+    max_logprob_diff: ClassVar[Literal["by_dtype"]] = "by_dtype"  # an EngineKind has it
 
     def __call__(self, *_: Any) -> Any:
         raise Usage(

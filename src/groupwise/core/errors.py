@@ -102,7 +102,7 @@ class Unverifiable(Diverged):
 
 
 class Mismatch(Diverged):
-    """The log-probs of engine and learner for the same token differ by more than `engine.max_gap`."""
+    """The log-probs of engine and learner for the same token differ by more than `engine.max_logprob_diff`."""
 
 
 class Storage(GroupwiseError):

@@ -49,8 +49,8 @@ from groupwise.data.measures import Logp as Logp
 from groupwise.data.measures import Mark as Mark
 from groupwise.data.measures import Measure as Measure
 from groupwise.data.measures import Return as Return
+from groupwise.data.measures import Subscore as Subscore
 from groupwise.data.measures import Value as Value
-from groupwise.data.measures import VerdictPart as VerdictPart
 from groupwise.data.measures import in_batch as in_batch
 from groupwise.data.measures import in_graph as in_graph
 from groupwise.data.measures import label_of as label_of
@@ -62,8 +62,6 @@ from groupwise.data.metrics import ENTROPY_SHARE as ENTROPY_SHARE
 from groupwise.data.metrics import ENTROPY_WINDOW as ENTROPY_WINDOW
 from groupwise.data.metrics import GRAD_NORM as GRAD_NORM
 from groupwise.data.metrics import INTERVALS as INTERVALS
-from groupwise.data.metrics import LAG_MAX as LAG_MAX
-from groupwise.data.metrics import LAG_MEAN as LAG_MEAN
 from groupwise.data.metrics import LOSS as LOSS
 from groupwise.data.metrics import MEAN_LENGTH as MEAN_LENGTH
 from groupwise.data.metrics import METRICS as METRICS
@@ -74,6 +72,8 @@ from groupwise.data.metrics import SCORE as SCORE
 from groupwise.data.metrics import SCORE_GREEDY as SCORE_GREEDY
 from groupwise.data.metrics import SECONDS as SECONDS
 from groupwise.data.metrics import SPEED as SPEED
+from groupwise.data.metrics import STALENESS_MAX as STALENESS_MAX
+from groupwise.data.metrics import STALENESS_MEAN as STALENESS_MEAN
 from groupwise.data.metrics import TOKENS_PER_SECOND as TOKENS_PER_SECOND
 from groupwise.data.metrics import TRAINED_TOKENS as TRAINED_TOKENS
 from groupwise.data.metrics import TRUNCATED as TRUNCATED

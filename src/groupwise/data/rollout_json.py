@@ -41,7 +41,7 @@ def rollout_from_json(data: Mapping[str, Any]) -> Rollout:
 def draw_to_json(draw: Draw) -> dict[str, Any]:
     """A draw as JSON, with its prompt and the prompt's row, whose values must be JSON values."""
     prompt = {f.name: getattr(draw.prompt, f.name) for f in fields(Prompt)}
-    return {"id": draw.id, "prompt": {**prompt, "row": dict(draw.prompt.row)}, "n": draw.n, "memo": dict(draw.memo)}
+    return {"id": draw.id, "prompt": {**prompt, "row": dict(draw.prompt.row)}, "n": draw.n, "memo": dict(draw.metadata)}
 
 
 def draw_from_json(data: Mapping[str, Any]) -> Draw:

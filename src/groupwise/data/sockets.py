@@ -330,7 +330,7 @@ class Strategy(Protocol):
     """A coroutine that generates all samples of one draw; rounds, trees and turns are `await`, `if` and `for`.
 
     Optional, also for the values of its fields: `ReadsColumns`; `roles`, the kinds of samples (`Role`) that it makes
-    beside answers; `contents`, the parts that it adds to verdicts; `needs`, the verdict parts that it reads;
+    beside answers; `contents`, the parts that it adds to verdicts; `needs`, the subscores that it reads;
     `needs_feedback = True` if it writes the verdict's feedback into prompts; `needs_environment = True` if it converses
     with one; `whole_answers = True` if it can sample from a masked policy, which generates answers whole; and
     `own_noise = True` if its denoising steps need none of the recipe's. `check` compares them with the recipe.
@@ -396,12 +396,12 @@ class SharesDevice(Protocol):
 class EngineKind(Protocol):
     """The settings of an engine in a recipe, and how to build it.
 
-    `max_gap` bounds the absolute difference between the engine's and the learner's log-prob of a token.
+    `max_logprob_diff` bounds the absolute difference between the engine's and the learner's log-prob of a token.
     """
 
     __slots__ = ()
 
-    max_gap: float | Literal["by_dtype"]
+    max_logprob_diff: float | Literal["by_dtype"]
 
     @abstractmethod
     def build(self, model: Any, tokenizer: Any, *, seed: int, experts: Any) -> Engine: ...

@@ -14,18 +14,20 @@ __all__ = ["Native"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Native(EngineKind):
-    """Runs the engine in the trainer's process: at most `rows` sequences at once, and `cache_tokens` cached tokens.
+    """Runs the engine in the trainer's process: at most `max_num_seqs` sequences at once, and `kv_cache_tokens` cached tokens.
 
-    `max_gap` bounds the difference between the engine's and the learner's log-prob of a token; a larger one stops the
-    run. `by_dtype` leaves ample room for rounding: 0.001, or 2 for bfloat16 weights (`GAPS`).
+    `max_logprob_diff` bounds the difference between the engine's and the learner's log-prob of a token; a larger one
+    stops the run. `by_dtype` leaves ample room for rounding: 0.001, or 2 for bfloat16 weights (`GAPS`).
     """
 
-    rows: int = 256
-    cache_tokens: int = 1 << 20
-    max_gap: float | Literal["by_dtype"] = "by_dtype"
+    max_num_seqs: int = 256
+    kv_cache_tokens: int = 1 << 20
+    max_logprob_diff: float | Literal["by_dtype"] = "by_dtype"
 
     def __post_init__(self) -> None:
-        bounds = {"rows": 1, "cache_tokens": 1} | ({"max_gap": 0} if self.max_gap != "by_dtype" else {})
+        bounds = {"max_num_seqs": 1, "kv_cache_tokens": 1} | (
+            {"max_logprob_diff": 0} if self.max_logprob_diff != "by_dtype" else {}
+        )
         for name, bound in bounds.items():
             if not getattr(self, name) >= bound:
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake at least {bound}")
@@ -35,9 +37,9 @@ class Native(EngineKind):
         tokens. A flow policy gets an engine of denoising steps, and a masked policy one that reveals canvases.
         """
         if isinstance(model, MaskedPolicy):
-            return UnmaskingEngine(model, seed=seed, rows=self.rows)
+            return UnmaskingEngine(model, seed=seed, rows=self.max_num_seqs)
         if isinstance(model, FlowPolicy):
-            return DenoisingEngine(model, seed=seed, rows=self.rows)
+            return DenoisingEngine(model, seed=seed, rows=self.max_num_seqs)
         return NativeEngine(
-            model, tokenizer, seed=seed, rows=self.rows, cache_tokens=self.cache_tokens, experts=experts
+            model, tokenizer, seed=seed, rows=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, experts=experts
         )

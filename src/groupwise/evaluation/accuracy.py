@@ -258,8 +258,8 @@ def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, f
         UNVERIFIABLE_HELD_OUT: count["unverifiable"] / max(1, len(lengths)),
         "eval/truncated": count["truncated"] / max(1, len(lengths)),
         "eval/mean_length": sum(lengths) / max(1, len(lengths)),
-        **{f"eval/parts/{name}": x for name, x in mean_parts(sampled, GRADED).items()},
-        **{f"eval/parts_of_correct/{name}": x for name, x in mean_parts(sampled, (Outcome.correct,)).items()},
+        **{f"eval/subscores/{name}": x for name, x in mean_subscores(sampled, GRADED).items()},
+        **{f"eval/subscores_of_correct/{name}": x for name, x in mean_subscores(sampled, (Outcome.correct,)).items()},
         **{f"eval/{name}": share for name, share in describe_conversations(sampled).items()},
     }
 
@@ -271,12 +271,12 @@ def mean_passes(rollouts: Sequence[Rollout]) -> dict[int, float]:
     return {k: mean([t.pass_at(k) for t in tallies]) for k in KS if k <= most}
 
 
-def mean_parts(rollouts: Sequence[Rollout], outcomes: Collection[Outcome]) -> Mapping[str, float]:
-    """The mean of each verdict part, such as a format score, over the answers with one of these outcomes.
+def mean_subscores(rollouts: Sequence[Rollout], outcomes: Collection[Outcome]) -> Mapping[str, float]:
+    """The mean of each subscore, such as a format score, over the answers with one of these outcomes.
 
     A verdict without the part counts as 0. Empty if there is no such answer.
     """
     verdicts = [s.verdict for f in rollouts for s in answer_samples(f) if s.verdict]
     verdicts = [v for v in verdicts if v.outcome in outcomes]
-    names = sorted({name for v in verdicts for name in v.parts})
-    return {name: mean([v.parts.get(name, 0.0) for v in verdicts]) for name in names}
+    names = sorted({name for v in verdicts for name in v.subscores})
+    return {name: mean([v.subscores.get(name, 0.0) for v in verdicts]) for name in names}

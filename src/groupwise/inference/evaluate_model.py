@@ -104,8 +104,8 @@ def evaluate(
 
 
 UNUSED = (
-    "iterations", "prompts", "max_unverifiable", "method", "optimizer", "warm_start", "save", "sinks", "evaluate.every",
-    "evaluate.best",
+    "iterations", "prompts", "max_unverifiable", "method", "optimizer", "warm_start", "save", "trackers", "evaluate.every",
+    "evaluate.best_metric",
 )  # fmt: skip
 """Fields of a recipe that matter in training only."""
 
@@ -149,7 +149,7 @@ def numbers_of_task(
 
     answered = asyncio.run(answer())
     return [
-        number(rollouts, protocol(ready, sampling, n, use), by=recipe.evaluate.by)
+        number(rollouts, protocol(ready, sampling, n, use), by=recipe.evaluate.by_column)
         for rollouts, (n, sampling) in zip(answered, samplings)
     ]
 

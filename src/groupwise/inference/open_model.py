@@ -77,16 +77,16 @@ def find_run_model(run: Path, at: At = None) -> RunModel:
         raise BadData(
             f"{run} has no model of iteration {iteration}",
             evidence=f"it has those of: {known or 'no iteration'}",
-            fix="name one of these; save.keep and save.model_every set how many a run keeps",
+            fix="name one of these; save.keep and save.export_every set how many a run keeps",
         )
     return RunModel(run, iteration, directories.get(iteration), checkpoints.get(iteration), best)
 
 
 def best_checkpoint(run: Path) -> tuple[int, str]:
-    """The iteration of the best checkpoint by `evaluate.best`, and its figures. `BadData` if none was evaluated."""
+    """The iteration of the best checkpoint by `evaluate.best_metric`, and its figures. `BadData` if none was evaluated."""
     recipe, layout = recipe_of(run), RunLayout(run)
     checkpoints = [number for number, parked, _ in finished_checkpoints(layout.checkpoints) if not parked]
-    values = held_out_values(read_lines(layout.metrics), recipe.evaluate.best)
+    values = held_out_values(read_lines(layout.metrics), recipe.evaluate.best_metric)
     best = best_iteration(values, checkpoints)
     if best is None:
         raise BadData(
@@ -94,7 +94,7 @@ def best_checkpoint(run: Path) -> tuple[int, str]:
             evidence=f"checkpoints: {', '.join(map(str, checkpoints)) or 'none'}",
             fix="name an iteration: --at K; for the next run make evaluate.every a multiple of save.every",
         )
-    return best, describe_best(values, best, recipe.evaluate.best)
+    return best, describe_best(values, best, recipe.evaluate.best_metric)
 
 
 def model_directory(model: RunModel, use: Use, notify: Callable[[str], None]) -> Path:

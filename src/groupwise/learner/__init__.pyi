@@ -12,12 +12,12 @@ from groupwise.learner.microbatches import StepPlan as StepPlan
 from groupwise.learner.microbatches import make_plan as make_plan
 from groupwise.learner.microbatches import measure_plan as measure_plan
 from groupwise.learner.optimizer import AdamW as AdamW
-from groupwise.learner.routing import Routing as Routing
+from groupwise.learner.routing import RouterReplay as RouterReplay
 from groupwise.learner.routing import check_routing as check_routing
 from groupwise.learner.routing import mixture as mixture
 from groupwise.learner.routing import routes_experts as routes_experts
 from groupwise.learner.side_models import EMA as EMA
-from groupwise.learner.side_models import Given as Given
+from groupwise.learner.side_models import FromDirectory as FromDirectory
 from groupwise.learner.side_models import InitialPolicy as InitialPolicy
 from groupwise.learner.side_models import SamplingPolicy as SamplingPolicy
 from groupwise.learner.side_models import SideModel as SideModel

@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-__all__ = ["EMA", "Given", "InitialPolicy", "SamplingPolicy", "SideModel"]
+__all__ = ["EMA", "FromDirectory", "InitialPolicy", "SamplingPolicy", "SideModel"]
 
 
 @runtime_checkable
@@ -40,7 +40,7 @@ class InitialPolicy(_Frozen):
 
 
 @dataclass(frozen=True, slots=True)
-class Given(_Frozen):
+class FromDirectory(_Frozen):
     """A frozen model that is read from a directory, such as a teacher. No checkpoint contains it.
 
     `directory` is a path, a packaged model or a name on the hub. The model needs the policy's vocabulary.
@@ -81,7 +81,7 @@ class SamplingPolicy(SideModel):
     """The policy that generated the samples: a copy of the weights after the last optimizer step of each iteration.
 
     An `EMA` with `keep = 0` counts steps instead, and iterations differ in their number of steps if a filter drops
-    prompts or a step is skipped. With `cluster.lag` above 0, samples come from older weights than this copy.
+    prompts or a step is skipped. With `cluster.max_staleness` above 0, samples come from older weights than this copy.
 
     >>> copy, policy = [torch.zeros(2)], [torch.ones(2)]
     >>> SamplingPolicy()(copy, policy, 1)

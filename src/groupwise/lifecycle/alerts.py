@@ -22,14 +22,14 @@ from groupwise.rollout.mechanisms import ROLES
 from groupwise.runs.learning import is_learning
 
 NEAR = 0.5
-"""A warning names a log-prob gap between engine and learner above this fraction of `engine.max_gap`."""
+"""A warning names a log-prob gap between engine and learner above this fraction of `engine.max_logprob_diff`."""
 
 
 @dataclass(slots=True, eq=False)
 class Alerts:
     """Finds problems in the metrics, such as truncated answers or falling entropy. Each kind is returned once."""
 
-    max_gap: float
+    max_logprob_diff: float
     roles: Mapping[str, str] = field(default_factory=dict)
     """The trained roles beside answers, and when a sample of each is made."""
     _done: set[str] = field(default_factory=set)
@@ -39,7 +39,7 @@ class Alerts:
     def __call__(self, line: Mapping[str, Any]) -> list[str]:
         """The new alerts of an iteration's metrics.
 
-        >>> alerts = Alerts(max_gap=1e-3)
+        >>> alerts = Alerts(max_logprob_diff=1e-3)
         >>> alerts({"iteration": 3, "completions/clipped_ratio": 0.5})
         ['warning: iteration 3: 50% of the answers hit the length limit; raise sampling.max_tokens']
         >>> alerts({"iteration": 4, "completions/clipped_ratio": 0.6})
@@ -61,9 +61,9 @@ class Alerts:
             yield NO_SIGNAL, "no group has a signal: the rewards within each group are equal"
         for role, when in self.roles.items():
             if line["iteration"] == 1 and line.get(f"{ROLES}/{role}") == 0:
-                yield role, f"no sample has the role {role}, which method.trains names: one is made {when}"
-        if (gap := line.get(LARGEST_GAP, 0.0)) > NEAR * self.max_gap:
-            yield LARGEST_GAP, f"engine and learner differ by {gap:.3g}; the run stops above {self.max_gap:g}"
+                yield role, f"no sample has the role {role}, which method.trained_roles names: one is made {when}"
+        if (gap := line.get(LARGEST_GAP, 0.0)) > NEAR * self.max_logprob_diff:
+            yield LARGEST_GAP, f"engine and learner differ by {gap:.3g}; the run stops above {self.max_logprob_diff:g}"
         if ENTROPY in line:
             highest = max(self._window, key=lambda earlier: earlier[ENTROPY], default=line)
             self._start = self._start or line
@@ -85,5 +85,7 @@ def trained_role_reasons(method: Method) -> dict[str, str]:
     """
     roles = roles_of(method.strategy) or {}
     return {
-        name: roles[name].when if name in roles else "by the strategy" for name in method.trains if name != "answer"
+        name: roles[name].when if name in roles else "by the strategy"
+        for name in method.trained_roles
+        if name != "answer"
     }

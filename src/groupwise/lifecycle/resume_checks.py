@@ -13,7 +13,7 @@ from groupwise.config.recipe_toml import read_with_problems
 from groupwise.config.user_code import Use
 from groupwise.core import BadData, read_regular
 from groupwise.data import data_stats
-from groupwise.learner import Given
+from groupwise.learner import FromDirectory
 from groupwise.lifecycle.run_info import movable, origin
 from groupwise.models import base_directory, find_model, is_pipeline, pipeline_files, remote_code
 from groupwise.models.json_fields import MOST_BYTES
@@ -114,7 +114,7 @@ def current_identity(run: Path, runtime: Runtime) -> dict[str, Any]:
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The differences of two identities, one per line: `recipe.optimizer.lr: 0.0002 -> 0.002`.
 
-    `save`, `sinks` and `cluster` without lanes and lag are not compared, since no metric depends on them.
+    `save`, `trackers` and `cluster` without lanes and staleness are not compared, since no metric depends on them.
     """
     lines = recipe_changes(then["recipe"], now["recipe"])
     for kind in ("files", "templates"):
@@ -126,7 +126,7 @@ def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def recipe_changes(then: str, now: str) -> list[str]:
-    """The differences of two recipes, given as TOML; `save`, `sinks` and the number of ranks are not compared."""
+    """The differences of two recipes, given as TOML; `save`, `trackers` and the number of ranks are not compared."""
     (before, problems), (after, _) = read_with_problems(then), read_with_problems(now)
     if before is None or after is None:
         return [f"recipe: this version cannot read the old one ({problems[0].what if problems else 'unknown'})"]
@@ -137,7 +137,12 @@ def recipe_changes(then: str, now: str) -> list[str]:
 def _compared(recipe: Recipe) -> Recipe:
     """The recipe with defaults where no metric depends on a field."""
     cluster = resolved(recipe).cluster
-    return replace(recipe, save=Save(), sinks=(), cluster=Cluster(lanes=cluster.lanes, lag=cluster.lag))
+    return replace(
+        recipe,
+        save=Save(),
+        trackers=(),
+        cluster=Cluster(reduction_lanes=cluster.reduction_lanes, max_staleness=cluster.max_staleness),
+    )
 
 
 def _digest(sha256: str | None) -> str:
@@ -180,7 +185,7 @@ def side_model_hashes(recipe: Recipe) -> dict[str, str]:
     """The SHA-256 of the files of each model that the method reads from a directory (reference, teacher), by name."""
     hashes = {}
     for name, part in recipe.method.models_in_use:
-        if isinstance(part, Given):
+        if isinstance(part, FromDirectory):
             directory = find_model(part.directory)
             hashes[name] = digest([model_hash(d) for d in dict.fromkeys((directory, base_directory(directory)))])
     return hashes

@@ -111,7 +111,7 @@ def open_recorder(
 ) -> tuple[Recorder, list[str]]:
     """Open the logs of a run at its checkpoint. Returns their recorder, and what changed since it was last open.
 
-    `unwritten` gets the iterations whose model (`save.model_every`) cannot be written.
+    `unwritten` gets the iterations whose model (`save.export_every`) cannot be written.
     """
     recipe = ready.recipe
     state, done = (checkpoint.state, checkpoint.iteration) if checkpoint else ({}, 0)
@@ -123,8 +123,8 @@ def open_recorder(
     changes = [*check_changes(run, ready, state, accept=changed), *ready.use.changes, *moved]
     if recipe.iterations > RunInfo.read(run).iterations:
         park_model(run, disk)
-    sinks = {"sinks": recipe.sinks, "load": ready.use.find}
-    logs = RunLogs.resume(run, state, done, **sinks, changed=changed, warn=progress.say, disk=disk)
+    trackers = {"trackers": recipe.trackers, "load": ready.use.find}
+    logs = RunLogs.resume(run, state, done, **trackers, changed=changed, warn=progress.say, disk=disk)
     accepted = record_changes(run, ready, state, [*changes, *logs.changes], done, disk)
     engine = {}
     if isinstance(ready.engine, Fleet):
@@ -132,10 +132,10 @@ def open_recorder(
         ready.engine.keep_logs(RunLayout(run).logs)
     if isinstance(ready.engine, Fleet | SpeculativeEngine):
         engine = {"engine_figures": ready.engine.figures}
-    alerts = Alerts(ready.guards.max_gap, trained_role_reasons(recipe.method))
+    alerts = Alerts(ready.guards.max_logprob_diff, trained_role_reasons(recipe.method))
     watch = partial(watch_iteration, run, ready, progress, alerts, control, unwritten, disk)
     recorder = Recorder(
-        run, logs, keep=recipe.save.keep, best=recipe.evaluate.best, extra=accepted, on_metrics=watch,
+        run, logs, keep=recipe.save.keep, best=recipe.evaluate.best_metric, extra=accepted, on_metrics=watch,
         warn=progress.say, decode=ready.tokenizer.decode, disk=disk, **engine,
     )  # fmt: skip
     remove_later_models(run, done, disk)
@@ -162,7 +162,7 @@ def watch_iteration(
     progress(line, timing)
     for alert in alerts(line):
         progress.say(alert)
-    if is_due(ready.recipe.save.model_every, line["iteration"], ready.recipe.iterations):
+    if is_due(ready.recipe.save.export_every, line["iteration"], ready.recipe.iterations):
         try:
             write_model_directory(run, ready, RunLayout(run).model_at(line["iteration"]), disk)
         except Storage as error:
@@ -203,11 +203,11 @@ def checkpoint_errors(run: Path, *, changed: bool) -> Iterator[None]:
 
 
 def check_pending(ready: Runtime) -> None:
-    """`Usage` if the checkpoint has more iterations that were sampled ahead than a changed `cluster.lag` allows."""
-    if (ahead := len(ready.buffer.pending)) > ready.recipe.cluster.lag:
+    """`Usage` if the checkpoint has more iterations that were sampled ahead than a changed `cluster.max_staleness` allows."""
+    if (ahead := len(ready.buffer.pending)) > ready.recipe.cluster.max_staleness:
         raise Usage(
-            f"cluster.lag is {ready.recipe.cluster.lag}, but the checkpoint has samples of {ahead} later iterations",
-            fix=f"set cluster.lag to at least {ahead}, or start a new run",
+            f"cluster.max_staleness is {ready.recipe.cluster.max_staleness}, but the checkpoint has samples of {ahead} later iterations",
+            fix=f"set cluster.max_staleness to at least {ahead}, or start a new run",
         )
 
 
@@ -251,7 +251,7 @@ def write_model_directory(run: Path, ready: Runtime, model: Path, disk: Disk) ->
 
 
 def check_models(run: Path, unwritten: Sequence[int]) -> None:
-    """`Storage` at the end of a run that is complete but for a model of `save.model_every`."""
+    """`Storage` at the end of a run that is complete but for a model of `save.export_every`."""
     layout = RunLayout(run)
     missing = [i for i in unwritten if not layout.model_at(i).is_dir()]
     if missing:

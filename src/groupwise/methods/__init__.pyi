@@ -139,7 +139,7 @@ from groupwise.methods.rewards_and_advantages.noisy_verifier import Debiased as 
 from groupwise.methods.rewards_and_advantages.noisy_verifier import ForwardCorrection as ForwardCorrection
 from groupwise.methods.rewards_and_advantages.noisy_verifier import RejectionRate as RejectionRate
 from groupwise.methods.rewards_and_advantages.noisy_verifier import noisy_verifier as noisy_verifier
-from groupwise.methods.rewards_and_advantages.posterior_grpo import AddPartIfCorrect as AddPartIfCorrect
+from groupwise.methods.rewards_and_advantages.posterior_grpo import AddSubscoreIfCorrect as AddSubscoreIfCorrect
 from groupwise.methods.rewards_and_advantages.posterior_grpo import posterior_grpo as posterior_grpo
 from groupwise.methods.rewards_and_advantages.riskpo import BundleRisk as BundleRisk
 from groupwise.methods.rewards_and_advantages.riskpo import Quantiles as Quantiles
@@ -151,7 +151,7 @@ from groupwise.methods.rewards_and_advantages.spo import TrackedAnswers as Track
 from groupwise.methods.rewards_and_advantages.spo import spo as spo
 from groupwise.methods.rewards_and_advantages.tempo import BranchDifference as BranchDifference
 from groupwise.methods.rewards_and_advantages.tempo import tempo as tempo
-from groupwise.methods.rewards_and_advantages.trust_grpo import AddTrustedPart as AddTrustedPart
+from groupwise.methods.rewards_and_advantages.trust_grpo import AddTrustedSubscore as AddTrustedSubscore
 from groupwise.methods.rewards_and_advantages.trust_grpo import trust_grpo as trust_grpo
 from groupwise.methods.rewards_and_advantages.unlikeliness import Unlikeliness as Unlikeliness
 from groupwise.methods.rewards_and_advantages.unlikeliness import unlikeliness as unlikeliness
@@ -163,7 +163,7 @@ from groupwise.methods.sampling.fission_grpo import RecoveryPrompts as RecoveryP
 from groupwise.methods.sampling.fission_grpo import fission_grpo as fission_grpo
 from groupwise.methods.sampling.freshness_per import FreshReplay as FreshReplay
 from groupwise.methods.sampling.freshness_per import Replayed as Replayed
-from groupwise.methods.sampling.freshness_per import ScaledByPart as ScaledByPart
+from groupwise.methods.sampling.freshness_per import ScaledBySubscore as ScaledBySubscore
 from groupwise.methods.sampling.freshness_per import freshness_per as freshness_per
 from groupwise.methods.sampling.guide_grpo import guide_grpo as guide_grpo
 from groupwise.methods.sampling.hill import HintWriter as HintWriter

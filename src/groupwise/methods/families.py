@@ -11,7 +11,7 @@ from groupwise.core.lazy_imports import names_of
 ROOM = __name__.rpartition(".")[0]
 FAMILIES = ("classics", "ratio", "rewards_and_advantages", "sampling", "contrast", "multi_agent", "flow")
 """The folders, in the order of docs/methods.md. The docstring of each `__init__.py` says what the family is about."""
-SIZES = ("group_size", "refill", "minibatches", "epochs", "shuffle")
+SIZES = ("group_size", "max_refills", "minibatches", "epochs", "shuffle")
 """Fields for sizes, which nearly every method sets. Comparisons of methods leave them out if anything else differs."""
 
 

@@ -19,7 +19,7 @@ __all__ = ["comparable", "describe_gap", "describe_samples", "describe_step"]
 
 @torch.no_grad()
 def describe_samples(batch: Batch) -> dict[str, float]:
-    """Metrics of the samples with the role `answer`: lengths, outcomes, verdict parts and rewards.
+    """Metrics of the samples with the role `answer`: lengths, outcomes, subscores and rewards.
 
     `reward_std` is the mean of the groups' standard deviations (ddof 1). `frac_reward_zero_std` is the share of groups
     with equal rewards.
@@ -38,7 +38,7 @@ def describe_samples(batch: Batch) -> dict[str, float]:
         **{f"outcome/{o.name}": _share(x) for o, x in outcomes.items() if o is not Outcome.scored or bool(x.any())},
         **_range_of_scores(batch),
     }
-    metrics |= {f"parts/{name}": x.mean() for name, x in batch.parts.items()}
+    metrics |= {f"subscores/{name}": x.mean() for name, x in batch.subscores.items()}
     mean_length = batch.by("outcome").mean(length)
     for outcome, which in outcomes.items():
         if which.any():
@@ -107,7 +107,9 @@ def _describe_values(model: str, step: Batch) -> dict[str, Tensor]:
 
 def comparable(step: Batch) -> Bool[Tensor, " n"]:
     """For each token, whether it was sampled with the weights and the prompt that the learner uses now."""
-    return ~step.logp_engine.isnan() & (step.lag == 0) & step.same_context  # a written token has no engine log-prob
+    return (
+        ~step.logp_engine.isnan() & (step.max_staleness == 0) & step.same_context
+    )  # a written token has no engine log-prob
 
 
 @torch.no_grad()

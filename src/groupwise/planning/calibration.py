@@ -40,10 +40,10 @@ def calibrated(machines: Machines, run: Path, recipe: Recipe, shape: Shape, prom
 
 def check_measurable(run: Path, recipe: Recipe) -> None:
     """`Usage` unless the run sampled and learned in turn, in one process."""
-    several = recipe.cluster.ranks > 1 or recipe.cluster.lag or isinstance(recipe.engine, Served)
+    several = recipe.cluster.ranks > 1 or recipe.cluster.max_staleness or isinstance(recipe.engine, Served)
     if several:
         what = f"{run} has several processes, or samples ahead: the seconds of its phases are not those of one device"
-        raise Usage(what, fix="name a run with one rank, no lag, and engine.kind Native")
+        raise Usage(what, fix="name a run with one rank, no staleness, and engine.kind Native")
 
 
 def phase_seconds(run: Path) -> tuple[float, float]:

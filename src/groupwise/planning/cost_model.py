@@ -84,8 +84,8 @@ def passes(recipe: Recipe) -> int:
     Old log-probs and each side model need one more forward.
     """
     method = recipe.method
-    several = method.minibatches * method.epochs > 1 and method.proximal != "sampled"
-    return (3 + recipe.machine.recompute) * method.epochs + several + len(method.models_in_use)
+    several = method.minibatches * method.epochs > 1 and method.old_logprobs != "engine"
+    return (3 + recipe.machine.gradient_checkpointing) * method.epochs + several + len(method.models_in_use)
 
 
 def learning_seconds(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths, ranks: int) -> float:

@@ -1,4 +1,4 @@
-"""Simulates a run with each split of the devices into generators and learners, and with each bound on the lag."""
+"""Simulates a run with each split of the devices into generators and learners, and with each bound on the staleness."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -13,11 +13,11 @@ from groupwise.planning.memory import Process
 from groupwise.planning.simulator import Setup, Simulation, simulate
 
 LAGS = (0, 1, 2, 4)
-"""The bounds on the lag that are tried: 0 is synchronous, and runs with 0 or 1 are reproducible."""
+"""The bounds on the staleness that are tried: 0 is synchronous, and runs with 0 or 1 are reproducible."""
 SPLITS = 7
 """The most splits into generators and learners that are tried."""
 MEASURED = 3
-"""Iterations of a simulation that count: the same ones, with the same lengths, for each lag and split."""
+"""Iterations of a simulation that count: the same ones, with the same lengths, for each staleness and split."""
 WARM = 4
 """The first iterations of a simulation, which do not count."""
 ALONE = 2
@@ -73,9 +73,9 @@ class Trial:
     simulation: Simulation
 
     @property
-    def lag(self) -> int:
-        """The bound on the lag."""
-        return self.setup.lag
+    def max_staleness(self) -> int:
+        """The bound on the staleness."""
+        return self.setup.max_staleness
 
     @property
     def warm(self) -> int:
@@ -95,7 +95,7 @@ class Trial:
 
     def sampling(self) -> float:
         """Seconds of sampling an iteration alone, simulated without a learner."""
-        alone = replace(self.setup, learn=0.0, update=0.0, publish=0.0, lag=0)
+        alone = replace(self.setup, learn=0.0, update=0.0, publish=0.0, max_staleness=0)
         return simulate(alone, ALONE).published[-1] / ALONE
 
     @property
@@ -141,7 +141,7 @@ def any_fits(recipe: Recipe, shape: Shape, context: int, machines: Machines) -> 
 
 
 def try_placement(
-    placement: Placement, lag: int, recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths
+    placement: Placement, max_staleness: int, recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths
 ) -> Trial:
     """Simulate a placement. Large runs are simulated at a scale: with a part of the prompts and engines."""
     group, answers = recipe.method.group_size, lengths.answers
@@ -163,17 +163,17 @@ def try_placement(
         learn=learning.learn * recipe.prompts / prompts,
         update=learning.update,
         publish=decoding.publish,
-        lag=lag,
+        max_staleness=max_staleness,
     )
     simulation = simulate(setup, WARM + MEASURED)
     return Trial(placement=placement, setup=setup, scale=recipe.prompts / prompts, simulation=simulation)
 
 
 def live_rows(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths, process: Process) -> int:
-    """The most live rows of an engine: at most `engine.rows`, and as many rows of mean length as its cache holds."""
+    """The most live rows of an engine: at most `engine.max_num_seqs`, and as many rows of mean length as its cache holds."""
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
-    cached = min(cached_tokens_that_fit(recipe, shape, lengths.prompt, machines, process), engine.cache_tokens)
-    return max(1, min(engine.rows, int(cached / lengths.live)))
+    cached = min(cached_tokens_that_fit(recipe, shape, lengths.prompt, machines, process), engine.kv_cache_tokens)
+    return max(1, min(engine.max_num_seqs, int(cached / lengths.live)))
 
 
 def scale_of(engines: int, samples: int) -> int:
@@ -186,19 +186,19 @@ def scale_of(engines: int, samples: int) -> int:
 
 
 def try_all(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths) -> list[Trial]:
-    """Simulate lag 0 with all devices doing both, and each larger lag with its best split: one trial for each lag.
+    """Simulate staleness 0 with all devices doing both, and each larger staleness with its best split: one trial for each staleness.
 
-    All splits are tried with lag 1; with larger lags only those next to the best one so far.
+    All splits are tried with staleness 1; with larger lags only those next to the best one so far.
     """
 
-    def trials(lag: int, tried: Iterable[Placement]) -> list[Trial]:
-        return [try_placement(p, lag, recipe, shape, machines, lengths) for p in tried]
+    def trials(max_staleness: int, tried: Iterable[Placement]) -> list[Trial]:
+        return [try_placement(p, max_staleness, recipe, shape, machines, lengths) for p in tried]
 
     best = trials(0, placements(recipe, shape, lengths.prompt, machines, together=True))
     splits = list(placements(recipe, shape, lengths.prompt, machines, together=False))
     near = splits
-    for lag in LAGS[1:] if splits else ():
-        best.append(max(trials(lag, near), key=lambda trial: trial.rate))
+    for max_staleness in LAGS[1:] if splits else ():
+        best.append(max(trials(max_staleness, near), key=lambda trial: trial.rate))
         at = splits.index(best[-1].placement)
         near = splits[max(0, at - 1) : at + 2]
     return best

@@ -50,7 +50,7 @@ def engines_of(recipe: Recipe) -> int:
 def at_once(recipe: Recipe, processes: Mapping[str, Memory]) -> int:
     """The most bytes that all processes have at once: their peaks, unless engines sleep while the learner works."""
     engines = [memory for memory in processes.values() if "learning" not in memory.phases]
-    if not (engines and isinstance(recipe.engine, Served) and recipe.engine.place == "same"):
+    if not (engines and isinstance(recipe.engine, Served) and recipe.engine.placement == "colocated"):
         return sum(memory.peak for memory in processes.values())
     learners = [memory for memory in processes.values() if memory not in engines]
     fixed = sum(memory.process for memory in processes.values())

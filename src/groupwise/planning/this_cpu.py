@@ -88,7 +88,7 @@ def run_duration(recipe: Recipe, shape: Shape, prompt: int, held_out: int, rates
     method, tokens = recipe.method, recipe.sampling.max_tokens
     answers = recipe.prompts * method.group_size
     times = times_of(recipe, shape, machines, Lengths(prompt=prompt, answers=(tokens,)), ALONE)
-    rows = recipe.engine.rows if isinstance(recipe.engine, Native) else answers
+    rows = recipe.engine.max_num_seqs if isinstance(recipe.engine, Native) else answers
     distribution = DISTRIBUTION_READS / 2 * shape.vocabulary * BYTES["float32"] / rates.read
 
     def sampled(count: int) -> float:

@@ -251,7 +251,7 @@ def seams(run: Run) -> list[str]:
 
 def selection(run: Run) -> list[str]:
     """A note on a run's best evaluation, if there are several: the largest of several values is optimistic."""
-    metric = str(run.fields.get("evaluate.best") or "")
+    metric = str(run.fields.get("evaluate.best_metric") or "")
     curves = {name: run.metrics[name].finite for name in METRICS if name in run.metrics}
     rows: dict[int, dict[str, Any]] = {}
     for name, curve in curves.items():

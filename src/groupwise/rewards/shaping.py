@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, Outcome, Shaping, VerdictPart
+from groupwise.data import Batch, Measure, Outcome, Shaping, Subscore
 
-__all__ = ["AddPart", "AddReadable", "Correctness", "Score"]
+__all__ = ["AddReadable", "AddSubscore", "Correctness", "Score"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +53,24 @@ class Score(Shaping):
 
 
 @dataclass(frozen=True, slots=True)
-class AddPart(Shaping):
+class AddSubscore(Shaping):
     """Adds `weight` times a named score of the verdict, such as a format score; 0 if the verdict does not have it.
 
     >>> from groupwise.data import rollout_of, pack
-    >>> batch = pack([rollout_of([1.0, 0.0], parts={"format": [0.0, 1.0]})])
-    >>> AddPart("format", 0.5)(batch.score, batch).tolist()
+    >>> batch = pack([rollout_of([1.0, 0.0], subscores={"format": [0.0, 1.0]})])
+    >>> AddSubscore("format", 0.5)(batch.score, batch).tolist()
     [1.0, 0.5]
     """
 
-    part: str
+    subscore: str
     weight: float = 1.0
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({VerdictPart(self.part)})
+        return frozenset({Subscore(self.subscore)})
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        return reward + self.weight * b[VerdictPart(self.part)]
+        return reward + self.weight * b[Subscore(self.subscore)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ SAMPLE_KEYS: Mapping[str, str] = {"kept": "selected"}
 def renamed_key(table: str, key: str) -> str:
     """The new name of an old key in a recipe's table, such as `method`; empty if the key was not renamed.
 
-    >>> renamed_key("method", "passes"), renamed_key("method", "refill")
+    >>> renamed_key("method", "passes"), renamed_key("method", "max_refills")
     ('epochs', '')
     """
     return KEYS.get(table, {}).get(key, "")

@@ -15,26 +15,26 @@ Generate = Callable[[int, Pending | None], Awaitable[Rollouts]]
 
 
 class Ahead:
-    """The rollouts of a run's iterations, in order, sampled up to `lag` iterations before the learner reaches them.
+    """The rollouts of a run's iterations, in order, sampled up to `max_staleness` iterations before the learner reaches them.
 
-    With lag 0, an iteration is sampled when it is requested. With lag 1, the next one is sampled while the learner
-    works, and weights change only while nothing is sampled: each sample has one version. With a larger lag, the
-    sampling of `lag + 1` iterations goes on at once, and weights change meanwhile.
+    with staleness 0, an iteration is sampled when it is requested. with staleness 1, the next one is sampled while the learner
+    works, and weights change only while nothing is sampled: each sample has one version. With a larger staleness, the
+    sampling of `staleness + 1` iterations goes on at once, and weights change meanwhile.
 
-    The sampling of an iteration begins when the learner is at most `lag` iterations before it, so no trained token is
+    The sampling of an iteration begins when the learner is at most `max_staleness` iterations before it, so no trained token is
     older. `last` is the number of the run's iterations. `pending` is the sampling that has begun, which it updates.
     """
 
-    def __init__(self, pending: list[Pending], generate: Generate, *, lag: int, last: int) -> None:
-        self._pending, self._generate, self._lag, self._last = pending, generate, lag, last
+    def __init__(self, pending: list[Pending], generate: Generate, *, max_staleness: int, last: int) -> None:
+        self._pending, self._generate, self._max_staleness, self._last = pending, generate, max_staleness, last
         self._tasks: list[asyncio.Task[Rollouts]] = []
         self._begun = self._ended = 0.0
 
     async def next(self, iteration: int) -> Rollouts:
         """The rollouts of the learner's next iteration. A cancelled call can be repeated."""
-        if self._lag <= 1 and not self._pending:
+        if self._max_staleness <= 1 and not self._pending:
             return await self._generate(iteration, None)
-        self._start(iteration, iteration + (self._lag if self._lag > 1 else 0))
+        self._start(iteration, iteration + (self._max_staleness if self._max_staleness > 1 else 0))
         rollouts = await asyncio.shield(self._tasks[0])
         del self._tasks[0], self._pending[0]
         return rollouts
@@ -42,11 +42,11 @@ class Ahead:
     def begin(self, iteration: int) -> None:
         """Start the sampling that may go on while the learner works on this iteration."""
         self._begun = time.monotonic()
-        self._start(iteration + 1, iteration + self._lag)
+        self._start(iteration + 1, iteration + self._max_staleness)
 
     async def settle(self) -> None:
-        """With lag 1, wait until nothing is sampled: the weights may change."""
-        if self._lag == 1:
+        """with staleness 1, wait until nothing is sampled: the weights may change."""
+        if self._max_staleness == 1:
             await asyncio.gather(*self._tasks)
 
     async def __aenter__(self) -> Self:

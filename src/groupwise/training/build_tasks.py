@@ -46,11 +46,11 @@ class Source:
 
 
 def sources(recipe: Recipe) -> tuple[Source, ...]:
-    """The recipe's task, followed by the tasks in `also`."""
+    """The recipe's task, followed by the tasks in `extra_tasks`."""
     first = _source(recipe, recipe.task, recipe.columns, _verifier_name(recipe, recipe.task))
     others = (
         _source(recipe, a.task, a.columns, a.verifier or usual_verifier(a.task) or _verifier_name(recipe, ""), a.weight)
-        for a in recipe.also
+        for a in recipe.extra_tasks
     )
     return (first, *others)
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from groupwise.data import (
     GRAD_NORM,
-    LAG_MAX,
-    LAG_MEAN,
     LARGEST_GAP,
     LOSS,
     SAMPLED,
+    STALENESS_MAX,
+    STALENESS_MEAN,
     VERSIONS,
     ZERO_LOSS,
     Batch,
@@ -55,11 +55,15 @@ def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Ob
 
 
 def lag_metrics(batch: Batch) -> dict[str, float]:
-    """The lag of the sampled tokens in versions of the weights, and the number of versions that sampled them."""
-    lags = batch.lag[~batch.logp_engine.isnan()]
+    """The staleness of the sampled tokens in versions of the weights, and the number of versions that sampled them."""
+    lags = batch.max_staleness[~batch.logp_engine.isnan()]
     if not len(lags):
         return {}
-    return {LAG_MEAN: float(lags.double().mean()), LAG_MAX: float(lags.max()), VERSIONS: float(len(lags.unique()))}
+    return {
+        STALENESS_MEAN: float(lags.double().mean()),
+        STALENESS_MAX: float(lags.max()),
+        VERSIONS: float(len(lags.unique())),
+    }
 
 
 def has_engine_logprobs(results: Sequence[StepResult]) -> bool:
@@ -234,7 +238,7 @@ def _verdict_fields(sample: Sample) -> dict[str, Any]:
     return {
         "outcome": verdict.outcome.name,
         "score": verdict.value if verdict.outcome is not Outcome.unverifiable else None,
-        "parts": dict(verdict.parts),
+        "subscores": dict(verdict.subscores),
         "feedback": verdict.feedback,
         "cause": verdict.cause,
         **({"steps": dict(verdict.steps)} if verdict.steps else {}),

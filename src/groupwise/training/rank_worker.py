@@ -79,7 +79,7 @@ def rank_store(recipe: Recipe, run: Path) -> Iterator[Meeting | None]:
     if cluster.ranks == 1:
         yield None
         return
-    if cluster.launch == "given":
+    if cluster.launch == "external":
         place = GivenRank.read(cluster.ranks)
         if place.rank:
             what = f"this process is rank {place.rank}, and only rank 0 samples and writes"
@@ -115,7 +115,7 @@ def several_ranks(
         late = partial(late_ranks, store, cluster.ranks)
         processes.wait_for(late, START.total_seconds(), notify)
         kind = kind_of_ranks(cluster.sharded)
-        ranks = kind(store, 0, cluster.ranks, cluster.lanes, deadline=cluster.deadline)
+        ranks = kind(store, 0, cluster.ranks, cluster.reduction_lanes, deadline=cluster.deadline)
         try:
             start(ready, ranks, checkpoint)
             yield
@@ -123,7 +123,7 @@ def several_ranks(
             raise named_by(processes, error) from error
         finally:
             if not cluster.sharded:
-                ready.learner.ranks = Alone(cluster.lanes)
+                ready.learner.ranks = Alone(cluster.reduction_lanes)
             ranks.close()
 
 
@@ -136,7 +136,7 @@ def processes_of(run: Path, ready: Runtime, meeting: Meeting) -> Processes:
     """The other ranks of a run, by its launcher."""
     cluster = ready.recipe.cluster
     names = [f"rank {rank}" for rank in range(1, cluster.ranks)]
-    if cluster.launch == "given":
+    if cluster.launch == "external":
         return GivenProcesses(names)
     assert isinstance(meeting.store, TCPStore), "rank 0 hosts it"
     settings: dict[str, Any] = {"host": meeting.host, "port": meeting.store.port, "cluster": asdict(cluster)}
@@ -220,7 +220,7 @@ def follower(recipe: Recipe, use: Use, ranks: Ranks) -> Learner:
 def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: int, version: int) -> None:
     """Take the steps of one iteration, as rank 0 does."""
     method = at(recipe.method, Now(iteration, recipe.iterations, learner.memories))
-    batch = pack(rollouts, version=version, roles=recipe.method.trains, max_tokens=recipe.sampling.max_tokens)
+    batch = pack(rollouts, version=version, roles=recipe.method.trained_roles, max_tokens=recipe.sampling.max_tokens)
     learn(recipe, method, learner, with_rule(batch, recipe.method.unverifiable), iteration)
 
 
@@ -234,7 +234,7 @@ def follow_given(cluster: Cluster, use: Use) -> bool:
 
 def place_of(cluster: Cluster) -> GivenRank | None:
     """The place of this process among given ranks; None with other ranks."""
-    return GivenRank.read(cluster.ranks) if cluster.launch == "given" and cluster.ranks > 1 else None
+    return GivenRank.read(cluster.ranks) if cluster.launch == "external" and cluster.ranks > 1 else None
 
 
 def join(store: Store, host: str, rank: int, cluster: Cluster, use: Use) -> None:
@@ -246,7 +246,7 @@ def join(store: Store, host: str, rank: int, cluster: Cluster, use: Use) -> None
     if wait_for_call(store, patience):
         with interface_towards(host):
             kind, deadline = kind_of_ranks(cluster.sharded), cluster.deadline
-            follow(kind(store, rank, cluster.ranks, cluster.lanes, deadline=deadline, patience=patience), use)
+            follow(kind(store, rank, cluster.ranks, cluster.reduction_lanes, deadline=deadline, patience=patience), use)
 
 
 def main(settings: dict[str, Any]) -> int:

@@ -245,7 +245,7 @@ def _to_verdict(reply: dict[str, Any]) -> Verdict:
     fields = reply["verdict"]
     try:
         score = None if fields["score"] is None else _number(fields["score"])
-        parts = {name: _number(value) for name, value in fields["parts"].items()}
+        parts = {name: _number(value) for name, value in fields["subscores"].items()}
         texts = {name: str(fields[name]) for name in ("feedback", "cause")}
         answer = fields["answer"] if isinstance(fields["answer"], str) else None
         steps = {

@@ -105,7 +105,7 @@ def packaged_contents() -> dict[str, VerdictContents | None]:
     """What the verdicts of the packaged verifiers contain, by name; without those that combine or wrap others.
 
     >>> packaged_contents()["sum_steps"].feedback, packaged_contents()["last_number"]
-    (True, VerdictContents(parts=(), feedback=False))
+    (True, VerdictContents(subscores=(), feedback=False))
     """
     verifiers = FUNCTIONS | CLASSES | {"code": CodeVerifier}
     return {name: contents_of(verifier) for name, verifier in sorted(verifiers.items())}

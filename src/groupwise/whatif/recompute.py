@@ -46,7 +46,7 @@ def recompute(stored: StoredIteration, name: str, method: Method) -> Recomputed:
     if not chosen:
         raise unavailable(name, f"{name_of(method.filter)} drops all samples that the run trained")
     batch = batch.take(chosen)
-    if method.proximal == "sampled":
+    if method.old_logprobs == "engine":
         sampled = batch.logp_engine
         batch = batch.having(logp_old=torch.where(sampled.isnan(), batch.logp_old, sampled))
     try:
@@ -128,7 +128,7 @@ def chosen_samples(batch: Batch, method: Method) -> list[int]:
             selected[rows] = method.filter(answers.take(rows))
     chosen = {numbers[i] for i in selected.nonzero().squeeze(1).tolist()}
     draws = {batch.keys[i][0] for i in chosen}
-    trained = [s.role in method.trains and s.role != "answer" for s in batch.samples]
+    trained = [s.role in method.trained_roles and s.role != "answer" for s in batch.samples]
     judged = (batch.outcome != Outcome.unverifiable).tolist()
     others = {i for i, key in enumerate(batch.keys) if trained[i] and judged[i] and key[0] in draws}
     return sorted(chosen | others)

@@ -28,21 +28,23 @@ PACK = 8192
 class NativeEngine:
     """An `Engine` over one decoder. It shares the learner's weights if `load` gets the decoder's own tensors.
 
-    At most `rows` rows are live, and live rows and cached contexts have at most `cache_tokens` tokens. Further
+    At most `rows` rows are live, and live rows and cached contexts have at most `kv_cache_tokens` tokens. Further
     requests wait in order of arrival. A sample does not depend on the other rows: random numbers are keyed, and on one
     thread logits are bit-identical (see `layouts`). If `experts` is given, the engine records the routes of all tokens.
     """
 
     def __init__(
-        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int = 256, cache_tokens: int = 1 << 20,
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int = 256, kv_cache_tokens: int = 1 << 20,
         experts: Experts | None = None,
     ) -> None:  # fmt: skip
         self.version, self.steps = 0, 0
         """The version of the weights, and the number of forward passes so far."""
-        self._decoder, self._cache_tokens, self._max_rows = decoder, cache_tokens, rows
+        self._decoder, self._cache_tokens, self._max_rows = decoder, kv_cache_tokens, rows
         self._model = decoder if experts else with_blocked_weights(decoder)  # hooks record routes
         self._experts = experts
-        self._rows = Rows(self._model, tokenizer, seed=seed, rows=rows, cache_tokens=cache_tokens, experts=experts)
+        self._rows = Rows(
+            self._model, tokenizer, seed=seed, rows=rows, kv_cache_tokens=kv_cache_tokens, experts=experts
+        )
         self._prefixes = PrefixCache()
         self._waiting: deque[Job] = deque()
         self._loop: asyncio.Task[None] | None = None
@@ -219,12 +221,12 @@ class NativeEngine:
         if len(context) + new > most:
             fix = f"lower sampling.max_tokens to at most {most - len(context)}, or drop longer prompts"
             if self._cache_tokens < shape.positions and len(context) + new <= shape.positions:
-                fix = f"raise engine.cache_tokens to {len(context) + new} or more"
+                fix = f"raise engine.kv_cache_tokens to {len(context) + new} or more"
             elif len(context) >= most:
                 fix = "shorten the prompt: it leaves no room for an answer"
             raise Usage(
                 f"a prompt of {len(context)} tokens and an answer of up to {new} do not fit",
-                evidence=f"the model has {shape.positions} positions, engine.cache_tokens is {self._cache_tokens}",
+                evidence=f"the model has {shape.positions} positions, engine.kv_cache_tokens is {self._cache_tokens}",
                 fix=fix,
             )
 

@@ -56,12 +56,12 @@ class Rows:
     """The sequences being generated, numbered without gaps: the last row takes the place of one that leaves."""
 
     def __init__(
-        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int, cache_tokens: int,
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int, kv_cache_tokens: int,
         experts: Experts | None = None,
     ) -> None:  # fmt: skip
         self.tokenizer, self.seed = tokenizer, seed
         shape, weight = decoder.shape, next(decoder.parameters())
-        self.sequences = UniqueSequences(decoder, max_rows=rows, cache_tokens=cache_tokens)
+        self.sequences = UniqueSequences(decoder, max_rows=rows, kv_cache_tokens=kv_cache_tokens)
         self.jobs: list[Job] = []
         self.distributions: list[Distribution] = []
         self.with_stop_strings = self.with_top = 0

@@ -56,9 +56,9 @@ class WithEarlier:
 class DraftedSequences(UniqueSequences):
     """The engine's distinct sequences, to which one forward pass adds drafted continuations as further sequences."""
 
-    def __init__(self, decoder: LanguageModel, *, max_rows: int, cache_tokens: int) -> None:
-        super().__init__(decoder, max_rows=max_rows, cache_tokens=cache_tokens)
-        self._max, self._cache_tokens = max_rows, cache_tokens
+    def __init__(self, decoder: LanguageModel, *, max_rows: int, kv_cache_tokens: int) -> None:
+        super().__init__(decoder, max_rows=max_rows, kv_cache_tokens=kv_cache_tokens)
+        self._max, self._cache_tokens = max_rows, kv_cache_tokens
         self._earlier: list[tuple[int, int]] = []
 
     def draft(self, guesses: Sequence[tuple[int, Ids]]) -> dict[tuple[int, int], int]:
@@ -115,11 +115,11 @@ class DraftedRows(Rows):
     sequences: DraftedSequences
 
     def __init__(
-        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int, cache_tokens: int, window: int,
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int, kv_cache_tokens: int, window: int,
         drafts: Drafts,
     ) -> None:  # fmt: skip
-        super().__init__(decoder, tokenizer, seed=seed, rows=rows, cache_tokens=cache_tokens)
-        self.sequences = DraftedSequences(decoder, max_rows=rows, cache_tokens=cache_tokens)
+        super().__init__(decoder, tokenizer, seed=seed, rows=rows, kv_cache_tokens=kv_cache_tokens)
+        self.sequences = DraftedSequences(decoder, max_rows=rows, kv_cache_tokens=kv_cache_tokens)
         self.window, self.drafts, self.passes, self.drafted = window, drafts, 0, 0
 
     @torch.inference_mode()
@@ -186,13 +186,19 @@ class SpeculativeEngine(NativeEngine):
     """
 
     def __init__(
-        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int = 256, cache_tokens: int = 1 << 20,
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int = 256, kv_cache_tokens: int = 1 << 20,
         window: int = 8, drafts: int = 4096,
     ) -> None:  # fmt: skip
-        super().__init__(decoder, tokenizer, seed=seed, rows=rows, cache_tokens=cache_tokens)
+        super().__init__(decoder, tokenizer, seed=seed, rows=rows, kv_cache_tokens=kv_cache_tokens)
         self._drafts, self._reported = Drafts(drafts), (0, 0)
         self._rows = self._drafted = DraftedRows(
-            self._model, tokenizer, seed=seed, rows=rows, cache_tokens=cache_tokens, window=window, drafts=self._drafts
+            self._model,
+            tokenizer,
+            seed=seed,
+            rows=rows,
+            kv_cache_tokens=kv_cache_tokens,
+            window=window,
+            drafts=self._drafts,
         )
 
     @property

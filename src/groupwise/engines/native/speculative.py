@@ -32,10 +32,10 @@ class Speculative(Native):
         if experts is not None:
             raise Usage(
                 "the speculative engine does not record the experts of its tokens",
-                evidence='method.routing.replay is "engine"',
-                fix='set engine = "Native", or method.routing.replay to "learner" or "none"',
+                evidence='method.router_replay is "engine"',
+                fix='set engine = "Native", or method.router_replay to "learner" or "none"',
             )
         return SpeculativeEngine(
-            model, tokenizer, seed=seed, rows=self.rows, cache_tokens=self.cache_tokens, window=self.window,
+            model, tokenizer, seed=seed, rows=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, window=self.window,
             drafts=self.drafts,
         )  # fmt: skip

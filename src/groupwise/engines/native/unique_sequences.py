@@ -18,12 +18,12 @@ class UniqueSequences:
     `layouts`), so one forward for all rows of a sequence is bit-identical to one forward per row.
     """
 
-    def __init__(self, decoder: LanguageModel, *, max_rows: int, cache_tokens: int) -> None:
+    def __init__(self, decoder: LanguageModel, *, max_rows: int, kv_cache_tokens: int) -> None:
         self.decoder = decoder
         shape, weight = decoder.shape, next(decoder.parameters())
         self.cache = RowCache(
             shape.layers, shape.kv_heads, shape.head_dim,
-            bound=cache_tokens, dtype=weight.dtype, device=weight.device,
+            bound=kv_cache_tokens, dtype=weight.dtype, device=weight.device,
         )  # fmt: skip
         self.token, self.position, self.place = torch.zeros(3, padded(max_rows, ROWS), dtype=torch.long).to(
             weight.device

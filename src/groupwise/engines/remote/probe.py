@@ -30,12 +30,12 @@ class Expected:
 class Probe:
     """Computes the scores of a fixed answer in this process, and compares an engine's scores with them.
 
-    `max_gap` bounds the difference of a log-prob. An engine whose scores are nearer to those of the weights before has
+    `max_logprob_diff` bounds the difference of a log-prob. An engine whose scores are nearer to those of the weights before has
     not loaded the new ones, even if both are within the bound.
     """
 
-    def __init__(self, decoder: Decoder, tokenizer: Tokenizer, max_gap: float) -> None:
-        self.max_gap = max_gap
+    def __init__(self, decoder: Decoder, tokenizer: Tokenizer, max_logprob_diff: float) -> None:
+        self.max_logprob_diff = max_logprob_diff
         self.context, self.answer = fixed_text(decoder.shape.vocabulary, decoder.shape.positions)
         self._engine = NativeEngine(decoder, tokenizer, seed=0, rows=1)
 
@@ -51,9 +51,13 @@ class Probe:
         scores = await remote.score(self.context, self.answer)
         gap = largest_gap(scores, expected.now)
         old = largest_gap(scores, expected.before) if expected.before else float("inf")
-        if gap <= self.max_gap and gap <= old:
+        if gap <= self.max_logprob_diff and gap <= old:
             return
-        weights = "the weights of the version before" if old <= self.max_gap else "neither the new nor the old weights"
+        weights = (
+            "the weights of the version before"
+            if old <= self.max_logprob_diff
+            else "neither the new nor the old weights"
+        )
         evidence = f"largest difference of a log-prob: {gap:.2g} from the new weights"
         if expected.before:
             evidence += f", {old:.2g} from those before"

@@ -61,11 +61,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served(Native):
-    """Runs `replicas` native engines in child processes, at most `rows` sequences in each; same bits as `Native`.
+    """Runs `replicas` native engines in child processes, at most `max_num_seqs` sequences in each; same bits as `Native`.
 
     `addresses` are further engines, which `groupwise serve` started: a socket on this machine, or
     `HOST:PORT#sha256=FINGERPRINT`. A replica that dies, or is silent or idle for `deadline` seconds while it owes an
-    answer, is replaced at most `restarts` times in ten minutes; its requests are sent again. With `place = "same"`, the
+    answer, is replaced at most `restarts` times in ten minutes; its requests are sent again. With `placement = "colocated"`, the
     replicas free their weights and caches while the learner trains, so that both fit on one device. Hosts, the secret
     and the directory for the weights are not the recipe's to choose: `EngineAccess`.
     """
@@ -74,7 +74,7 @@ class Served(Native):
     addresses: tuple[str, ...] = ()
     deadline: float = 60.0
     restarts: int = 3
-    place: Literal["apart", "same"] = "apart"
+    placement: Literal["separate", "colocated"] = "separate"
 
     def __post_init__(self) -> None:
         Native.__post_init__(self)
@@ -83,8 +83,8 @@ class Served(Native):
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake a number from 0 to {most}")
         if not self.replicas + len(self.addresses):
             raise ValueError("replicas is 0, and there are no addresses\ntake replicas = 2")
-        if self.place == "same" and self.addresses:
-            raise ValueError("engines at addresses cannot free memory of this device\ntake place = 'apart'")
+        if self.placement == "colocated" and self.addresses:
+            raise ValueError("engines at addresses cannot free memory of this device\ntake placement = 'separate'")
         for address in self.addresses:
             TlsAddress.parse(address)
         if not 0 < self.deadline < float("inf"):
@@ -117,7 +117,7 @@ class Served(Native):
         dtype = str(weight.dtype).removeprefix("torch.")
         settings = ReplicaSettings(
             directory=str(exchange.path), dtype=dtype, device=str(weight.device), threads=torch.get_num_threads(),
-            seed=seed, rows=self.rows, cache_tokens=self.cache_tokens, compiled=decoder.compiled,
+            seed=seed, rows=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, compiled=decoder.compiled,
             adapter=adapter_text(decoder),
         )  # fmt: skip
         identity = Identity.of(decoder, tokenizer, seed=seed)
@@ -137,10 +137,10 @@ class Served(Native):
             met.add(number)
             return remote
 
-        kind = SharedDeviceFleet if self.place == "same" else Fleet
+        kind = SharedDeviceFleet if self.placement == "colocated" else Fleet
         return kind(
             start, self.replicas + len(self.addresses), exchange=exchange,
-            probe=Probe(decoder, tokenizer, gap_bound(self.max_gap, dtype)), rows=self.rows, restarts=self.restarts,
+            probe=Probe(decoder, tokenizer, gap_bound(self.max_logprob_diff, dtype)), rows=self.max_num_seqs, restarts=self.restarts,
             addresses=[text.partition("#")[0] for text in self.addresses],
         )  # fmt: skip
 

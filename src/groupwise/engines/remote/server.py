@@ -314,7 +314,7 @@ class EngineServer:
 
     async def _sleep(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
         if not isinstance(self.engine, SharesDevice):
-            raise Usage("this engine cannot free its memory", fix="set engine.place to apart")
+            raise Usage("this engine cannot free its memory", fix="set engine.placement to separate")
         if self._loader is not client:
             raise Usage("only the connection that loads weights may free them", fix="load weights first")
         async with self._loading:
@@ -374,7 +374,7 @@ def servable(model: nn.Module, experts: Experts | None) -> Decoder:
     if not isinstance(model, Decoder):
         reason = "the model runs as modules of transformers"
     elif experts is not None:
-        reason = 'method.routing.replay is "engine"'
+        reason = 'method.router_replay is "engine"'
     if reason or not isinstance(model, Decoder):
         fix = "use the engine in this process: --engine.kind Native"
         raise Usage("engines in other processes cannot run this model", evidence=reason, fix=fix)

@@ -93,7 +93,7 @@ class VllmEngine:
             # To score a text, vLLM also samples a token after it, which is never forwarded.
             max_model_len=shape.positions + 1, max_num_seqs=settings.rows,
             max_num_batched_tokens=max(PACK, settings.rows), max_logprobs=-1, logprobs_mode="processed_logprobs",
-            block_size=BLOCK, kv_cache_memory_bytes=cache_bytes(shape, size, settings.rows, settings.cache_tokens),
+            block_size=BLOCK, kv_cache_memory_bytes=cache_bytes(shape, size, settings.rows, settings.kv_cache_tokens),
             worker_extension_cls=f"{__spec__.name}.WorkerExtension", disable_log_stats=True, seed=settings.seed % 2**32,
             enable_sleep_mode=settings.sleeps,
         )  # fmt: skip

@@ -47,14 +47,14 @@ class Vllm(Served):
         The environment of a placed engine is on another host, and is checked there.
         """
         Served.check(self, model, experts, target, access)
-        check_model(servable(model, experts).shape, target, sleeps=self.place == "same")
+        check_model(servable(model, experts).shape, target, sleeps=self.placement == "colocated")
         python = access.interpreter(DEFAULT_PYTHON) if self.replicas else ""
         if python and not target.placed:
             check_environment(python, gpu=target.device.startswith("cuda"))
 
     def program(self, settings: ReplicaSettings, access: EngineAccess) -> Program:
         """The program of each replica, in the environment of vLLM."""
-        sleeps = self.place == "same"
+        sleeps = self.placement == "colocated"
         spec = VllmSettings(**asdict(settings), keyed=self.keyed, deadline=self.deadline, sleeps=sleeps)
         return vllm_program(spec, access.interpreter(DEFAULT_PYTHON))
 
@@ -78,8 +78,8 @@ def check_model(shape: Shape, target: Target, *, sleeps: bool) -> None:
     fix = "use the engine Native: --engine.kind Native"
     on_cpu = target.device.partition(":")[0] == "cpu"
     if sleeps and on_cpu:
-        reason = "engine.place is same, the model is on the CPU, and vLLM frees its memory on GPUs only (sleep mode)"
-        fix = "use --engine.kind Served, which frees its memory on CPUs, too, or --engine.place apart"
+        reason = "engine.placement is colocated, the model is on the CPU, and vLLM frees its memory on GPUs only (sleep mode)"
+        fix = "use --engine.kind Served, which frees its memory on CPUs, too, or --engine.placement separate"
     elif not (sleeps or on_cpu or target.placed):
         reason = f"the model is on {target.device}; vLLM was tested on CPUs only"
     elif on_cpu and shape.head_dim not in HEAD_DIMS:

@@ -60,7 +60,7 @@ def dapo(
     return Method(
         group_size=group_size,
         filter=mixed_outcomes,
-        refill=10,
+        max_refills=10,
         shaping=(Correctness(right=1.0, wrong=-1.0), Overlong(buffer)),
         advantage=(Standardised(),),
         objective=Objective(surrogate=Clip(low, high), aggregate=token_mean),
@@ -91,7 +91,7 @@ R_length = 0                                 if |o| <= L_max - L_cache
             "rounds of sampling",
             "until the batch is full",
             "10, then an error",
-            "refill = 10, then it trains on the mixed groups",
+            "max_refills = 10, then it trains on the mixed groups",
         ),
         Difference(
             "prompts of a round", "not specified", "three times the number; surplus dropped", "the missing prompts only"
@@ -106,7 +106,7 @@ R_length = 0                                 if |o| <= L_max - L_cache
         Difference("overlong buffer", "4096 of 20480", "4096 of 20480", "0.2: a fifth of max_tokens"),
         Difference("overlong filtering", "in the ablation", "not in the code, on purpose", 'none; mask = ["complete"]'),
         Difference("std of a group", "not specified", "ddof 1, plus 1e-6", "ddof 1, plus 1e-6"),
-        Difference("warm-up", "20 rollout steps", "10 optimizer steps", "the recipe's: optimizer.warmup"),
+        Difference("warm-up", "20 rollout steps", "10 optimizer steps", "the recipe's: optimizer.warmup_steps"),
         Difference("weight decay", "none", "0.1", "the recipe's: optimizer.weight_decay"),
         Difference("learning rate", "1e-6", "1e-6", "the recipe's: optimizer.lr"),
     ),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from groupwise.advantages import AgainstPart
+from groupwise.advantages import AgainstSubscore
 from groupwise.data import Draw, Role, Rollout, Sampler, Strategy, VerdictContents
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
@@ -15,7 +15,7 @@ __all__ = ["WithGreedy", "remax"]
 
 @dataclass(frozen=True, slots=True)
 class WithGreedy(Strategy):
-    """Samples independent answers and a greedy one. The field `part` names the verdict part with the greedy score.
+    """Samples independent answers and a greedy one. The field `part` names the subscore with the greedy score.
 
     The greedy answer has the role `greedy` and is not trained. ReMax, arXiv:2310.10505. An unverifiable greedy answer
     has the score 0.
@@ -23,12 +23,12 @@ class WithGreedy(Strategy):
 
     roles: ClassVar[tuple[Role, ...]] = (Role("greedy", "for each prompt"),)
 
-    part: str = "baseline"
+    subscore: str = "baseline"
 
     @property
     def contents(self) -> VerdictContents:
         """The part that it adds to verdicts."""
-        return VerdictContents((self.part,))
+        return VerdictContents((self.subscore,))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         greedy = replace(sampler.sampling, temperature=0.0)
@@ -37,8 +37,8 @@ class WithGreedy(Strategy):
         requests = (*map(sampler.extend, starts), sampler.extend(start, sampling=greedy))
         *answers, best = await sampler.verify(await together(requests))
         assert best.verdict is not None, "verify returns a verdict for each sample"
-        baseline = {self.part: best.verdict.value}
-        return Rollout(draw, (*(answer.add_parts(baseline) for answer in answers), best))
+        baseline = {self.subscore: best.verdict.value}
+        return Rollout(draw, (*(answer.add_subscores(baseline) for answer in answers), best))
 
 
 def remax(*, group_size: int = 1) -> Method:
@@ -46,7 +46,7 @@ def remax(*, group_size: int = 1) -> Method:
     return Method(
         group_size=group_size,
         strategy=WithGreedy("baseline"),
-        advantage=(AgainstPart("baseline"),),
+        advantage=(AgainstSubscore("baseline"),),
         objective=Objective(surrogate=policy_gradient, aggregate=sequence_sum),
     )
 

@@ -8,7 +8,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import WRITTEN, Batch, Draw, Filter, Measure, Outcome, Rollout, Sampler, Strategy, VerdictPart
+from groupwise.data import WRITTEN, Batch, Draw, Filter, Measure, Outcome, Rollout, Sampler, Strategy, Subscore
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, Routed, ShapedLikelihood, token_mean, written_tokens
@@ -21,24 +21,24 @@ __all__ = ["Anchored", "Distinct", "dagrpo"]
 
 @dataclass(frozen=True, slots=True)
 class Distinct(Filter):
-    """Selects answers whose verdict part `part` differs by `distance` or more from an answer of the other outcome.
+    """Selects answers whose subscore `part` differs by `distance` or more from an answer of the other outcome.
 
     Written answers stay, and every answer of the other outcome is distinct from them. DaGRPO, arXiv:2512.06337; the
     measure of distinctness is our reading.
     """
 
-    part: str
+    subscore: str
     distance: float = 0.2
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({VerdictPart(self.part)})
+        return frozenset({Subscore(self.subscore)})
 
     def __call__(self, rollout: Batch) -> Bool[Tensor, " s"]:
-        part, correct = rollout[VerdictPart(self.part)], rollout.outcome == Outcome.correct
+        subscore, correct = rollout[Subscore(self.subscore)], rollout.outcome == Outcome.correct
         written = [WRITTEN in s.origin for s in rollout.samples]
         anchor = torch.tensor(written, dtype=torch.bool, device=correct.device)
-        far = ((part[:, None] - part).abs() >= self.distance) | anchor[:, None] | anchor
+        far = ((subscore[:, None] - subscore).abs() >= self.distance) | anchor[:, None] | anchor
         same_group = rollout.groups.index[:, None] == rollout.groups.index
         return anchor | (same_group & (correct[:, None] != correct) & far).any(1)
 
@@ -76,7 +76,7 @@ class Anchored(Strategy):
 def dagrpo(
     *,
     group_size: int = 8,
-    part: str = "chain_true",
+    subscore: str = "chain_true",
     distance: float = 0.2,
     column: str = "solution",
     gamma: float = 0.1,
@@ -86,7 +86,7 @@ def dagrpo(
     return Method(
         group_size=group_size,
         strategy=Anchored(column),
-        filter=Distinct(part, distance),
+        filter=Distinct(subscore, distance),
         shaping=(Correctness(),),
         advantage=(Standardised(),),
         objective=Objective(surrogate=Routed(written_tokens, ShapedLikelihood(gamma), Clip()), aggregate=token_mean),
@@ -106,7 +106,10 @@ J = 1/Z [ sum over kept answers and tokens of min(r A, clip(r) A) + sum over anc
 kept: an answer whose score differs by 0.2 from one of the other outcome; anchors: written solutions of hard groups""",
     differences=(
         Difference(
-            "distinctiveness", "a fine score of an LLM", "not found", "difference of a part of the verdict (inferred)"
+            "distinctiveness",
+            "a fine score of an LLM",
+            "not found",
+            "difference of a subscore of the verdict (inferred)",
         ),
         Difference(
             "anchors", "expert solutions for hard prompts", "not found", "one, where no answer is correct (inferred)"
@@ -130,7 +133,7 @@ kept: an answer whose score differs by 0.2 from one of the other outcome; anchor
         least=0.1,
         matched="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
-        own_settings=("method.filter.part = progress",),
+        own_settings=("method.filter.subscore = progress",),
     ),
     finding="With written solutions no group of hinted_sums is without signal; with GRPO a quarter of the groups is.",
 )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from groupwise.advantages.credit import discounted
 from groupwise.data import Batch, Credit, Divergence, Logp, Measure
-from groupwise.learner import Given
+from groupwise.learner import FromDirectory
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Distillation, Objective, Unclipped, token_mean
@@ -75,7 +75,7 @@ def on_policy_distillation(
     alpha: float = 0.5,
 ) -> Method:
     """A token's advantage is the teacher's log-prob minus the policy's. `form = "gkd"` compares whole distributions."""
-    models = (("teacher", Given(teacher)),)
+    models = (("teacher", FromDirectory(teacher)),)
     if form == "gkd":
         objective = Objective(surrogate=Distillation("teacher", alpha), aggregate=token_mean)
         return Method(group_size=group_size, models=models, objective=objective)

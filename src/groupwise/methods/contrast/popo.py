@@ -42,7 +42,7 @@ def popo(*, group_size: int = 8, temperature: float = 1.0, minibatches: int = 1)
     return Method(
         group_size=group_size,
         filter=correct_only,
-        refill=10,
+        max_refills=10,
         objective=Objective(surrogate=PositiveOnly(temperature), aggregate=group_token_mean),
         minibatches=minibatches,
     )

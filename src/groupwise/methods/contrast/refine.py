@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, Measure, Outcome, Shaping, VerdictPart
+from groupwise.data import Batch, Measure, Outcome, Shaping, Subscore
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Objective, token_mean
-from groupwise.rewards import AddPart, Correctness
+from groupwise.rewards import AddSubscore, Correctness
 
 __all__ = ["AddCalibration", "refine"]
 
@@ -23,21 +23,21 @@ class AddCalibration(Shaping):
     An answer without a confidence loses: it counts as p = 1/2, less 1.
 
     >>> from groupwise.data import rollout_of, pack
-    >>> batch = pack([rollout_of([1.0, 0.0], parts={"confidence": [0.9, 0.9]})])
+    >>> batch = pack([rollout_of([1.0, 0.0], subscores={"confidence": [0.9, 0.9]})])
     >>> [round(x, 4) for x in AddCalibration("confidence")(batch.score, batch).tolist()]
     [1.2475, 0.0475]
     """
 
-    part: str
+    subscore: str
     weight: float = 0.25
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({VerdictPart(self.part)})
+        return frozenset({Subscore(self.subscore)})
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        stated = b.has(VerdictPart(self.part))
-        p = torch.where(stated, b[VerdictPart(self.part)].clamp(0, 1), 0.5)
+        stated = b.has(Subscore(self.subscore))
+        p = torch.where(stated, b[Subscore(self.subscore)].clamp(0, 1), 0.5)
         correct = (b.outcome == Outcome.correct).double()
         return reward + self.weight * (1 - (p - correct) ** 2 - (~stated).double())
 
@@ -52,7 +52,7 @@ def refine(
     """GRPO on a weighted sum of correctness, verdict `parts` and the Brier score of the stated confidence. No KL."""
     shaping = (
         Correctness(right=weight),
-        *(AddPart(part, weight) for part in parts),
+        *(AddSubscore(part, weight) for part in parts),
         AddCalibration(confidence, weight),
     )
     return Method(
@@ -84,7 +84,7 @@ A_i = (R_i - mean(R)) / std(R), PPO's clip, no KL""",
             "structure and references",
             "tags in order, and references to them",
             "by regular expressions",
-            "parts of the verdict",
+            "subscores of the verdict",
         ),
         Difference(
             "supervised phase before", "tagged traces, debiased confidence", "the same", "[[phase]] tables of a recipe"

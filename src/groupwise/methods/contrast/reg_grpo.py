@@ -66,7 +66,7 @@ class Cued(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         answers = await attempts(sampler, draw.prompt.context, draw.n)
-        cue = self._cue(answers, draw.memo.get("mean"))
+        cue = self._cue(answers, draw.metadata.get("mean"))
         if not cue:
             return Rollout(draw, tuple(answers))
         again = await attempts(sampler, draw.prompt.context, draw.n, prefix=cue)
@@ -105,8 +105,8 @@ class RecentRewards(Curriculum[RecentState]):
     def draw(self, state: RecentState, task: Task, n: int, group_size: int) -> tuple[RecentState, list[Draw]]:
         shuffled, draws = Shuffled().draw(state["shuffled"], task, n, group_size)
         means = state["means"]
-        memo = {"mean": sum(means) / len(means)} if means else {}
-        return RecentState(shuffled=shuffled, means=means), [replace(draw, memo=memo) for draw in draws]
+        metadata = {"mean": sum(means) / len(means)} if means else {}
+        return RecentState(shuffled=shuffled, means=means), [replace(draw, metadata=metadata) for draw in draws]
 
     def observe(self, state: RecentState, rollouts: Sequence[Rollout]) -> RecentState:
         verdicts = [s.verdict for r in rollouts for s in r.samples if s.verdict is not None and s.role == "answer"]

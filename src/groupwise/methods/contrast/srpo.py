@@ -63,7 +63,7 @@ class SiblingView(Strategy):
     """
 
     forms: ClassVar[dict[str, Forms]] = {
-        "words": Forms(
+        "prompt_template": Forms(
             "{problem}{solution}{problem}",
             "{problem}\nCorrect solution:\n\n{solution}\n\nCorrectly solve the original question.",
             "lasgroup/SDPO, verl/trainer/config/actor/actor.yaml, 0736c78",
@@ -71,17 +71,17 @@ class SiblingView(Strategy):
     }
 
     view: str = "sibling"
-    words: str = AUTO
+    prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
-        check_wording(self.words, ("problem", "solution"))
+        check_wording(self.prompt_template, ("problem", "solution"))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         answers = await attempts(sampler, draw.prompt.context, draw.n)
         solution = next((s for s in answers if is_correct(s)), None)
         if solution is None:
             return Rollout(draw, tuple(answers))
-        context = context_of(sampler, self.words, {"problem": draw.prompt.text, "solution": solution.text})
+        context = context_of(sampler, self.prompt_template, {"problem": draw.prompt.text, "solution": solution.text})
         room = sampler.room(context) if context else -1
 
         def viewed(s: Sample) -> Sample:
@@ -99,14 +99,14 @@ def srpo(
     keep: float = 0.95,
     low: float = 0.2,
     high: float = 0.28,
-    words: str = "auto",
+    prompt_template: str = "auto",
 ) -> Method:
     """Correct answers learn by GRPO. Wrong ones are distilled from an EMA of the policy that sees a correct answer."""
     view = "sibling"
     surrogate = Routed(HasView(view), Distillation("teacher", alpha, view), Clip(low, high))
     return Method(
         group_size=group_size,
-        strategy=SiblingView(view, words),
+        strategy=SiblingView(view, prompt_template),
         advantage=(centred,),
         models=(("teacher", EMA(keep)),),
         objective=Objective(

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, Outcome, Shaping, VerdictPart
+from groupwise.data import Batch, Measure, Outcome, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
@@ -26,14 +26,14 @@ class Levels(Shaping):
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({VerdictPart(self.form)}) if self.form else frozenset()
+        return frozenset({Subscore(self.form)}) if self.form else frozenset()
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         level = torch.full_like(b.score, -2.0)
         level = level.masked_fill(b.outcome == Outcome.malformed, -3.0).masked_fill(b.outcome == Outcome.correct, -1.0)
         if not self.form:
             return level
-        formless = b.has(VerdictPart(self.form)) & (b[VerdictPart(self.form)] == 0)
+        formless = b.has(Subscore(self.form)) & (b[Subscore(self.form)] == 0)
         return level.masked_fill(formless, -4.0)
 
 

@@ -167,7 +167,7 @@ def branch_grpo(
         group_size=group_size,
         denoise=Denoise(noise=DanceNoise(0.3), steps=steps),
         strategy=Branching(splits, fusion=fusion),
-        trains=("answer", "branch"),
+        trained_roles=("answer", "branch"),
         advantage=(Standardised(ddof=1, eps=1e-8), Bounded(5.0)),
         mask=(OutsideSteps(14, 4),) if pruned else (),
         schedules=(("mask.0.first", Piecewise(tuple((30 * i, 14.0 - i) for i in range(7)))),) if pruned else (),

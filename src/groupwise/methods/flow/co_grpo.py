@@ -163,7 +163,7 @@ def co_grpo(
         group_size=group_size,
         unmask=Unmask(steps=steps, spread=spread),
         strategy=CoSampled(),
-        trains=("answer", SCHEDULE),
+        trained_roles=("answer", SCHEDULE),
         advantage=(Standardised(ddof=0, eps=1e-4),),
         mask=(TURNS,) if turns else (),
         schedules=(("mask.0.turn", Cycle((0.0, 1.0))),) if turns else (),

@@ -43,7 +43,7 @@ class OneStep(Strategy):
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """The names of the verdict parts with an answer's score for each stride.
+        """The names of the subscores with an answer's score for each stride.
 
         >>> OneStep(strides=(1, 2)).scores
         ('stride_1', 'stride_2')
@@ -75,7 +75,7 @@ class OneStep(Strategy):
         answer, *others = await sampler.verify(await together(completed(s, g, steps, sampler) for s, g in pairs))
         verdicts = zip(self.scores, (sample.verdict for sample in (answer, *others)))
         scores = {name: v.value for name, v in verdicts if v and v.outcome is not Outcome.unverifiable}
-        return [steps_from(answer.add_parts(scores), first), *(steps_from(s, first + 1) for s in others)]
+        return [steps_from(answer.add_subscores(scores), first), *(steps_from(s, first + 1) for s in others)]
 
 
 async def completed(sample: Sample, stride: int, steps: int, sampler: Sampler) -> Sample:

@@ -13,7 +13,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.models import Denoise, FlowNoise
 from groupwise.objective import CentredStepRatio, Clip, Objective, PerStepLength, token_mean
-from groupwise.rewards import PartReward
+from groupwise.rewards import SubscoreReward
 from groupwise.rollout import Independent
 from groupwise.rollout.gather import together
 from groupwise.rollout.strategies.attempts import is_graded
@@ -33,12 +33,12 @@ class PairJudge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HigherScore(PairJudge):
-    """Prefers the answer whose verdict has the higher score, or verdict part `part`.
+    """Prefers the answer whose verdict has the higher score, or subscore `part`.
 
     A difference of at most `margin` is a tie: a judge does not see it.
     """
 
-    part: str = ""
+    subscore: str = ""
     margin: float = 0.0
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class HigherScore(PairJudge):
     def _score(self, sample: Sample) -> float:
         if sample.verdict is None:
             return 0.0
-        return sample.verdict.parts.get(self.part, 0.0) if self.part else sample.verdict.value
+        return sample.verdict.subscores.get(self.subscore, 0.0) if self.subscore else sample.verdict.value
 
 
 @verdicts_have("wins", "unjudged")
@@ -79,7 +79,7 @@ class PairwiseWins(Strategy):
             results[i].append(result)
             results[j].append(None if result is None else 1 - result)
         for i in rivals:
-            samples[i] = samples[i].add_parts(parts_of(results[i]))
+            samples[i] = samples[i].add_subscores(parts_of(results[i]))
         return replace(rollout, samples=tuple(samples))
 
     async def _result(self, prompt: Prompt, first: Sample, second: Sample, sampler: Sampler) -> float | None:
@@ -99,7 +99,7 @@ def has_rivals(sample: Sample) -> bool:
 
 
 def parts_of(results: Sequence[float | None]) -> dict[str, float]:
-    """The verdict parts of an answer from the results of its pairs; None is a pair without a result."""
+    """The subscores of an answer from the results of its pairs; None is a pair without a result."""
     pairs = max(len(results), 1)
     wins = sum(0.5 if result is None else result for result in results)
     return {"wins": round(wins / pairs, 3), "unjudged": sum(result is None for result in results) / pairs}
@@ -119,7 +119,7 @@ def pref_grpo(
         group_size=group_size,
         denoise=Denoise(noise=FlowNoise(noise), steps=steps),
         strategy=PairwiseWins(),
-        shaping=(PartReward("wins"),),
+        shaping=(SubscoreReward("wins"),),
         advantage=(EachStandardised(parts, reward=wins, ddof=1, eps=1e-8), Bounded(5.0)),
         objective=Objective(
             surrogate=Clip(clip, clip, ratio=CentredStepRatio()), weights=(PerStepLength(),), aggregate=token_mean
@@ -171,11 +171,11 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
             'method.filter = "everything"',
             "method.objective.surrogate.low = 2e-6",
             "method.objective.surrogate.high = 2e-6",
-            'method.shaping = [{kind = "PartReward", part = "alignment"}]',
+            'method.shaping = [{kind = "SubscoreReward", subscore = "alignment"}]',
         ),
         own_settings=(
-            'method.shaping = [{kind = "PartReward", part = "wins"}]',
-            'method.strategy.judge = {kind = "HigherScore", part = "alignment", margin = 0.5}',
+            'method.shaping = [{kind = "SubscoreReward", subscore = "wins"}]',
+            'method.strategy.judge = {kind = "HigherScore", subscore = "alignment", margin = 0.5}',
         ),
     ),
     toy="tests/golden/test_flow_pref_grpo.py::test_small_differences_are_ties_for_a_judge_with_a_margin",

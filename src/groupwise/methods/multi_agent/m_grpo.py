@@ -105,7 +105,7 @@ TEXTS = {
     ),
     "marker": Forms("#", "<result>", TAGS),
     "closes": Forms("", "</result>", TAGS),
-    "words": Forms("{result};", "<tool_response>\n{result}\n</tool_response>", TAGS),
+    "prompt_template": Forms("{result};", "<tool_response>\n{result}\n</tool_response>", TAGS),
 }
 """The texts between the two agents. In the packaged form a turn is itself the helper's prompt."""
 
@@ -116,7 +116,7 @@ class Delegating(Strategy):
 
     The main agent's prompt is `main`. A turn that ends in `asks` is a request: its text, or the part after its last
     `opens`, is put into `helper`, the helper's prompt. The text after the last `marker` of the answer, up to `closes`,
-    in `words`, continues the conversation. The helper's answers have the role `helper` and are one group. Each has the
+    in `prompt_template`, continues the conversation. The helper's answers have the role `helper` and are one group. Each has the
     verdict of its main agent, but is malformed without a marker or an end. With `aligned`, each main agent that asked
     has as many helpers in training: some are dropped or copied at random. 0 keeps all. The count `calls` is that of all
     helpers.
@@ -132,10 +132,10 @@ class Delegating(Strategy):
     helper: str = AUTO
     marker: str = AUTO
     closes: str = AUTO
-    words: str = AUTO
+    prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
-        for text, name in ((self.main, "problem"), (self.helper, "request"), (self.words, "result")):
+        for text, name in ((self.main, "problem"), (self.helper, "request"), (self.prompt_template, "result")):
             check_wording(text, (name,))
         if self.calls < 1 or self.aligned < 0 or not (self.asks and self.marker):
             raise ValueError(f"{self}: needs calls >= 1, aligned >= 0, and asks and marker not empty")
@@ -183,7 +183,7 @@ class Delegating(Strategy):
         _, marker, result = helper.text.rpartition(self.marker)
         if self.closes:
             result = result.partition(self.closes)[0].strip()
-        return CountedText(fill(self.words, {"result": result if marker else ""}), calls=1)
+        return CountedText(fill(self.prompt_template, {"result": result if marker else ""}), calls=1)
 
     def _graded(self, helper: Sample, main: Sample) -> Sample:
         """A helper's answer with its verdict: that of its main agent, or malformed."""
@@ -219,7 +219,7 @@ def m_grpo(
     return Method(
         group_size=group_size,
         strategy=Delegating(calls, aligned=calls if align == "per_query" else 0),
-        trains=("answer", "helper"),
+        trained_roles=("answer", "helper"),
         shaping=(Correctness(), WrongIs(wrong)),
         advantage=(Standardised() if align == "per_query" else Queued(),),
         objective=Objective(surrogate=Clip(low, high), aggregate=group_mean),

@@ -6,7 +6,7 @@ from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, token_mean
-from groupwise.rewards import AddPart, Correctness
+from groupwise.rewards import AddSubscore, Correctness
 
 __all__ = ["trustgeogen"]
 
@@ -22,7 +22,7 @@ def trustgeogen(
     strict = process == "strict"
     return Method(
         group_size=group_size,
-        shaping=(Correctness(),) if strict else (AddPart("reached"), AddPart(process, weight)),
+        shaping=(Correctness(),) if strict else (AddSubscore("reached"), AddSubscore(process, weight)),
         advantage=(Standardised(),),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=token_mean),
     )

@@ -52,7 +52,7 @@ def cispo(
     return Method(
         group_size=group_size,
         filter=mixed_outcomes,
-        refill=10,
+        max_refills=10,
         advantage=(Standardised(),),
         objective=Objective(surrogate=surrogate, aggregate=token_mean),
         minibatches=minibatches,
@@ -82,7 +82,7 @@ A_it = (R_i - mean(R)) / std(R)""",
         ),
         Difference("group size", "not specified", "not released; ScaleRL 16", "16 (inferred)"),
         Difference("minibatches", "16, as the comparison with DAPO (recalled)", "not released; verl 4", "16"),
-        Difference("mixed groups only", "as in DAPO", "not released", "yes, refill = 10"),
+        Difference("mixed groups only", "as in DAPO", "not released", "yes, max_refills = 10"),
         Difference(
             "length penalty", "as in DAPO, no buffer given", "not released", "none; add Overlong(buffer) to shaping"
         ),

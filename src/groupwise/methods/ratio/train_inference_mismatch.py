@@ -134,7 +134,7 @@ def train_inference_mismatch(*, group_size: int = 8, correction: Correction = "t
             surrogate = Routed(OnPolicy(0.1), then=plain.surrogate, otherwise=nothing)
             return replace(base, objective=replace(plain, surrogate=surrogate))
         case "bypass":
-            return replace(base, proximal="sampled")
+            return replace(base, old_logprobs="engine")
     return replace(base, objective=replace(plain, weights=(WEIGHTS[correction],)))
 
 
@@ -162,7 +162,7 @@ v3.2: answers with A_i < 0 and mean_t(log pi_engine - log pi) > 0.1 have no grad
             "on rho",
         ),
         Difference("delta of v3.2", "no value", "not released; verl none", "0.1 (inferred)"),
-        Difference("advice", "mend the engine first", "verl: a warning", "engine.max_gap stops the run"),
+        Difference("advice", "mend the engine first", "verl: a warning", "engine.max_logprob_diff stops the run"),
         Difference("objective", "any", "any", "GRPO without KL; the parts fit every method"),
         Difference("group size, minibatches", "any", "any", "8 and 4"),
     ),

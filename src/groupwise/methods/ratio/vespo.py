@@ -83,7 +83,7 @@ A_i = (R_i - mean(R)) / std(R)""",
             "mu",
             "the behaviour policy",
             "the old policy, times the engine's truncated weights where set; its scripts set none",
-            'the old policy; proximal = "sampled" takes the engine',
+            'the old policy; old_logprobs = "engine" takes the engine',
         ),
         Difference(
             "exponent's clamp",

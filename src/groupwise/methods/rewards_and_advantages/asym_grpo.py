@@ -56,7 +56,7 @@ def asym_grpo(
     return Method(
         group_size=group_size,
         filter=mixed_outcomes,
-        refill=10,
+        max_refills=10,
         advantage=(OddsAdvantage(right, wrong),),
         objective=Objective(surrogate=Clip(low, high), aggregate=token_mean),
         minibatches=minibatches,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from groupwise.advantages import Lagrangian
-from groupwise.data import Batch, Measure, Memory, VerdictPart
+from groupwise.data import Batch, Measure, Memory, Subscore
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, group_mean
@@ -27,7 +27,7 @@ class Multipliers(Memory):
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset(VerdictPart(name) for name, _ in self.floors)
+        return frozenset(Subscore(name) for name, _ in self.floors)
 
     def init(self) -> dict[str, float]:
         return {name: self.start for name, _ in self.floors}
@@ -36,10 +36,10 @@ class Multipliers(Memory):
         return {name: self._step(state[name], name, floor, batch) for name, floor in self.floors}
 
     def _step(self, multiplier: float, name: str, floor: float, batch: Batch) -> float:
-        has = batch.has(VerdictPart(name))
+        has = batch.has(Subscore(name))
         if not bool(has.any()):
             return multiplier
-        mean = float(batch[VerdictPart(name)][has].mean())
+        mean = float(batch[Subscore(name)][has].mean())
         return min(max(multiplier + self.rate * (floor - mean), 0.0), self.most)
 
 
@@ -50,7 +50,7 @@ def fgrpo(
     rate: float = 0.05,
     minibatches: int = 1,
 ) -> Method:
-    """Adds z-scores of constraints (verdict parts). Their multipliers grow while a part's mean is below its floor."""
+    """Adds z-scores of constraints (subscores). Their multipliers grow while a part's mean is below its floor."""
     return Method(
         group_size=group_size,
         advantage=(Lagrangian(tuple(name for name, _ in floors)),),
@@ -76,7 +76,7 @@ lambda_k <- clip(lambda_k + rate (floor_k - mean(c_k)), 0, 5) after each step"""
             "constraints",
             "two judges and grounding",
             "not found",
-            "parts of the verdict; here chain_true of the calculator",
+            "subscores of the verdict; here chain_true of the calculator",
         ),
         Difference("supervised phase before", "yes", "not found", "[[phase]] tables of a recipe"),
         Difference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
@@ -87,7 +87,7 @@ lambda_k <- clip(lambda_k + rate (floor_k - mean(c_k)), 0, 5) after each step"""
         "tests/golden/test_reward.py::test_multipliers",
     ),
     effect=Effect(
-        metric="parts/chain_true",
+        metric="subscores/chain_true",
         direction="up",
         task="calculator",
         parent="grpo",

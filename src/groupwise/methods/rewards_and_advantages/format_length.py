@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, Measure, Outcome, Shaping, VerdictPart
+from groupwise.data import Batch, Measure, Outcome, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
@@ -20,7 +20,7 @@ __all__ = ["FormatLength", "format_length"]
 class FormatLength(Shaping):
     """Creates the reward from format and length alone: `(think + answer) / 2 + curve`; if malformed, `min(curve, 0)`.
 
-    No label is read: `answer` is 1 unless the verdict is malformed, and `think` is a part of the verdict that is 1 if
+    No label is read: `answer` is 1 unless the verdict is malformed, and `think` is a subscore of the verdict that is 1 if
     a thought was found; without a name for it, it equals `answer`. The curve of `length / budget` rises from 0 to 1 at
     `peak` and falls to -1 at the budget. arXiv:2505.19439.
     """
@@ -34,11 +34,11 @@ class FormatLength(Shaping):
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({VerdictPart(self.think)}) if self.think else frozenset()
+        return frozenset({Subscore(self.think)}) if self.think else frozenset()
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         answer = (b.outcome != Outcome.malformed).double()
-        think = b[VerdictPart(self.think)] if self.think else answer
+        think = b[Subscore(self.think)] if self.think else answer
         x = b.length.double() / max(b.max_tokens, 1)
         rising, falling = 1 - (1 - x / self.peak) ** 2, 1 - 2 * ((x - self.peak) / (1 - self.peak)) ** 2
         curve = torch.where(x <= self.peak, rising, falling)
@@ -74,7 +74,7 @@ f(x) = 1 - (1 - x/p)^2 up to p, then 1 - 2 ((x - p) / (1 - p))^2""",
             "a thought",
             "a closed think block",
             "by a regular expression",
-            "a part of the verdict; without its name as the answer",
+            "a subscore of the verdict; without its name as the answer",
         ),
         Difference("peak, KL, group size", "0.5; not specified; 8", "0.5; 0.001; 8", "0.5; 0.001; 8"),
         Difference("aggregate", "not specified", "verl: token mean", "token_mean"),

@@ -35,7 +35,7 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i 
             "rewards",
             "several",
             "several functions",
-            "the reward and parts of the verdict; here chain_true of the calculator",
+            "the reward and subscores of the verdict; here chain_true of the calculator",
         ),
         Difference(
             "whitening of the sum",
@@ -50,7 +50,7 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i 
             "TRL: 0 before the statistics; now left out",
             "left out of the statistics, 0",
         ),
-        Difference("conditioned rewards", "ablation", "not released", "AddPartIfCorrect"),
+        Difference("conditioned rewards", "ablation", "not released", "AddSubscoreIfCorrect"),
         Difference("clip range, group size, minibatches", "0.2; 4; 4", "verl branch: 0.2, 4, 4", "0.2, 4, 4"),
     ),
     proofs=(
@@ -59,7 +59,7 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i 
         "tests/golden/test_reward.py::test_gdpo_toy_pairs",
     ),
     effect=Effect(
-        metric="parts/chain_true",
+        metric="subscores/chain_true",
         direction="up",
         task="calculator",
         parent="grpo",
@@ -69,7 +69,7 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i 
             "iterations = 10",
             "evaluate.problems = 16",
             "method.objective.penalties = []",
-            'method.shaping = ["Score", {kind = "AddPart", part = "chain_true"}]',
+            'method.shaping = ["Score", {kind = "AddSubscore", subscore = "chain_true"}]',
         ),
         own_settings=('method.shaping = ["Score"]',),
     ),

@@ -101,7 +101,7 @@ p_i = min(exp(mean over the answer's tokens of log pi_ema), 0.95)
 J = 1/G sum_i 1/|o_i| sum_t (pi / sg[pi])_it A_i,  A_i = (R_i - mean(R)) / std(R)""",
     differences=(
         Difference(
-            "reward of the format", "added", "added", "AddPart before the bonus, if the verifier has such a part"
+            "reward of the format", "added", "added", "AddSubscore before the bonus, if the verifier has such a part"
         ),
         Difference(
             "answer's tokens",
@@ -119,7 +119,7 @@ J = 1/G sum_i 1/|o_i| sum_t (pi / sg[pi])_it A_i,  A_i = (R_i - mean(R)) / std(R
         "tests/golden/test_reward.py::test_consistency_bonus",
     ),
     effect=Effect(
-        metric="eval/parts_of_correct/chain_true",
+        metric="eval/subscores_of_correct/chain_true",
         direction="up",
         task="calculator",
         parent="grpo",

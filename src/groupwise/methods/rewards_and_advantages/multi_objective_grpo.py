@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, Measure, Shaping, VerdictPart
+from groupwise.data import Batch, Measure, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
@@ -22,7 +22,7 @@ class AddWeightedMean(Shaping):
     """Adds the weighted mean of several named scores of the verdict; missing ones are left out. arXiv:2503.21819.
 
     >>> from groupwise.data import rollout_of, pack
-    >>> batch = pack([rollout_of([0.0, 0.0], parts={"safe": [1.0, 0.0], "useful": [0.5, 1.0]})])
+    >>> batch = pack([rollout_of([0.0, 0.0], subscores={"safe": [1.0, 0.0], "useful": [0.5, 1.0]})])
     >>> AddWeightedMean((("safe", 3.0), ("useful", 1.0)))(batch.score, batch).tolist()
     [0.875, 0.25]
     """
@@ -35,13 +35,13 @@ class AddWeightedMean(Shaping):
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset(VerdictPart(name) for name, _ in self.weights)
+        return frozenset(Subscore(name) for name, _ in self.weights)
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         total, weight = torch.zeros_like(reward), torch.zeros_like(reward)
         for name, w in self.weights:
-            total = total + w * b[VerdictPart(name)]
-            weight = weight + w * b.has(VerdictPart(name))
+            total = total + w * b[Subscore(name)]
+            weight = weight + w * b.has(Subscore(name))
         return reward + total / weight.masked_fill(weight == 0, 1.0)
 
 
@@ -82,7 +82,7 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         "tests/golden/test_reward.py::test_weighted_mean_table",
     ),
     effect=Effect(
-        metric="parts/chain_true",
+        metric="subscores/chain_true",
         direction="up",
         task="calculator",
         parent="grpo",

@@ -50,7 +50,7 @@ def ngrpo(
     return Method(
         group_size=group_size,
         filter=not_all_correct,
-        refill=10,
+        max_refills=10,
         advantage=(VirtualBest(best),),
         objective=Objective(surrogate=Clip(low, high), aggregate=token_mean),
         minibatches=minibatches,
@@ -73,7 +73,7 @@ A_i = (R_i - m) / s, with m and s over R_1, ..., R_G and one virtual reward R_ma
             "clip-low 0.16, clip-high 0.24",
             "0.16 and 0.24, which is equal",
         ),
-        Difference("solved groups", "dropped", "dropped, and the batch refilled", "not_all_correct, refill = 10"),
+        Difference("solved groups", "dropped", "dropped, and the batch refilled", "not_all_correct, max_refills = 10"),
         Difference("best reward", "1", "1", "best = 1"),
         Difference("std", "not specified", "ddof 1 over G + 1 values, plus 1e-6", "the same"),
         Difference("group size, minibatches", "8; not specified", "8; 4", "8; 4"),

@@ -21,7 +21,7 @@ __all__ = ["Debiased", "ForwardCorrection", "RejectionRate", "noisy_verifier"]
 class RejectionRate(Memory):
     """Estimates the share of correct answers that the verifier rejects, with a second verifier. arXiv:2510.00915.
 
-    A verdict's part `appealed` is 1 if a second verifier looked at a rejected answer, and `overturned` is 1 if it
+    A verdict's subscore `appealed` is 1 if a second verifier looked at a rejected answer, and `overturned` is 1 if it
     accepted it. The estimate is averaged with the weight `keep`. Estimate and average are our reading.
     """
 
@@ -44,7 +44,7 @@ class RejectionRate(Memory):
 
 def _part(batch: Batch, name: str) -> list[float]:
     """The values of a named score of the verdicts; empty if no verdict has it."""
-    return batch.parts[name].tolist() if name in batch.parts else []
+    return batch.subscores[name].tolist() if name in batch.subscores else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,10 @@ rejects = P(R = 0 | correct), accepts = P(R = 1 | wrong)""",
             "place", "in GRPO's pipeline", "not found", "as the advantage: a group baseline cancels both (derived)"
         ),
         Difference(
-            "estimate of the rate", "appeals to an LLM", "not found", "RejectionRate from parts of verdicts (inferred)"
+            "estimate of the rate",
+            "appeals to an LLM",
+            "not found",
+            "RejectionRate from subscores of verdicts (inferred)",
         ),
         Difference("rates", "synthetic, not obtained", "not found", "0.1 and 0.1 (inferred)"),
         Difference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NotRequired, TypedDict
 
 import numpy as np
 
-from groupwise.advantages import AgainstPart, Whitened
+from groupwise.advantages import AgainstSubscore, Whitened
 from groupwise.data import Curriculum, Draw, Role, Rollout, Sample, Sampler, Strategy, Task, verdicts_have
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
@@ -73,7 +73,7 @@ class SuccessTracker(Curriculum[TrackerState]):
         # The smallest of exponential waiting times with these rates: drawn in proportion to them, without replacement.
         waiting = -np.log1p(-u) / (np.sqrt(v * (1 - v)) + self.explore)
         chosen = np.argsort(waiting, kind="stable")[:n].tolist()
-        draws = [Draw(0, task[i], group_size, memo=self._memo(i, state["prompts"].get(str(i)))) for i in chosen]
+        draws = [Draw(0, task[i], group_size, metadata=self._memo(i, state["prompts"].get(str(i)))) for i in chosen]
         return {**state, "drawn": state["drawn"] + n}, draws
 
     def _memo(self, index: int, known: Tracked | None) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class SuccessTracker(Curriculum[TrackerState]):
     def end_iteration(self, state: TrackerState, rollouts: Sequence[Rollout]) -> TrackerState:
         prompts = dict(state["prompts"])
         for rollout in rollouts:
-            key = str(rollout.draw.memo["index"])
+            key = str(rollout.draw.metadata["index"])
             prompts[key] = self._updated(prompts.get(key) or self._first(rollout), rollout)
         return {**state, "prompts": prompts}
 
@@ -108,7 +108,7 @@ class SuccessTracker(Curriculum[TrackerState]):
         answers = [s for s in rollout.samples if s.role == "answer" and s.verdict is not None]
         if not outcomes:
             return known
-        keep = self.kept(answers[0].verdict.parts.get("drift", 0.0) if answers[0].verdict else 0.0)
+        keep = self.kept(answers[0].verdict.subscores.get("drift", 0.0) if answers[0].verdict else 0.0)
         right = sum(outcomes)
         new = Tracked(correct=keep * known["correct"] + right, others=keep * known["others"] + len(outcomes) - right)
         if self.least < self.most:
@@ -152,7 +152,7 @@ class TrackedAnswers(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         context = draw.prompt.context
-        baseline, initial = draw.memo.get("baseline"), list[Sample]()
+        baseline, initial = draw.metadata.get("baseline"), list[Sample]()
         if baseline is None:
             initial = await attempts(sampler, context, self.initial, role="initial")
             baseline = initial_rate(initial)
@@ -160,12 +160,12 @@ class TrackedAnswers(Strategy):
         rollout = await self.strategy(draw, sampler)
         parts = {"baseline": baseline, "drift": drift}
         selected = rollout.selected and (*rollout.selected, *[True] * len(initial))
-        samples = (*(s.add_parts(parts) for s in rollout.samples), *initial)
+        samples = (*(s.add_subscores(parts) for s in rollout.samples), *initial)
         return replace(rollout, samples=samples, selected=selected)
 
     async def _drift(self, draw: Draw, sampler: Sampler) -> float:
         """The mean absolute log-prob change of the tokens of the prompt's last answer; 0 if there are none."""
-        tokens, old = tuple(draw.memo.get("tokens", ())), tuple(draw.memo.get("logp", ()))
+        tokens, old = tuple(draw.metadata.get("tokens", ())), tuple(draw.metadata.get("logp", ()))
         if not tokens:
             return 0.0
         last = Sample(context=draw.prompt.context, stream=(0,), tokens=tokens, origin=(0,) * len(tokens), logp=old)
@@ -189,7 +189,7 @@ def spo(
         curriculum=SuccessTracker(explore, least, most, half),
         strategy=TrackedAnswers(initial),
         shaping=(Correctness(),),
-        advantage=(AgainstPart("baseline"), Whitened()),
+        advantage=(AgainstSubscore("baseline"), Whitened()),
         objective=Objective(surrogate=DualClip(0.2, 0.28, 10.0), aggregate=token_mean),
         minibatches=minibatches,
     )

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, Measure, Shaping, VerdictPart
+from groupwise.data import Batch, Measure, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
@@ -15,41 +15,41 @@ from groupwise.methods.schedules import Decay
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import Score
 
-__all__ = ["AddTrustedPart", "trust_grpo"]
+__all__ = ["AddTrustedSubscore", "trust_grpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class AddTrustedPart(Shaping):
-    """Adds `alpha * trust` times a verdict part; trust is below 1 in groups where the part is higher for wrong answers.
+class AddTrustedSubscore(Shaping):
+    """Adds `alpha * trust` times a subscore; trust is below 1 in groups where the part is higher for wrong answers.
 
     Trust is `exp(mean over right - mean over wrong)`, at most 1, and 1 without both kinds. An answer counts as right if
     its reward, before this part is added, is at least `threshold`. Trust-GRPO, arXiv:2505.17018.
     """
 
-    part: str
+    subscore: str
     alpha: float = 0.3
     threshold: float = 0.5
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({VerdictPart(self.part)})
+        return frozenset({Subscore(self.subscore)})
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        g, part, right = b.groups, b[VerdictPart(self.part)], reward >= self.threshold
+        g, subscore, right = b.groups, b[Subscore(self.subscore)], reward >= self.threshold
         n_right, n_wrong = g.total(right.double()), g.total((~right).double())
-        mean_right = g.total(torch.where(right, part, 0.0)) / n_right.clamp(min=1)
-        mean_wrong = g.total(torch.where(right, 0.0, part)) / n_wrong.clamp(min=1)
+        mean_right = g.total(torch.where(right, subscore, 0.0)) / n_right.clamp(min=1)
+        mean_wrong = g.total(torch.where(right, 0.0, subscore)) / n_wrong.clamp(min=1)
         trust = torch.where((n_right > 0) & (n_wrong > 0), (mean_right - mean_wrong).clamp(max=0).exp(), 1.0)
-        return reward + self.alpha * g.spread(trust) * part
+        return reward + self.alpha * g.spread(trust) * subscore
 
 
 def trust_grpo(
-    *, group_size: int = 8, part: str = "chain_true", alpha: float = 0.3, over: float = 1500.0, kl: float = 0.04
+    *, group_size: int = 8, subscore: str = "chain_true", alpha: float = 0.3, over: float = 1500.0, kl: float = 0.04
 ) -> Method:
     """GRPO with a reward for the thinking, trusted less where wrong answers score better, and annealed."""
     return Method(
         group_size=group_size,
-        shaping=(Score(), AddTrustedPart(part, alpha)),
+        shaping=(Score(), AddTrustedSubscore(subscore, alpha)),
         advantage=(Standardised(),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(penalties=(KL(kl),), aggregate=group_mean),
@@ -78,7 +78,7 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
             "thinking part",
             "a reward model",
             "a reward model",
-            "a part of the verdict; here chain_true of the calculator",
+            "a subscore of the verdict; here chain_true of the calculator",
         ),
         Difference("group size", "8", "8", "8"),
     ),
@@ -98,8 +98,10 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
             "evaluate.problems = 16",
             "verifier = hackable(verifier=sum_steps)",
             "method.schedules = {}",
-            'method.shaping = ["Correctness", {kind = "AddPart", part = "quality", weight = 0.3}]',
+            'method.shaping = ["Correctness", {kind = "AddSubscore", subscore = "quality", weight = 0.3}]',
         ),
-        own_settings=('method.shaping = ["Correctness", {kind = "AddTrustedPart", part = "quality", alpha = 0.3}]',),
+        own_settings=(
+            'method.shaping = ["Correctness", {kind = "AddTrustedSubscore", subscore = "quality", alpha = 0.3}]',
+        ),
     ),
 )

@@ -52,7 +52,7 @@ def unlikeliness(*, group_size: int = 32, beta: float = 0.25, kl: float = 0.1, e
     return Method(
         group_size=group_size,
         filter=mixed_outcomes,
-        refill=10,
+        max_refills=10,
         shaping=(Correctness(), Unlikeliness(beta)),
         advantage=(Standardised(),),
         models=(("reference", InitialPolicy()),),
@@ -76,7 +76,7 @@ A_i = (R_i - mean(R)) / std(R), PPO's clip, KL to the reference in the loss""",
     differences=(
         Difference("likelihood", "of the sequence", "mean over its tokens", "mean over its tokens"),
         Difference("beta", "0.25", "0.25", "0.25"),
-        Difference("mixed groups only", "yes", "yes", "yes, refill = 10"),
+        Difference("mixed groups only", "yes", "yes", "yes, max_refills = 10"),
         Difference("epochs, KL", "2; 0.1", "2; 0.1", "2; 0.1"),
         Difference(
             "guard of the optimizer",

@@ -33,14 +33,14 @@ class Explained(Strategy):
 
     columns_as: ClassVar[str] = "text"
     skips_rows: ClassVar[bool] = True
-    forms: ClassVar[dict[str, Forms]] = {"words": EXPLAINED}
+    forms: ClassVar[dict[str, Forms]] = {"prompt_template": EXPLAINED}
 
     column: str = "answer"
     always: bool = False
-    words: str = AUTO
+    prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
-        check_wording(self.words, ("problem", "answer"))
+        check_wording(self.prompt_template, ("problem", "answer"))
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -61,7 +61,7 @@ class Explained(Strategy):
         if not (answer and (self.always or none_correct(group))):
             return Rollout(draw, tuple(group))
         values = {"problem": prompt.text, "answer": answer}
-        if not (context := context_of(sampler, self.words, values)):
+        if not (context := context_of(sampler, self.prompt_template, values)):
             return Rollout(draw, tuple(group))
         (own,) = await attempts(sampler, context, 1, group=1, role="explained")
         explanation = as_written(own, prompt.context) if is_correct(own) else with_role([own], "tried")[0]
@@ -72,7 +72,7 @@ def expo(
     *,
     group_size: int = 8,
     always: bool = False,
-    words: str = "auto",
+    prompt_template: str = "auto",
     kl: float = 0.04,
     minibatches: int = 1,
 ) -> Method:
@@ -80,8 +80,8 @@ def expo(
     surrogate = Routed(written_tokens, then=log_likelihood, otherwise=Clip())
     return Method(
         group_size=group_size,
-        strategy=Explained(always=always, words=words),
-        trains=("answer", "explained"),
+        strategy=Explained(always=always, prompt_template=prompt_template),
+        trained_roles=("answer", "explained"),
         advantage=(Standardised(),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=surrogate, penalties=(KL(kl),), aggregate=group_mean),

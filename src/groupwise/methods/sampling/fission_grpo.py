@@ -76,13 +76,13 @@ class Fission(Curriculum[FissionState]):
     def end_iteration(self, state: FissionState, rollouts: Sequence[Rollout]) -> FissionState:
         now = state["iteration"] + 1
         waiting = [failure for failure in state["failures"] if now - failure["iteration"] < self.oldest]
-        memos = [rollout.draw.memo for rollout in rollouts]
+        memos = [rollout.draw.metadata for rollout in rollouts]
         new = [Failure(index=m["index"], context=list(c), iteration=now) for m in memos for c in m.get("failures", ())]
         return {**state, "iteration": now, "failures": [*waiting, *new]}
 
     def numbers(self, state: FissionState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
-        recoveries = sum("recovery" in rollout.draw.memo for rollout in rollouts)
+        recoveries = sum("recovery" in rollout.draw.metadata for rollout in rollouts)
         return {"failures": len(state["failures"]), "recoveries": recoveries}
 
 
@@ -111,27 +111,27 @@ class RecoveryPrompts(Strategy):
     """Runs another sampling strategy. Each distinct failed attempt becomes a prompt that `Fission` may draw later.
 
     A failure is an answer that is not correct and scores below `below`, and whose verdict has feedback. The new prompt
-    is `words`; after a conversation, the feedback follows as another reply of the environment. It must leave room.
+    is `prompt_template`; after a conversation, the feedback follows as another reply of the environment. It must leave room.
     Failures of such a prompt become none. Fission-GRPO, arXiv:2601.15625, with the verifier as the error simulator.
     """
 
     needs_feedback: ClassVar[bool] = True
-    forms: ClassVar[dict[str, Forms]] = {"words": CORRECTED}
+    forms: ClassVar[dict[str, Forms]] = {"prompt_template": CORRECTED}
 
     strategy: Strategy = Independent()  # noqa: RUF009
     below: float = 1.0
-    words: str = AUTO
+    prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
-        check_wording(self.words, ("problem", "draft", "feedback"))
+        check_wording(self.prompt_template, ("problem", "draft", "feedback"))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         rollout = await self.strategy(draw, sampler)
-        if draw.memo.get("recovery"):
+        if draw.metadata.get("recovery"):
             return rollout
         failed = {s.text.strip(): s for s in reversed(rollout.samples) if self._is_failure(s)}
         contexts = [c for s in reversed(failed.values()) if (c := self._context(draw, sampler, s))]
-        return replace(rollout, draw=replace(draw, memo={**draw.memo, "failures": contexts}))
+        return replace(rollout, draw=replace(draw, metadata={**draw.metadata, "failures": contexts}))
 
     def _is_failure(self, s: Sample) -> bool:
         if s.role != "answer" or not is_graded(s) or is_correct(s):
@@ -143,7 +143,7 @@ class RecoveryPrompts(Strategy):
         feedback = failure.verdict.feedback if failure.verdict else ""
         if not failure.is_conversation:
             values = {"problem": draw.prompt.text, "draft": failure.text, "feedback": feedback}
-            return context_of(sampler, self.words, values)
+            return context_of(sampler, self.prompt_template, values)
         try:
             longer = sampler.append(failure, feedback)
         except BadData:
@@ -159,7 +159,7 @@ def fission_grpo(
     oldest: int = 3,
     share: float = 0.5,
     below: float = 1.0,
-    words: str = "auto",
+    prompt_template: str = "auto",
     clip: float = 0.2,
     minibatches: int = 1,
 ) -> Method:
@@ -167,7 +167,7 @@ def fission_grpo(
     return Method(
         group_size=group_size,
         curriculum=Fission(least, oldest, share),
-        strategy=RecoveryPrompts(Independent(), below, words),
+        strategy=RecoveryPrompts(Independent(), below, prompt_template),
         shaping=(Score(scale=2.0), AddReadable(2.0)),
         advantage=(Standardised(ddof=0),),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=token_mean),

@@ -24,9 +24,9 @@ from groupwise.data import (
     Sample,
     Sampler,
     Strategy,
+    Subscore,
     Task,
     Verdict,
-    VerdictPart,
     Weighs,
     verdicts_have,
 )
@@ -38,22 +38,22 @@ from groupwise.rollout import Independent, Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.attempts import score_of
 
-__all__ = ["FreshReplay", "Replayed", "ScaledByPart", "freshness_per"]
+__all__ = ["FreshReplay", "Replayed", "ScaledBySubscore", "freshness_per"]
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledByPart(Aggregate):
+class ScaledBySubscore(Aggregate):
     """The share (token weight) by another aggregate, times a part of the sample's verdict, such as a replay weight.
 
     The weights do not change the divisor. Prioritised replay, arXiv:1511.05952.
     """
 
-    part: str
+    subscore: str
     aggregate: Aggregate = token_mean
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({VerdictPart(self.part)})
+        return frozenset({Subscore(self.subscore)})
 
     @property
     def weighs(self) -> Weighs:
@@ -61,7 +61,7 @@ class ScaledByPart(Aggregate):
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
         share = self.aggregate(step)
-        return share * step.sequences.spread(step[VerdictPart(self.part)]).to(share.dtype)
+        return share * step.sequences.spread(step[Subscore(self.subscore)]).to(share.dtype)
 
 
 TUPLES = ("context", "tokens", "origin", "ends")
@@ -82,7 +82,7 @@ def stored(sample: Sample) -> dict[str, Any]:
         "finish": None if sample.finish is None else sample.finish.name,
         "outcome": verdict.outcome.name,
         "score": verdict.score,
-        "parts": dict(verdict.parts),
+        "subscores": dict(verdict.subscores),
     }
 
 
@@ -100,7 +100,7 @@ def restored(data: Mapping[str, Any], sample: Sample) -> Sample:
         views={name: tuple(ids) for name, ids in data.get("views", {}).items()},
         logp=tuple(float("nan") if x is None else x for x in data["logp"]),
         finish=None if data["finish"] is None else Finish[data["finish"]],
-        verdict=Verdict(Outcome[data["outcome"]], data["score"], dict(data["parts"])),
+        verdict=Verdict(Outcome[data["outcome"]], data["score"], dict(data["subscores"])),
     )
 
 
@@ -174,13 +174,16 @@ class FreshReplay(Curriculum[ReplayState]):
         return state
 
     def end_iteration(self, state: ReplayState, rollouts: Sequence[Rollout]) -> ReplayState:
-        fresh = [r for r in rollouts if "sample" not in r.draw.memo]  # the others replay stored answers
+        fresh = [r for r in rollouts if "sample" not in r.draw.metadata]  # the others replay stored answers
         if rollouts and not fresh:
             return state
         now = state["time"] + 1
         new = [
             Entry(
-                index=r.draw.memo["index"], priority=abs(score_of(s) - self.centre) + LEAST, time=now, sample=stored(s)
+                index=r.draw.metadata["index"],
+                priority=abs(score_of(s) - self.centre) + LEAST,
+                time=now,
+                sample=stored(s),
             )
             for r in fresh
             for i, s in enumerate(r.samples)
@@ -190,7 +193,7 @@ class FreshReplay(Curriculum[ReplayState]):
 
     def numbers(self, state: ReplayState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
-        replayed = sum("sample" in rollout.draw.memo for rollout in rollouts)
+        replayed = sum("sample" in rollout.draw.metadata for rollout in rollouts)
         return {"stored": len(state["entries"]), "replayed": replayed}
 
     def weights(self, entries: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
@@ -219,8 +222,8 @@ def stratified(chances: Sequence[float], n: int, random: Random) -> list[int]:
 
 
 def _again(entry: Entry, weight: float, task: Task) -> Draw:
-    memo = {"index": entry["index"], "sample": entry["sample"], "replay": weight}
-    return Draw(0, task[entry["index"]], 1, memo)
+    metadata = {"index": entry["index"], "sample": entry["sample"], "replay": weight}
+    return Draw(0, task[entry["index"]], 1, metadata)
 
 
 @verdicts_have("replay")
@@ -234,12 +237,12 @@ class Replayed(Strategy):
     strategy: Strategy = Independent()  # noqa: RUF009
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        weight = {"replay": float(draw.memo.get("replay", 1.0))}
-        if "sample" in draw.memo:
+        weight = {"replay": float(draw.metadata.get("replay", 1.0))}
+        if "sample" in draw.metadata:
             (empty,) = sampler.start(draw.prompt.context)
-            return Rollout(draw, (restored(draw.memo["sample"], empty).add_parts(weight),))
+            return Rollout(draw, (restored(draw.metadata["sample"], empty).add_subscores(weight),))
         rollout = await self.strategy(draw, sampler)
-        return replace(rollout, samples=tuple(s.add_parts(weight) for s in rollout.samples))
+        return replace(rollout, samples=tuple(s.add_subscores(weight) for s in rollout.samples))
 
 
 def freshness_per(
@@ -262,9 +265,9 @@ def freshness_per(
         curriculum=FreshReplay(replays, capacity, life, alpha, beta, centre),
         strategy=Replayed(),
         credit=WhitenedTokens(ddof=0),
-        objective=Objective(surrogate=surrogate, aggregate=ScaledByPart("replay")),
+        objective=Objective(surrogate=surrogate, aggregate=ScaledBySubscore("replay")),
         minibatches=minibatches,
-        proximal="sampled",
+        old_logprobs="engine",
     )
 
 

@@ -17,7 +17,7 @@ def guide_grpo(*, group_size: int = 8, column: str = "hints", clip: float = 0.2,
         advantage=(Standardised(),),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=group_mean),
         minibatches=minibatches,
-        proximal="sampled",
+        old_logprobs="engine",
     )
 
 

@@ -91,8 +91,8 @@ class HintWriter(Strategy):
     forms: ClassVar[dict[str, Forms]] = {
         "opens": Forms("", "<hint>", SOURCE),
         "closes": Forms("", "</hint>", SOURCE),
-        "asking": ASKED,
-        "words": Forms("{problem}{hint}{problem}", "{problem}\n\n{hint}", SOURCE),
+        "hint_template": ASKED,
+        "prompt_template": Forms("{problem}{hint}{problem}", "{problem}\n\n{hint}", SOURCE),
     }
 
     hints: int = 4
@@ -103,12 +103,12 @@ class HintWriter(Strategy):
     solution: str = "solution"
     opens: str = AUTO
     closes: str = AUTO
-    asking: str = AUTO
-    words: str = AUTO
+    hint_template: str = AUTO
+    prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
-        check_wording(self.asking, ("problem", "solution", "draft"))
-        check_wording(self.words, ("problem", "hint"))
+        check_wording(self.hint_template, ("problem", "solution", "draft"))
+        check_wording(self.prompt_template, ("problem", "hint"))
         if self.hints < 1 or self.temperature <= 0:
             raise ValueError(f"{self}: needs hints >= 1 and temperature > 0")
 
@@ -124,7 +124,7 @@ class HintWriter(Strategy):
             return Rollout(draw, tuple(group))
         draft = sampler.random(0).choice(group).text
         values = {"problem": draw.prompt.text, "solution": solution, "draft": draft}
-        if not (context := context_of(sampler, self.asking, values)):
+        if not (context := context_of(sampler, self.hint_template, values)):
             return Rollout(draw, tuple(group))
         hints = await sampler.sample(context, self.hints, group=1, role="hint")
         groups = await together(self._tried(draw, sampler, self._hint(s.text)) for s in hints)
@@ -148,7 +148,7 @@ class HintWriter(Strategy):
         """Sample a group of answers with this hint; none if it is empty, states the answer or leaves no room."""
         if not hint or states(hint, text_of(draw, self.answer, self)):
             return []
-        context = context_of(sampler, self.words, {"problem": draw.prompt.text, "hint": hint})
+        context = context_of(sampler, self.prompt_template, {"problem": draw.prompt.text, "hint": hint})
         return await attempts(sampler, context, draw.n) if context else []
 
     async def _score(self, draw: Draw, sampler: Sampler, group: list[Sample]) -> float:
@@ -198,8 +198,8 @@ def hill(
     hints: int = 4,
     temperature: float = 0.3,
     form: Literal["mixed", "variance"] = "mixed",
-    asking: str = "auto",
-    words: str = "auto",
+    hint_template: str = "auto",
+    prompt_template: str = "auto",
     low: float = 0.2,
     high: float = 0.28,
     minibatches: int = 2,
@@ -207,8 +207,10 @@ def hill(
     """GRPO; one policy answers, and writes hints for failed problems. Both are trained, hints by how much they help."""
     return Method(
         group_size=group_size,
-        strategy=HintWriter(hints, temperature, form=form, asking=asking, words=words),
-        trains=("answer", "hint"),
+        strategy=HintWriter(
+            hints, temperature, form=form, hint_template=hint_template, prompt_template=prompt_template
+        ),
+        trained_roles=("answer", "hint"),
         advantage=(Standardised(),),
         objective=Objective(surrogate=Clip(low, high), aggregate=token_mean),
         minibatches=minibatches,

@@ -28,28 +28,28 @@ class Drafts(Strategy):
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("draft", "for each prompt"),)
-    forms: ClassVar[dict[str, Forms]] = {"words": DRAFTED}
+    forms: ClassVar[dict[str, Forms]] = {"prompt_template": DRAFTED}
 
     drafts: int = 8
-    words: str = AUTO
+    prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
-        check_wording(self.words, ("problem", "draft"))
+        check_wording(self.prompt_template, ("problem", "draft"))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         prompt = draw.prompt
         drafts = await attempts(sampler, prompt.context, self.drafts, role="draft")
         best = sampler.random(0).choice(best_of(drafts))
         values = {"problem": prompt.text, "draft": best.text}
-        answers = await attempts(sampler, context_of(sampler, self.words, values) or prompt.context, draw.n)
+        answers = await attempts(sampler, context_of(sampler, self.prompt_template, values) or prompt.context, draw.n)
         return Rollout(draw, (*drafts, *answers))
 
 
-def igrpo(*, group_size: int = 8, drafts: int = 8, words: str = "auto", minibatches: int = 1) -> Method:
+def igrpo(*, group_size: int = 8, drafts: int = 8, prompt_template: str = "auto", minibatches: int = 1) -> Method:
     """GRPO on answers that follow the best of several drafts in their prompt. Drafts are not trained."""
     return Method(
         group_size=group_size,
-        strategy=Drafts(drafts, words),
+        strategy=Drafts(drafts, prompt_template),
         advantage=(Standardised(),),
         objective=Objective(aggregate=group_mean),
         minibatches=minibatches,

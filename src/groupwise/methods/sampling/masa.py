@@ -100,7 +100,7 @@ def _json_object(text: str) -> Mapping[str, Any]:
 
 
 def agreement(prediction: Prediction, found: Statistics, problem: str) -> Verdict:
-    """Grade a prediction by the mean of three verdict parts from 0 to 1: `length`, `rate` and `notions`. MASA.
+    """Grade a prediction by the mean of three subscores from 0 to 1: `length`, `rate` and `notions`. MASA.
 
     `length` is 1 if the predicted length lies strictly between the shortest and the longest correct answer. `rate` is
     `0.01^|p - predicted / 8|`. `notions` is the share of predicted notions that occur in more correct answers than in
@@ -119,7 +119,7 @@ def agreement(prediction: Prediction, found: Statistics, problem: str) -> Verdic
         "rate": 0.0 if prediction.rate is None else 0.01 ** abs(found.rate - prediction.rate / OF),
         "notions": _notions(prediction.notions, found, problem.lower()),
     }
-    return Verdict(Outcome.scored, score=sum(parts.values()) / 3, parts=parts)
+    return Verdict(Outcome.scored, score=sum(parts.values()) / 3, subscores=parts)
 
 
 def _notions(notions: Sequence[str], found: Statistics, problem: str) -> float:
@@ -180,7 +180,7 @@ PREDICTED = Forms(
 class Predictions(Strategy):
     """Samples answers, and `count` predictions of their pass rate and length, as samples with their own role. MASA.
 
-    A prediction answers the prompt in `words` with the number of correct answers of eight, the length of a correct
+    A prediction answers the prompt in `prompt_template` with the number of correct answers of eight, the length of a correct
     answer, and the notions that occur in correct answers. Its score is the mean of three agreements with the answers
     (`agreement`). arXiv:2510.03259.
 
@@ -194,22 +194,22 @@ class Predictions(Strategy):
         Role("prediction", "for each prompt"),
         Role("expert", "where a prediction has good notions, and `expert` is above 0", alone=True, written=True),
     )
-    forms: ClassVar[dict[str, Forms]] = {"words": PREDICTED}
+    forms: ClassVar[dict[str, Forms]] = {"prompt_template": PREDICTED}
 
     count: int = 16
-    words: str = AUTO
+    prompt_template: str = AUTO
     gate: bool = False
     length_factor: float = 0.0
     expert: float = 0.0
 
     def __post_init__(self) -> None:
-        check_wording(self.words, ("problem",))
+        check_wording(self.prompt_template, ("problem",))
         if self.count < 1 or self.length_factor < 0 or not 0 <= self.expert <= 1:
             raise ValueError(f"{self}: needs count >= 1, length_factor >= 0 and 0 <= expert <= 1")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         problem = draw.prompt.text
-        if not (context := context_of(sampler, self.words, {"problem": problem})):
+        if not (context := context_of(sampler, self.prompt_template, {"problem": problem})):
             return Rollout(draw, tuple(await attempts(sampler, draw.prompt.context, draw.n)))
         predictions = await sampler.sample(context, self.count, role="prediction")
         read = [predicted(s.text) for s in predictions]
@@ -234,7 +234,7 @@ class Predictions(Strategy):
     def _expert(
         self, predictions: Sequence[Sample], statistics: Statistics, context: Ids, sampler: Sampler
     ) -> tuple[Sample, ...]:
-        """The prediction with the highest verdict part `notions`, rewritten with the true numbers as a training target.
+        """The prediction with the highest subscore `notions`, rewritten with the true numbers as a training target.
 
         Empty if the part is below `expert`, if the text is too long, or has a character without a token.
         """
@@ -254,14 +254,14 @@ def _ended(answer: Sample) -> Sample:
 
 
 def _notions_in(prediction: Sample) -> float:
-    return prediction.verdict.parts.get("notions", 0.0) if prediction.verdict else 0.0
+    return prediction.verdict.subscores.get("notions", 0.0) if prediction.verdict else 0.0
 
 
 def masa(
     *,
     group_size: int = 16,
     count: int = 16,
-    words: str = "auto",
+    prompt_template: str = "auto",
     gate: bool = False,
     length_factor: float = 0.0,
     expert: float = 0.0,
@@ -272,8 +272,8 @@ def masa(
     surrogate = Routed(written_tokens, then=log_likelihood, otherwise=clip) if expert else clip
     return Method(
         group_size=group_size,
-        strategy=Predictions(count, words, gate, length_factor, expert),
-        trains=("answer", "prediction", *(("expert",) if expert else ())),
+        strategy=Predictions(count, prompt_template, gate, length_factor, expert),
+        trained_roles=("answer", "prediction", *(("expert",) if expert else ())),
         advantage=(Standardised(),),
         objective=Objective(surrogate=surrogate, aggregate=token_mean),
         minibatches=minibatches,

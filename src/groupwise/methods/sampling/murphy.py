@@ -12,7 +12,7 @@ from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
-from groupwise.rewards import PartReward
+from groupwise.rewards import SubscoreReward
 from groupwise.rollout import AUTO, Forms, check_wording, fill
 from groupwise.rollout.gather import together
 from groupwise.rollout.strategies.attempts import attempts, context_of, is_correct, score_of
@@ -42,7 +42,7 @@ class FeedbackTree(Strategy):
     """
 
     needs_feedback: ClassVar[bool] = True
-    forms: ClassVar[dict[str, Forms]] = {"words": CORRECTED}
+    forms: ClassVar[dict[str, Forms]] = {"prompt_template": CORRECTED}
     roles: ClassVar[tuple[Role, ...]] = (Role("refinement", "of a failed attempt"),)
 
     turns: int = 2
@@ -50,10 +50,10 @@ class FeedbackTree(Strategy):
     gamma: float = 0.9
     widest: int = 0
     extremes: int = 0
-    words: str = AUTO
+    prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
-        check_wording(self.words, ("problem", "draft", "feedback"))
+        check_wording(self.prompt_template, ("problem", "draft", "feedback"))
         if self.turns < 1 or min(self.widest, self.extremes) < 0:
             raise ValueError(f"{self}: needs turns >= 1, widest >= 0 and extremes >= 0")
 
@@ -69,7 +69,7 @@ class FeedbackTree(Strategy):
             tree += [replace(s, parent=r.parent) for r, group in zip(retries, groups) for s in group]
             texts += [r.text for r in retries for _ in range(draw.n)]
         scores = self._returned(tree)
-        credited = tuple(s.add_parts({"returned": score}) for s, score in zip(tree, scores))
+        credited = tuple(s.add_subscores({"returned": score}) for s, score in zip(tree, scores))
         return Rollout(draw, credited, selected=self._selected(tree, scores))
 
     def _retry(self, sampler: Sampler, i: int, attempt: Sample, text: str) -> Retry | None:
@@ -78,8 +78,8 @@ class FeedbackTree(Strategy):
         if verdict is None or verdict.outcome is Outcome.unverifiable or is_correct(attempt) or verdict.value >= 1:
             return None
         values = {"problem": text, "draft": attempt.text, "feedback": verdict.feedback}
-        context = context_of(sampler, self.words, values)
-        return Retry(i, fill(self.words, values), context) if context else None
+        context = context_of(sampler, self.prompt_template, values)
+        return Retry(i, fill(self.prompt_template, values), context) if context else None
 
     def _returned(self, tree: Sequence[Sample]) -> list[float]:
         """Each attempt's score, with credit for its refinements, which come after it in the tree."""
@@ -126,7 +126,7 @@ def murphy(
     gamma: float = 0.9,
     widest: int = 0,
     extremes: int = 0,
-    words: str = "auto",
+    prompt_template: str = "auto",
     clip: float = 0.2,
     kl: float = 0.04,
     minibatches: int = 1,
@@ -134,9 +134,9 @@ def murphy(
     """GRPO on a tree of attempts and their refinements with feedback; scores of refinements come back to attempts."""
     return Method(
         group_size=group_size,
-        strategy=FeedbackTree(turns, back, gamma, widest, extremes, words),
-        trains=("answer", "refinement"),
-        shaping=(PartReward("returned"),),
+        strategy=FeedbackTree(turns, back, gamma, widest, extremes, prompt_template),
+        trained_roles=("answer", "refinement"),
+        shaping=(SubscoreReward("returned"),),
         advantage=(Standardised(),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=Clip(clip, clip), penalties=(KL(kl),), aggregate=group_mean),

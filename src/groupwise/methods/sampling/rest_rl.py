@@ -62,7 +62,7 @@ class Survey(Curriculum[SurveyState]):
     A prompt is found if the std of its scores is at least `spread`. If its best answer scores at least `best`, so are
     beginnings of that answer, at ends of lines: `ceil(share * lines)` of them, drawn with replacement, line k with a
     chance proportional to `decay ** k`; a conversation has none. The second round draws among all that was found. For
-    the strategy `Surveyed`, with `refill = 1`. ReST-GRPO, arXiv:2508.19576.
+    the strategy `Surveyed`, with `max_refills = 1`. ReST-GRPO, arXiv:2508.19576.
     """
 
     needs_strategy: ClassVar[str] = "Surveyed"
@@ -87,7 +87,7 @@ class Survey(Curriculum[SurveyState]):
         if found is None:
             shuffled, indices = Shuffled().indices(state["shuffled"], task, n)
             memos = [{"index": i, "survey": True} for i in indices]
-            draws = [Draw(0, task[i], self.samples, memo) for i, memo in zip(indices, memos)]
+            draws = [Draw(0, task[i], self.samples, metadata) for i, metadata in zip(indices, memos)]
             return SurveyState(shuffled=shuffled, rounds=state["rounds"] + 1, found=None), draws
         chosen = self._random(state, 1).sample(found, min(n, len(found)))
         draws = [Draw(0, task[b["index"]], group_size, {"index": b["index"], "prefix": b["prefix"]}) for b in chosen]
@@ -104,12 +104,12 @@ class Survey(Curriculum[SurveyState]):
 
     def numbers(self, state: SurveyState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
-        memos = [rollout.draw.memo for rollout in rollouts]
+        memos = [rollout.draw.metadata for rollout in rollouts]
         return {"surveyed": sum("survey" in m for m in memos), "beginnings": sum(bool(m.get("prefix")) for m in memos)}
 
     def beginnings(self, rollout: Rollout, random: Random) -> list[Beginning]:
         """The starting points from a prompt's test answers: none, or the prompt and prefixes of the best answer."""
-        index, answers = rollout.draw.memo["index"], [s for s in rollout.samples if s.role == "answer"]
+        index, answers = rollout.draw.metadata["index"], [s for s in rollout.samples if s.role == "answer"]
         if not answers or pstdev(map(score_of, answers)) < self.spread:
             return []
         best = best_of(answers)[0]
@@ -140,9 +140,9 @@ class Surveyed(Strategy):
     strategy: Strategy = Independent()  # noqa: RUF009
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        prefix = tuple(draw.memo.get("prefix", ()))
+        prefix = tuple(draw.metadata.get("prefix", ()))
         rollout = await self.strategy(draw, sampler.with_prefix(prefix))
-        if draw.memo.get("survey"):
+        if draw.metadata.get("survey"):
             return replace(rollout, selected=(False,) * len(rollout.samples), cause="survey")
         return rollout
 
@@ -165,7 +165,7 @@ def rest_rl(
         group_size=group_size,
         curriculum=Survey(samples, spread, best, share, decay, line),
         strategy=Surveyed(),
-        refill=1,
+        max_refills=1,
         shaping=(Score(), AddFinished(finished)),
         advantage=(Standardised(eps=1e-4),),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=token_mean),

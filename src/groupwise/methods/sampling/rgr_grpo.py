@@ -25,13 +25,13 @@ class Refinement(Strategy):
 
     needs_feedback: ClassVar[bool] = True
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where a rewritten answer is not better"),)
-    forms: ClassVar[dict[str, Forms]] = {"words": CORRECTED}
+    forms: ClassVar[dict[str, Forms]] = {"prompt_template": CORRECTED}
 
     below: float = 1.0
-    words: str = AUTO
+    prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
-        check_wording(self.words, ("problem", "draft", "feedback"))
+        check_wording(self.prompt_template, ("problem", "draft", "feedback"))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         prompt = draw.prompt
@@ -39,7 +39,7 @@ class Refinement(Strategy):
         best = best_of(group)[0]
         feedback = best.verdict.feedback if best.verdict else ""
         values = {"problem": prompt.text, "draft": best.text, "feedback": feedback}
-        context = context_of(sampler, self.words, values)
+        context = context_of(sampler, self.prompt_template, values)
         if score_of(best) >= self.below or not context:
             return Rollout(draw, tuple(group))
         (again,) = await attempts(sampler, context, 1)
@@ -55,14 +55,14 @@ def rgr_grpo(
     group_size: int = 8,
     below: float = 1.0,
     gamma: float = 0.1,
-    words: str = "auto",
+    prompt_template: str = "auto",
     minibatches: int = 1,
 ) -> Method:
     """GRPO whose groups without a good answer get one that the policy corrected with the verifier's feedback."""
     surrogate = Routed(written_tokens, then=ShapedLikelihood(gamma), otherwise=Clip())
     return Method(
         group_size=group_size,
-        strategy=Refinement(below, words),
+        strategy=Refinement(below, prompt_template),
         advantage=(Standardised(),),
         objective=Objective(surrogate=surrogate, aggregate=token_mean),
         minibatches=minibatches,

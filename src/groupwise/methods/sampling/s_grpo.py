@@ -19,7 +19,7 @@ from groupwise.data import (
     Sampler,
     Shaping,
     Strategy,
-    VerdictPart,
+    Subscore,
     verdicts_have,
 )
 from groupwise.methods.method import Method
@@ -36,15 +36,15 @@ __all__ = ["EarlyExitReward", "EarlyExits", "s_grpo"]
 class EarlyExitReward(Shaping):
     """`base ** rank` for a correct answer, else 0; rank 0 is the group's correct answer that stopped reasoning first.
 
-    Creates the reward. The strategy `EarlyExits` writes the verdict part `exit`. S-GRPO, arXiv:2505.07686.
+    Creates the reward. The strategy `EarlyExits` writes the subscore `exit`. S-GRPO, arXiv:2505.07686.
     """
 
-    needs: ClassVar[frozenset[Measure]] = frozenset({VerdictPart("exit")})
+    needs: ClassVar[frozenset[Measure]] = frozenset({Subscore("exit")})
 
     base: float = 0.5
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        correct, place, g = b.outcome == Outcome.correct, b[VerdictPart("exit")], b.groups.index
+        correct, place, g = b.outcome == Outcome.correct, b[Subscore("exit")], b.groups.index
         earlier = (g[:, None] == g) & correct & (place < place[:, None])
         rank = earlier.sum(1).to(reward.dtype)
         return torch.where(correct, self.base**rank, 0.0)
@@ -55,12 +55,12 @@ class EarlyExitReward(Shaping):
 class EarlyExits(Strategy):
     """One answer, and up to `draw.n - 1` copies, cut at random points of the reasoning, that answer at once. S-GRPO.
 
-    The thought ends before the first `ends`; the text `inducer` follows each cut, untrained. Samples are in the order
+    The thought ends before the first `ends`; the text `answer_inducer` follows each cut, untrained. Samples are in the order
     of their cuts, the whole answer last, and their part `exit` is the rank from 0. arXiv:2505.07686.
     """
 
     forms: ClassVar[dict[str, Forms]] = {
-        "inducer": Forms(
+        "answer_inducer": Forms(
             "#",
             "Time is limited, stop thinking and start answering.\n</think>\n\n",
             "arXiv:2505.07686, as others quote it",
@@ -68,26 +68,26 @@ class EarlyExits(Strategy):
         "ends": Forms("#", "</think>", "arXiv:2505.07686, as others quote it"),
     }
 
-    inducer: str = AUTO
+    answer_inducer: str = AUTO
     ends: str = AUTO
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        assert AUTO not in (self.inducer, self.ends), UNWORDED
+        assert AUTO not in (self.answer_inducer, self.ends), UNWORDED
         (whole,) = await sampler.sample(draw.prompt.context, 1)
         at = whole.text.find(self.ends)
         thought = sum(end <= (len(whole.text) if at < 0 else at) for end in whole.ends)
-        ids = sampler.ids(self.inducer, control=True)
+        ids = sampler.ids(self.answer_inducer, control=True)
         places = sorted(sampler.random(0).sample(range(1, thought + 1), min(draw.n - 1, thought)))
         forks = [whole.fork(place, i).insert(ids, TEMPLATE) for i, place in enumerate(places)]
         exits = await together(sampler.extend(s) for s in forks if len(s.tokens) < s.limit)
         answers = await sampler.verify([*exits, whole if whole.finish else whole.with_finish(Finish.length)])
-        return Rollout(draw, tuple(s.add_parts({"exit": float(i)}) for i, s in enumerate(answers)))
+        return Rollout(draw, tuple(s.add_subscores({"exit": float(i)}) for i, s in enumerate(answers)))
 
 
 def s_grpo(
     *,
     group_size: int = 8,
-    inducer: str = "auto",
+    answer_inducer: str = "auto",
     ends: str = "auto",
     base: float = 0.5,
     clip: float = 0.2,
@@ -96,7 +96,7 @@ def s_grpo(
     """One reasoning, cut at several places to answer early. The earliest correct answer has the highest reward."""
     return Method(
         group_size=group_size,
-        strategy=EarlyExits(inducer, ends),
+        strategy=EarlyExits(answer_inducer, ends),
         shaping=(EarlyExitReward(base),),
         advantage=(centred,),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=token_mean),

@@ -35,22 +35,22 @@ class AtLevel(Strategy):
     """Runs another strategy on the prompt with the hint of its level (`HintLadder`); level 0 is no hint. SAGE-light."""
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where the policy writes the hints"),)
-    forms: ClassVar[dict[str, Forms]] = {"words": HINTED}
+    forms: ClassVar[dict[str, Forms]] = {"prompt_template": HINTED}
 
     hints: Hints = RowHints()  # noqa: RUF009
-    words: str = AUTO
+    prompt_template: str = AUTO
     strategy: Strategy = Independent()  # noqa: RUF009
 
     def __post_init__(self) -> None:
-        check_wording(self.words, ("problem", "hint"))
+        check_wording(self.prompt_template, ("problem", "hint"))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        level, prompt = int(draw.memo.get("level", 0)), draw.prompt
+        level, prompt = int(draw.metadata.get("level", 0)), draw.prompt
         sources: list[Sample] = []
         if level:
             hints, sources = await self.hints(draw, sampler)
             if hints := [hint for hint in hints if hint]:
-                text = fill(self.words, {"problem": prompt.text, "hint": hints[min(level, len(hints)) - 1]})
+                text = fill(self.prompt_template, {"problem": prompt.text, "hint": hints[min(level, len(hints)) - 1]})
                 context = prompt_of(sampler, text)
                 prompt = replace(prompt, context=context, text=text) if context else prompt
         rollout = await self.strategy(replace(draw, prompt=prompt), sampler)
@@ -81,15 +81,15 @@ class SelfHints(Hints):
 
     columns_as: ClassVar[str] = "text"
     skips_rows: ClassVar[bool] = True
-    forms: ClassVar[dict[str, Forms]] = {"limit": Forms(8, 64), "words": ASKED}
+    forms: ClassVar[dict[str, Forms]] = {"limit": Forms(8, 64), "prompt_template": ASKED}
 
     levels: int = 3
     limit: int | Literal["auto"] = AUTO
     column: str = "solution"
-    words: str = AUTO
+    prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
-        check_wording(self.words, ("problem", "solution"))
+        check_wording(self.prompt_template, ("problem", "solution"))
 
     @property
     def row_columns(self) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ class SelfHints(Hints):
         if not (solution := text_of(draw, self.column, self)):
             return [], []
         assert self.limit != AUTO, UNWORDED
-        context = context_of(sampler, self.words, {"problem": draw.prompt.text, "solution": solution})
+        context = context_of(sampler, self.prompt_template, {"problem": draw.prompt.text, "solution": solution})
         if not context:
             return [], []
         starts = sampler.start(context, self.levels, role="hint")
@@ -136,7 +136,7 @@ class HintLadder(Curriculum[LadderState]):
     def draw(self, state: LadderState, task: Task, n: int, group_size: int) -> tuple[LadderState, list[Draw]]:
         shuffled, draws = Shuffled().draw(state["shuffled"], task, n, group_size)
         levels = state["levels"]
-        draws = [replace(draw, memo={"level": levels.get(draw.prompt.id, 0)}) for draw in draws]
+        draws = [replace(draw, metadata={"level": levels.get(draw.prompt.id, 0)}) for draw in draws]
         return LadderState(shuffled=shuffled, levels=levels), draws
 
     def observe(self, state: LadderState, rollouts: Sequence[Rollout]) -> LadderState:
@@ -154,7 +154,7 @@ class HintLadder(Curriculum[LadderState]):
 
     def numbers(self, state: LadderState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
-        return {"hinted": sum(rollout.draw.memo.get("level", 0) > 0 for rollout in rollouts)}
+        return {"hinted": sum(rollout.draw.metadata.get("level", 0) > 0 for rollout in rollouts)}
 
 
 def sage_hint(

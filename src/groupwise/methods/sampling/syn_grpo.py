@@ -15,14 +15,14 @@ from groupwise.data import (
     Rollout,
     Sampler,
     Strategy,
+    Subscore,
     Task,
-    VerdictPart,
     verdicts_have,
 )
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, group_mean
-from groupwise.rewards import AddPart, AddReadable, Score
+from groupwise.rewards import AddReadable, AddSubscore, Score
 from groupwise.rollout import Independent, Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.attempts import prompt_of, score_of
@@ -57,7 +57,7 @@ class ProblemSource(Protocol):
 class SumProposals(ProblemSource):
     """Extracts the new sum at the end of an answer to the task `proposals`. Its kind is its number of operands.
 
-    It needs the verdict part `proposed`, since only a verifier that gives it grades such answers.
+    It needs the subscore `proposed`, since only a verifier that gives it grades such answers.
 
     >>> SumProposals().propose("7*5=35;#35;2+9*3=").row["answer"], SumProposals().propose("#35;2+9*3=").kind
     (33, '3')
@@ -65,7 +65,7 @@ class SumProposals(ProblemSource):
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({VerdictPart("proposed")})
+        return frozenset({Subscore("proposed")})
 
     def propose(self, text: str) -> Proposal | None:
         problem = proposed_problem(text)
@@ -86,14 +86,14 @@ class Proposing(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         rollout = await self.strategy(draw, sampler)
-        diverse = draw.memo.get("diverse", {})
+        diverse = draw.metadata.get("diverse", {})
         proposals = [self.source.propose(s.text) if s.role == "answer" else None for s in rollout.samples]
         expected = (diverse.get(p.kind, 0.0) if p else 0.0 for p in proposals)
-        samples = tuple(s.add_parts({"diverse": x}) for s, x in zip(rollout.samples, expected))
+        samples = tuple(s.add_subscores({"diverse": x}) for s, x in zip(rollout.samples, expected))
         distinct = {p.text: p for p in proposals if p}
         problems = [{**p._asdict(), "context": c} for p in distinct.values() if (c := prompt_of(sampler, p.text))]
         return Rollout(
-            replace(draw, memo={**draw.memo, "proposals": problems}), samples, rollout.selected, rollout.cause
+            replace(draw, metadata={**draw.metadata, "proposals": problems}), samples, rollout.selected, rollout.cause
         )
 
 
@@ -133,9 +133,9 @@ class Synthesised(Curriculum[SynthesisedState]):
         new = min(int(self.share * n), len(state["waiting"]))
         proposed, waiting = state["waiting"][:new], state["waiting"][new:]
         shuffled, indices = Shuffled().indices(state["shuffled"], task, n - new)
-        memo = {"diverse": dict(state["kinds"])}
-        draws = [Draw(0, task[i], group_size, memo) for i in indices]
-        draws += [Draw(0, _prompt(p), group_size, {**memo, "kind": p["kind"]}) for p in proposed]
+        metadata = {"diverse": dict(state["kinds"])}
+        draws = [Draw(0, task[i], group_size, metadata) for i in indices]
+        draws += [Draw(0, _prompt(p), group_size, {**metadata, "kind": p["kind"]}) for p in proposed]
         return {**state, "shuffled": shuffled, "waiting": waiting}, draws
 
     def observe(self, state: SynthesisedState, rollouts: Sequence[Rollout]) -> SynthesisedState:
@@ -145,18 +145,18 @@ class Synthesised(Curriculum[SynthesisedState]):
         usual, kinds = state["usual"], dict(state["kinds"])
         stds = [_diversity(rollout) for rollout in rollouts]
         for rollout, std in zip(rollouts, stds):
-            if usual is not None and (kind := rollout.draw.memo.get("kind")) is not None:
+            if usual is not None and (kind := rollout.draw.metadata.get("kind")) is not None:
                 new = relative(std, usual)
                 kinds[kind] = moved(kinds.get(kind, new), new, self.rate)
         mean = fmean(stds) if stds else usual
         usual = mean if usual is None or mean is None else moved(usual, mean, self.rate)
-        proposed = [{**p, "writer": r.draw.prompt.id} for r in rollouts for p in r.draw.memo.get("proposals", ())]
+        proposed = [{**p, "writer": r.draw.prompt.id} for r in rollouts for p in r.draw.metadata.get("proposals", ())]
         waiting = [*state["waiting"], *proposed][-self.capacity :]
         return {**state, "waiting": waiting, "usual": usual, "kinds": kinds}
 
     def numbers(self, state: SynthesisedState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
-        proposed = sum("kind" in rollout.draw.memo for rollout in rollouts)
+        proposed = sum("kind" in rollout.draw.metadata for rollout in rollouts)
         return {"waiting": len(state["waiting"]), "proposed": proposed}
 
 
@@ -197,7 +197,7 @@ def syn_grpo(
         group_size=group_size,
         curriculum=Synthesised(share, rate),
         strategy=Proposing(source=source),
-        shaping=(Score(), AddReadable(1.0), AddPart("diverse", diverse)),
+        shaping=(Score(), AddReadable(1.0), AddSubscore("diverse", diverse)),
         advantage=(Standardised(),),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=group_mean),
         minibatches=minibatches,

@@ -5,7 +5,7 @@ from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Objective, policy_gradient, sequence_mean
-from groupwise.rewards import AddPart, AddReadable, Correctness
+from groupwise.rewards import AddReadable, AddSubscore, Correctness
 
 __all__ = ["ton"]
 
@@ -14,7 +14,7 @@ def ton(*, group_size: int = 8, form: str = "", kl: float = 0.04) -> Method:
     """GRPO with a reward for the form of an answer, after a warm start in which half of the thoughts were left out."""
     return Method(
         group_size=group_size,
-        shaping=(Correctness(), AddPart(form) if form else AddReadable()),
+        shaping=(Correctness(), AddSubscore(form) if form else AddReadable()),
         advantage=(Standardised(eps=1e-4),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=policy_gradient, penalties=(KL(kl),), aggregate=sequence_mean),

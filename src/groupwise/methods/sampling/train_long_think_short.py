@@ -13,7 +13,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.methods.schedules import Stairs
 from groupwise.objective import KL, Objective, group_mean
-from groupwise.rewards import AddPart, Correctness
+from groupwise.rewards import AddSubscore, Correctness
 
 __all__ = ["LengthBudget", "train_long_think_short"]
 
@@ -51,7 +51,7 @@ def train_long_think_short(
     correct: float = 0.3,
     length: float = 0.6,
     form: float = 0.1,
-    form_part: str = "",
+    form_subscore: str = "",
     flat: bool = False,
     kl: float = 0.04,
 ) -> Method:
@@ -59,7 +59,7 @@ def train_long_think_short(
     shaping = (Correctness(right=correct), LengthBudget(budget, length, flat=flat))
     return Method(
         group_size=group_size,
-        shaping=(*shaping, AddPart(form_part, form)) if form_part else shaping,
+        shaping=(*shaping, AddSubscore(form_subscore, form)) if form_subscore else shaping,
         advantage=(Standardised(),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(penalties=(KL(kl),), aggregate=group_mean),
@@ -80,7 +80,7 @@ B = max(1, 256 * 0.7^floor(t / T))""",
             "weights of the parts",
             "0.3, 0.6, 0.1",
             "not found",
-            "0.3, 0.6, no form; form_part, a part of the verdict, adds 0.1",
+            "0.3, 0.6, no form; form_subscore, a subscore of the verdict, adds 0.1",
         ),
         Difference("end of the fall", "not readable", "not found", "twice the budget (inferred)"),
         Difference("flat reward", "ablation", "not found", "flat = true"),

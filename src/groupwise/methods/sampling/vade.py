@@ -61,7 +61,7 @@ class ThompsonSampling(Curriculum[ThompsonState]):
         worth = [self.worth(self._rate(state["counts"].get(str(i), [0.0, 0.0]), random)) for i in range(len(task))]
         drawn = set(state["iteration"])
         chosen = sorted((i for i in range(len(task)) if i not in drawn), key=lambda i: -worth[i])[:n]
-        draws = [Draw(0, task[i], group_size, memo={"index": i}) for i in chosen]
+        draws = [Draw(0, task[i], group_size, metadata={"index": i}) for i in chosen]
         return {**state, "drawn": state["drawn"] + n, "iteration": [*state["iteration"], *chosen]}, draws
 
     def observe(self, state: ThompsonState, rollouts: Sequence[Rollout]) -> ThompsonState:
@@ -70,7 +70,7 @@ class ThompsonSampling(Curriculum[ThompsonState]):
     def end_iteration(self, state: ThompsonState, rollouts: Sequence[Rollout]) -> ThompsonState:
         counts = {key: [self.slow * x for x in pair] for key, pair in state["counts"].items()}
         for rollout in rollouts:
-            key, answers = str(rollout.draw.memo["index"]), graded(rollout.samples)
+            key, answers = str(rollout.draw.metadata["index"]), graded(rollout.samples)
             correct, others = (self.fast * x for x in state["counts"].get(key, [0.0, 0.0]))
             counts[key] = [correct + sum(answers), others + len(answers) - sum(answers)]
         return {**state, "iteration": [], "counts": counts}

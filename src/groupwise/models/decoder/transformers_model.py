@@ -60,7 +60,7 @@ class TransformersModel(nn.Module):
             raise Usage(
                 f"{type(self.causal).__name__} cannot recompute its layers",
                 evidence="transformers has no gradient checkpointing for it",
-                fix="leave --machine.recompute out",
+                fix="leave --machine.gradient_checkpointing out",
             )
         for layer in layers:
             layer.gradient_checkpointing, layer._gradient_checkpointing_func = wanted, _checkpointed
@@ -143,7 +143,7 @@ def attend(
     """Attention in transformers' interface, computed by a `Layout` of packed tokens."""
     if layout is None or s_aux is not None:
         raise NotImplementedError(
-            "the layout is not passed to its attention" if layout is None else "its attention has sinks"
+            "the layout is not passed to its attention" if layout is None else "its attention has trackers"
         )
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     size = max(q.shape[-1], v.shape[-1])

@@ -32,7 +32,7 @@ class Frozen:
         self.conditions = lru_cache(CACHED)(self._conditions)
         self.times = lru_cache(self._times)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Frozen":
+    def __deepcopy__(self, metadata: dict[int, Any]) -> "Frozen":
         return self
 
     @torch.no_grad()

@@ -68,9 +68,9 @@ def as_written(sample: Sample, context: Ids) -> Sample:
     return replace(view, content=sample.content, origin=(WRITTEN,) * n, logp=(float("nan"),) * n, routes=())
 
 
-def context_of(sampler: Sampler, words: str, values: dict[str, str]) -> Ids:
+def context_of(sampler: Sampler, prompt_template: str, values: dict[str, str]) -> Ids:
     """A prompt template filled with values, as the ids of a prompt (`prompt_of`)."""
-    return prompt_of(sampler, fill(words, values))
+    return prompt_of(sampler, fill(prompt_template, values))
 
 
 def prompt_of(sampler: Sampler, text: str) -> Ids:

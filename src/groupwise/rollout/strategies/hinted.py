@@ -36,15 +36,15 @@ class Escalate(Strategy):
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", failed="often"),)
-    forms: ClassVar[dict[str, Forms]] = {"words": HINTED}
+    forms: ClassVar[dict[str, Forms]] = {"prompt_template": HINTED}
 
     hints: Hints = RowHints()  # noqa: RUF009
     levels: int = 3
     learn: Literal["hinted", "plain"] = "hinted"
-    words: str = AUTO
+    prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
-        check_wording(self.words, ("problem", "hint"))
+        check_wording(self.prompt_template, ("problem", "hint"))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         group = await attempts(sampler, draw.prompt.context, draw.n)
@@ -52,7 +52,7 @@ class Escalate(Strategy):
         if none_correct(group):
             hints, sources = await self.hints(draw, sampler)
             failures += sources
-            for context in _contexts(hints[: self.levels], self.words, draw, sampler):
+            for context in _contexts(hints[: self.levels], self.prompt_template, draw, sampler):
                 failures += group
                 group = await attempts(sampler, context, draw.n)
                 if not none_correct(group):
@@ -72,28 +72,28 @@ class Scaffold(Strategy):
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", failed="often"),)
-    forms: ClassVar[dict[str, Forms]] = {"words": HINTED}
+    forms: ClassVar[dict[str, Forms]] = {"prompt_template": HINTED}
 
     hints: Hints = RowHints()  # noqa: RUF009
     active: float = 1.0
-    words: str = AUTO
+    prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
-        check_wording(self.words, ("problem", "hint"))
+        check_wording(self.prompt_template, ("problem", "hint"))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         group = await attempts(sampler, draw.prompt.context, draw.n)
         if not self.active or not none_correct(group):
             return Rollout(draw, tuple(group))
         hints, sources = await self.hints(draw, sampler)
-        contexts = _contexts(hints, self.words, draw, sampler)
+        contexts = _contexts(hints, self.prompt_template, draw, sampler)
         answers = [s for one in await together(attempts(sampler, c, 1) for c in contexts) for s in one]
         first = next((s for s in answers if is_correct(s)), None)
         failures = with_role((*sources, *(s for s in answers if s is not first)), "tried")
         return Rollout(draw, (*failures, *group) if first is None else (*failures, first, *group[1:]))
 
 
-def _contexts(hints: list[str], words: str, draw: Draw, sampler: Sampler) -> list[Ids]:
+def _contexts(hints: list[str], prompt_template: str, draw: Draw, sampler: Sampler) -> list[Ids]:
     """One prompt per hint, without hints that are empty or leave no room for an answer."""
     values = [{"problem": draw.prompt.text, "hint": hint} for hint in hints if hint]
-    return [context for v in values if (context := context_of(sampler, words, v))]
+    return [context for v in values if (context := context_of(sampler, prompt_template, v))]

@@ -7,9 +7,9 @@ difference can decide whether a sequence is clipped.
 
 Two disturbances. *bfloat16*: weights and arithmetic of engine and learner have 8 significant bits, so log-probs differ
 with the order of the sums; a look at three iterations gave a mean gap of 0.002 per token. *Stale*: an iteration is
-sampled by the weights before the last update (`cluster.max_staleness = 1`). Under each, both methods take old log-probs that the
-learner recomputes, or those of the engine (`method.old_logprobs`). The packaged model on its task, 20 iterations, four
-minibatches, the bounds of the papers, and the learning rate of the study of clip fractions.
+sampled by the weights before the last update (`cluster.max_staleness = 1`). Under each, both methods take old log-probs
+that the learner recomputes, or those of the engine (`method.old_logprobs`). The packaged model on its task, 20
+iterations, four minibatches, the bounds of the papers, and the learning rate of the study of clip fractions.
 
 Compared, within a seed: the share of right answers over the last ten iterations. The *change* of a method is that share
 with the engine's log-probs minus that with recomputed ones. The claim is *shown* if GSPO's change minus GRPO's has an

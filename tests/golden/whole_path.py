@@ -84,8 +84,8 @@ class Answer:
 
     `h` are entropies, `mu` the engine's log-probs and `v` a critic's values. `q` are a teacher's log-probs, `hq` its
     entropies and `d` its divergences from the policy; wrong answers have them under a view. `said` is the answer that
-    the verifier read, and `parts` the subscores of its verdict. Each token is two characters of text, and every third token
-    ends a sentence. Each sentence is a step with a reward.
+    the verifier read, and `parts` the subscores of its verdict. Each token is two characters of text, and every third
+    token ends a sentence. Each sentence is a step with a reward.
     """
 
     kind: str

@@ -100,10 +100,10 @@ class Machine:
     and one execution of an answer's code, whose CPU time is limited to a fifth of it.
 
     With `bfloat16`, weights and activations are bfloat16; log-probs are float32, and the optimizer keeps a float32 copy
-    of each weight, from which the weight is rounded. `gradient_checkpointing` forwards each layer again in the backward pass instead
-    of storing its activations: equal gradients, less memory, about a third more learning time. `compile` compiles the
-    elementwise operations of a layer (all but matrix products and attention), so that a GPU launches fewer kernels; the
-    first iterations include the compilation.
+    of each weight, from which the weight is rounded. `gradient_checkpointing` forwards each layer again in the backward
+    pass instead of storing its activations: equal gradients, less memory, about a third more learning time. `compile`
+    compiles the elementwise operations of a layer (all but matrix products and attention), so that a GPU launches fewer
+    kernels; the first iterations include the compilation.
 
     One thread is the fastest measured setting for models under a million parameters. It is also the only setting in
     which a sample's bits do not depend on the other samples of the batch.
@@ -135,8 +135,8 @@ class Cluster:
 
     `ranks` processes share the microbatches of each optimizer step. With `launch = "local"` the run starts them and the
     replicas of its engine on this host, with `"ray"` on the nodes of a Ray cluster. With `"external"` others have
-    started all of them, such as Slurm: each rank reads its rank and addresses from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and the
-    engines are at the engine's `addresses`. No bit depends on it.
+    started all of them, such as Slurm: each rank reads its rank and addresses from RANK, WORLD_SIZE, MASTER_ADDR and
+    MASTER_PORT, and the engines are at the engine's `addresses`. No bit depends on it.
 
     A step adds the gradients of `reduction_lanes` microbatches in a fixed tree. So equal `reduction_lanes` give equal
     bits on any number of ranks that divides them; another number is another run. 0 means `ranks`; the run's recipe
@@ -144,8 +144,8 @@ class Cluster:
     with `"full"` its shard of the rows of each (FSDP2). `deadline` limits the wait of one rank for another, in seconds.
 
     With `max_staleness` 0, an iteration is sampled by the weights that it then changes. With 1, the next iteration is
-    sampled while the learner works; each sample is exactly one version behind. Both are reproducible. With more, weights
-    change while samples are generated: no token is more than `max_staleness` versions old, and the run is not
+    sampled while the learner works; each sample is exactly one version behind. Both are reproducible. With more,
+    weights change while samples are generated: no token is more than `max_staleness` versions old, and the run is not
     reproducible.
     """
 
@@ -216,18 +216,17 @@ class Save:
 class Recipe:
     """All settings of a run. A recipe file and the command-line options set fields of this class.
 
-    `model` is a directory or a packaged name. `task` is a named task or a source of rows (docs/tasks.md);
-    `extra_tasks` lists additional tasks; `held_out` is a task to evaluate on instead of the held-out split of these. Problems with
-    more than `max_prompt_tokens` tokens are left out; without it, one that does not fit is an error. `template`
-    is the text around a problem; `verifier` is a public name or `my_file:grade`; if empty, both are the task's
-    default. With the template `chat`, `system` is the system message of prompts that have none, and
-    `template_arguments` are variables of the chat template.
-    An answer with a score of at least `threshold` is correct; without a threshold, answers that a verifier only
-    scores are neither correct nor wrong. `environment` is the other side of a conversation, such as
-    `my_file:MyEnvironment`; it replaces the strategy `Independent` of method and evaluation by `Turns`. `prompts`
-    is the number of prompts of an iteration. With `lora`, an adapter is trained and the model's weights are frozen.
-    `pipeline` matters if the model is a pipeline of diffusers.
-    `warm_start` runs before the first iteration.
+    `model` is a directory or a packaged name. `task` is a named task or a source of rows (docs/tasks.md); `extra_tasks`
+    lists additional tasks; `held_out` is a task to evaluate on instead of the held-out split of these. Problems with
+    more than `max_prompt_tokens` tokens are left out; without it, one that does not fit is an error. `template` is the
+    text around a problem; `verifier` is a public name or `my_file:grade`; if empty, both are the task's default. With
+    the template `chat`, `system` is the system message of prompts that have none, and `template_arguments` are
+    variables of the chat template. An answer with a score of at least `threshold` is correct; without a threshold,
+    answers that a verifier only scores are neither correct nor wrong. `environment` is the other side of a
+    conversation, such as `my_file:MyEnvironment`; it replaces the strategy `Independent` of method and evaluation by
+    `Turns`. `prompts` is the number of prompts of an iteration. With `lora`, an adapter is trained and the model's
+    weights are frozen. `pipeline` matters if the model is a pipeline of diffusers. `warm_start` runs before the first
+    iteration.
     """
 
     model: str = "calculator"

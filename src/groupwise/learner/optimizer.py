@@ -19,8 +19,8 @@ __all__ = ["AdamW"]
 class AdamW:
     """Settings of AdamW (arXiv:1711.05101). `max_grad_norm` bounds the global norm of a step's gradient.
 
-    The learning rate rises linearly over the first `warmup_steps` optimizer steps. Then it stays (`constant`) or falls to 0
-    at the end of the run (`linear`, `cosine`).
+    The learning rate rises linearly over the first `warmup_steps` optimizer steps. Then it stays (`constant`) or falls
+    to 0 at the end of the run (`linear`, `cosine`).
 
     >>> a = AdamW(lr=1.0, warmup_steps=2, lr_scheduler="linear")
     >>> [a.rate(step, 6) for step in range(6)]

@@ -21,9 +21,10 @@ class Setup:
     wait. An iteration has `prompts` draws of `group` samples; `length(draw, sample)` is a sample's number of tokens.
     The learner also forwards `prompt` tokens of each draw.
 
-    An iteration is launched when at most `max_staleness` iterations before it are neither trained nor published. If `pinned`,
-    weights are published only while no row is live, so each sample has one version: with `max_staleness` 0 engines wait for the
-    learner, with 1 the next iteration is sampled while the learner trains. If not, weights change while rows are live.
+    An iteration is launched when at most `max_staleness` iterations before it are neither trained nor published. If
+    `pinned`, weights are published only while no row is live, so each sample has one version: with `max_staleness` 0
+    engines wait for the learner, with 1 the next iteration is sampled while the learner trains. If not, weights change
+    while rows are live.
     """
 
     engines: int
@@ -58,7 +59,8 @@ class BusyTime:
 class Simulation:
     """The result. `published` holds the time of each new version, and `tokens` the trained tokens of each iteration.
 
-    `oldest` is the largest staleness, in versions, of any trained token; `live` are pairs (time, live rows of all engines).
+    `oldest` is the largest staleness, in versions, of any trained token; `live` are pairs (time, live rows of all
+    engines).
     """
 
     published: tuple[float, ...]
@@ -254,7 +256,7 @@ class _Run:
 def simulate(setup: Setup, iterations: int) -> Simulation:
     """Simulate a number of iterations. The result depends on the setup alone: nothing is drawn here.
 
-    with staleness 0 an iteration takes the sum of its phases. Rows of 10 tokens at 1 s a token, learning of 5 s and
+    With staleness 0 an iteration takes the sum of its phases. Rows of 10 tokens at 1 s a token, learning of 5 s and
     publishing of 2 s:
 
     >>> numbers = dict(engines=1, rows=4, token=1.0, row=0.0, prompts=1, group=4, prompt=10, length=lambda d, i: 10)

@@ -17,12 +17,13 @@ Generate = Callable[[int, Pending | None], Awaitable[Rollouts]]
 class Ahead:
     """The rollouts of a run's iterations, in order, sampled up to `max_staleness` iterations before the learner reaches them.
 
-    with staleness 0, an iteration is sampled when it is requested. with staleness 1, the next one is sampled while the learner
-    works, and weights change only while nothing is sampled: each sample has one version. With a larger staleness, the
-    sampling of `staleness + 1` iterations goes on at once, and weights change meanwhile.
+    With staleness 0, an iteration is sampled when it is requested. With staleness 1, the next one is sampled while the
+    learner works, and weights change only while nothing is sampled: each sample has one version. With a larger
+    staleness, the sampling of `staleness + 1` iterations goes on at once, and weights change meanwhile.
 
-    The sampling of an iteration begins when the learner is at most `max_staleness` iterations before it, so no trained token is
-    older. `last` is the number of the run's iterations. `pending` is the sampling that has begun, which it updates.
+    The sampling of an iteration begins when the learner is at most `max_staleness` iterations before it, so no trained
+    token is older. `last` is the number of the run's iterations. `pending` is the sampling that has begun, which it
+    updates.
     """
 
     def __init__(self, pending: list[Pending], generate: Generate, *, max_staleness: int, last: int) -> None:

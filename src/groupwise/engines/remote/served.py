@@ -65,9 +65,9 @@ class Served(Native):
 
     `addresses` are further engines, which `groupwise serve` started: a socket on this machine, or
     `HOST:PORT#sha256=FINGERPRINT`. A replica that dies, or is silent or idle for `deadline` seconds while it owes an
-    answer, is replaced at most `restarts` times in ten minutes; its requests are sent again. With `placement = "colocated"`, the
-    replicas free their weights and caches while the learner trains, so that both fit on one device. Hosts, the secret
-    and the directory for the weights are not the recipe's to choose: `EngineAccess`.
+    answer, is replaced at most `restarts` times in ten minutes; its requests are sent again. With `placement =
+    "colocated"`, the replicas free their weights and caches while the learner trains, so that both fit on one device.
+    Hosts, the secret and the directory for the weights are not the recipe's to choose: `EngineAccess`.
     """
 
     replicas: int = 2

@@ -116,10 +116,10 @@ class Delegating(Strategy):
 
     The main agent's prompt is `main`. A turn that ends in `asks` is a request: its text, or the part after its last
     `opens`, is put into `helper`, the helper's prompt. The text after the last `marker` of the answer, up to `closes`,
-    in `prompt_template`, continues the conversation. The helper's answers have the role `helper` and are one group. Each has the
-    verdict of its main agent, but is malformed without a marker or an end. With `aligned`, each main agent that asked
-    has as many helpers in training: some are dropped or copied at random. 0 keeps all. The count `calls` is that of all
-    helpers.
+    in `prompt_template`, continues the conversation. The helper's answers have the role `helper` and are one group.
+    Each has the verdict of its main agent, but is malformed without a marker or an end. With `aligned`, each main agent
+    that asked has as many helpers in training: some are dropped or copied at random. 0 keeps all. The count `calls` is
+    that of all helpers.
     """
 
     forms: ClassVar[dict[str, Forms]] = TEXTS

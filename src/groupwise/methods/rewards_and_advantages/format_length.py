@@ -20,9 +20,9 @@ __all__ = ["FormatLength", "format_length"]
 class FormatLength(Shaping):
     """Creates the reward from format and length alone: `(think + answer) / 2 + curve`; if malformed, `min(curve, 0)`.
 
-    No label is read: `answer` is 1 unless the verdict is malformed, and `think` is a subscore of the verdict that is 1 if
-    a thought was found; without a name for it, it equals `answer`. The curve of `length / budget` rises from 0 to 1 at
-    `peak` and falls to -1 at the budget. arXiv:2505.19439.
+    No label is read: `answer` is 1 unless the verdict is malformed, and `think` is a subscore of the verdict that is 1
+    if a thought was found; without a name for it, it equals `answer`. The curve of `length / budget` rises from 0 to 1
+    at `peak` and falls to -1 at the budget. arXiv:2505.19439.
     """
 
     peak: float = 0.5

@@ -111,8 +111,9 @@ class RecoveryPrompts(Strategy):
     """Runs another sampling strategy. Each distinct failed attempt becomes a prompt that `Fission` may draw later.
 
     A failure is an answer that is not correct and scores below `below`, and whose verdict has feedback. The new prompt
-    is `prompt_template`; after a conversation, the feedback follows as another reply of the environment. It must leave room.
-    Failures of such a prompt become none. Fission-GRPO, arXiv:2601.15625, with the verifier as the error simulator.
+    is `prompt_template`; after a conversation, the feedback follows as another reply of the environment. It must leave
+    room. Failures of such a prompt become none. Fission-GRPO, arXiv:2601.15625, with the verifier as the error
+    simulator.
     """
 
     needs_feedback: ClassVar[bool] = True

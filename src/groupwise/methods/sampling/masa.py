@@ -180,9 +180,9 @@ PREDICTED = Forms(
 class Predictions(Strategy):
     """Samples answers, and `count` predictions of their pass rate and length, as samples with their own role. MASA.
 
-    A prediction answers the prompt in `prompt_template` with the number of correct answers of eight, the length of a correct
-    answer, and the notions that occur in correct answers. Its score is the mean of three agreements with the answers
-    (`agreement`). arXiv:2510.03259.
+    A prediction answers the prompt in `prompt_template` with the number of correct answers of eight, the length of a
+    correct answer, and the notions that occur in correct answers. Its score is the mean of three agreements with the
+    answers (`agreement`). arXiv:2510.03259.
 
     With `gate`, a prompt is skipped if the predictions expect no correct answer or only such. With a `length_factor`,
     an answer that reaches so many times the mean predicted length ends there, and is wrong. With `expert`, the

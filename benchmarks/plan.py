@@ -22,12 +22,12 @@ import torch
 from benchmarks.plan_memory import COMMON, GRADER, LARGE, OTHERS, SMALL, fields_of, tokenizer
 from benchmarks.plan_memory import measured as measured_run
 
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import all_problems
 from groupwise.models import Decoder, Shape, write_model
+from groupwise.planning.calibration import calibrated, phase_seconds
 from groupwise.planning.machines import AssumedLengths, Machines
-from groupwise.planning.measured import calibrated, phase_seconds
 from groupwise.planning.plan import plan_run
 from groupwise.training.build import read_inputs
 

@@ -19,7 +19,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Fast
 
 from groupwise.config.devices import resolved
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import all_problems
 from groupwise.models import Decoder, Shape, Tokenizer, find_model, read_shape, write_model
@@ -38,12 +38,12 @@ RUNS: list[tuple[str, Mapping[str, object], Mapping[str, str]]] = [
     ("the same, bfloat16", SMALL, {"machine.dtype": "bfloat16"}),
     ("the same in float32, a value model", SMALL, {"method.models": CRITIC, "method.credit": '{ kind = "GAE" }'}),
     ("the same, microbatches of 256 tokens", SMALL, {"machine.microbatch_tokens": "256"}),
-    ("the same, recompute", SMALL, {"machine.recompute": "true"}),
+    ("the same, recompute", SMALL, {"machine.gradient_checkpointing": "true"}),
     ("8 layers of 512, float32", LARGE, {}),
     ("the same, embedding and head separate", {**LARGE, "tied": False}, {}),
     ("the same tied, LoRA of rank 16", LARGE, {"lora.rank": "16"}),
     ("the same, a reference model (GRPO)", LARGE, {"method": "grpo"}),
-    ("the same, lag 1", LARGE, {"cluster.lag": "1"}),
+    ("the same, lag 1", LARGE, {"cluster.max_staleness": "1"}),
     ("the same, 2 ranks with shards", LARGE, SHARDS),
     ("the same, 2 engines", LARGE, {"engine": '{ kind = "Served", replicas = 2 }'}),
 ]
@@ -51,7 +51,7 @@ PAIRS, REPEATED = (RUNS[1], RUNS[6]), 3
 MIB = 1 << 20
 COMMON = {
     "task": "calculator", "method": "gspo", "method.group_size": "8", "prompts": "8", "iterations": "1",
-    "sampling.max_tokens": "64", "evaluate.problems": "2", "engine.max_gap": "100", "max_unverifiable": "1",
+    "sampling.max_tokens": "64", "evaluate.problems": "2", "engine.max_logprob_diff": "100", "max_unverifiable": "1",
     "machine.microbatch_tokens": "4096",
 }  # fmt: skip
 GRADER = "def grade(prompt, answer, gold):\n    return len(answer) % 7\n"

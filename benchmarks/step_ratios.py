@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from groupwise.config.packaged import find_recipe
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Batch
 from groupwise.learner import Learner
+from groupwise.lifecycle.run import run_from
+from groupwise.lifecycle.start import begin
 from groupwise.training.build import build
-from groupwise.training.run import run_from
-from groupwise.training.start import begin
 
 METHODS, SEEDS = ("flow_grpo", "grpo_guard"), (0, 1, 2)
 ITERATIONS, STEPS, UNIT = 20, 9, 1e-3

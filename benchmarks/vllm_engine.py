@@ -16,11 +16,10 @@ from pathlib import Path
 import torch
 
 from groupwise.data import Engine, Generation, GenerationRequest, Sampling
-from groupwise.engines import EngineAccess, Vllm
-from groupwise.engines.replica import Replica
-from groupwise.engines.vllm_environment import DEFAULT_PYTHON
+from groupwise.engines import EngineAccess, NativeEngine, Vllm
+from groupwise.engines.remote.replica import Replica
+from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
 from groupwise.models import Decoder, Shape, find_model, read_model, read_tokenizer
-from groupwise.rollout import NativeEngine
 
 MIDDLE = Shape(vocabulary=32_000, width=512, layers=8, heads=8, kv_heads=4, head_dim=64, inner=1536, positions=512,
                tied=True, qk_norm=True, family="qwen3")  # fmt: skip

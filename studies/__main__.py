@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from groupwise.certificates.studies import Trial, read_results
-from groupwise.data import MissingRequirement
+from groupwise.core import MissingRequirement
 from studies.figures import need_matplotlib, new_figure, write_svg
 from studies.pages import RESULTS, changed_results, filled, read_exact, store_exact, total_cost, written
 from studies.running import HOME, find_study, run_jobs

@@ -19,7 +19,7 @@ from studies.study import NO_KL, Arm, Estimate, Exact, Measured, Study, cost, ta
 CLIPPED, REWARD = "clip_ratio/region_mean", "outcome/correct"
 LAST = 8
 BASE = (f"iterations = {LAST}", "method.group_size = 16", "method.minibatches = 4", "evaluate.problems = 16",
-        "optimizer.decay = constant")  # fmt: skip
+        "optimizer.lr_scheduler = constant")  # fmt: skip
 RATES = ("1e-6", "1e-4")
 BOUNDS = {
     "grpo": (NO_KL, "method.objective.surrogate.low = 0.2", "method.objective.surrogate.high = 0.27"),
@@ -103,7 +103,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="clip_fraction",
     page="docs/studies/clip-fraction.md",
-    parts={"rates": ARMS},
+    subscores={"rates": ARMS},
     metrics=(CLIPPED, REWARD),
     blocks=blocks,
     rows=rows,

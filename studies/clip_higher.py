@@ -25,7 +25,7 @@ CLAIMED = {"entropy": ENTROPY, "pass@64": MANY}
 """The claim says that these are higher."""
 BOUNDS = ("0.2", "0.28", "0.4")
 BASE = (f"iterations = {LAST}", "prompts = 16", "method.group_size = 8", "method.minibatches = 4", "method.epochs = 2",
-        "optimizer.decay = constant", "evaluate.samples = 64", NO_KL)  # fmt: skip
+        "optimizer.lr_scheduler = constant", "evaluate.samples = 64", NO_KL)  # fmt: skip
 
 
 def arm(bound: str) -> Arm:
@@ -97,7 +97,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="clip_higher",
     page="docs/studies/clip-higher.md",
-    parts={"bounds": ARMS},
+    subscores={"bounds": ARMS},
     metrics=(ENTROPY, CLIPPED, ONE, MANY),
     blocks=blocks,
     rows=rows,

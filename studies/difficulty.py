@@ -40,8 +40,8 @@ BASE = ("task = studies/levels", "held_out = studies/levels/test.jsonl", "verifi
         f"iterations = {LAST}", "prompts = 24",
         "warm_start.demonstrations = studies/levels/demonstrations.jsonl", "warm_start.steps = 150",
         "warm_start.optimizer.lr = 1e-3", f"method.group_size = {GROUP}", "method.minibatches = 1", NO_KL,
-        "optimizer.lr = 1.5e-4", "optimizer.decay = constant", "sampling.max_tokens = 64", "evaluate.every = 2",
-        "evaluate.problems = 192", "evaluate.samples = 8", "evaluate.by = level")  # fmt: skip
+        "optimizer.lr = 1.5e-4", "optimizer.lr_scheduler = constant", "sampling.max_tokens = 64", "evaluate.every = 2",
+        "evaluate.problems = 192", "evaluate.samples = 8", "evaluate.by_column = level")  # fmt: skip
 LABELS = {"std": "with the std (GRPO)", "centred": "without (as Dr. GRPO)"}
 OWN = {"std": (), "centred": ('method.advantage = ["centred"]',)}
 ARMS = {key: Arm(label=label, method="grpo", task="calculator", settings=(*BASE, *OWN[key]))
@@ -126,7 +126,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="difficulty",
     page="docs/studies/difficulty.md",
-    parts={"levels": ARMS},
+    subscores={"levels": ARMS},
     metrics=tuple(map(metric, LEVELS)),
     blocks=blocks,
     rows=rows,

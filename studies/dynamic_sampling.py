@@ -21,9 +21,9 @@ from studies.study import Arm, Estimate, Exact, Measured, Study, cost, table
 SAMPLED, GREEDY, DEAD = "eval/accuracy", "eval/accuracy_greedy", "frac_reward_zero_std"
 LAST = 16
 BASE = (f"iterations = {LAST}", "prompts = 32", "method.group_size = 4", "method.minibatches = 4",
-        "evaluate.every = 4", "optimizer.lr = 3e-4", "optimizer.decay = constant",
+        "evaluate.every = 4", "optimizer.lr = 3e-4", "optimizer.lr_scheduler = constant",
         'method.shaping = [{kind = "Correctness", right = 1.0, wrong = -1.0}]')  # fmt: skip
-OFF = ("method.filter = everything", "method.refill = 0")
+OFF = ("method.filter = everything", "method.max_refills = 0")
 ARMS = {
     "off": Arm(label="without", method="dapo", task="calculator", settings=(*BASE, *OFF)),
     "on": Arm(label="dynamic sampling", method="dapo", task="calculator", settings=BASE),
@@ -101,7 +101,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="dynamic_sampling",
     page="docs/studies/dynamic-sampling.md",
-    parts={"calculator": ARMS},
+    subscores={"calculator": ARMS},
     metrics=(SAMPLED, GREEDY, DEAD),
     blocks=blocks,
     rows=rows,

@@ -7,9 +7,9 @@ difference can decide whether a sequence is clipped.
 
 Two disturbances. *bfloat16*: weights and arithmetic of engine and learner have 8 significant bits, so log-probs differ
 with the order of the sums; a look at three iterations gave a mean gap of 0.002 per token. *Stale*: an iteration is
-sampled by the weights before the last update (`cluster.lag = 1`). Under each, both methods take old log-probs that the
-learner recomputes, or those of the engine (`method.proximal`). The packaged model on its task, 20 iterations, four
-minibatches, the bounds of the papers, and the learning rate of the study of clip fractions.
+sampled by the weights before the last update (`cluster.max_staleness = 1`). Under each, both methods take old log-probs
+that the learner recomputes, or those of the engine (`method.old_logprobs`). The packaged model on its task, 20
+iterations, four minibatches, the bounds of the papers, and the learning rate of the study of clip fractions.
 
 Compared, within a seed: the share of right answers over the last ten iterations. The *change* of a method is that share
 with the engine's log-probs minus that with recomputed ones. The claim is *shown* if GSPO's change minus GRPO's has an
@@ -31,8 +31,8 @@ from studies.stable_rates import HIGH, LOW, RIGHT, spread
 from studies.study import Arm, Estimate, Exact, Measured, Study, cost, table
 
 EXACT = "machine.dtype = float32"
-ENGINES = {"bfloat16": ("machine.dtype = bfloat16",), "stale": (EXACT, "cluster.lag = 1")}
-ROUNDED = {"8-bit": (EXACT, 'engine = {kind = "rounded_engine:Rounded", bits = 8, max_gap = 2.0}')}
+ENGINES = {"bfloat16": ("machine.dtype = bfloat16",), "stale": (EXACT, "cluster.max_staleness = 1")}
+ROUNDED = {"8-bit": (EXACT, 'engine = {kind = "rounded_engine:Rounded", bits = 8, max_logprob_diff = 2.0}')}
 SOURCES = {"learner": "recomputed", "engine": "sampled"}
 
 
@@ -44,10 +44,10 @@ def arm(method: str, *settings: str) -> Arm:
 def arms(engines: Mapping[str, tuple[str, ...]]) -> dict[str, Arm]:
     """Both methods with both sources of old log-probs, under each engine."""
     return {
-        f"{method} {engine} {source}": arm(method, *own, f"method.proximal = {proximal}")
+        f"{method} {engine} {source}": arm(method, *own, f"method.old_logprobs = {old_logprobs}")
         for engine, own in engines.items()
         for method in BOUNDS
-        for source, proximal in SOURCES.items()
+        for source, old_logprobs in SOURCES.items()
     }
 
 
@@ -136,7 +136,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="engine_logprobs",
     page="docs/studies/engine-logprobs.md",
-    parts={part: own for part, (own, _) in PARTS.items()},
+    subscores={part: own for part, (own, _) in PARTS.items()},
     metrics=(RIGHT, CLIPPED, LOW, HIGH),
     blocks=blocks,
     rows=rows,

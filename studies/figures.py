@@ -8,7 +8,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import MissingRequirement
+from groupwise.core import MissingRequirement
 from studies.study import Estimate
 
 INK, GRID, PAPER = "#101010", "#202020", "#303030"

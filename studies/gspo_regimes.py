@@ -26,7 +26,7 @@ from studies.study import Arm, Estimate, Exact, Measured, Study, cost, table
 LAST = 20
 RESULTS = ("GSPO wins", "GRPO wins")
 BASE = (f"iterations = {LAST}", "prompts = 16", "method.group_size = 16", "method.minibatches = 4",
-        "evaluate.problems = 16", "optimizer.lr = 1e-4", "optimizer.decay = constant")  # fmt: skip
+        "evaluate.problems = 16", "optimizer.lr = 1e-4", "optimizer.lr_scheduler = constant")  # fmt: skip
 REGIMES = {
     "base": ("calculator", ()),
     "minibatches": ("calculator", ("method.minibatches = 16",)),
@@ -99,7 +99,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="gspo_regimes",
     page="docs/studies/gspo-regimes.md",
-    parts={"regimes": ARMS},
+    subscores={"regimes": ARMS},
     metrics=(CLIPPED, REWARD, "completions/mean_length"),
     blocks=blocks,
     rows=rows,

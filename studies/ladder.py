@@ -27,7 +27,7 @@ SAMPLED, PASSES, LENGTH, CUT, ENTROPY = (
 )  # fmt: skip
 LAST = 30
 BASE = (f"iterations = {LAST}", "prompts = 16", "method.group_size = 8", "method.minibatches = 4",
-        "optimizer.lr = 3e-4", "optimizer.decay = constant", "sampling.max_tokens = 36",
+        "optimizer.lr = 3e-4", "optimizer.lr_scheduler = constant", "sampling.max_tokens = 36",
         "evaluate.samples = 8")  # fmt: skip
 REWARD = '{kind = "Correctness", right = 1.0, wrong = -1.0}'
 NAIVE = {
@@ -35,7 +35,7 @@ NAIVE = {
     "method.objective.surrogate.high": "0.2",
     "method.objective.aggregate": "sequence_mean",
     "method.filter": "everything",
-    "method.refill": "0",
+    "method.max_refills": "0",
 }
 RUNGS = {
     "naive GRPO": NAIVE,
@@ -43,7 +43,7 @@ RUNGS = {
     "clip-higher": {"method.objective.surrogate.high": "0.28"},
     "soft overlong punishment": {"method.shaping": f'[{REWARD}, {{kind = "Overlong", buffer = 0.2}}]'},
     "token mean": {"method.objective.aggregate": "token_mean"},
-    "dynamic sampling": {"method.filter": "mixed_outcomes", "method.refill": "10"},
+    "dynamic sampling": {"method.filter": "mixed_outcomes", "method.max_refills": "10"},
 }
 """What each rung changes in the settings of the one below."""
 RESULTS = ("better", "worse")
@@ -120,7 +120,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="ladder",
     page="docs/studies/ladder.md",
-    parts={"rungs": arms()},
+    subscores={"rungs": arms()},
     metrics=(SAMPLED, PASSES, LENGTH, CUT, ENTROPY),
     blocks=blocks,
     rows=rows,

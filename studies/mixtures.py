@@ -9,7 +9,7 @@ from typing import Any
 
 from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe import Recipe, WarmStart
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.learner import AdamW
 from groupwise.models import find_model, read_tokenizer
 from groupwise.runs.disk import write_file
@@ -60,7 +60,7 @@ def _base(kind: str, sizes: Mapping[str, Any], seed: int, folder: Path) -> Recip
         demonstrations=str(rows),
         steps=STEPS,
         per_step=PER_STEP,
-        optimizer=AdamW(lr=3e-3, betas=(0.9, 0.99), weight_decay=0.01, warmup=50, decay="cosine"),
+        optimizer=AdamW(lr=3e-3, betas=(0.9, 0.99), weight_decay=0.01, warmup_steps=50, lr_scheduler="cosine"),
     )
     return replace(read_recipe(find_recipe("calculator"), fields), model=str(home), warm_start=start)
 

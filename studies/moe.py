@@ -35,13 +35,13 @@ CHANGED, MEAN_GAP = "routing/changed", f"{GAP}/mean"
 LAST = 20
 RATES = ("1e-4", "1.4e-4", "2e-4")
 BASE = (f"iterations = {LAST}", "prompts = 16", "method.group_size = 16", "method.minibatches = 16",
-        "optimizer.decay = constant", "evaluate.problems = 16", "engine.max_gap = 1")  # fmt: skip
+        "optimizer.lr_scheduler = constant", "evaluate.problems = 16", "engine.max_logprob_diff = 1")  # fmt: skip
 TOKEN = (NO_KL, "method.objective.surrogate.low = 0.2", "method.objective.surrogate.high = 0.27")
 METHODS = {
     "grpo": ("GRPO", TOKEN),
     "gspo": ("GSPO", ("method.objective.surrogate.low = 3e-4", "method.objective.surrogate.high = 4e-4")),
-    "R2": ("GRPO with R2", (*TOKEN, "method.routing.replay = learner")),
-    "R3": ("GRPO with R3", (*TOKEN, "method.routing.replay = engine")),
+    "R2": ("GRPO with R2", (*TOKEN, "method.router_replay = learner")),
+    "R3": ("GRPO with R3", (*TOKEN, "method.router_replay = engine")),
 }
 
 
@@ -135,7 +135,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="moe",
     page="docs/studies/moe.md",
-    parts=ARMS,
+    subscores=ARMS,
     metrics=(RIGHT, CHANGED, LOW, HIGH, MEAN_GAP, "clip_ratio/region_mean"),
     blocks=blocks,
     rows=rows,

@@ -23,7 +23,7 @@ from studies.study import NO_KL, Arm, Estimate, Exact, Measured, Study, cost, ta
 LAST = 100
 KS = (1, 2, 4, 8, 16, 32, 64)
 BASE = (f"iterations = {LAST}", "prompts = 16", "method.group_size = 16", "method.minibatches = 2",
-        "optimizer.decay = constant", "evaluate.samples = 64", "evaluate.problems = 256", NO_KL)  # fmt: skip
+        "optimizer.lr_scheduler = constant", "evaluate.samples = 64", "evaluate.problems = 256", NO_KL)  # fmt: skip
 RESULTS = ("rises", "falls")
 TASKS = {"countdown": "tiny_countdown", "hinted": "hinted_sums"}
 
@@ -97,7 +97,9 @@ def curves(axes: Any, m: Measured, title: str, last: int = LAST) -> None:
 STUDY = Study(
     name="pass_at_k",
     page="docs/studies/pass-at-k.md",
-    parts={name: {"grpo": Arm(label="GRPO", method="grpo", task=task, settings=BASE)} for name, task in TASKS.items()},
+    subscores={
+        name: {"grpo": Arm(label="GRPO", method="grpo", task=task, settings=BASE)} for name, task in TASKS.items()
+    },
     metrics=tuple(metric(k) for k in KS),
     blocks=blocks,
     rows=rows,

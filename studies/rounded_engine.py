@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from groupwise.engines import Native, NativeEngine
 from groupwise.models import Experts, FlowPolicy, MaskedPolicy, Model, Tokenizer
-from groupwise.rollout import Native, NativeEngine
 
 
 def rounded(weight: Tensor, bits: int) -> Tensor:
@@ -41,7 +41,7 @@ class Rounded(Native):
         """The engine over a copy: the learner's weights stay as they are."""
         assert not isinstance(model, FlowPolicy | MaskedPolicy), "it rounds language models"
         engine = RoundedEngine(
-            deepcopy(model), tokenizer, seed=seed, rows=self.rows, cache_tokens=self.cache_tokens, experts=experts
+            deepcopy(model), tokenizer, seed=seed, rows=self.rows, kv_cache_tokens=self.kv_cache_tokens, experts=experts
         )
         engine.bits = self.bits
         return engine

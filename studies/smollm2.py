@@ -33,7 +33,7 @@ QA = "template = Q: {prompt}\nA:"
 PROBLEMS = ("task = studies/smollm2.jsonl", "verifier = last_number", "sampling.temperature = 0.6",
             "machine.dtype = bfloat16", "evaluate.problems = 48", NO_KL)  # fmt: skip
 TRAINING = (*PROBLEMS, QA, 'sampling.stop = ["\\n"]', "sampling.max_tokens = 16", f"iterations = {LAST}",
-            "method.group_size = 16", "optimizer.decay = constant", "evaluate.samples = 64")  # fmt: skip
+            "method.group_size = 16", "optimizer.lr_scheduler = constant", "evaluate.samples = 64")  # fmt: skip
 UNTRAINED = (*PROBLEMS, "sampling.max_tokens = 48", "iterations = 0", "evaluate.samples = 8")
 ACCURACIES = {
     "greedy": ("eval/accuracy_greedy", "eval/low_greedy", "eval/high_greedy"),
@@ -127,7 +127,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="smollm2",
     page="docs/studies/smollm2.md",
-    parts={"rl": RL, "templates": TEMPLATES},
+    subscores={"rl": RL, "templates": TEMPLATES},
     metrics=(*map(metric, KS), *ACCURACIES["greedy"], *ACCURACIES["sampled"], TRUNCATED, LENGTH),
     blocks=blocks,
     rows=rows,

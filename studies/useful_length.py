@@ -32,9 +32,9 @@ OWN = {"grpo": (), "no_std": ('method.advantage = ["centred"]',),
        "dr_grpo": ('method.advantage = ["centred"]', "method.objective.aggregate = budget_mean")}  # fmt: skip
 BASE = ("task = studies/searches", "held_out = studies/searches/test.jsonl", "verifier = regex(whole=True)",
         "warm_start.demonstrations = studies/searches/demonstrations.jsonl", "warm_start.steps = 3000",
-        "warm_start.optimizer.lr = 3e-3", "warm_start.optimizer.warmup = 20", "warm_start.optimizer.decay = cosine",
+        "warm_start.optimizer.lr = 3e-3", "warm_start.optimizer.warmup_steps = 20", "warm_start.optimizer.lr_scheduler = cosine",
         f"iterations = {LAST}", "prompts = 16", "method.group_size = 8", "method.minibatches = 4", NO_KL,
-        "optimizer.lr = 4e-4", "optimizer.decay = constant", "sampling.max_tokens = 112", "evaluate.every = 20",
+        "optimizer.lr = 4e-4", "optimizer.lr_scheduler = constant", "sampling.max_tokens = 112", "evaluate.every = 20",
         "evaluate.problems = 128", "evaluate.samples = 2")  # fmt: skip
 ARMS = {key: Arm(label=label, method="grpo", task="calculator", settings=(*BASE, *OWN[key]))
         for key, label in LABELS.items()}  # fmt: skip
@@ -118,7 +118,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="useful_length",
     page="docs/studies/useful-length.md",
-    parts={"searches": ARMS},
+    subscores={"searches": ARMS},
     metrics=(WRONG, RIGHT, CORRECT, CUT, ACCURACY),
     blocks=blocks,
     rows=rows,

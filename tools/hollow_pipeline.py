@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from groupwise.models.pipelines.family import PipelineFamily
-from groupwise.models.pipelines.flux import Flux
-from groupwise.models.pipelines.index import OF_DIFFUSERS
-from groupwise.models.pipelines.stable_diffusion_3 import StableDiffusion3
-from groupwise.models.pipelines.tiny import clip_tokenizer, t5_tokenizer
+from groupwise.models.diffusion.family import PipelineFamily
+from groupwise.models.diffusion.flux import Flux
+from groupwise.models.diffusion.index import OF_DIFFUSERS
+from groupwise.models.diffusion.stable_diffusion_3 import StableDiffusion3
+from groupwise.models.diffusion.tiny import clip_tokenizer, t5_tokenizer
 
 BLOCKS = (128, 256, 512, 512)
 Sizes = dict[str, Any]

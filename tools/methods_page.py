@@ -10,7 +10,7 @@ from tools.family_tree import family_tree
 from groupwise import methods as room
 from groupwise.commands.methods import CHANGES
 from groupwise.commands.show import auto_texts, differences
-from groupwise.config import text
+from groupwise.config import recipe_toml
 from groupwise.config.diff import changed_fields
 from groupwise.config.registry import methods
 from groupwise.methods import Method, reference_of
@@ -99,7 +99,7 @@ def _section(function: Callable[..., Method]) -> list[str]:
         f"All its parts and constants (`src/groupwise/methods/{method_family(name)}/{name}.py`):",
         "",
         "```toml",
-        *text.write(function()).rstrip().splitlines(),
+        *recipe_toml.write(function()).rstrip().splitlines(),
         "```",
         "",
         *(["The texts of `auto`:", "", "```text", *texts, "```", ""] if texts else []),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from groupwise.config.text import read
+from groupwise.config.recipe_toml import read
 from groupwise.learner import AdamW, Learner
 from groupwise.models import Decoder, Shape, Tokenizer, write_model
 from groupwise.tasks import END, Demonstration, calculator_tokenizer, demonstrations, hinted_demonstrations

@@ -21,7 +21,7 @@ SHARED = (Segments, eligible_answers, Buffer._selected, compute_advantages, make
 """What every method runs."""
 LEFT_OUT = ("__post_init__", "clipped", "notes", "needs", "_refuse_scores", "_also_trained", "_in_lanes")
 """Functions that compute no number of a formula: checks of fields, metrics, names, the lanes of several ranks."""
-KEYWORDS_LEFT_OUT = ("curriculum", "strategy", "models", "refill", "denoise", "unmask")
+KEYWORDS_LEFT_OUT = ("curriculum", "strategy", "models", "max_refills", "denoise", "unmask")
 """What sampling and the models of a run are, which the tests of strategies and side models cover."""
 SWAPPED = {
     "minimum": "maximum", "maximum": "minimum", "total": "mean", "mean": "total", "live": "count", "count": "live",

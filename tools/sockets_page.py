@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from groupwise.config.registry import fitting_names, parts, sockets
-from groupwise.data import files_of
+from groupwise.core import files_of
 
 HOME = Path(__file__).resolve().parents[1]
 PAGE = HOME / "docs" / "sockets.md"

@@ -4,8 +4,8 @@ import shlex
 import subprocess
 import sys
 
-from groupwise.data import MissingRequirement
-from groupwise.engines.vllm_environment import check_environment, installation
+from groupwise.core import MissingRequirement
+from groupwise.engines.vllm.vllm_environment import check_environment, installation
 
 
 def main(directory: str = ".venv-vllm") -> None:

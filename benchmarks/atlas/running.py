@@ -13,11 +13,11 @@ from groupwise.api.run import Run
 from groupwise.certificates.certificate import commit_of
 from groupwise.certificates.code_hash import code_hash
 from groupwise.certificates.studies import Trial, TrialResult, is_stale, packaged_weights, read_results, write_results
-from groupwise.config import text
+from groupwise.config import recipe_toml
 from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import read_recipe
-from groupwise.learner import Given
+from groupwise.config.recipe_toml import read_recipe
+from groupwise.learner import FromDirectory
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 
@@ -58,7 +58,7 @@ def run_trial(
         tokens=generated_tokens(run),
         cpu_seconds=round(seconds, 1),
         commit=commit_of(root),
-        recipe=sha256(text.write(recipe).encode()).hexdigest()[:16],
+        recipe=sha256(recipe_toml.write(recipe).encode()).hexdigest()[:16],
         code=code_hash(recipe.method),
         model=packaged_weights(recipe.model),
     )
@@ -92,7 +92,7 @@ def with_models(recipe: Recipe, trial: Trial, home: Path) -> Recipe:
     """The recipe with the model after the task's warm start, and with trained models in place of `@NAME`."""
     models = dict(recipe.method.models)
     for name, model in models.items():
-        if isinstance(model, Given) and model.directory.startswith("@"):
+        if isinstance(model, FromDirectory) and model.directory.startswith("@"):
             teacher = Trial(model.directory[1:], trial.task, trial.seed)
             models[name] = replace(model, directory=trained_model(teacher, home))
     method = replace(recipe.method, models=tuple(models.items()))
@@ -105,7 +105,7 @@ def on_base(recipe: Recipe, home: Path, bases: Bases) -> Recipe:
         return recipe
     with lock(home / "bases.lock"), open_log(home):
         start = bases[recipe.model](recipe.seed, home / "bases")
-    name = f"base-{sha256(text.write(start).encode()).hexdigest()[:6]}-{recipe.seed}"
+    name = f"base-{sha256(recipe_toml.write(start).encode()).hexdigest()[:6]}-{recipe.seed}"
     return replace(recipe, model=model_of(name, start, home))
 
 
@@ -115,7 +115,7 @@ def start_model(task: str, recipe: Recipe, home: Path) -> str:
         return recipe.model
     plain = read_recipe(find_recipe(task), [("iterations", "0"), ("evaluate.problems", "1"), ("seed", "0")])
     start = replace(plain, model=recipe.model, warm_start=recipe.warm_start)
-    return model_of(f"start-{task}-{sha256(text.write(start).encode()).hexdigest()[:6]}", start, home)
+    return model_of(f"start-{task}-{sha256(recipe_toml.write(start).encode()).hexdigest()[:6]}", start, home)
 
 
 def trained_model(trial: Trial, home: Path) -> str:

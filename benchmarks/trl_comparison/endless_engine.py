@@ -2,7 +2,8 @@
 
     python -m benchmarks.trl_comparison.endless_engine SETTINGS PARENT
 
-It is the program of a replica (`groupwise.engines.replica`), but for the check that end tokens are in the vocabulary.
+It is the program of a replica (`groupwise.engines.remote.replica`), but for the check that end tokens are in the
+vocabulary.
 """
 
 import json
@@ -15,8 +16,8 @@ from benchmarks.trl_comparison.paths import HOME
 
 import groupwise.models
 from groupwise.engines import Served
-from groupwise.engines.access import EngineAccess
-from groupwise.engines.replica import Program, ReplicaSettings, main
+from groupwise.engines.remote.access import EngineAccess
+from groupwise.engines.remote.replica import Program, ReplicaSettings, main
 from groupwise.models import Tokenizer
 
 

@@ -29,11 +29,12 @@ from groupwise.advantages import Standardised
 from groupwise.config.recipe import Cluster, Evaluate, Machine, Recipe, Save
 from groupwise.config.user_code import Use
 from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Sampler, Sampling, Verdict
+from groupwise.engines import Native
 from groupwise.learner import AdamW
 from groupwise.methods import Method
 from groupwise.models import read_tokenizer
 from groupwise.objective import Clip, Objective, sequence_mean, sequence_ratio, token_mean
-from groupwise.rollout import Independent, Native, Rollouts
+from groupwise.rollout import Independent, Rollouts
 from groupwise.runs.logs import RunLogs
 from groupwise.training.loop import run as loop
 from groupwise.training.recorder import Recorder
@@ -80,7 +81,7 @@ class Timed(Recorder):
 
 
 def recipe_of(
-    regime: Regime, *, iterations: int, seed: int, machine: Machine, engines: int = 0, lag: int = 0
+    regime: Regime, *, iterations: int, seed: int, machine: Machine, engines: int = 0, max_staleness: int = 0
 ) -> Recipe:
     """The regime as a recipe."""
     surrogate = (
@@ -102,23 +103,38 @@ def recipe_of(
         iterations=iterations,
         seed=seed,
         sampling=Sampling(max_tokens=regime.max_tokens),
-        optimizer=AdamW(lr=regime.lr, decay=regime.decay),
+        optimizer=AdamW(lr=regime.lr, lr_scheduler=regime.decay),
         machine=machine,
         engine=Endless(replicas=engines) if engines else Native(),
-        cluster=Cluster(lag=lag),
+        cluster=Cluster(max_staleness=max_staleness),
         evaluate=Evaluate(every=0),
         save=Save(every=0),
     )
 
 
 def measure(
-    regime: Regime, *, iterations: int, seed: int, machine: Machine, turns: bool = False, engines: int = 0, lag: int = 0
+    regime: Regime,
+    *,
+    iterations: int,
+    seed: int,
+    machine: Machine,
+    turns: bool = False,
+    engines: int = 0,
+    max_staleness: int = 0,
 ) -> dict[str, Any]:
     """Run and time the regime. With `turns`, waits for a line before each turn after the warm-up."""
-    about = {"system": "groupwise", "regime": regime.letter, "threads": machine.threads, "engines": engines, "lag": lag}
+    about = {
+        "system": "groupwise",
+        "regime": regime.letter,
+        "threads": machine.threads,
+        "engines": engines,
+        "max_staleness": max_staleness,
+    }
     packages = versions("groupwise", "torch", "transformers", "numpy")
     watch = Stopwatch(regime.turns if turns else (), {**about, "versions": packages})
-    recipe = recipe_of(regime, iterations=iterations, seed=seed, machine=machine, engines=engines, lag=lag)
+    recipe = recipe_of(
+        regime, iterations=iterations, seed=seed, machine=machine, engines=engines, max_staleness=max_staleness
+    )
     if regime.lengths is not None:
         assert regime.net is not None
         never = frozenset({regime.net.vocabulary})
@@ -155,7 +171,7 @@ def main(argv: list[str] | None = None) -> None:
     a = parser.parse_args(argv)
     regime = ALL_REGIMES[a.regime]
     iterations = a.iterations or regime.warmup + regime.timed
-    how: dict[str, Any] = {"turns": a.turns, "engines": a.engines, "lag": a.lag}
+    how: dict[str, Any] = {"turns": a.turns, "engines": a.engines, "max_staleness": a.max_staleness}
     print_json(measure(regime, iterations=iterations, seed=a.seed, machine=Machine(threads=a.threads), **how))
 
 

@@ -44,6 +44,6 @@ MASTER_ADDR=$(srun --nodes=1 --ntasks=1 --nodelist="${nodes[0]}" --overlap hostn
 export MASTER_ADDR
 srun --nodes=1 --ntasks="$RANKS" --nodelist="${nodes[0]}" --kill-on-bad-exit=1 bash -c '
   export RANK=$SLURM_PROCID
-  groupwise train "$RECIPE" --cluster.launch given --cluster.ranks "$RANKS" \
+  groupwise train "$RECIPE" --cluster.launch external --cluster.ranks "$RANKS" \
     --engine "{ kind = \"Served\", replicas = 0, addresses = [$ADDRESSES] }" $HOSTS --engine-secret secret
 '

@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
     if not name.startswith("_"):
         from importlib import import_module
 
-        from groupwise.data.rooms import home_of
+        from groupwise.core.lazy_imports import home_of
 
         if room := home_of(name):
             return getattr(import_module(room), name)
@@ -31,6 +31,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    from groupwise.data.rooms import ROOMS, names_of
+    from groupwise.core.lazy_imports import ROOMS, names_of
 
     return sorted({"__version__", *globals(), *(name for room in ROOMS for name in names_of(f"groupwise.{room}"))})

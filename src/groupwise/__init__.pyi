@@ -3,6 +3,7 @@
 from groupwise.advantages import *
 from groupwise.api import *
 from groupwise.config import *
+from groupwise.core import *
 from groupwise.data import *
 from groupwise.engines import *
 from groupwise.environments import *

@@ -53,7 +53,7 @@ def code_of(words: list[str]) -> int:
 
 def bug(words: list[str]) -> int:
     """Print the current unexpected exception (not a GroupwiseError), and how to report it as a bug."""
-    from groupwise.data import visible
+    from groupwise.core import visible
 
     request = "this is a bug in groupwise: please open an issue with the lines above and the command"
     print(visible(traceback.format_exc(), lines=True) + request, file=sys.stderr)
@@ -110,12 +110,12 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     allowed = options_of(Permissions, a)
     match a.command:
         case "eval":
-            from groupwise.commands import evaluate
+            from groupwise.commands import eval as evaluate
 
             return evaluate.evaluate(a.model, overrides, allowed, at=a.at, samples=a.samples, problems=a.problems,
                                      recipe_path=a.recipe, preset=a.preset, data=a.data, out=a.out)  # fmt: skip
         case "sample":
-            from groupwise.commands import evaluate
+            from groupwise.commands import eval as evaluate
 
             return evaluate.sample(a.model, a.prompt, overrides, allowed, at=a.at, n=a.n, answer=a.answer,
                                    out=a.out)  # fmt: skip
@@ -167,8 +167,8 @@ def check_options(overrides: Sequence[tuple[str, str]], command: argparse.Argume
     """Check the names of recipe fields and options, before torch is imported: a misspelled one is an error."""
     if not overrides:
         return
-    from groupwise.config.problems import check_names
-    from groupwise.data import Usage
+    from groupwise.config.recipe_errors import check_names
+    from groupwise.core import Usage
 
     try:
         check_names(path for path, _ in overrides)
@@ -181,7 +181,7 @@ def check_options(overrides: Sequence[tuple[str, str]], command: argparse.Argume
 
 def name_runs(a: argparse.Namespace) -> None:
     """Replace each run in the arguments without its time, such as `runs/first`, by the newest run of that name."""
-    from groupwise.runs.stems import newest_run, run_or_model
+    from groupwise.runs.find_run import newest_run, run_or_model
 
     only_runs = a.command in ("resume", "report", "watch", "compare", "whatif", "explain")
     for argument in ("run", "model", "what", "a", "b"):
@@ -195,7 +195,7 @@ def name_runs(a: argparse.Namespace) -> None:
 
 def print_text(a: argparse.Namespace) -> int:
     """Run `methods`, `help` or `completion`. Only `methods --map` imports torch."""
-    from groupwise.data import visible
+    from groupwise.core import visible
 
     match a.command:
         case "methods" if a.map:
@@ -252,7 +252,7 @@ def uncollected() -> Iterator[None]:
 def print_view(a: argparse.Namespace) -> int:
     """Print a method, a recipe or a run, a difference of two of them, or what this machine lacks."""
     from groupwise.commands import show as views
-    from groupwise.data import visible
+    from groupwise.core import visible
 
     match a.command:
         case "show":

@@ -5,8 +5,9 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from groupwise.advantages import ReturnsToGo, WhitenedTokens, every_token
+from groupwise.advantages import WhitenedTokens, every_token
 from groupwise.data import Batch, Logp, needs, pack, rollout_of
+from groupwise.methods import ReturnsToGo
 from tests.laws.batches import step_of, steps
 
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.advantages import GAE, ReturnsToGo, WhitenedTokens
+from groupwise.advantages import WhitenedTokens
 from groupwise.data import ENVIRONMENT, Batch, Logp, Rollout, Value, needs, pack, rollout_of
+from groupwise.methods import GAE, ReturnsToGo
 
 SETTINGS = [(1.0, 1.0), (1.0, 0.95), (1.0, 0.0), (0.99, 0.95)]
 

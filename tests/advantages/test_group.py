@@ -9,8 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groupwise.advantages import Standardised, Whitened, centred, leave_one_out
+from groupwise.advantages import Standardised, Whitened, centred
 from groupwise.data import Batch, Outcome, couples, name_of, pack, rollout_of
+from groupwise.methods import leave_one_out
 from tests.laws.batches import step_of, steps
 
 Part = Callable[[Tensor, Batch], Tensor]

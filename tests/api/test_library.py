@@ -9,7 +9,7 @@ import pytest
 import groupwise as gw
 from groupwise.__main__ import main
 from groupwise.commands.train import resume as resume_command
-from groupwise.data import BadData, Usage
+from groupwise.core import BadData, Usage
 from groupwise.runs.info import RunInfo
 from tests.verifiers.test_functions import children
 

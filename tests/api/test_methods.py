@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import groupwise as gw
-from groupwise.data import Usage
+from groupwise.core import Usage
 
 MINE = """
 import groupwise as gw

@@ -10,7 +10,7 @@ import pytest
 
 import groupwise as gw
 from groupwise.__main__ import main
-from groupwise.data import Usage
+from groupwise.core import Usage
 
 ROWS = [{"prompt": f"{a}*{b}=", "answer": a * b} for a in range(2, 8) for b in range(2, 6)]
 SMALL = {"model": "calculator", "data": ROWS, "prompts": 1, "iterations": 0, "max_tokens": 6}

@@ -7,9 +7,9 @@ import pytest
 import groupwise as gw
 from groupwise.__main__ import main
 from groupwise.commands.train import resume as resume_command
-from groupwise.data import BadData, Usage
+from groupwise.core import BadData, Usage
+from groupwise.lifecycle import run_phases as runner
 from groupwise.runs.info import RunInfo
-from groupwise.training import phases as runner
 from tests.api.test_library import ROWS, changed_closure, constant, variety
 
 RECIPE = """

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from groupwise.api.source import file_source
+from groupwise.api.function_source import file_source
 
 LIMIT = 3
 

@@ -130,7 +130,7 @@ def test_the_hash_covers_parts_and_their_functions_but_no_message(monkeypatch, r
     ],
 )
 def test_the_hash_covers_no_declaration_for_check(monkeypatch, old, new, same) -> None:
-    before, file, plain = code_hash(murphy()), "groupwise.rollout.trees", hashing.inspect.getsource
+    before, file, plain = code_hash(murphy()), "groupwise.methods.sampling.murphy", hashing.inspect.getsource
     changed = plain(hashing.sys.modules[file]).replace(old, new, 1)
     assert changed != plain(hashing.sys.modules[file])
     monkeypatch.setattr(
@@ -185,7 +185,10 @@ def test_finished_runs_are_skipped(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
-    broken, good = Trial("gspo", "calculator", 1, (*ONE, "method.trains = x")), Trial("gspo", "calculator", 1, ONE)
+    broken, good = (
+        Trial("gspo", "calculator", 1, (*ONE, "method.trained_roles = x")),
+        Trial("gspo", "calculator", 1, ONE),
+    )
     trials = {broken: {"reward"}, good: {"reward"}}
     (_, error), (_, done) = running.run_all(trials, tmp_path / "r.jsonl", tmp_path, HOME, math.inf)
     assert isinstance(error, Exception) and isinstance(done, TrialResult)

@@ -109,7 +109,7 @@ def test_engines_in_other_processes_sample_the_same_answers_ahead(
     prepare.prepare(TINY)
     monkeypatch.setattr(run_groupwise.builder, "read_tokenizer", run_groupwise.builder.read_tokenizer)
     how: dict[str, Any] = {"iterations": 2, "seed": 0, "machine": Machine()}
-    alone, ahead = run_groupwise.measure(TINY, **how), run_groupwise.measure(TINY, **how, engines=1, lag=1)
+    alone, ahead = run_groupwise.measure(TINY, **how), run_groupwise.measure(TINY, **how, engines=1, max_staleness=1)
     rewards_of = [[iteration["reward"] for iteration in run["iterations"]] for run in (alone, ahead)]
     assert rewards_of[0][0] == rewards_of[1][0], "the first iteration is sampled from the same weights"
     assert [i["tokens"] for i in ahead["iterations"]] == [sum(TINY.lengths_of(0) or [])] * 2

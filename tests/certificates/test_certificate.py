@@ -17,7 +17,7 @@ from groupwise.certificates.studies import Comparison
 from groupwise.commands import certify as command
 from groupwise.commands.certify import write_certificates
 from groupwise.config.registry import methods
-from groupwise.data import Storage, Usage
+from groupwise.core import Storage, Usage
 from groupwise.methods import Difference, reference_of
 
 NAMES = list(methods())

@@ -7,7 +7,7 @@ import pytest
 
 from groupwise.certificates import proofs
 from groupwise.certificates.proofs import Proof, proof_of, repository, run_proofs
-from groupwise.data import MissingRequirement, WorkerLost
+from groupwise.core import MissingRequirement, WorkerLost
 
 TESTS = """
 import pytest

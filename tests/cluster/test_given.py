@@ -14,11 +14,11 @@ import pytest
 
 import groupwise as gw
 from groupwise.__main__ import main
-from groupwise.cluster.given import GivenProcesses, GivenRank
+from groupwise.cluster.external import GivenProcesses, GivenRank
 from groupwise.cluster.interface import VARIABLE, interface, interface_towards
 from groupwise.cluster.launch import check_launch
 from groupwise.config.recipe import Cluster, Recipe
-from groupwise.data import MissingRequirement, Usage, WorkerLost
+from groupwise.core import MissingRequirement, Usage, WorkerLost
 from groupwise.engines import Served
 from groupwise.learner.store import CALL, call_ranks, host_store, join_store, release_ranks, wait_for_call
 from tests.training.test_follower import SMALL as SETTINGS
@@ -90,7 +90,7 @@ def test_given_ranks_follow_no_phases(
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     cluster, phases = (
-        'cluster = { launch = "given", ranks = 2 }',
+        'cluster = { launch = "external", ranks = 2 }',
         '[[phase]]\nname = "first"\n[[phase]]\nname = "second"',
     )
     Path("two.toml").write_text(f'method = "gspo"\n{cluster}\n{phases}\n')

@@ -12,7 +12,7 @@ import pytest
 from groupwise.cluster.held_process import HeldProcess
 from groupwise.cluster.local import LocalProcesses
 from groupwise.cluster.processes import Death
-from groupwise.data import Storage, WorkerLost
+from groupwise.core import Storage, WorkerLost
 from groupwise.runs import process_logs
 from tests.engines.test_processes import wait_until_gone
 

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 import groupwise as gw
-from groupwise.data import Generation, GenerationRequest, Usage, WorkerLost
+from groupwise.core import Usage, WorkerLost
+from groupwise.data import Generation, GenerationRequest
 from groupwise.engines import EngineAccess, Served, Vllm
-from groupwise.engines import places as engine_places
-from groupwise.engines.replica import Program, ReplicaSettings
-from groupwise.engines.vllm_environment import DEFAULT_PYTHON
+from groupwise.engines.remote import slots as engine_places
+from groupwise.engines.remote.replica import Program, ReplicaSettings
+from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
 from groupwise.learner import Replicas
 from groupwise.models import find_model
 from tests.engines.test_processes import wait_until_gone
@@ -30,10 +31,14 @@ pytestmark = pytest.mark.ray
 
 SMALL: dict[str, Any] = {
     "iterations": 2, "prompts": 4, "method.group_size": 4, "method.minibatches": 1, "sampling.max_tokens": 12,
-    "evaluate.problems": 4, "save.every": 1, "cluster.lanes": 2, "cluster.deadline": 60.0,
+    "evaluate.problems": 4, "save.every": 1, "cluster.reduction_lanes": 2, "cluster.deadline": 60.0,
 }  # fmt: skip
 RAY = {"cluster.launch": "ray"}
-PROGRAMS = ("groupwise.engines.replica_tls", "groupwise.engines.vllm", "groupwise.training.follower")
+PROGRAMS = (
+    "groupwise.engines.remote.replica_tls",
+    "groupwise.engines.vllm.vllm_engine",
+    "groupwise.training.rank_worker",
+)
 PYTHON = Path(DEFAULT_PYTHON).absolute()
 MEMORY = 100 << 20
 """Bytes of each node's object store, which stays empty."""
@@ -191,7 +196,7 @@ def test_vllm_on_nodes_gives_the_weights_of_a_local_run_though_an_engine_is_kill
         return await sample(self, request)
 
     monkeypatch.setattr(RayReplica, "sample", disturbed)
-    engine = Vllm(replicas=2, rows=16, cache_tokens=1 << 14)
+    engine = Vllm(replicas=2, max_num_seqs=16, kv_cache_tokens=1 << 14)
     run = gw.train(out=tmp_path / "runs", engine=engine, engine_python=PYTHON, **SMALL, **RAY)
     assert trained(run)["model/model.safetensors"] == local["model/model.safetensors"]
     assert counts[0] > 20 and len(pids) >= 4  # each engine is two processes

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import groupwise as gw
-from groupwise.data import WorkerLost
+from groupwise.core import WorkerLost
 from tests.cluster.test_ray import MEMORY, trained
 
 pytestmark = pytest.mark.ray
@@ -23,7 +23,7 @@ SMALL: dict[str, Any] = {
 DRIVER = """
 import os, signal, sys, time
 import groupwise as gw
-from groupwise.data import GroupwiseError
+from groupwise.core import GroupwiseError
 from groupwise.engines import Served
 from tests.cluster.test_ray import processes
 from tests.cluster.test_ray_head import SMALL

@@ -50,8 +50,8 @@ def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> 
         ("machine.microbatch_tokens", "0", "microbatch_tokens is 0", "at least 1"),
         ("machine.device", "meta", "no device is called 'meta'", "cpu or cuda"),
         ("machine.device", "cpu:x", "'cpu:x' is not a device", "cpu or cuda"),
-        ("engine.rows", "0", "rows is 0", "at least 1"),
-        ("engine.max_gap", "nan", "max_gap is nan", "at least 0"),
+        ("engine.max_num_seqs", "0", "rows is 0", "at least 1"),
+        ("engine.max_logprob_diff", "nan", "max_logprob_diff is nan", "at least 0"),
         ("evaluate.problems", "-1", "problems is -1", "at least 1"),
         ("evaluate.samples", "0", "samples is 0", "at least 1"),
         ("save.keep", "0", "keep is 0", "at least 1"),
@@ -69,7 +69,7 @@ def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> 
         ("method.objective.aggregate", "token_mean", "sequence_ratio", "use sequence_mean or group_mean"),
         ("method.objective.penalties", KL, "does not define", 'method.models = { reference = "InitialPolicy" }'),
         ("method.shaping", '[{kind="Overlong",buffer=100}]', "larger than the generation budget", "as a share"),
-        ("sinks", '["wandbb"]', "unknown sink 'wandbb'", "tensorboard, wandb, trackio"),
+        ("trackers", '["wandbb"]', "unknown tracker 'wandbb'", "tensorboard, wandb, trackio"),
     ):
         message = error_of(capsys, 2, "train", "--evaluate.problems", "4", f"--{field}", value)
         assert what in message and fix in message, message
@@ -140,8 +140,8 @@ def test_invalid_model_directories(home: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_two_errors_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    message = error_of(capsys, 2, "train", "--sinks", '["x"]', "--task", "none.jsonl", "--verifier", "exact")
-    assert "error: 2 errors" in message and "unknown sink" in message and "there is no file none.jsonl" in message
+    message = error_of(capsys, 2, "train", "--trackers", '["x"]', "--task", "none.jsonl", "--verifier", "exact")
+    assert "error: 2 errors" in message and "unknown tracker" in message and "there is no file none.jsonl" in message
 
 
 # Tasks and verifiers
@@ -232,11 +232,13 @@ def test_a_verifier_that_fails_on_real_answers(train_words: list[str], capsys: p
 def test_precision(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", *SMALL, "--machine.dtype", "float64"]) == 0
     assert main(["train", *SMALL, "--machine.dtype", "bfloat16"]) == 0
-    assert main(["train", "--engine.max_gap", "by_type"]) == 2
+    assert main(["train", "--engine.max_logprob_diff", "by_type"]) == 2
     assert "expected a number or by_dtype" in capsys.readouterr().err
-    assert main(["train", *SMALL, "--machine.dtype", "bfloat16", "--engine.max_gap", "0.001"]) == 5
+    assert main(["train", *SMALL, "--machine.dtype", "bfloat16", "--engine.max_logprob_diff", "0.001"]) == 5
     message = capsys.readouterr().err
-    assert "engine and learner differ" in message and "machine.dtype float32, or raise engine.max_gap" in message
+    assert (
+        "engine and learner differ" in message and "machine.dtype float32, or raise engine.max_logprob_diff" in message
+    )
 
 
 def test_directories_that_are_not_runs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,8 @@ import pytest
 import groupwise as gw
 from groupwise.__main__ import main
 from groupwise.commands.chat import talk, usual_template
-from groupwise.data import Sample, Usage
+from groupwise.core import Usage
+from groupwise.data import Sample
 from groupwise.models import find_model
 
 PROMPT = "7*5+8-9+3="

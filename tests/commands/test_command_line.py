@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.training.closing import held_out_summary
+from groupwise.lifecycle.final_message import held_out_summary
 from tests.docs.warm_shell import environment
 
 GROUPWISE = [sys.executable, "-m", "groupwise"]

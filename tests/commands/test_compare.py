@@ -13,7 +13,7 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.commands.compare import compare, differences, flat, pooled
-from groupwise.data import BadData, GroupwiseError, Usage
+from groupwise.core import BadData, GroupwiseError, Usage
 from groupwise.evaluation.interval import averaged, paired
 from groupwise.evaluation.result import MAY_DIFFER, file_name, mean_of, number, read, write
 from tests.evaluation.test_evaluate import RIGHT, graded

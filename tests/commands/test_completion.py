@@ -10,7 +10,7 @@ import pytest
 from groupwise.__main__ import main
 from groupwise.commands.completion import SHELLS, completion_script
 from groupwise.commands.parsing import parser
-from groupwise.runs.stems import newest_run
+from groupwise.runs.find_run import newest_run
 
 BASH = shutil.which("bash")
 

@@ -11,7 +11,7 @@ import torch
 
 from groupwise.__main__ import main
 from groupwise.commands import doctor
-from groupwise.data import WorkerLost
+from groupwise.core import WorkerLost
 from tests.sandbox.boxes import needed
 
 

@@ -14,20 +14,21 @@ import torch
 
 import groupwise as gw
 from groupwise.__main__ import main
+from groupwise.checks.check import check
+from groupwise.checks.check_data import data_notes
 from groupwise.commands.compare import files
-from groupwise.config.other_names import FIELD_HINTS, OTHER_NAMES
-from groupwise.config.settings import overrides_of
-from groupwise.config.text import read_recipe, read_with_problems
+from groupwise.config.keyword_arguments import overrides_of
+from groupwise.config.recipe_toml import read_recipe, read_with_problems
+from groupwise.config.trl_verl_names import FIELD_HINTS, OTHER_NAMES
 from groupwise.config.user_code import Permissions, Use, load_use
-from groupwise.data import BadData, Outcome, Prompt, Usage
+from groupwise.core import BadData, Usage
+from groupwise.data import Outcome, Prompt
 from groupwise.data.verdicts import as_verdict
 from groupwise.models import Decoder, different_ids, find_model, read_tokenizer, write_model
+from groupwise.runs.find_run import run_or_model
 from groupwise.runs.info import FORMAT
 from groupwise.runs.next_command import recorded_code, resume_command
-from groupwise.runs.stems import run_or_model
 from groupwise.tasks.registry import CONVERSIONS, find_task
-from groupwise.training.check import check
-from groupwise.training.check_data import data_notes
 from groupwise.verifiers import grade_function
 from groupwise.verifiers.arguments import Parameters
 from groupwise.verifiers.functions import verdicts_of
@@ -45,15 +46,15 @@ def refusals(*fields: tuple[str, str]) -> str:
     [
         ("machine.device", "tpu", "use cpu or cuda"),
         ("machine.device", "cuda:99", "machine has no"),
-        ("sinks", '["wandb"]', "pip install 'groupwise[wandb]'"),
-        ("sinks", '["nope"]', "the sinks are"),
-        ("engine.cache_tokens", "1", "use --engine.cache_tokens "),
+        ("trackers", '["wandb"]', "pip install 'groupwise[wandb]'"),
+        ("trackers", '["nope"]', "the trackers are"),
+        ("engine.kv_cache_tokens", "1", "use --engine.kv_cache_tokens "),
         ("lora.rank", "100000", "use a rank of at most 96"),
     ],
 )
 def test_check_refuses_what_train_refuses(field: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    monkeypatch.setattr("groupwise.training.check_machine.find_spec", lambda name: None)
+    monkeypatch.setattr("groupwise.checks.check_machine.find_spec", lambda name: None)
     assert words in refusals((field, value))
 
 
@@ -91,7 +92,7 @@ def test_check_takes_a_command_without_a_file(capsys: pytest.CaptureFixture[str]
         (["check", "rings"], "name it with an option: --recipe rings"),
         (["eval", "calculator", "--smaples", "4"], "did you mean --samples?"),
         (["sweep", "--sed", "0..4"], "did you mean seed?"),
-        (["train", "--also", "x.jsonl"], 'write { task = "x.jsonl" }'),
+        (["train", "--extra_tasks", "x.jsonl"], 'write { task = "x.jsonl" }'),
         (["train", "--machine", "cuda"], 'write { device = "cuda" }'),
         (["train", "--verifier", "cod"], "did you mean code?\n        for your own function, write my_file:grade"),
         (["train", "--task", "big_sum"], "did you mean big_sums?\n        for your own rows, give the path of a"),

@@ -14,11 +14,12 @@ from groupwise.__main__ import main
 from groupwise.api.options import RunOptions
 from groupwise.commands.options import RECIPE, seconds
 from groupwise.commands.parsing import parse, parser
-from groupwise.config.reading import hints_of
+from groupwise.config.parse_values import hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import Permissions
-from groupwise.data import EngineKind, Storage, Usage
-from groupwise.rollout import Native
+from groupwise.core import Storage, Usage
+from groupwise.data import EngineKind
+from groupwise.engines import Native
 
 COMMANDS = (
     "train", "sweep", "resume", "eval", "sample", "chat", "serve", "report", "watch", "compare", "merge", "methods",

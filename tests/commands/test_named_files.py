@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
          "several(a='grader:grade', b=2*\"other:grade\")", ["grader.py", "code/other.py"]),
         (["--verifier", "grader.py:grade,code/other.py:grade"], "grader:grade,other:grade",
          ["grader.py", "code/other.py"]),
-        (["--sinks", '["json", "grader.py:Sink"]'], '["json", "grader:Sink"]', ["grader.py"]),
+        (["--trackers", '["json", "grader.py:Sink"]'], '["json", "grader:Sink"]', ["grader.py"]),
         (["--method.objective.surrogate", "grader.py:Clip"], "grader:Clip", ["grader.py"]),
         (["--verifier", "grader:grade"], "grader:grade", []),
         (["--verifier", "judge(url='http://host.py:8000')"], "judge(url='http://host.py:8000')", []),

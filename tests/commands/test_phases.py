@@ -13,20 +13,20 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.api.options import RunOptions
+from groupwise.checks.check import check, second_adapter, standing_in
 from groupwise.commands.train import resume
-from groupwise.config.phases import read_phases
+from groupwise.config.phase_recipes import read_phases
 from groupwise.config.toml import read_toml
 from groupwise.config.user_code import Use
 from groupwise.data import ACCURACY_GREEDY, GRAD_NORM
 from groupwise.learner import Learner
-from groupwise.models.files import base_name
+from groupwise.lifecycle import run as running
+from groupwise.lifecycle import run_phases as runner
+from groupwise.lifecycle import start as training
+from groupwise.models.model_files import base_name
 from groupwise.runs.info import RunInfo
-from groupwise.runs.phases import finished_run, phase_directories, runs_in, whole_run
+from groupwise.runs.phase_directories import finished_run, phase_directories, runs_in, whole_run
 from groupwise.tasks import demonstrations
-from groupwise.training import phases as runner
-from groupwise.training import run as running
-from groupwise.training import start as training
-from groupwise.training.check import check, second_adapter, standing_in
 from tests.faults.small_runs import forked, left, lines
 
 SMALL = """
@@ -51,7 +51,7 @@ name = "search"
 name = "sharpen"
 seed = 1
 iterations = 1
-method.models.reference = { kind = "Given", directory = "@search/model" }
+method.models.reference = { kind = "FromDirectory", directory = "@search/model" }
 method.objective.penalties = [{ kind = "KL", coefficient = 0.1 }]
 """
 RUN = Path("run")

@@ -53,7 +53,7 @@ def test_a_plan_as_json_with_an_image(machines: str, capsys: pytest.CaptureFixtu
     assert main([*words, "--method.group_size", "4"]) == 0
     planned = json.loads(capsys.readouterr().out)
     assert planned["fits"] and planned["weights"] == 223_520 and planned["changes"] == {}
-    assert [trial["lag"] for trial in planned["trials"]] == [0, 1, 2, 4]
+    assert [trial["max_staleness"] for trial in planned["trials"]] == [0, 1, 2, 4]
     assert {m["process"] for m in planned["memory"]} == {"both", "learner", "engine"}
     assert Path("plan.svg").read_text().startswith("<svg")
 

@@ -11,23 +11,24 @@ from typing import ClassVar
 import pytest
 import torch
 
-import groupwise.config.text as text
-import groupwise.training.check as checking
+import groupwise.checks.check as checking
+import groupwise.config.recipe_toml as text
 from groupwise.__main__ import main
 from groupwise.certificates.proofs import proofs_of
+from groupwise.checks.check import check
+from groupwise.checks.check_method import dry_run
 from groupwise.commands.check import errors_text
 from groupwise.commands.methods import alike, entries, likeness, list_methods
 from groupwise.commands.show import read, show, show_diff, table
 from groupwise.config.diff import changed_fields
+from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.config.registry import methods
-from groupwise.config.text import read_recipe, write
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import BadData, Logp, Usage
+from groupwise.core import BadData, Usage
+from groupwise.data import Logp
 from groupwise.methods import gspo, published, reference_of
 from groupwise.methods.families import FAMILIES, method_family
 from groupwise.models import find_model
-from groupwise.training.check import check
-from groupwise.training.check_method import dry_run
 
 DEFAULT = Path(text.__file__).with_name("default.toml")
 SMALL = "prompts = 16\nsampling.max_tokens = 40\n"

@@ -13,7 +13,7 @@ from groupwise.api.options import RunOptions
 from groupwise.commands import sweep as module
 from groupwise.commands.sweep import combinations, values_of
 from groupwise.commands.sweep_table import Result, run_rows, seed_rows
-from groupwise.data import Diverged, Usage
+from groupwise.core import Diverged, Usage
 from groupwise.report.read import read
 from tests.report.fixture_run import write_run
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from groupwise.checks.check import check
 from groupwise.config.defaults import LEARNING_RATES, complete_phases, learning_rate, starting_point
 from groupwise.config.packaged import find_recipe
-from groupwise.config.text import DEFAULT, read_recipe
+from groupwise.config.recipe_toml import DEFAULT, read_recipe
 from groupwise.config.toml import read_toml
 from groupwise.config.user_code import Use
-from groupwise.data import Usage
-from groupwise.methods import Method, published, reference_of
+from groupwise.core import Usage
+from groupwise.methods import GatedTurns, Method, published, reference_of
 from groupwise.models import Decoder, write_model
-from groupwise.rollout import GatedTurns, Turns
-from groupwise.training.check import check
+from groupwise.rollout import Turns
 from tests.models.directories import bytes_, shape
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -54,14 +54,14 @@ def test_an_adapter_learns_faster() -> None:
 
 
 PARTS = {"refine": "confidence"}
-"""Methods that need a verdict part which the verifier of no packaged task gives."""
+"""Methods that need a subscore which the verifier of no packaged task gives."""
 
 
 @pytest.mark.parametrize("method", published, ids=lambda method: method.__name__)
 def test_a_method_alone_is_a_recipe_that_runs(method: Callable[..., Method], tmp_path: Path) -> None:
     """On the packaged task, or on the task of its effect.
 
-    A method of several turns needs an environment, and one that reads a verdict part a verifier that gives it.
+    A method of several turns needs an environment, and one that reads a subscore a verifier that gives it.
     """
     file = tmp_path / "r.toml"
     effect = reference_of(method).effect
@@ -71,7 +71,7 @@ def test_a_method_alone_is_a_recipe_that_runs(method: Callable[..., Method], tmp
     if isinstance(method().strategy, Turns | GatedTurns):
         assert ["needs an environment" in error.what and bool(error.fix) for error in errors] == [True]
     elif part := PARTS.get(method.__name__):
-        assert [f"needs the verdict part '{part}'" in error.what for error in errors] == [True]
+        assert [f"needs the subscore '{part}'" in error.what for error in errors] == [True]
     else:
         assert errors == []
     assert read_recipe(file).optimizer.lr == 1e-6  # a file without a learning rate has that of the papers

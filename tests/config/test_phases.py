@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from groupwise.config.phases import Phase, read_phases
+from groupwise.config.phase_recipes import Phase, read_phases
 from groupwise.config.recipe import Recipe
 from groupwise.config.toml import read_toml
 from groupwise.config.user_code import Use
-from groupwise.data import Usage
-from groupwise.learner import Given
+from groupwise.core import Usage
+from groupwise.learner import FromDirectory
 
 TWO = """
 model = "calculator"
@@ -78,9 +78,9 @@ def test_a_later_phase_starts_from_the_previous_model_alone() -> None:
 
 
 def test_a_reference_is_the_directory_of_an_earlier_phase() -> None:
-    given = TWO + 'method.models.reference = { kind = "Given", directory = "@search/model" }\n'
+    given = TWO + 'method.models.reference = { kind = "FromDirectory", directory = "@search/model" }\n'
     sharpen = recipes(given)[1]
-    assert dict(sharpen.method.models) == {"reference": Given("run/search/model")}
+    assert dict(sharpen.method.models) == {"reference": FromDirectory("run/search/model")}
     assert sharpen.task == "gsm8k:run/search/data"
 
 

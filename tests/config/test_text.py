@@ -16,19 +16,19 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from groupwise import advantages, data, learner, methods, models, objective, rewards, rollout, tasks
-from groupwise.advantages import GAE, centred, leave_one_out
+from groupwise.advantages import centred
 from groupwise.config.diff import diff, label
-from groupwise.config.reading import hints_of
+from groupwise.config.parse_values import hints_of
 from groupwise.config.recipe import Recipe
+from groupwise.config.recipe_toml import at, override, read_recipe, read_with_problems, write
 from groupwise.config.registry import UnloadedPart, fitting_names, parts, public_name, sockets
-from groupwise.config.text import at, override, read_recipe, read_with_problems, write
 from groupwise.config.toml import keys_of
 from groupwise.config.user_code import Permissions, Use, load_use
-from groupwise.data import BadData, Usage
+from groupwise.core import BadData, Usage
+from groupwise.engines import Native
 from groupwise.learner import InitialPolicy, SquaredValueLoss, ValueModel
-from groupwise.methods import Method, Now, Ramp, dapo, grpo, gspo, published, reinforce_pp
-from groupwise.objective import Clip, Objective, SoftGate, complete, sequence_mean
-from groupwise.rollout import Native
+from groupwise.methods import GAE, Method, Now, Ramp, SoftGate, dapo, grpo, gspo, leave_one_out, published, reinforce_pp
+from groupwise.objective import Clip, Objective, complete, sequence_mean
 
 NAMES = [method.__name__ for method in published]
 REFERENCE = (("reference", InitialPolicy()),)
@@ -95,8 +95,8 @@ def built(draw: st.DrawFn, cls: type) -> Any:
         if (curriculum := given.get("curriculum")) is not None:
             if name := getattr(curriculum, "needs_strategy", ""):
                 given["strategy"] = draw(named(name))
-            given["refill"] = max(getattr(curriculum, "rounds", 1) - 1, given.get("refill", 0))
-            given |= {"proximal": "sampled"} if getattr(curriculum, "replays_answers", False) else {}
+            given["max_refills"] = max(getattr(curriculum, "rounds", 1) - 1, given.get("max_refills", 0))
+            given |= {"old_logprobs": "engine"} if getattr(curriculum, "replays_answers", False) else {}
         chosen = (given.get(name) for name in ("curriculum", "strategy"))
         given["group_size"] = max(2, given.get("group_size", 2), *(getattr(p, "least_group_size", 1) for p in chosen))
         given |= {name: max(1, given.get(name, 1)) for name in ("minibatches", "epochs")}
@@ -135,7 +135,7 @@ def test_every_method_reads_back_exactly(method):
 def test_a_component_may_have_a_field_called_base():
     """`base` names a method only in the table of the method."""
     method = methods.s_grpo(base=0.25)
-    assert method_from(write(method)).shaping == (rewards.EarlyExitReward(base=0.25),)
+    assert method_from(write(method)).shaping == (methods.EarlyExitReward(base=0.25),)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
@@ -153,7 +153,7 @@ def test_any_recipe_reads_back_exactly(recipe):
 
 
 def test_the_packaged_recipe_reads_back_exactly():
-    import groupwise.config.text as text
+    import groupwise.config.recipe_toml as text
 
     recipe = read_recipe(Path(text.__file__).with_name("default.toml"))
     assert read_recipe(write(recipe)) == recipe and write(read_recipe(write(recipe))) == write(recipe)
@@ -191,15 +191,15 @@ def test_every_part_is_found_by_its_name_and_fits_one_socket():
 
 def test_an_engine_is_a_part_with_the_fields_of_its_kind(tmp_path: Path) -> None:
     recipe = read_recipe("", [("method", "gspo"), ("engine", '{ kind = "Native", rows = 7 }')])
-    assert recipe.engine == Native(rows=7) and read_recipe(write(recipe)) == recipe
-    assert read_recipe("", [("method", "gspo"), ("engine.rows", "7")]) == recipe
+    assert recipe.engine == Native(max_num_seqs=7) and read_recipe(write(recipe)) == recipe
+    assert read_recipe("", [("method", "gspo"), ("engine.max_num_seqs", "7")]) == recipe
     file = tmp_path / "mine.py"
     file.write_text(
         "from dataclasses import dataclass\n"
         "@dataclass(frozen=True)\n"
         "class MyEngine:\n"
         "    port: int = 80\n"
-        "    max_gap: float = 0.5\n"
+        "    max_logprob_diff: float = 0.5\n"
         "    def build(self, model, tokenizer, *, seed, experts): ...\n"
         "@dataclass(frozen=True)\n"
         "class NoEngine:\n"
@@ -320,7 +320,7 @@ def test_the_difference_between_grpo_and_dapo():
     lines = diff(grpo(), dapo())
     assert lines == [
         "group_size: 64 -> 16",
-        "filter: everything -> mixed_outcomes (refill 10)",
+        "filter: everything -> mixed_outcomes (max_refills 10)",
         "shaping: Score(scale=1, offset=0) -> Correctness(right=1, wrong=-1), Overlong(buffer=0.2, factor=1)",
         "objective.surrogate.high: 0.2 -> 0.28",
         "objective.penalties: KL(coefficient=0.04, form=k3, model=reference) -> none",
@@ -334,11 +334,13 @@ def test_the_difference_between_grpo_and_dapo():
 
 def test_differences_between_recipes_have_dotted_paths():
     a = read_recipe("method = 'gspo'")
-    b = read_recipe("method = 'gspo'\nmodel = 'else'", [("method.objective.surrogate.high", "0.5"), ("sinks", "wandb")])
+    b = read_recipe(
+        "method = 'gspo'\nmodel = 'else'", [("method.objective.surrogate.high", "0.5"), ("trackers", "wandb")]
+    )
     assert diff(a, b) == [
         "model: calculator -> else",
         "method.objective.surrogate.high: 0.0004 -> 0.5",
-        "sinks: none -> wandb",
+        "trackers: none -> wandb",
     ]
     assert diff(b, b) == []
 
@@ -378,8 +380,8 @@ method = 3
     recipe.method: 3 is a whole number; expected the name of a part or a table
 optimizer.betas = [1.0]; method = 'gspo'
     recipe.optimizer.betas: [1.0] is a list; expected a list of 2
-sinks = 'wandb'; method = 'gspo'
-    recipe.sinks: 'wandb' is a string; expected a list
+trackers = 'wandb'; method = 'gspo'
+    recipe.trackers: 'wandb' is a string; expected a list
 method.shuffle = 'cards'
     recipe.method.shuffle: 'cards' is not one of prompts, samples
 method.models = [['reference', 'InitialPolicy']]
@@ -395,7 +397,7 @@ method.objective.surrogate = 'Batch'
 method.objective.surrogate.kind = 3
     recipe.method.objective.surrogate: kind: 3 is a whole number; expected the name of a part
 method.objective.aggregate.x = 1
-    recipe.method.objective.aggregate: the table has no kind; the names are ScaledByLength, ScaledByPart, budget_mean
+    recipe.method.objective.aggregate: the table has no kind; the names are ScaledByLength, ScaledBySubscore, budget_mean
 method.objective.aggregate = { kind = 'token_mean', x = 1 }
     recipe.method.objective.aggregate: token_mean has no constants, so no 'x'
 method.objective.penalties = ['KL']
@@ -487,7 +489,7 @@ def test_a_part_without_a_name_cannot_be_written():
 MINE = """
 from dataclasses import dataclass
 import torch
-from groupwise.data import Ratio
+from groupwise.data import Ratio, aggregate
 from groupwise.objective import token_ratio
 
 @dataclass(frozen=True, slots=True)
@@ -497,6 +499,7 @@ class MyClip:
     def __call__(self, b):
         return torch.minimum(self.ratio(b), torch.tensor(1 + self.high)) * b.advantage
 
+@aggregate
 def my_mean(step):
     return torch.ones_like(step.advantage)
 

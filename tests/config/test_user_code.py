@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.config.neighbours import imported_files
+from groupwise.config.local_imports import imported_files
 from groupwise.config.user_code import Permissions, Use, load_use
-from groupwise.data import BadData, Usage
+from groupwise.core import BadData, Usage
 from groupwise.tasks.judge_access import JudgeAccess
 
 

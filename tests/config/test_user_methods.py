@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from groupwise.config.text import override, read_recipe, write
+from groupwise.checks.check import check
+from groupwise.checks.check_method import dry_run, inactive_parts
+from groupwise.config.recipe_toml import override, read_recipe, write
 from groupwise.config.user_code import Permissions, Use, load_use
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.learner import InitialPolicy
 from groupwise.methods import dapo, gmpo, grpo, gspo
-from groupwise.training.check import check
-from groupwise.training.check_method import dry_run, inactive_parts
 
 MINE = '''
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from groupwise.data import VerdictPart
+from groupwise.data import Subscore, aggregate
 from groupwise.methods import Method
 from groupwise.objective import Objective
 
@@ -34,6 +34,7 @@ class Scaled:
         return x * self.factor
 
 
+@aggregate
 def third_mean(step):
     """An aggregate."""
     return torch.full_like(step.advantage, 1 / 3)
@@ -43,10 +44,10 @@ def third_mean(step):
 class Formatted:
     """A filter on a measure of the verdicts."""
 
-    needs: ClassVar = frozenset({VerdictPart("format")})
+    needs: ClassVar = frozenset({Subscore("format")})
 
     def __call__(self, rollout):
-        return rollout[VerdictPart("format")] >= 0
+        return rollout[Subscore("format")] >= 0
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from groupwise.core import Usage
 from groupwise.data import (
     ENVIRONMENT,
     WRITTEN,
@@ -18,9 +19,8 @@ from groupwise.data import (
     Rollout,
     Sample,
     Segments,
-    Usage,
+    Subscore,
     Verdict,
-    VerdictPart,
     pack,
     rollout_of,
 )
@@ -33,7 +33,7 @@ LATER = ("share", "weight")
 def whole(seed: int = 0) -> Batch:
     """A batch with every column written and not empty."""
     b = step_of([[2, 0, 3], [1, 4]], seed=seed)
-    b = b.having(logp=b.logp.detach(), parts={"style": b.score + 0.5}, memory={"ema": torch.ones(2)})
+    b = b.having(logp=b.logp.detach(), subscores={"style": b.score + 0.5}, memory={"ema": torch.ones(2)})
     b = b.having(routes=tuple((bytes([i]),) for i in range(len(b))))
     return b.having(**{name: torch.rand(b.tokens, dtype=torch.float64) for name in LATER})
 
@@ -88,7 +88,7 @@ def test_lag_counts_versions_since_each_token() -> None:
     sample = sample.with_tokens((5, 6), (3, 4), (-1.0, -1.0)).insert((7,), ENVIRONMENT)
     sample = sample.with_tokens((8,), (5,), (-1.0,)).insert((9,), WRITTEN)
     batch = pack([Rollout(Draw(0, Prompt("p", (1,)), 1), (sample,))], version=5)
-    assert batch.lag.tolist() == [2, 1, 0, 0] and batch.age.tolist() == [2]
+    assert batch.max_staleness.tolist() == [2, 1, 0, 0] and batch.age.tolist() == [2]
 
 
 def test_to_moves_every_tensor() -> None:
@@ -106,21 +106,21 @@ def test_to_moves_every_tensor() -> None:
 
 
 def test_a_verdict_part_is_a_column_and_has_marks_the_verdicts_with_it() -> None:
-    given, without = rollout_of([1.0, 0.0], parts={"style": [0.5, 0.0]}), rollout_of([1.0])
+    given, without = rollout_of([1.0, 0.0], subscores={"style": [0.5, 0.0]}), rollout_of([1.0])
     b = pack([given, without])
-    style = VerdictPart("style")
+    style = Subscore("style")
     assert b[style].tolist() == [0.5, 0.0, 0.0]
     assert b.has(style).tolist() == [True, True, False]
     assert b.take([2, 0])[style].tolist() == [0.0, 0.5] and b.take([2, 0]).has(style).tolist() == [False, True]
 
 
 def test_a_verdict_part_that_no_verdict_has_is_refused_unless_nothing_was_graded() -> None:
-    b = pack([rollout_of([1.0, 0.0], parts={"style": [0.5, 0.0]})])
+    b = pack([rollout_of([1.0, 0.0], subscores={"style": [0.5, 0.0]})])
     with pytest.raises(Usage, match="no verdict has a part called 'stile'") as error:
-        b[VerdictPart("stile")]
+        b[Subscore("stile")]
     assert "style" in error.value.evidence
     outcomes = torch.tensor([Outcome.malformed, Outcome.unverifiable])
-    assert b.having(outcome=outcomes)[VerdictPart("stile")].tolist() == [0.0, 0.0]
+    assert b.having(outcome=outcomes)[Subscore("stile")].tolist() == [0.0, 0.0]
 
 
 def test_the_log_prob_of_the_policy_is_the_old_one() -> None:

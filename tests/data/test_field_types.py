@@ -10,7 +10,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import pytest
 
-from groupwise.data import Outcome, Usage, check_types
+from groupwise.core import Usage, check_types
+from groupwise.data import Outcome
 
 
 class Socket(Protocol):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import BadData, open_regular, read_regular
+from groupwise.core import BadData, open_regular, read_regular
 
 
 @pytest.fixture

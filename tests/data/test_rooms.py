@@ -10,14 +10,14 @@ import pytest
 from tools.front_doors import ROOMS, SOURCE, package_stub, stub
 
 import groupwise
-from groupwise.data.rooms import files_of, names_of
+from groupwise.core.lazy_imports import files_of, names_of
 from tests.docs.test_pages import blocks
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_exports_the_names_its_files_list_once_each(room: str) -> None:
     package = importlib.import_module(f"groupwise.{room}")
-    lists = {module: names["__all__"] for module, names in files_of(package.__name__).items() if "__all__" in names}
+    lists = files_of(package.__name__)
     assert all((SOURCE.parent / f"{module.replace('.', '/')}.py").is_file() for module in lists)
     assert sorted(name for names in lists.values() for name in names) == package.__all__ == sorted(set(package.__all__))
     for module, names in lists.items():
@@ -40,10 +40,10 @@ def test_the_stub_of_the_package_is_fresh() -> None:
 def test_the_package_offers_every_public_name_after_all_rooms_and_imports_torch_late() -> None:
     code = (
         "import sys, groupwise as gw; assert gw.__version__ and len(dir(gw)) > 200; assert 'torch' not in sys.modules;"
-        "import importlib; from groupwise.data.rooms import ROOMS;"
+        "import importlib; from groupwise.core.lazy_imports import ROOMS;"
         "[importlib.import_module(f'groupwise.{room}') for room in ROOMS];"
         "import groupwise.training, groupwise.commands, groupwise.report, groupwise.runs;"
-        "from types import ModuleType; from groupwise.data.rooms import home_of;"
+        "from types import ModuleType; from groupwise.core.lazy_imports import home_of;"
         "names = [name for name in dir(gw) if home_of(name)];"
         "assert not [name for name in names if isinstance(getattr(gw, name), ModuleType)];"
         "assert all(callable(getattr(gw, name)) for name in 'train resume evaluate sample Run load_method'.split());"
@@ -96,13 +96,13 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch
+from groupwise.data import Advantage, Batch
 
 __all__ = ["Quantile"]
 
 
 @dataclass(frozen=True, slots=True)
-class Quantile:
+class Quantile(Advantage):
     """The reward less the group's largest."""
 
     share: float = 0.5
@@ -110,14 +110,16 @@ class Quantile:
     def __call__(self, x: Float[Tensor, " s"], batch: Batch) -> Float[Tensor, " s"]:
         return x - batch.groups.spread(batch.groups.largest(x)) * self.share
 ''',
-    "objective/halves.py": '''"""An aggregate in a new file that names its socket."""
+    "objective/halves.py": '''"""An aggregate in a new file."""
 
 import torch
 
-SOCKET = "Aggregate"
+from groupwise.data import aggregate
+
 __all__ = ["half_mean"]
 
 
+@aggregate
 def half_mean(step):
     """Half of the token mean."""
     return torch.full_like(step.advantage, 0.5 / max(step.tokens, 1))
@@ -129,10 +131,10 @@ TRY = """
 import sys
 import groupwise
 groupwise.__path__.insert(0, sys.argv[1])
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.commands.methods import list_methods
 from groupwise.methods import published, reference_of, wide_gspo
-from groupwise.config.text import read_recipe, write
+from groupwise.config.recipe_toml import read_recipe, write
 assert "groupwise.config" in sys.modules and wide_gspo in published
 assert reference_of(wide_gspo).parent == "gspo" and "wide_gspo" in list_methods(family="ratio", like="gspo")
 parts = 'advantage = [{kind = "Quantile", share = 0.25}], objective = {aggregate = "half_mean"}'

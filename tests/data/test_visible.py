@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import groupwise
-from groupwise.data import BadData, Usage, visible
-from groupwise.data.errors import LONGEST
+from groupwise.core import BadData, Usage, visible
+from groupwise.core.errors import LONGEST
 
 SOURCE = Path(groupwise.__file__).parent
 UNSAFE_CATEGORIES = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.config.text import read_with_problems
+from groupwise.config.recipe_toml import read_with_problems
 from groupwise.config.user_code import Use
 
 PAGE = (Path(__file__).parents[2] / "docs" / "coming-from.md").read_text()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.commands.options import CODES
-from groupwise.data import errors
+from groupwise.core import errors
 
 PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
 CLASSES = {n: c.code for n, c in vars(errors).items() if isinstance(c, type) and issubclass(c, errors.GroupwiseError)}

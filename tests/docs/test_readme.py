@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.commands.show import show_diff
-from groupwise.config.settings import overrides_of
+from groupwise.config.keyword_arguments import overrides_of
 from groupwise.methods import gspo
 from groupwise.models import of_hub
 from tests.docs.test_pages import HOME, blocks

@@ -3,7 +3,7 @@
 import re
 
 from groupwise.commands.parsing import parser
-from groupwise.config.problems import SWITCHES
+from groupwise.config.recipe_errors import SWITCHES
 from tests.docs.test_pages import HOME
 
 

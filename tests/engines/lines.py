@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from groupwise.data import Engine
-from groupwise.engines import EngineServer, Identity, Remote
+from groupwise.engines import EngineServer, Identity, NativeEngine, Remote
 from groupwise.models import Decoder
-from groupwise.rollout import NativeEngine
 from tests.rollout.fakes import VOCABULARY, decoder, engine, without_end_token
 
 LARGEST = 1 << 24

@@ -7,17 +7,17 @@ import pytest
 
 import groupwise as gw
 from groupwise.__main__ import main
+from groupwise.checks.check import check
 from groupwise.commands import doctor
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import GroupwiseError, Usage
+from groupwise.core import GroupwiseError, Usage
 from groupwise.engines import EngineAccess, Served
-from groupwise.engines.vllm_environment import DEFAULT_PYTHON
+from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
+from groupwise.lifecycle.run_info import describe_run
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import recorded_code, resume_call
-from groupwise.training.about import describe_run
-from groupwise.training.check import check
 from tests.runs.infos import INFO
 
 FINGERPRINT = "#sha256=" + "0" * 64

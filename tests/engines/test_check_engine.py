@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
+from groupwise.checks.check_inputs import check_inputs
 from groupwise.config import Recipe
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Cluster, Machine
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import GroupwiseError
-from groupwise.engines import Served, Vllm, vllm_replicas
+from groupwise.core import GroupwiseError
+from groupwise.engines import Served, Vllm
+from groupwise.engines.vllm import vllm_replicas
 from groupwise.methods import grpo
 from groupwise.models import Lora, attach, find_model, read_model, read_tokenizer
 from groupwise.training.build import DTYPES, build_engine
-from groupwise.training.check_inputs import check_inputs
 from tests.models.mixtures import trainable
 
 PORT = f"127.0.0.1:1#sha256={'0' * 64}"
@@ -52,7 +53,7 @@ def text(error: GroupwiseError) -> str:
         (Vllm(), {"engine_python": "nowhere/python"}, "no environment of vLLM at nowhere/python"),
         (Vllm(), {"machine": Machine(dtype="float64")}, "its dtype is float64"),
         (Vllm(), {"lora": Lora()}, "it has an adapter"),
-        (Vllm(place="same"), {}, "frees its memory on GPUs only"),
+        (Vllm(placement="colocated"), {}, "frees its memory on GPUs only"),
     ],
 )
 def test_the_check_reports_what_the_start_of_a_run_refuses(

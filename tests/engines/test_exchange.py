@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.data import Storage
+from groupwise.core import Storage
 from groupwise.engines import EngineAccess, Exchange, Served, write_weights
-from groupwise.engines import fleet as fleets
-from groupwise.engines.weights_file import weights_errors
+from groupwise.engines.remote import fleet as fleets
+from groupwise.engines.remote.weights_file import weights_errors
 from groupwise.runs.disk import Disk
 from tests.engines.lines import weights
 from tests.rollout.fakes import decoder

@@ -8,13 +8,14 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 from torch import Tensor
 
-from groupwise.data import EngineLost, Generation, GenerationRequest, Mismatch, Storage, WorkerLost
-from groupwise.engines import Exchange, Fleet, Probe, Remote, places
-from groupwise.engines import fleet as fleets
-from groupwise.engines.heartbeat import PACE, Heartbeat, Owed
-from groupwise.engines.wire import PROTOCOL, encode, read_message
+from groupwise.core import EngineLost, Mismatch, Storage, WorkerLost
+from groupwise.data import Generation, GenerationRequest
+from groupwise.engines import Exchange, Fleet, NativeEngine, Probe, Remote
+from groupwise.engines.remote import fleet as fleets
+from groupwise.engines.remote import slots as places
+from groupwise.engines.remote.heartbeat import PACE, Heartbeat, Owed
+from groupwise.engines.remote.wire import PROTOCOL, encode, read_message
 from groupwise.models import Decoder
-from groupwise.rollout import NativeEngine
 from tests.engines.lines import IDENTITY, blank, changed, engine, pair, remote, server, weights
 from tests.rollout.fakes import FakeEngine, decoder, generate, request, without_end_token
 

@@ -13,8 +13,8 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.data import Generation, GenerationRequest
-from groupwise.engines import places
-from groupwise.engines.replica import Replica
+from groupwise.engines.remote import slots as places
+from groupwise.engines.remote.replica import Replica
 from groupwise.runs.layout import RunLayout
 from tests.engines.lines import server
 from tests.rollout.fakes import FakeEngine

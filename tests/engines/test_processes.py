@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.data import Generation, GenerationRequest, Usage, WorkerLost
-from groupwise.engines import EngineAccess, Exchange, Identity, Served, WeightsFile, places
-from groupwise.engines.replica import Replica
+from groupwise.core import Usage, WorkerLost
+from groupwise.data import Generation, GenerationRequest
+from groupwise.engines import EngineAccess, Exchange, Identity, NativeEngine, Served, WeightsFile
+from groupwise.engines.remote import slots as places
+from groupwise.engines.remote.replica import Replica
 from groupwise.models import Decoder, Experts, Lora, attach
-from groupwise.rollout import NativeEngine
 from tests.rollout.fakes import decoder, request
 from tests.rollout.fakes import tokenizer as letters
 from tests.toys.echo import SHAPE, ToyRun, small, tokenizer

@@ -16,9 +16,8 @@ import pytest
 from groupwise.__main__ import main
 from groupwise.commands import serve as serving
 from groupwise.commands import serve_vllm as serving_vllm
-from groupwise.engines import Remote, Served, TlsAddress
-from groupwise.engines.replica import Program, command
-from groupwise.rollout import NativeEngine
+from groupwise.engines import NativeEngine, Remote, Served, TlsAddress
+from groupwise.engines.remote.replica import Program, command
 from tests.engines.test_processes import wait_until_gone
 from tests.engines.test_vllm_requests import PLACED
 from tests.rollout.fakes import request
@@ -88,10 +87,10 @@ def test_the_options_are_those_of_the_engine(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(serving, "serve_until_signal", ends)
     options = ["--rows", "7", "--cache-tokens", "900", "--device", "cpu", "--seed", "3"]
     assert main(["serve", "calculator", "--socket", str(tmp_path / "s"), *options]) == 0
-    assert built == [{"seed": 3, "rows": 7, "cache_tokens": 900, "device": "cpu"}]
+    assert built == [{"seed": 3, "rows": 7, "kv_cache_tokens": 900, "device": "cpu"}]
     defaults = Served()
     assert main(["serve", "calculator", "--socket", str(tmp_path / "s")]) == 0
-    assert (built[1]["rows"], built[1]["cache_tokens"]) == (defaults.rows, defaults.cache_tokens)
+    assert (built[1]["rows"], built[1]["kv_cache_tokens"]) == (defaults.rows, defaults.kv_cache_tokens)
 
 
 def test_a_place_to_listen_is_required(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,14 +118,14 @@ def test_vllm_listens_for_other_hosts_with_a_kept_key_and_the_file_of_the_secret
     output = capfd.readouterr()
     spec = json.loads(output.out)
     assert "exit code 3" in output.err
-    assert (spec["listen"], spec["rows"], spec["cache_tokens"]) == ("0.0.0.0:7000", 9, 640)
+    assert (spec["listen"], spec["rows"], spec["kv_cache_tokens"]) == ("0.0.0.0:7000", 9, 640)
     assert (spec["key"], spec["secret_file"]) == (str(tmp_path / "key.pem"), str(tmp_path / "secret"))
     assert spec["model"] == "calculator" and not spec["socket"]
 
 
 HOLDER = """
 import json, os, subprocess, sys
-words = [str(os.getpid()) if word == "PARENT" else word for word in json.loads(sys.argv[1])]
+prompt_template = [str(os.getpid()) if word == "PARENT" else word for word in json.loads(sys.argv[1])]
 child = subprocess.Popen(words, stdout=subprocess.PIPE)
 child.stdout.readline()
 print(child.pid, flush=True)

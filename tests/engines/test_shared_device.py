@@ -11,31 +11,23 @@ import torch
 from torch import Tensor
 
 from groupwise.__main__ import main
+from groupwise.checks.check_machine import check_place
 from groupwise.config.devices import resolved
-from groupwise.config.text import read_recipe
-from groupwise.data import EngineLost, SharesDevice, Usage
-from groupwise.engines import (
-    EngineServer,
-    Exchange,
-    Probe,
-    Remote,
-    Served,
-    SharedDeviceFleet,
-    SleepingEngine,
-    Vllm,
-    places,
-)
-from groupwise.engines import served as fleets_of
-from groupwise.engines.replica import Program
+from groupwise.config.recipe_toml import read_recipe
+from groupwise.core import EngineLost, Usage
+from groupwise.data import SharesDevice
+from groupwise.engines import EngineServer, Exchange, Probe, Remote, Served, SharedDeviceFleet, SleepingEngine, Vllm
+from groupwise.engines.remote import served as fleets_of
+from groupwise.engines.remote import slots as places
+from groupwise.engines.remote.replica import Program
 from groupwise.learner import Learner
 from groupwise.models import Decoder, Shape, find_model, read_model, read_shape, read_tokenizer
 from groupwise.planning.memory import run_memory
-from groupwise.training.check_machine import check_place
 from tests.engines.lines import IDENTITY, LARGEST, blank, changed, engine, pair, remote, weights
 from tests.engines.test_fleet import REQUESTS, run
 from tests.rollout.fakes import decoder, generate, without_end_token
 
-SAME = '{ kind = "Served", replicas = 1, place = "same" }'
+SAME = '{ kind = "Served", replicas = 1, placement = "colocated" }'
 
 
 @pytest.fixture(autouse=True)
@@ -185,15 +177,15 @@ def test_an_engine_that_cannot_sleep_says_so(tmp_path: Path) -> None:
 
 
 def test_what_cannot_share_a_device_is_refused() -> None:
-    recipe = resolved(read_recipe(f"method = 'gspo'\nengine = {SAME}\ncluster.lag = 1"))
+    recipe = resolved(read_recipe(f"method = 'gspo'\nengine = {SAME}\ncluster.max_staleness = 1"))
     (error,) = check_place(recipe)
-    assert isinstance(error, Usage) and "--cluster.lag 0" in error.fix
-    assert not check_place(replace(recipe, cluster=replace(recipe.cluster, lag=0)))
+    assert isinstance(error, Usage) and "--cluster.max_staleness 0" in error.fix
+    assert not check_place(replace(recipe, cluster=replace(recipe.cluster, max_staleness=0)))
     with pytest.raises(ValueError, match="engines at addresses cannot free memory"):
-        Served(addresses=("one.sock",), place="same")
+        Served(addresses=("one.sock",), placement="colocated")
     directory = find_model("calculator")
     with pytest.raises(Usage, match="vLLM cannot run this model") as refused:
-        Vllm(place="same").build(read_model(directory), read_tokenizer(directory), seed=0, experts=None)
+        Vllm(placement="colocated").build(read_model(directory), read_tokenizer(directory), seed=0, experts=None)
     assert "on GPUs only" in refused.value.evidence and "Served" in refused.value.fix
 
 

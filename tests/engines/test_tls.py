@@ -13,7 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from groupwise.data import Engine, EngineLost, MissingRequirement, Storage, Usage
+from groupwise.core import EngineLost, MissingRequirement, Storage, Usage
+from groupwise.data import Engine
 from groupwise.engines import (
     EngineServer,
     Exchange,
@@ -23,14 +24,14 @@ from groupwise.engines import (
     TlsAddress,
     Uploads,
     listen_tls,
-    listening,
     read_secret,
 )
-from groupwise.engines import remote as remotes
-from groupwise.engines.secret import LEAST, VARIABLE, prove
-from groupwise.engines.tls import client_context, listener_on, reachable
-from groupwise.engines.weights_file import WeightsFile, write_weights
-from groupwise.engines.wire import LARGEST_GREETING, PROTOCOL, encode, read_message
+from groupwise.engines.remote import remote as remotes
+from groupwise.engines.remote import tls_server as listening
+from groupwise.engines.remote.secret import LEAST, VARIABLE, prove
+from groupwise.engines.remote.tls import client_context, listener_on, reachable
+from groupwise.engines.remote.weights_file import WeightsFile, write_weights
+from groupwise.engines.remote.wire import LARGEST_GREETING, PROTOCOL, encode, read_message
 from tests.engines.lines import IDENTITY, LARGEST, blank, changed, engine, weights
 from tests.rollout.fakes import VOCABULARY, FakeEngine, decoder, request
 from tests.rollout.fakes import tokenizer as letters
@@ -198,7 +199,9 @@ def test_without_the_secret_nobody_gets_an_answer(monkeypatch: pytest.MonkeyPatc
 
 def test_a_proof_is_worth_nothing_on_another_connection_or_to_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[bytes] = []
-    monkeypatch.setattr("groupwise.engines.secret.encode", lambda message: sent.append(encode(message)) or sent[-1])
+    monkeypatch.setattr(
+        "groupwise.engines.remote.secret.encode", lambda message: sent.append(encode(message)) or sent[-1]
+    )
 
     async def go() -> None:
         async with served(fake()) as address:

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.data import Finish, Generation, GenerationRequest, Mismatch, Sampling, Usage
-from groupwise.engines import EngineAccess, Fleet, Vllm, places
-from groupwise.engines.replica import Program, Replica, ReplicaSettings
-from groupwise.engines.vllm_environment import DEFAULT_PYTHON
+from groupwise.core import Mismatch, Usage
+from groupwise.data import Finish, Generation, GenerationRequest, Sampling
+from groupwise.engines import EngineAccess, Fleet, NativeEngine, Vllm
+from groupwise.engines.remote import slots as places
+from groupwise.engines.remote.replica import Program, Replica, ReplicaSettings
+from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
 from groupwise.models import Decoder, Shape, Tokenizer, find_model, read_model, read_tokenizer
-from groupwise.rollout import NativeEngine
 from tests.engines.test_processes import wait_until_gone
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
@@ -78,7 +79,7 @@ def test_answers_are_those_of_the_native_engine() -> None:
     async def go() -> None:
         model, tokenizer = calculator()
         native = NativeEngine(model, tokenizer, seed=7)
-        fleet = Vllm(rows=64).build(model, tokenizer, seed=7, experts=None, access=ACCESS)
+        fleet = Vllm(max_num_seqs=64).build(model, tokenizer, seed=7, experts=None, access=ACCESS)
         await fleet.load(0, dict(model.state_dict()))
         for sampling in (
             {}, {"temperature": 0.7}, {"temperature": 0.0}, {"top_p": 0.8, "top_k": 5, "min_p": 0.02},
@@ -116,7 +117,7 @@ def test_weights_change_between_two_tokens_and_each_token_is_of_its_version() ->
     async def go() -> None:
         model, tokenizer = calculator()
         old, new = dict(model.state_dict()), {name: x * 1.1 for name, x in model.state_dict().items()}
-        fleet = Vllm(rows=64).build(model, tokenizer, seed=0, experts=None, access=ACCESS)
+        fleet = Vllm(max_num_seqs=64).build(model, tokenizer, seed=0, experts=None, access=ACCESS)
         await fleet.load(0, old)
         judges = [NativeEngine(read_model(find_model("calculator")), tokenizer, seed=0) for _ in range(2)]
         await judges[1].load(1, new)
@@ -141,8 +142,8 @@ def test_weights_change_between_two_tokens_and_each_token_is_of_its_version() ->
 HALF = """
 import json, sys
 from pathlib import Path
-from groupwise.engines import vllm
-from groupwise.engines.weights_file import read_weights
+from groupwise.engines.vllm import vllm_engine as vllm
+from groupwise.engines.remote.weights_file import read_weights
 
 def replace_weights(self, path, sha256):
     self.reload_weights(weights_iterator=iter(read_weights(Path(path), sha256).items()))
@@ -174,7 +175,7 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
 
     async def go() -> None:
         model = Decoder.new(shape, 3, spread=0.3)
-        fleet = Vllm(rows=8, restarts=0).build(model, calculator()[1], seed=0, experts=None, access=ACCESS)
+        fleet = Vllm(max_num_seqs=8, restarts=0).build(model, calculator()[1], seed=0, experts=None, access=ACCESS)
         with pytest.raises(Mismatch) as caught:
             await fleet.load(0, dict(model.state_dict()))
             with torch.no_grad():
@@ -194,7 +195,7 @@ def test_answers_are_equal_through_kill_9_and_nothing_is_left_behind(monkeypatch
 
     async def go() -> None:
         model, tokenizer = calculator()
-        fleet = Vllm(rows=64).build(model, tokenizer, seed=0, experts=None, access=ACCESS)
+        fleet = Vllm(max_num_seqs=64).build(model, tokenizer, seed=0, experts=None, access=ACCESS)
         await fleet.load(0, dict(model.state_dict()))
         asked = requests(tokenizer)
         expected = await answers(NativeEngine(model, tokenizer, seed=0), asked)
@@ -284,7 +285,7 @@ def test_without_keys_the_distribution_is_the_native_one_and_tokens_are_not() ->
     async def go() -> None:
         model, tokenizer = calculator()
         native = NativeEngine(model, tokenizer, seed=0)
-        fleet = Vllm(rows=64, keyed=False).build(model, tokenizer, seed=0, experts=None, access=ACCESS)
+        fleet = Vllm(max_num_seqs=64, keyed=False).build(model, tokenizer, seed=0, experts=None, access=ACCESS)
         await fleet.load(3, dict(model.state_dict()))
         for temperature in (1.0, 0.7, 0.0):
             asked = requests(tokenizer, 4, 16, temperature=temperature)

@@ -16,22 +16,16 @@ import torch
 
 from groupwise.__main__ import main
 from groupwise.commands import doctor
-from groupwise.data import (
-    EngineLost,
-    Finish,
-    Generation,
-    GenerationRequest,
-    Mismatch,
-    MissingRequirement,
-    Sampling,
-    Usage,
-    WorkerLost,
-)
-from groupwise.engines import EngineAccess, Exchange, Fleet, Probe, Remote, Vllm, places, served, vllm_replicas
-from groupwise.engines import server as servers
-from groupwise.engines.served import Target
-from groupwise.engines.vllm import VllmSettings, keyed_sample
-from groupwise.engines.vllm_environment import (
+from groupwise.core import EngineLost, Mismatch, MissingRequirement, Usage, WorkerLost
+from groupwise.data import Finish, Generation, GenerationRequest, Sampling
+from groupwise.engines import EngineAccess, Exchange, Fleet, NativeEngine, Probe, Remote, Vllm
+from groupwise.engines.remote import served
+from groupwise.engines.remote import server as servers
+from groupwise.engines.remote import slots as places
+from groupwise.engines.remote.served import Target
+from groupwise.engines.vllm import vllm_replicas
+from groupwise.engines.vllm.vllm_engine import VllmSettings, keyed_sample
+from groupwise.engines.vllm.vllm_environment import (
     DEFAULT_PYTHON,
     IN_THE_WAY,
     PINS,
@@ -39,9 +33,8 @@ from groupwise.engines.vllm_environment import (
     child_environment,
     installation,
 )
-from groupwise.engines.vllm_requests import BLOCK, Key, cache_bytes, generation, sampling_arguments
+from groupwise.engines.vllm.vllm_requests import BLOCK, Key, cache_bytes, generation, sampling_arguments
 from groupwise.models import find_model, lineage
-from groupwise.rollout import NativeEngine
 from tests.engines.lines import blank, changed, remote, weights
 from tests.rollout.fakes import decoder, engine, generate, logits, request, without_end_token
 from tests.rollout.fakes import tokenizer as letters
@@ -127,8 +120,8 @@ def test_the_cache_holds_one_whole_sequence_and_at_most_what_the_rows_need() -> 
     shape = decoder(head_dim=32, positions=100).shape
     per_token = 2 * shape.layers * shape.kv_heads * 32 * 4
     blocks = -(-101 // BLOCK) * BLOCK
-    assert cache_bytes(shape, 4, rows=8, cache_tokens=1 << 20) == (8 * blocks + BLOCK) * per_token
-    assert cache_bytes(shape, 4, rows=8, cache_tokens=1) == (blocks + BLOCK) * per_token
+    assert cache_bytes(shape, 4, rows=8, kv_cache_tokens=1 << 20) == (8 * blocks + BLOCK) * per_token
+    assert cache_bytes(shape, 4, rows=8, kv_cache_tokens=1) == (blocks + BLOCK) * per_token
 
 
 # Environments
@@ -223,7 +216,7 @@ def test_a_run_without_the_environment_ends_before_it_starts_with_the_fix(
 
 BECOME = """
 import json, sys
-from groupwise.engines import vllm_tls
+from groupwise.engines.vllm import vllm_tls
 vllm_tls.check_environment = lambda python, gpu: None
 vllm_tls.main(sys.argv[1], json.loads(sys.argv[2]), "127.0.0.1")
 """
@@ -240,7 +233,7 @@ names = ("CUDA_VISIBLE_DEVICES", "VLLM_USE_V2_MODEL_RUNNER", "GROUPWISE_SECRET",
 print(json.dumps([spec, int(sys.argv[2]), held, {name: os.environ.get(name) for name in names}]))
 """
 PLACED = VllmSettings(
-    directory="calculator", dtype="float32", device="cuda:0", threads=1, seed=0, rows=4, cache_tokens=64,
+    directory="calculator", dtype="float32", device="cuda:0", threads=1, seed=0, rows=4, kv_cache_tokens=64,
     compiled=False, adapter="", keyed=True, deadline=9.0, sleeps=False,
 )  # fmt: skip
 
@@ -265,7 +258,7 @@ def test_a_placed_engine_becomes_vllms_program_with_its_device_and_directory(tmp
 
 def test_the_interpreter_of_placed_engines_is_named_by_its_whole_path(tmp_path: Path) -> None:
     program = vllm_replicas.vllm_program(replace(PLACED, directory=str(tmp_path)), "here/python")
-    assert program.elsewhere == ("groupwise.engines.vllm_tls", str(Path("here/python").absolute()))
+    assert program.elsewhere == ("groupwise.engines.vllm.vllm_tls", str(Path("here/python").absolute()))
 
 
 def test_an_engine_with_a_gpu_of_its_own_is_accepted_and_one_on_the_learners_is_not() -> None:

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from groupwise.data import EngineLost, Generation, GenerationRequest, Storage, Usage, WorkerLost
+from groupwise.core import EngineLost, Storage, Usage, WorkerLost
+from groupwise.data import Generation, GenerationRequest
 from groupwise.data.rollout_json import to_json
 from groupwise.engines import Identity, Remote, read_weights, write_weights
-from groupwise.engines.server import bound
-from groupwise.engines.wire import LARGEST_REQUEST, PROTOCOL, encode, error_json, error_of, read_message
+from groupwise.engines.remote.server import bound
+from groupwise.engines.remote.wire import LARGEST_REQUEST, PROTOCOL, encode, error_json, error_of, read_message
 from tests.engines.lines import IDENTITY, LARGEST, blank, pair, remote, server, weights
 from tests.rollout.fakes import VOCABULARY, FakeEngine, decoder, engine, request, sampling
 

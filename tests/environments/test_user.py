@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import Environment, Observation, Outcome, Prompt, Usage, Verdict, WorkerLost
+from groupwise.core import Usage, WorkerLost
+from groupwise.data import Environment, Observation, Outcome, Prompt, Verdict
 from groupwise.environments import user_environment
 from groupwise.environments.user import MAX_CHARACTERS, MAX_HUNG, MAX_THREADS
 
@@ -102,7 +103,7 @@ def raises(error: BaseException) -> Any:
         (("7", True), "Mine.step: it returned tuple: expected text, None or a Verdict"),
         ("x" * (MAX_CHARACTERS + 1), f"Mine.step: it returned {MAX_CHARACTERS + 1} characters"),
         (Verdict(Outcome.correct, float("inf")), "it returned the score inf: expected a finite number"),
-        (Verdict(Outcome.wrong, parts={"style": float("nan")}), "it returned the part style, which is not finite"),
+        (Verdict(Outcome.wrong, subscores={"style": float("nan")}), "it returned the part style, which is not finite"),
     ],
 )
 def test_an_exception_or_an_invalid_observation_is_unverifiable(kind: type, reply: Any, cause: str) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.api.evaluate import Evaluation
-from groupwise.data import Outcome, Prompt, Rollout, Usage
+from groupwise.checks.check import check
+from groupwise.core import Usage
+from groupwise.data import Outcome, Prompt, Rollout
 from groupwise.evaluation.by_column import LONGEST, MOST, check_column, figures_by, scores_by
-from groupwise.training.check import check
 from tests.evaluation.test_evaluate import rollout
 
 ROWS = [{"prompt": f"{a}+{b}+2-{c}=", "answer": a + b + 2 - c, "level": 10 if a > 4 else 2}
@@ -57,9 +58,9 @@ def test_a_run_and_an_evaluation_have_it(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     for name, rows in (("train", ROWS[::2]), ("test", ROWS[1::2])):
         Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    fields = {"task": "train.jsonl", "held_out": "test.jsonl", "verifier": "last_number", "evaluate.by": "level",
+    fields = {"task": "train.jsonl", "held_out": "test.jsonl", "verifier": "last_number", "evaluate.by_column": "level",
               "iterations": "1", "prompts": "4", "method.group_size": "2", "sampling.max_tokens": "48"}  # fmt: skip
-    assert "evaluate.by is 'grade'" in str(check(None, [*(fields | {"evaluate.by": "grade"}).items()])[0])
+    assert "evaluate.by_column is 'grade'" in str(check(None, [*(fields | {"evaluate.by_column": "grade"}).items()])[0])
     assert main(["train", *(word for name, text in fields.items() for word in (f"--{name}", text))]) == 0
     (run,) = Path("runs").glob("*-*")
     first = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])

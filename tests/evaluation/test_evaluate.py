@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groupwise.data import Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict
-from groupwise.evaluation.evaluate import MOST_VOTES, Tally, average, counts, figures, lengths, majority, scores, tally
+from groupwise.engines import NativeEngine
+from groupwise.evaluation.accuracy import MOST_VOTES, Tally, average, counts, figures, lengths, majority, scores, tally
 from groupwise.models import Purpose
-from groupwise.rollout import NativeEngine
 from tests.faults.small_runs import EVERY, left, lines, ran, ready
 
 
@@ -29,7 +29,7 @@ def rollout(
     samples = tuple(
         Sample(
             context=(1,), stream=(k,), tokens=(2, 3), origin=(0, 0), logp=(-1.0, -1.0), finish=finish,
-            verdict=Verdict(o, parts={"chain_true": parts}, answer=read[k] if read else None),
+            verdict=Verdict(o, subscores={"chain_true": parts}, answer=read[k] if read else None),
         )
         for k, o in enumerate(outcomes)
     )  # fmt: skip
@@ -113,12 +113,12 @@ def test_unverifiable_answers_are_failures_and_counted_separately() -> None:
 def test_parts_are_means_over_graded_answers_and_over_correct_ones() -> None:
     """A part of wrong answers counts: else each part of an answer that is correct only with all parts is always 1."""
     o = Outcome
-    graded = rollout([o.correct, o.wrong, o.malformed, o.scored, o.unverifiable], parts=1.0)
-    line = scores([], [graded, rollout([o.correct], parts=0.0)])
-    assert line["eval/parts/chain_true"] == 4 / 5
-    assert line["eval/parts_of_correct/chain_true"] == 1 / 2
-    none_correct = scores([], [rollout([o.wrong, o.scored], parts=1.0)])
-    assert none_correct["eval/parts/chain_true"] == 1 and "eval/parts_of_correct/chain_true" not in none_correct
+    graded = rollout([o.correct, o.wrong, o.malformed, o.scored, o.unverifiable], subscores=1.0)
+    line = scores([], [graded, rollout([o.correct], subscores=0.0)])
+    assert line["eval/subscores/chain_true"] == 4 / 5
+    assert line["eval/subscores_of_correct/chain_true"] == 1 / 2
+    none_correct = scores([], [rollout([o.wrong, o.scored], subscores=1.0)])
+    assert none_correct["eval/subscores/chain_true"] == 1 and "eval/subscores_of_correct/chain_true" not in none_correct
 
 
 def test_mean_length_and_intervals_without_greedy_answers() -> None:

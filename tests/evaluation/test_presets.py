@@ -8,14 +8,15 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.config.defaults import RecipeSource
-from groupwise.config.text import DEFAULT
+from groupwise.config.recipe_toml import DEFAULT
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, MissingRequirement, Sampling, Usage
+from groupwise.core import BadData, MissingRequirement, Usage
+from groupwise.data import Sampling
 from groupwise.evaluation.presets import PUBLISHED, find_published
+from groupwise.inference.evaluate_model import recipe_and_sampling
 from groupwise.models import Decoder, write_model
 from groupwise.tasks.presets import PRESETS
-from groupwise.training.evaluate import recipe_and_sampling
-from groupwise.training.sources import sources
+from groupwise.training.build_tasks import sources
 from groupwise.verifiers import find_verifier
 from tests.models.directories import shape
 from tests.models.test_templates import CHATML, trained

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from groupwise.commands.compare import table
-from groupwise.data import BadData, Outcome, Rollout, Usage, Verdict, rollout_of
-from groupwise.evaluation.evaluate import counts, has_outcomes, has_scores, has_verdicts, scores
+from groupwise.core import BadData, Usage
+from groupwise.data import Outcome, Rollout, Verdict, rollout_of
+from groupwise.evaluation.accuracy import counts, has_outcomes, has_scores, has_verdicts, scores
 from groupwise.evaluation.result import is_consistent, mean_of, number, number_lines, read, write
 from groupwise.report.read import read as read_run
 from groupwise.report.warnings import find_warnings, headline

@@ -11,7 +11,7 @@ import pytest
 from groupwise.cluster.launch import check_launch
 from groupwise.commands.parsing import options_of, parse, parser
 from groupwise.config.defaults import starting_point
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions
 from groupwise.engines import Served, TlsAddress
 
@@ -60,7 +60,7 @@ def test_each_command_is_one_of_ours(commands: Any) -> None:
     start = starting_point(None, overrides)
     recipe = read_recipe(start.source, start.fields)
     check_launch(recipe)
-    assert recipe.cluster.launch == "given" and isinstance(recipe.engine, Served) and recipe.engine.addresses
+    assert recipe.cluster.launch == "external" and isinstance(recipe.engine, Served) and recipe.engine.addresses
     options_of(Permissions, given).engines.allow(str(TlsAddress.parse(text).host) for text in recipe.engine.addresses)
 
 

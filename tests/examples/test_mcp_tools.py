@@ -14,9 +14,10 @@ import pytest
 
 pytest.importorskip("mcp", reason="needs groupwise[mcp]")
 
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import Outcome, Prompt, Usage, Verdict
+from groupwise.core import Usage
+from groupwise.data import Outcome, Prompt, Verdict
 from groupwise.environments import ToolLost
 from groupwise.training.environments import environment_of, tool_schemas
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
 from groupwise.training.build import build
 from groupwise.training.loop import learn
@@ -44,7 +44,7 @@ def library_losses(iterations: int) -> tuple[list[float], list[tuple[int, ...]]]
         await ready.engine.load(0, ready.start_learner().weights())
         for iteration in range(iterations):
             m = recipe.method
-            collected = await ready.buffer.take(recipe.prompts, m.group_size, m.strategy, m.filter, m.refill)
+            collected = await ready.buffer.take(recipe.prompts, m.group_size, m.strategy, m.filter, m.max_refills)
             batch = pack(collected.selected)
             tokens.extend(s.tokens for s in batch.samples)
             _, results = learn(recipe, m, ready.learner, batch, iteration)

@@ -13,13 +13,13 @@ from typing import Any
 
 from groupwise.config.recipe import Recipe
 from groupwise.data import Prompt, Sample, Verdict
+from groupwise.engines.native.rows import Rows
+from groupwise.engines.steps.denoising import DenoisingEngine
 from groupwise.learner import Learner
-from groupwise.rollout.denoiser import DenoisingEngine
-from groupwise.rollout.rows import Rows
-from groupwise.training import run as commands
+from groupwise.lifecycle import run as commands
+from groupwise.lifecycle.run import run_from
 from groupwise.training.build import Runtime
 from groupwise.training.recorder import Recorder
-from groupwise.training.run import run_from
 from tests.faults.small_runs import Quick, alive, begun, forked, left, ready
 
 Point = tuple[str, int]

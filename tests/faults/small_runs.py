@@ -14,21 +14,21 @@ from typing import Any
 import torch
 
 from groupwise.config.recipe import Evaluate, Machine, Recipe, Save
-from groupwise.config.text import write
+from groupwise.config.recipe_toml import write
 from groupwise.config.user_code import Use
 from groupwise.data import Sampling
 from groupwise.learner import AdamW
+from groupwise.lifecycle.resume_checks import identity
+from groupwise.lifecycle.run import run_from
+from groupwise.lifecycle.run_info import describe_run
 from groupwise.methods import grpo
 from groupwise.models import Lora, Tokenizer, find_model, read_tokenizer
 from groupwise.rewards import mixed_outcomes
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.disk import Disk
 from groupwise.runs.info import start_run
-from groupwise.training.about import describe_run
 from groupwise.training.build import Runtime, build
-from groupwise.training.identity import identity
-from groupwise.training.run import run_from
-from groupwise.training.sources import templates
+from groupwise.training.build_tasks import templates
 from tests.checked import relax
 
 EVERY = Recipe(
@@ -37,14 +37,14 @@ EVERY = Recipe(
     iterations=3,
     sampling=Sampling(max_tokens=10),
     evaluate=Evaluate(every=2, problems=2),
-    optimizer=AdamW(lr=3e-4, decay="linear"),
+    optimizer=AdamW(lr=3e-4, lr_scheduler="linear"),
     save=Save(every=1),
 )
 """A checkpoint after every iteration."""
 
 SECOND = replace(
     EVERY,
-    method=replace(EVERY.method, group_size=8, epochs=2, filter=mixed_outcomes, refill=2, shuffle="samples"),
+    method=replace(EVERY.method, group_size=8, epochs=2, filter=mixed_outcomes, max_refills=2, shuffle="samples"),
     prompts=2,
     iterations=4,
     evaluate=Evaluate(every=0, problems=2),

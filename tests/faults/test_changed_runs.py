@@ -14,7 +14,7 @@ import pytest
 from groupwise.__main__ import main
 from groupwise.api.options import RunOptions
 from groupwise.commands.train import resume
-from groupwise.data import BadData, Locked, Storage
+from groupwise.core import BadData, Locked, Storage
 from groupwise.models import find_model
 from groupwise.report.report import existing_run
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory, save_checkpoint

@@ -24,27 +24,16 @@ from torch import Tensor
 from groupwise.__main__ import main
 from groupwise.api.options import RunOptions
 from groupwise.commands.train import resume
-from groupwise.data import (
-    Batch,
-    Diverged,
-    Locked,
-    Mismatch,
-    NoSignal,
-    Outcome,
-    Prompt,
-    Sample,
-    Storage,
-    Unverifiable,
-    Verdict,
-)
+from groupwise.core import Diverged, Locked, Mismatch, NoSignal, Storage, Unverifiable
+from groupwise.data import Batch, Outcome, Prompt, Sample, Verdict
 from groupwise.learner import Learner
+from groupwise.lifecycle import run as commands
+from groupwise.lifecycle.run import run_from
 from groupwise.objective import Objective, sequence_mean
 from groupwise.rewards import mixed_outcomes
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint
 from groupwise.runs.jsonl import read_lines
 from groupwise.training import loop
-from groupwise.training import run as commands
-from groupwise.training.run import run_from
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, lines, ran, ready
 
 Verifier = Callable[[Prompt, Sample], Any]
@@ -190,7 +179,7 @@ def test_a_run_whose_first_checkpoint_fails_ends_and_its_advice_works(undisturbe
 def test_a_model_on_the_way_that_cannot_be_written_is_an_error_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = replace(EVERY, save=replace(EVERY.save, model_every=1, keep=9))
+    recipe = replace(EVERY, save=replace(EVERY.save, export_every=1, keep=9))
     run, write = begun(tmp_path / "run", recipe), commands.write_model_directory
 
     def full(run: Path, ready: Any, model: Path, disk: Any) -> None:
@@ -285,7 +274,7 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 RESUMED = """
 import os, sys
 from groupwise.__main__ import main
-from groupwise.training import run
+from groupwise.lifecycle import run
 
 watch = run.watch_iteration
 
@@ -520,7 +509,7 @@ def test_too_many_unverifiable_answers_over_twenty_iterations(tmp_path: Path) ->
 
 
 def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
-    recipe = replace(EVERY, iterations=5, method=replace(EVERY.method, filter=mixed_outcomes, refill=1))
+    recipe = replace(EVERY, iterations=5, method=replace(EVERY.method, filter=mixed_outcomes, max_refills=1))
     run, place = begun(tmp_path / "run", recipe), ready(recipe)
     weights = {name: x.clone() for name, x in place.model.state_dict().items()}
 

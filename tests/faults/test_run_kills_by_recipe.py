@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from groupwise.advantages import GAE, WhitenedTokens
+from groupwise.advantages import WhitenedTokens
 from groupwise.config.recipe import Cluster, Recipe, WarmStart
 from groupwise.data import Sampling
-from groupwise.learner import AdamW, RouterBalance, Routing, ValueModel
-from groupwise.methods import Method, co_grpo, diffusion_nft, flow_grpo, freshness_per, grpo_care, riskpo, vade
+from groupwise.learner import AdamW, RouterBalance, ValueModel
+from groupwise.methods import GAE, Method, co_grpo, diffusion_nft, flow_grpo, freshness_per, grpo_care, riskpo, vade
 from groupwise.models import Lora, find_model, read_model, read_tokenizer, write_model
 from groupwise.objective import Objective
 from groupwise.rewards import Correctness
@@ -106,7 +106,7 @@ def test_with_state_of_a_method(state: str, tmp_path: Path) -> None:
 
 @pytest.mark.kill
 def test_with_the_engines_experts(tmp_path: Path) -> None:
-    method = replace(EVERY.method, routing=Routing(replay="engine"), auxiliary=(RouterBalance(0.1),))
+    method = replace(EVERY.method, router_replay="engine", auxiliary=(RouterBalance(0.1),))
     recipe = replace(
         EVERY, model=str(trainable(tmp_path / "tiny")), method=method, iterations=2,
         optimizer=AdamW(lr=0.01),
@@ -164,9 +164,9 @@ def test_with_a_flow_model_at_every_change_of_its_disk(tmp_path: Path) -> None:
 
 
 def test_while_the_next_iteration_is_sampled(tmp_path: Path) -> None:
-    """With `cluster.lag` 1, checkpoints hold the samples of the next iteration: the weights they need are gone."""
-    straight = undisturbed(replace(EVERY, cluster=Cluster(lag=1)), tmp_path)
-    assert [line.get("lag/mean") for line in lines(tmp_path / "undisturbed")] == [None, 0.0, 1.0, 1.0]
+    """With `cluster.max_staleness` 1, checkpoints hold the samples of the next iteration: the weights they need are gone."""
+    straight = undisturbed(replace(EVERY, cluster=Cluster(max_staleness=1)), tmp_path)
+    assert [line.get("staleness/mean") for line in lines(tmp_path / "undisturbed")] == [None, 0.0, 1.0, 1.0]
     for number, death in enumerate((("after step", 3), ("half of tensors.safetensors", 3), ("before wait", 2))):
         killed_ends_as(straight, tmp_path / str(number), death)
 

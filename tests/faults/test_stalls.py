@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from groupwise.lifecycle.run import run_from
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint
 from groupwise.runs.jsonl import read_lines
 from groupwise.training import watchdog
-from groupwise.training.run import run_from
 from groupwise.verifiers import grade_function
 from tests.faults.small_runs import EVERY, Quick, begun, forked, left, ready
 

@@ -16,9 +16,9 @@ import pytest
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Evaluate, Save
 from groupwise.data import CountedText, Observation, Prompt, Sampling
+from groupwise.lifecycle.run import run_from
 from groupwise.rollout import Turns
 from groupwise.training.build import Runtime
-from groupwise.training.run import run_from
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, ready
 
 RECIPE = replace(

@@ -25,7 +25,7 @@ def made_up(
 ) -> tuple[Groups, Batch]:
     """Two groups of three samples with random actions at all steps but the last, or written ones at one step a group.
 
-    Their scores are `REWARDS`; with `part` they are that verdict part instead.
+    Their scores are `REWARDS`; with `part` they are that subscore instead.
     """
     groups, rollouts = [], []
     for g, rewards in enumerate(REWARDS):
@@ -40,7 +40,9 @@ def made_up(
             ])  # fmt: skip
             last = [] if written else [STEPS - 1]
             origin = [WRITTEN if written else 0] * len(steps) + [ENVIRONMENT] * len(last)
-            verdict = Verdict(Outcome.wrong, parts={part: reward}) if part else Verdict(Outcome.scored, score=reward)
+            verdict = (
+                Verdict(Outcome.wrong, subscores={part: reward}) if part else Verdict(Outcome.scored, score=reward)
+            )
             samples.append(Sample(
                 context=(FIRST + g,), stream=(i,), limit=STEPS, tokens=(*steps, *last), origin=tuple(origin),
                 logp=(math.nan,) * len(origin), path=(*actions, *actions[: len(last)]), finish=Finish.stop,

@@ -61,7 +61,7 @@ def paper_strict(groups: Groups):
 
 
 def paper_parrot(groups: Groups):
-    """A part of a verdict is whether the answer gave in."""
+    """A subscore of a verdict is whether the answer gave in."""
     rewards = [np.array([o.right - 0.5 * o.part("gave_in") for o in group]) for group in groups]
     return token_mean(groups, [list(z(r)) for r in rewards])
 

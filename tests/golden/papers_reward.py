@@ -300,7 +300,7 @@ def paper_asym_grpo(groups: Groups):
 
 
 def paper_spo(groups: Groups, iteration: Groups):
-    """The tracked success rate of each answer's prompt is a part of its verdict."""
+    """The tracked success rate of each answer's prompt is a subscore of its verdict."""
     a = {o: o.right - o.part("baseline") for o in every(iteration)}
     x = np.array(list(a.values()))
     total = sum(dual_clipped(o, (a[o] - x.mean()) / (x.std(ddof=1) + 1e-8)).sum() for o in every(groups))

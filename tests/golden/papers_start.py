@@ -110,7 +110,7 @@ def paper_reinforce_pp_baseline(groups: Groups, iteration: Groups):
 
 
 def paper_remax(groups: Groups):
-    """The baseline of each answer is a part of its verdict."""
+    """The baseline of each answer is a subscore of its verdict."""
     return sum((o.score - o.part("baseline")) * o.l.sum() for o in every(groups)) / len(every(groups))
 
 

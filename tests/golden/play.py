@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from groupwise.data import Draw, GenerationRequest, Ids, Outcome, Prompt, Rollout, Sample, Verdict
-from groupwise.rollout.wording import worded
+from groupwise.rollout.prompt_template import worded
 from tests.rollout.fakes import FakeEngine, sampler_of, tokenizer
 
 Answer = Callable[[GenerationRequest], Ids]
@@ -28,15 +28,15 @@ def play(
     tokens: Answer,
     n: int = 3,
     *,
-    memo: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
     engine: FakeEngine | None = None,
     setting: Mapping[str, Any] | None = None,
     **row: Any,
 ) -> tuple[Rollout, FakeEngine]:
     """The rollout of a problem with this row, where `tokens` are the engine's answers."""
     engine = engine or FakeEngine(tokens)
-    memo = memo or ({"level": row["level"]} if "level" in row else {})
-    draw = Draw(0, Prompt("p", PLAIN, text=text(*PLAIN), row=row), n, memo)
+    metadata = metadata or ({"level": row["level"]} if "level" in row else {})
+    draw = Draw(0, Prompt("p", PLAIN, text=text(*PLAIN), row=row), n, metadata)
     sampler = sampler_of(engine, draw, **{"verifier": sevens, **(setting or {})})
     return asyncio.run(worded(strategy, "packaged")(draw, sampler)), engine
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.advantages import ActionSuccess, Queued, Standardised
+from groupwise.advantages import Standardised
+from groupwise.core import Usage
 from groupwise.data import (
     Batch,
     Draw,
@@ -19,17 +20,25 @@ from groupwise.data import (
     Prompt,
     Rollout,
     Sample,
-    Usage,
     Verdict,
     pack,
     rollout_of,
 )
 from groupwise.evaluation.conversations import describe_conversations
-from groupwise.methods import Method, graph_grpo, m_grpo, parrot, trustgeogen
-from groupwise.rollout import Delegating, Pressed
-from groupwise.rollout.delegating import aligned
-from groupwise.rollout.pressed import wrong_claim
-from groupwise.rollout.wording import worded
+from groupwise.methods import (
+    ActionSuccess,
+    Delegating,
+    Method,
+    Pressed,
+    Queued,
+    graph_grpo,
+    m_grpo,
+    parrot,
+    trustgeogen,
+)
+from groupwise.methods.multi_agent.m_grpo import aligned
+from groupwise.methods.multi_agent.parrot import wrong_claim
+from groupwise.rollout.prompt_template import worded
 from groupwise.training.loop import compute_advantages
 from groupwise.verifiers import ProofSteps
 from tests.golden.f0 import f64
@@ -146,7 +155,7 @@ def test_helpers_inherit_success():
     assert [(s.parent, s.text, s.context) for s in helpers][:2] == [(0, "#35", ids("7*5=")), (0, "#43", ids("35+8="))]
     assert helpers[2].parent == 2 and helpers[2].finish is Finish.length
     method = m_grpo()
-    batch = compute_advantages(pack([rollout], roles=method.trains), method)
+    batch = compute_advantages(pack([rollout], roles=method.trained_roles), method)
     assert batch.reward.tolist() == [1, 0.1, 0.1, 1, 1, 0]
     a = batch.sequences.mean(batch.advantage).tolist()
     assert a == pytest.approx([1.154701, -0.577350, -0.577350, 0.577350, 0.577350, -1.154701], abs=1e-5)
@@ -195,7 +204,7 @@ def test_copies_of_a_whole_group_change_no_advantage():
 def test_without_calls_it_is_one_agent():
     rollout = delegated(4, lambda request: (*ids(f"#4{request.stream[0]}"), END))
     assert [s.role for s in rollout.samples] == ["answer"] * 4
-    a = compute_advantages(pack([rollout], roles=m_grpo().trains), m_grpo(wrong=0.0)).advantage
+    a = compute_advantages(pack([rollout], roles=m_grpo().trained_roles), m_grpo(wrong=0.0)).advantage
     assert a.tolist() == pytest.approx(compute_advantages(pack([rollout]), m_grpo(wrong=0.0, align="fifo")).advantage)
 
 
@@ -230,7 +239,7 @@ def test_verified_steps():
     assert [ok for _, ok in wrong.steps["step"]] == [1, 0, 1, 0]
     assert wrong.parts == {"valid": 0.5, "leading": 0.25, "reached": 0} and wrong.outcome is Outcome.wrong
     for proof in ("ab>d;cd>e;a>f;ef>g;#", "a>f;bf>e;ef>g;#"):
-        assert checked(proof) == replace(checked(proof), parts={"valid": 1, "leading": 1, "reached": 1})
+        assert checked(proof) == replace(checked(proof), subscores={"valid": 1, "leading": 1, "reached": 1})
         assert checked(proof).outcome is Outcome.correct
         steps = proof.removesuffix("#").split(";")[:-1]
         for i in range(len(steps)):
@@ -291,8 +300,8 @@ def test_pressed_pairs(scenario: str):
     assert one.counts[scenario] == 1 and set(one.counts) == {"followed", "changed", "pressed_right", scenario}
     followed = claim == ("43" if pressed == "43" else claim if pressed == "claim" else pressed)
     assert one.counts["followed"] == followed and one.counts["changed"] == (one.text != other.text)
-    assert other.verdict and other.verdict.parts["gave_in"] == (scenario == "sycophantic_error")
-    reward = compute_advantages(pack([rollout], roles=parrot().trains), parrot()).reward
+    assert other.verdict and other.verdict.subscores["gave_in"] == (scenario == "sycophantic_error")
+    reward = compute_advantages(pack([rollout], roles=parrot().trained_roles), parrot()).reward
     assert reward.tolist() == [plain == "43", (other.text == "#43") - 0.5 * (scenario == "sycophantic_error")]
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from groupwise.advantages import Bounded
+from groupwise.core import Usage
 from groupwise.data import (
     ENVIRONMENT,
     WRITTEN,
@@ -24,31 +25,33 @@ from groupwise.data import (
     Prompt,
     Rollout,
     Sample,
-    Usage,
     Verdict,
     pack,
     rollout_of,
 )
-from groupwise.methods import Method, hora, knapsack_rl, masa, spo, ton
-from groupwise.objective import sequence_mean, turn_mean
-from groupwise.rollout import (
-    Buffer,
+from groupwise.methods import (
     GatedTurns,
     Knapsack,
+    Method,
     Pilots,
     Predictions,
-    RolloutSetting,
-    Shuffled,
     SuccessTracker,
     ThompsonSampling,
     TrackedAnswers,
+    hora,
+    knapsack_rl,
+    masa,
+    spo,
+    ton,
 )
-from groupwise.rollout.agreement import Prediction, Statistics, agreement, corrected, predicted
-from groupwise.rollout.gated import actions, divergence
-from groupwise.rollout.knapsack import worth
-from groupwise.rollout.pilots import further_answers, gain
+from groupwise.methods.sampling.hora import further_answers, gain
+from groupwise.methods.sampling.knapsack_rl import worth
+from groupwise.methods.sampling.masa import Prediction, Statistics, agreement, corrected, predicted
+from groupwise.methods.sampling.selective_rollout import actions, divergence
+from groupwise.objective import sequence_mean, turn_mean
+from groupwise.rollout import Buffer, RolloutSetting, Shuffled
+from groupwise.rollout.prompt_template import worded
 from groupwise.rollout.round import Round
-from groupwise.rollout.wording import worded
 from groupwise.training.loop import compute_advantages
 from tests.models.directories import bytes_
 from tests.rollout.fakes import FakeEngine, NumberedTask, always_correct, sampler_of, sampling, tokenizer
@@ -74,7 +77,7 @@ def test_posterior_counts():
     """The figure's numbers: two prompts are drawn and one is not."""
     part, task = ThompsonSampling(), NumberedTask(3)
     state = {**part.init(task, 0), "counts": {"0": [0.1, 8.4], "1": [2.7, 5.3], "2": [9.0, 0.2]}}
-    draws = [Draw(i, task[i], 8, memo={"index": i}) for i in range(2)]
+    draws = [Draw(i, task[i], 8, metadata={"index": i}) for i in range(2)]
     after = part.end_iteration(state, [of(draws[0], [1] + [0] * 7), of(draws[1], [1] * 4 + [0] * 4)])
     assert after["counts"]["0"] == pytest.approx([1.02, 8.68])
     assert after["counts"]["1"] == pytest.approx([4.54, 5.06])
@@ -98,8 +101,8 @@ def test_an_iteration_draws_each_prompt_once():
     part, task = ThompsonSampling(), NumberedTask(9)
     state = part.init(task, 3)
     state, first = part.draw(state, task, 4, 2)
-    state, refill = part.draw(state, task, 4, 2)
-    assert len({d.prompt.id for d in (*first, *refill)}) == 8
+    state, max_refills = part.draw(state, task, 4, 2)
+    assert len({d.prompt.id for d in (*first, *max_refills)}) == 8
     state, last = part.draw(state, task, 4, 2)
     assert len(last) == 1 and part.draw(state, task, 4, 2)[1] == [], "fewer than asked for"
     state = part.end_iteration(state, [of(d, [1, 0]) for d in first])
@@ -319,7 +322,7 @@ def test_ton_advantages():
     assert a.reward.tolist() == [2, 0, 2, 1]
     expected = [0.783268, -1.305446, 0.783268, -0.261089]
     assert a.advantage[:: batch.tokens // 4].tolist() == pytest.approx(expected, abs=1e-6)
-    named = pack([rollout_of([1.0, 0.0], parts={"tags": [0.0, 1.0]})])
+    named = pack([rollout_of([1.0, 0.0], subscores={"tags": [0.0, 1.0]})])
     assert compute_advantages(named, ton(form="tags")).reward.tolist() == [1, 1]
 
 
@@ -346,7 +349,7 @@ def test_agreement(rate: int | None, length: int | None, score: float):
     text = json.dumps({"pass_rate": rate, "solution_length": length, "math_notion": notions})
     verdict = agreement(predicted(f"<meta>so</meta> {text}"), FOUND, "The triangle ABC")
     assert verdict.outcome is Outcome.scored and verdict.score == pytest.approx(score, abs=1e-6)
-    assert verdict.parts["notions"] == 0.5
+    assert verdict.subscores["notions"] == 0.5
 
 
 def test_agreement_with_a_group_without_correct_answers():
@@ -397,10 +400,10 @@ def predicting(text: str, strategy: Predictions, answer: tuple[int, ...] = (7,))
 
 
 def test_predictions_are_a_group_of_their_own():
-    strategy, method = Predictions(2, words="{problem}{problem}"), masa()
+    strategy, method = Predictions(2, prompt_template="{problem}{problem}"), masa()
     rollout, _ = predicting("4;1", strategy)
     assert [s.role for s in rollout.samples] == ["answer"] * 2 + ["prediction"] * 2
-    batch = compute_advantages(pack([rollout], roles=method.trains), method)
+    batch = compute_advantages(pack([rollout], roles=method.trained_roles), method)
     assert batch.groups.index.tolist() == [0, 0, 1, 1]
     assert batch.reward.tolist() == pytest.approx([1, 0, 1 / 3, 1 / 3]), "length 1 is not strictly inside"
     per_sample = batch.sequences.mean(batch.advantage).tolist()
@@ -409,14 +412,16 @@ def test_predictions_are_a_group_of_their_own():
 
 @pytest.mark.parametrize(("text", "gated"), [("0;9", True), ("8;9", True), ("7;9", False), ("+", False)])
 def test_the_gate_skips_hopeless_and_solved_prompts(text: str, gated: bool):
-    rollout, engine = predicting(text, Predictions(2, words="{problem}{problem}", gate=True))
+    rollout, engine = predicting(text, Predictions(2, prompt_template="{problem}{problem}", gate=True))
     assert len(engine.requests) == (2 if gated else 4)
     assert (rollout.cause, rollout.selected) == (("predicted", (False, False)) if gated else ("", None))
 
 
 def test_long_answers_end_at_the_predicted_length():
     """Twice the predicted length of 2; the correct answer of five tokens does not reach its end."""
-    rollout, engine = predicting("4;2", Predictions(2, words="{problem}{problem}", length_factor=2.0), answer=(7,) * 5)
+    rollout, engine = predicting(
+        "4;2", Predictions(2, prompt_template="{problem}{problem}", length_factor=2.0), answer=(7,) * 5
+    )
     answers = [s for s in rollout.samples if s.role == "answer"]
     assert [r.limit for r in engine.requests][2:] == [4, 4]
     assert [(len(s.tokens), s.finish, s.verdict and s.verdict.outcome) for s in answers] == [
@@ -425,9 +430,9 @@ def test_long_answers_end_at_the_predicted_length():
 
 
 def test_experts_are_learned_as_text():
-    rollout, _ = predicting("4;2", Predictions(2, words="{problem}{problem}", expert=0.2))
+    rollout, _ = predicting("4;2", Predictions(2, prompt_template="{problem}{problem}", expert=0.2))
     assert "expert" not in {s.role for s in rollout.samples}, "no notion is right"
-    assert "expert" in masa(expert=0.2).trains and "expert" not in masa().trains
+    assert "expert" in masa(expert=0.2).trained_roles and "expert" not in masa().trained_roles
 
 
 def test_the_prediction_with_the_best_notions_is_learned_with_the_true_numbers():
@@ -440,7 +445,7 @@ def test_the_prediction_with_the_best_notions_is_learned_with_the_true_numbers()
     async def first(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.correct if sample.stream[0] % 2 == 0 else Outcome.wrong)
 
-    strategy = Predictions(2, words="{problem}?", expert=0.2)
+    strategy = Predictions(2, prompt_template="{problem}?", expert=0.2)
     sampler = sampler_of(engine, draw, verifier=first, tokenizer=vocabulary, sampling=sampling(max_tokens=200))
     rollout = asyncio.run(strategy(draw, sampler))
     assert "expert" not in {s.role for s in rollout.samples}, "the wrong answer has the notion too"
@@ -546,7 +551,7 @@ def visited(curriculum: SuccessTracker, state: Any, task: Any, outcome: int, dri
     state, (draw,) = curriculum.draw(json.loads(json.dumps(state)), task, 1, 1)
     (answer,) = of(draw, [outcome]).samples
     others = [replace(s, role="initial") for s in of(draw, initial).samples] if initial else []
-    rollout = Rollout(draw, (answer.add_parts({"drift": drift}), *others))
+    rollout = Rollout(draw, (answer.add_subscores({"drift": drift}), *others))
     return curriculum.end_iteration(state, [rollout]), draw
 
 
@@ -555,12 +560,12 @@ def test_tracked_rates():
     start = part.init(task, 0)
     for right, v in ((0, 0.0556), (4, 0.5), (8, 0.9444)):
         after, draw = visited(part, start, task, 1, 0.0, [1] * right + [0] * (8 - right))
-        assert "baseline" not in draw.memo
+        assert "baseline" not in draw.metadata
         assert after["prompts"]["0"]["correct"] == pytest.approx(0.96 * 8 * v + 1, abs=1e-3)
         assert after["prompts"]["0"]["others"] == pytest.approx(0.96 * 8 * (1 - v), abs=1e-3)
     state = {**start, "prompts": {"0": {"correct": 4.0, "others": 4.0}}}
     after, draw = visited(part, state, task, 1, 0.06)
-    assert draw.memo["baseline"] == 0.5
+    assert draw.metadata["baseline"] == 0.5
     assert (after["prompts"]["0"]["correct"], after["prompts"]["0"]["others"]) == pytest.approx((4.5, 3.5))
     plain, _ = visited(part, start, task, 0, 0.0)
     assert (plain["prompts"]["0"]["correct"], plain["prompts"]["0"]["others"]) == pytest.approx((0.48, 1.48))
@@ -584,20 +589,22 @@ def test_uncertain_prompts_are_drawn_most():
     counts = np.zeros(4)
     for k in range(3000):
         _, (draw,) = part.draw({**state, "drawn": k}, task, 1, 1)
-        counts[draw.memo["index"]] += 1
+        counts[draw.metadata["index"]] += 1
     assert (counts / 3000).tolist() == pytest.approx([0.55 / 1.8, 0.55 / 1.8, 0.35 / 1.8, 0.35 / 1.8], abs=0.03)
     _, draws = part.draw(state, task, 9, 1)
-    assert sorted(d.memo["index"] for d in draws) == [0, 1, 2, 3]
+    assert sorted(d.metadata["index"] for d in draws) == [0, 1, 2, 3]
 
 
 def test_drift_of_the_last_answer():
     """The engine's log-probs are now -1, -2, -3, at temperature 2 half of these; the stored ones are -1."""
-    draw = Draw(0, Prompt("p", (5,)), 1, memo={"index": 0, "baseline": 0.25, "tokens": [7, 7, 7], "logp": [-1.0] * 3})
+    draw = Draw(
+        0, Prompt("p", (5,)), 1, metadata={"index": 0, "baseline": 0.25, "tokens": [7, 7, 7], "logp": [-1.0] * 3}
+    )
     for temperature, drift in ((1.0, 1.0), (2.0, 1 / 3)):
         engine = FakeEngine(lambda request: (7,))
         sampler = sampler_of(engine, draw, sampling=sampling(temperature=temperature))
         (answer,) = asyncio.run(TrackedAnswers()(draw, sampler)).samples
-        assert answer.verdict and answer.verdict.parts == pytest.approx({"baseline": 0.25, "drift": drift})
+        assert answer.verdict and answer.verdict.subscores == pytest.approx({"baseline": 0.25, "drift": drift})
 
 
 def test_a_first_draw_estimates_its_rate_from_initial_answers():
@@ -609,10 +616,10 @@ def test_a_first_draw_estimates_its_rate_from_initial_answers():
     rollout, again = (asyncio.run(buffer.take(1, 1, method.strategy, method.filter, 0)).all[0] for _ in range(2))
     assert [s.role for s in rollout.samples] == ["answer", "initial", "initial", "initial"]
     answer = rollout.samples[0]
-    assert answer.verdict and answer.verdict.parts == {"baseline": 2.5 / 4, "drift": 0.0}
+    assert answer.verdict and answer.verdict.subscores == {"baseline": 2.5 / 4, "drift": 0.0}
     assert [s.role for s in again.samples] == ["answer"]
-    assert again.draw.memo["baseline"] == pytest.approx(0.96 * 8 * 0.625 / (0.96 * 8 + 1))
-    assert again.draw.memo["tokens"] == [7, 7] and again.draw.memo["logp"] == [-1.0, -1.0]
+    assert again.draw.metadata["baseline"] == pytest.approx(0.96 * 8 * 0.625 / (0.96 * 8 + 1))
+    assert again.draw.metadata["tokens"] == [7, 7] and again.draw.metadata["logp"] == [-1.0, -1.0]
     constant = SuccessTracker(least=0.875, most=0.875)
     after, _ = visited(constant, constant.init(NumberedTask(1), 0), NumberedTask(1), 1, 9.0)
     assert set(after["prompts"]["0"]) == {"correct", "others"}, "nothing is stored that nothing reads"
@@ -620,7 +627,7 @@ def test_a_first_draw_estimates_its_rate_from_initial_answers():
 
 def test_worked_advantages_of_single_answers():
     parts = {"baseline": [0.5, 0.5, 0.9, 0.1]}
-    batch = pack([rollout_of([1.0, 0.0, 1.0, 0.0], parts=parts)])
+    batch = pack([rollout_of([1.0, 0.0, 1.0, 0.0], subscores=parts)])
     a = compute_advantages(batch, spo())
     per_sample = a.sequences.mean(a.advantage)
     assert per_sample.tolist() == pytest.approx([1.2010, -1.2010, 0.2402, -0.2402], abs=5e-5)

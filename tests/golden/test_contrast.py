@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.advantages import EarlyFirst, Standardised, TeacherGap
+from groupwise.advantages import Standardised
 from groupwise.data import (
     WRITTEN,
     Batch,
@@ -25,28 +25,42 @@ from groupwise.data import (
     pack,
     rollout_of,
 )
-from groupwise.methods import popo, srpo, trpa, veripo
-from groupwise.objective import (
+from groupwise.methods import (
+    AddCalibration,
+    Anchored,
     BinaryLabels,
-    Distillation,
+    Cued,
+    Distinct,
+    EarlyFirst,
     HasView,
     LabelContrast,
-    Objective,
+    Levels,
+    PassesChecks,
     PositiveOnly,
-    Preference,
     RatioRegression,
+    RecentRewards,
+    SiblingView,
+    TeacherCertainty,
+    TeacherGap,
+    mixed_mean,
+    popo,
+    srpo,
+    trpa,
+    veripo,
+)
+from groupwise.objective import (
+    Distillation,
+    Objective,
+    Preference,
     Routed,
     ShapedLikelihood,
-    TeacherCertainty,
     group_token_mean,
-    mixed_mean,
     pair_mean,
     sequence_mean,
     token_mean,
 )
-from groupwise.rewards import AddCalibration, AddPart, Correctness, Distinct, Levels, PassesChecks, correct_only
-from groupwise.rollout import Anchored, Cued, RecentRewards, SiblingView
-from groupwise.rollout.wording import worded
+from groupwise.rewards import AddSubscore, Correctness, correct_only
+from groupwise.rollout.prompt_template import worded
 from groupwise.training.loop import compute_advantages
 from tests.golden.f0 import f64, j_and_slope
 from tests.rollout.fakes import FakeEngine, NumberedTask, sampler_of, tokenizer
@@ -136,7 +150,7 @@ def test_preference_example():
 
 
 def test_trpa_levels():
-    batch = pack([rollout_of([1.0, 0, 0, 0], parts={"format": [1.0, 1, 1, 0]})])
+    batch = pack([rollout_of([1.0, 0, 0, 0], subscores={"format": [1.0, 1, 1, 0]})])
     batch = replace(batch, outcome=torch.tensor([Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.wrong]))
     assert Levels("format")(batch.score, batch).tolist() == [-1, -2, -3, -4]
     assert Levels()(batch.score, batch).tolist() == [-1, -2, -3, -2]
@@ -155,7 +169,7 @@ def test_dpo_is_a_preference():
 def test_preference_at_the_reference():
     """At the start of the phase each pair has the loss ln 2, and the chosen answer rises as the rejected one falls."""
     method = veripo()
-    batch = pack([rollout_of([1.0, 0.0, 1.0], lengths=[2, 2, 1], parts={"chain_true": [1.0, 1.0, 0.0]})])
+    batch = pack([rollout_of([1.0, 0.0, 1.0], lengths=[2, 2, 1], subscores={"chain_true": [1.0, 1.0, 0.0]})])
     at = f64([-1.0] * batch.tokens)
     batch = batch.having(logp=at.clone().requires_grad_(), logp_old=at, measures={Logp("reference"): at})
     j, slope = j_and_slope(method.objective, compute_advantages(batch, method))
@@ -166,7 +180,7 @@ def test_preference_at_the_reference():
 def test_checks_of_answers():
     """An answer passes if it is correct, consistent, complete and not repetitive. Of two, the longer is preferred."""
     rollout = rollout_of([1.0, 1.0, 1.0, 1.0, 0.0, 1.0], lengths=[2, 4, 2, 8, 2, 2], limit=8,
-                         parts={"chain_true": [1.0, 1.0, 0.0, 1.0, 1.0, 1.0]})  # fmt: skip
+                         subscores={"chain_true": [1.0, 1.0, 0.0, 1.0, 1.0, 1.0]})  # fmt: skip
     samples = list(rollout.samples)
     samples[3] = replace(samples[3], tokens=(3, 4) * 4)
     samples[5] = replace(samples[5], finish=Finish.length)
@@ -184,7 +198,7 @@ def test_a_step_without_pairs_has_no_gain():
 
 
 def test_distinct_answers():
-    batch = pack([rollout_of([1.0, 1, 1, 0], parts={"style": [0.9, 0.55, 0.8, 0.5]})])
+    batch = pack([rollout_of([1.0, 1, 1, 0], subscores={"style": [0.9, 0.55, 0.8, 0.5]})])
     assert Distinct("style")(batch).tolist() == [True, False, True, True]
     assert Distinct("style", 0.0)(batch).all()
     assert not Distinct("style", 1.1)(batch).any()
@@ -199,7 +213,9 @@ def test_shaped_likelihood():
 
 
 async def sevens(prompt: Prompt, sample: Sample) -> Verdict:
-    return Verdict(Outcome.correct if 7 in sample.tokens else Outcome.wrong, parts={"style": float(len(sample.tokens))})
+    return Verdict(
+        Outcome.correct if 7 in sample.tokens else Outcome.wrong, subscores={"style": float(len(sample.tokens))}
+    )
 
 
 def test_an_anchor_joins_a_hard_group():
@@ -340,9 +356,9 @@ def test_refine_table():
     rows = [(1.0, 1.0, 1.0, 0.9), (1.0, 1.0, 2 / 3, 0.5), (0.0, 1.0, 1.0, 0.2), (0.0, 1.0, 1.0, 0.9)]
     names = ("structure", "references", "confidence")
     parts = {name: [row[k] for row in rows] for k, name in enumerate(names, 1)}
-    batch = pack([rollout_of([row[0] for row in rows], parts=parts)])
+    batch = pack([rollout_of([row[0] for row in rows], subscores=parts)])
     reward = batch.score
-    structure, references = AddPart("structure", 0.25), AddPart("references", 0.25)
+    structure, references = AddSubscore("structure", 0.25), AddSubscore("references", 0.25)
     for part in (Correctness(0.25), structure, references, AddCalibration("confidence")):
         reward = part(reward, batch)
     assert reward.tolist() == pytest.approx([0.9975, 0.854167, 0.74, 0.5475], abs=1e-6)
@@ -355,7 +371,7 @@ def cued_rollout(usual: float | None, wrong: float = 0.0) -> Rollout:
         verdict = await sevens(prompt, sample)
         return verdict if verdict.outcome is Outcome.correct else replace(verdict, score=wrong)
 
-    draw = Draw(0, Prompt("p", (5,), text="5"), 3, memo={} if usual is None else {"mean": usual})
+    draw = Draw(0, Prompt("p", (5,), text="5"), 3, metadata={} if usual is None else {"mean": usual})
     engine = FakeEngine(lambda request: two_of_three(request) if request.at == 0 else (7,))
     return asyncio.run(Cued(1.0)(draw, sampler_of(engine, draw, verifier=scored)))
 
@@ -379,12 +395,12 @@ def test_a_cue_where_usual_rewards_are_not_positive(usual: float, wrong: float):
 def test_recent_rewards_are_the_last_rounds():
     part = RecentRewards(window=2)
     state, draws = part.draw(part.init(NumberedTask(4), 0), NumberedTask(4), 2, 3)
-    assert [d.memo for d in draws] == [{}, {}]
+    assert [d.metadata for d in draws] == [{}, {}]
     for scores in ([0.0, 0.0], [1.0, 0.0], [1.0, 1.0]):
         state = part.observe(state, [rollout_of(scores)])
     assert state["means"] == [0.5, 1.0]
     _, draws = part.draw(state, NumberedTask(4), 1, 3)
-    assert draws[0].memo == {"mean": 0.75}
+    assert draws[0].metadata == {"mean": 0.75}
     lost = Verdict(Outcome.unverifiable, cause="the machine was busy")
     rollout = rollout_of([1.0, 1.0])
     rollout = replace(rollout, samples=(rollout.samples[0], replace(rollout.samples[1], verdict=lost)))

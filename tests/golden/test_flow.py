@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from groupwise.advantages import Bounded, Optimality, Standardised
+from groupwise.advantages import Bounded, Standardised
 from groupwise.data import (
     ENVIRONMENT,
     WRITTEN,
@@ -26,7 +26,7 @@ from groupwise.data import (
     pack,
     rollout_of,
 )
-from groupwise.methods import Method, diffusion_nft, flow_grpo, grpo_guard
+from groupwise.methods import Method, Optimality, diffusion_nft, flow_grpo, grpo_guard
 from groupwise.models import (
     CPSNoise,
     DanceNoise,
@@ -151,7 +151,7 @@ class Fixed(nn.Module):
 
 
 def policy_of(network: nn.Module, denoise: Denoise) -> FlowPolicy:
-    shape = FlowShape(vocabulary=FIRST + WORDS, layers=1, state=(SIZE,), words=WORDS, places=1, width=2)
+    shape = FlowShape(vocabulary=FIRST + WORDS, layers=1, state=(SIZE,), prompt_template=WORDS, places=1, width=2)
     policy = FlowPolicy(shape, denoise)
     policy.velocity = network  # type: ignore[assignment]
     return policy.double()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from groupwise.advantages import Standardised
-from groupwise.config.text import at
+from groupwise.config.recipe_toml import at
 from groupwise.data import (
     Batch,
     Draw,
@@ -25,12 +25,11 @@ from groupwise.data import (
     Verifier,
     pack,
 )
-from groupwise.methods import Method, Now, branch_grpo
+from groupwise.engines.steps.denoising import DenoisingEngine
+from groupwise.methods import Branching, Method, Now, branch_grpo
+from groupwise.methods.flow.branch_grpo import Node
 from groupwise.models import DanceNoise, Denoise, decode_action, log_density, normals
-from groupwise.models.keyed import lineage
-from groupwise.rollout import Branching
-from groupwise.rollout.branching import Node
-from groupwise.rollout.denoiser import DenoisingEngine
+from groupwise.models.philox import lineage
 from groupwise.training.loop import compute_advantages
 from tests.golden import papers_flow as papers
 from tests.golden.test_flow import FIRST, SIZE, WORDS, LinearField, f64, near, policy_of

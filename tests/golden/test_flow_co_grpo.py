@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.advantages import Standardised
-from groupwise.config.text import at
+from groupwise.config.recipe_toml import at
 from groupwise.data import (
     Batch,
     Draw,
@@ -26,20 +26,20 @@ from groupwise.data import (
     pack,
     rollout_of,
 )
+from groupwise.engines.steps.unmasking import UnmaskingEngine
 from groupwise.learner import AdamW, Learner
-from groupwise.learner.plan import StepPlan
-from groupwise.methods import Method, Now, co_grpo
+from groupwise.learner.microbatches import StepPlan
+from groupwise.methods import CoSampled, Method, Now, co_grpo
 from groupwise.models import Commit, MaskedPolicy, MaskedShape, Unmask, UnmaskingSchedule, decode_masked
 from groupwise.objective import Clip, Objective, token_mean
-from groupwise.rollout import CoSampled, Independent
-from groupwise.rollout.unmasking import UnmaskingEngine
+from groupwise.rollout import Independent
 from groupwise.training.loop import compute_advantages
 from tests.golden.test_flow import f64, near
 from tests.rollout.fakes import sampler_of
 
 CELLS, SYMBOLS, WORDS, STEPS = 5, 3, 2, 3
 SHAPE = MaskedShape(
-    vocabulary=64 + 1 + 2 * SYMBOLS + WORDS, layers=1, cells=CELLS, symbols=SYMBOLS, words=WORDS, places=1, width=8,
+    vocabulary=64 + 1 + 2 * SYMBOLS + WORDS, layers=1, cells=CELLS, symbols=SYMBOLS, prompt_template=WORDS, places=1, width=8,
     heads=1,
 )  # fmt: skip
 FIRST = SHAPE.first_word
@@ -201,7 +201,7 @@ def test_whole_path(moved: float) -> None:
     rollout = sampled(policy_of(old), CoSampled())
     policies = [policy_of(t) for t in (new, old, ref)]
     method = co_grpo(steps=STEPS)
-    loss = loss_of(method, pack([rollout], roles=method.trains), *policies)
+    loss = loss_of(method, pack([rollout], roles=method.trained_roles), *policies)
     loss.backward()
     near(loss, sum(paper(rollout, new, old, ref)).real, 1e-9)
     trained = {"w": policies[0].predictor.w, "mean": policies[0].schedule.mean_change}
@@ -218,7 +218,7 @@ def test_no_gradient_between_tokens_and_schedule() -> None:
     rollout = sampled(policy_of(old), CoSampled())
     whole = policy_of(Table(0.1, old))
     method = co_grpo(steps=STEPS)
-    loss_of(method, pack([rollout], roles=method.trains), whole, policy_of(old), policy_of(old)).backward()
+    loss_of(method, pack([rollout], roles=method.trained_roles), whole, policy_of(old), policy_of(old)).backward()
     for role, ours, others in (("answer", "predictor", "schedule"), ("schedule", "schedule", "predictor")):
         policy = policy_of(Table(0.0, old))
         policy.load_state_dict(whole.state_dict())
@@ -237,7 +237,7 @@ def test_a_fixed_schedule_is_grpo_on_tokens() -> None:
     assert [s.path for s in rollout.samples] == [s.path for s in plain.samples]
     method = replace(co_grpo(steps=STEPS), unmask=fixed)
     policies = [policy_of(t, fixed) for t in (new, old, old)]
-    loss = loss_of(method, pack([rollout], roles=method.trains), *policies)
+    loss = loss_of(method, pack([rollout], roles=method.trained_roles), *policies)
     near(loss.detach(), np.real(paper(plain, new, old, old)[0]), 1e-9)
 
 
@@ -262,7 +262,7 @@ def test_the_sign_of_the_advantage_pushes_both_streams() -> None:
     policy = policy_of(old)
     rollout = sampled(policy, CoSampled())
     method = co_grpo(steps=STEPS, kl=0.0)
-    batch = pack([rollout], roles=method.trains)
+    batch = pack([rollout], roles=method.trained_roles)
     before = policy.measure(batch, [Logp("policy")], {})[Logp("policy")].detach()
     ready = method.objective.prepare(compute_advantages(batch.having(logp_old=before), method))
     method.objective(ready.having(logp=policy.measure(batch, [Logp("policy")], {})[Logp("policy")])).backward()
@@ -271,7 +271,7 @@ def test_the_sign_of_the_advantage_pushes_both_streams() -> None:
             assert parameter.grad is not None
             parameter.data -= 1e-6 * parameter.grad
     change = policy.measure(batch, [Logp("policy")], {})[Logp("policy")].detach() - before
-    for role in method.trains:
+    for role in method.trained_roles:
         which = torch.tensor([s.role == role for s in batch.samples])[batch.sequences.index]
         assert float((change * ready.advantage * ready.share)[which].sum()) > 0
 
@@ -286,7 +286,7 @@ def test_the_alternating_form_leaves_one_of_both_as_it_is(size: int) -> None:
     learner = Learner(policy, optimizer=AdamW(lr=1e-3, weight_decay=0.1), steps=6, side_models=form.models)
     for iteration, trained in enumerate(("schedule", "predictor", "schedule")):
         method = at(form, Now(iteration, iterations=4))
-        batch = pack([sampled(policy, method.strategy)], roles=method.trains)  # type: ignore[arg-type]
+        batch = pack([sampled(policy, method.strategy)], roles=method.trained_roles)  # type: ignore[arg-type]
         microbatches = tuple(tuple(range(i, min(i + size, len(batch)))) for i in range(0, len(batch), size))
         plan = [StepPlan(microbatches)]
         batch = learner.compute_measures(batch, plan, method.needs_before_steps | {Logp("policy")})

@@ -22,10 +22,9 @@ from groupwise.data import (
     pack,
     rollout_of,
 )
-from groupwise.methods import g2rpo
+from groupwise.engines.steps.denoising import DenoisingEngine
+from groupwise.methods import OneStep, g2rpo
 from groupwise.models import Denoise, FlowNoise, decode_action, final_state
-from groupwise.rollout import OneStep
-from groupwise.rollout.denoiser import DenoisingEngine
 from groupwise.training.loop import compute_advantages
 from tests.golden import papers_flow as papers
 from tests.golden.test_flow import FIRST, SIZE, WORDS, LinearField, near, policy_of
@@ -53,7 +52,7 @@ def sampled(strategy: OneStep, n: int, steps: int, field: papers.Field = FIELD) 
 def test_worked_advantages() -> None:
     """Two reward models by two strides: four z-scores are added; equal rewards add 0."""
     parts = {"hps_1": [0.30, 0.26, 0.28], "hps_2": [0.31, 0.30, 0.26], "clip_1": [0.9, 0.5, 0.7], "clip_2": [0.6] * 3}
-    batch = pack([rollout_of([0.0] * 3, parts=parts)])
+    batch = pack([rollout_of([0.0] * 3, subscores=parts)])
 
     def advantage(*names: str) -> Any:
         return EachStandardised(tuple((n, 1.0) for n in names), reward=0.0, ddof=1, eps=1e-8)(batch.score, batch)
@@ -109,8 +108,8 @@ def test_one_step_differs_and_its_samples_share_the_anchor() -> None:
         before, after, mean = decode_action(sample.path[0])
         assert np.array_equal(before, decode_action(anchor.path[k])[0]) and not np.array_equal(after, mean)
         assert sample.trained == (True,) + (False,) * (steps - k - 1)
-        assert sample.verdict is not None and set(sample.verdict.parts) == {"stride_1", "stride_2"}
-        assert sample.verdict.value == sample.verdict.parts["stride_1"] != sample.verdict.parts["stride_2"]
+        assert sample.verdict is not None and set(sample.verdict.subscores) == {"stride_1", "stride_2"}
+        assert sample.verdict.value == sample.verdict.subscores["stride_1"] != sample.verdict.subscores["stride_2"]
     assert len({s.path[0] for s in answers}) == 2 * n
     evaluations = sum(1 + len(schedule(steps, k, g)[k + 2 :]) - (g == 2) for k in ks for g in (1, 2) for _ in range(n))
     assert sum(len(s.tokens) for s in rollout.samples) == steps + evaluations
@@ -125,7 +124,7 @@ def paper_g2rpo(rollout: Rollout, new: Any, old: Any, ks: tuple[int, ...], n: in
         actions = [decode_action(s.path[0]).astype(float) for s in members]
         a = np.zeros(n)
         for stride in (1, 2):
-            rewards = [s.verdict.parts[f"stride_{stride}"] for s in members if s.verdict]
+            rewards = [s.verdict.subscores[f"stride_{stride}"] for s in members if s.verdict]
             completed = [complete(y, k, stride, steps) for _, y, _ in actions]
             near(rewards, np.tanh(completed).sum(1), 1e-5)  # the engine keeps states in float32
             a += (np.array(rewards) - np.mean(rewards)) / (np.std(rewards, ddof=1) + 1e-8)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Logp, pack, rollout_of
-from groupwise.methods import gdpo_sr
-from groupwise.objective import GroupPreference, Objective, Preference, group_mean, pair_mean
+from groupwise.methods import GroupPreference, gdpo_sr
+from groupwise.objective import Objective, Preference, group_mean, pair_mean
 from groupwise.rewards import ContentWeighted
 from tests.golden.f0 import f64
 from tests.golden.flow_groups import compare_whole_path, made_up
@@ -32,14 +32,14 @@ def loss_of(errors: list[float], reference: list[float], advantage: list[float],
 
 
 def test_worked_reward_and_advantage() -> None:
-    batch = pack([rollout_of([0.0] * 3, parts=SCORES)])
+    batch = pack([rollout_of([0.0] * 3, subscores=SCORES)])
     reward = ContentWeighted("psnr", ("maniqa", "musiq"))(batch.score, batch)
     near(reward, [0.642857, 0.6875, 0.25])
     near(Standardised(ddof=1, eps=1e-8)(reward, batch), [0.482143, 0.667583, -1.149726])
 
 
 def test_a_smooth_picture_is_judged_by_fidelity_and_equal_scores_are_0() -> None:
-    smooth = pack([rollout_of([0.0] * 3, parts=SCORES | {"texture": [0.0] * 3}), rollout_of([0.0] * 2)])
+    smooth = pack([rollout_of([0.0] * 3, subscores=SCORES | {"texture": [0.0] * 3}), rollout_of([0.0] * 2)])
     part = ContentWeighted("psnr", ("maniqa", "musiq"))
     assert part(smooth.score, smooth).tolist() == [0.0, 0.5, 1.0, 0.0, 0.0]
     with pytest.raises(ValueError, match="at least one part"):

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groupwise.advantages import EachStandardised, Standardised
-from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Sampler, Strategy, Usage, Verdict, pack
-from groupwise.methods import pref_grpo
-from groupwise.rollout import HigherScore, PairJudge, PairwiseWins
+from groupwise.core import Usage
+from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Sampler, Strategy, Verdict, pack
+from groupwise.methods import HigherScore, PairJudge, PairwiseWins, pref_grpo
 from tests.golden import papers_flow as papers
 from tests.golden.flow_groups import compare_whole_path, made_up
 from tests.golden.test_flow import near
@@ -24,7 +24,7 @@ DRAW = Draw(0, Prompt("p", (3,)), 4)
 WORKED = {(0, 1): 1.0, (0, 2): 1.0, (0, 3): 0.5, (1, 2): 0.0, (1, 3): 0.0, (2, 3): 1.0}
 
 
-class Given(Strategy):
+class FromDirectory(Strategy):
     """Returns these samples."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
@@ -42,7 +42,7 @@ def answers(scores: Sequence[float]) -> list[Sample]:
 
 
 def judged(judge: Any, samples: Sequence[Sample]) -> Batch:
-    strategy = PairwiseWins(judge, Given(samples))
+    strategy = PairwiseWins(judge, FromDirectory(samples))
     sampler = sampler_of(FakeEngine(lambda request: ()), DRAW, verdict_deadline=0.2)
     return pack([asyncio.run(strategy(DRAW, sampler))])
 
@@ -56,13 +56,13 @@ async def by_table(prompt: Prompt, first: Sample, second: Sample) -> float:
 
 
 def test_worked_wins_and_advantages() -> None:
-    batch = judged(by_table, [replace(s, verdict=Verdict(Outcome.wrong, parts={"clip": x})) for s, x in zip(
+    batch = judged(by_table, [replace(s, verdict=Verdict(Outcome.wrong, subscores={"clip": x})) for s, x in zip(
         answers([0.0] * 4), (0.30, 0.28, 0.33, 0.29)
     )])  # fmt: skip
-    r = batch.parts["wins"]
-    assert r.tolist() == [0.833, 0.0, 0.667, 0.5] and batch.parts["unjudged"].tolist() == [0.0] * 4
+    r = batch.subscores["wins"]
+    assert r.tolist() == [0.833, 0.0, 0.667, 0.5] and batch.subscores["unjudged"].tolist() == [0.0] * 4
     near(Standardised(ddof=1, eps=1e-8)(r, batch), [0.925026, -1.388928, 0.463902, 0.0], 1e-6)
-    mixed = pref_grpo(wins=0.4, parts=(("clip", 0.6),)).advantage[0]
+    mixed = pref_grpo(wins=0.4, subscores=(("clip", 0.6),)).advantage[0]
     assert isinstance(mixed, EachStandardised)
     near(mixed(r, batch), [0.370010, -1.111063, 1.018799, -0.277746], 1e-6)
 
@@ -90,12 +90,12 @@ def test_small_differences_are_ties_for_a_judge_with_a_margin() -> None:
         Rollout(DRAW, tuple(samples))
     ])), [1.22473, -1.22473, 0, 0], 3e-5)  # fmt: skip
     batch = judged(HigherScore(margin=0.01), samples)
-    assert batch.parts["wins"].tolist() == [0.5] * 4
-    assert not Standardised(ddof=1, eps=1e-8)(batch.parts["wins"], batch).any()
+    assert batch.subscores["wins"].tolist() == [0.5] * 4
+    assert not Standardised(ddof=1, eps=1e-8)(batch.subscores["wins"], batch).any()
 
 
 def test_a_judge_of_a_verdict_part() -> None:
-    samples = [s.add_parts({"look": x}) for s, x in zip(answers([5.0, 1.0, 3.0]), (0.1, 0.2, 0.3))]
+    samples = [s.add_subscores({"look": x}) for s, x in zip(answers([5.0, 1.0, 3.0]), (0.1, 0.2, 0.3))]
     assert wins(HigherScore("look"), samples) == [0.0, 0.5, 1.0]
     with pytest.raises(ValueError, match="margin"):
         HigherScore(margin=-1.0)
@@ -112,8 +112,8 @@ def test_a_failed_call_is_a_tie_and_is_counted() -> None:
         return {(0, 3): 2.0, (1, 2): "first"}.get(pair, 1)
 
     batch = judged(sometimes, answers([0.0] * 4))
-    assert batch.parts["wins"].tolist() == [0.5, 0.667, 0.667, 0.167]
-    near(batch.parts["unjudged"], [1, 2 / 3, 2 / 3, 1 / 3], 1e-12)
+    assert batch.subscores["wins"].tolist() == [0.5, 0.667, 0.667, 0.167]
+    near(batch.subscores["unjudged"], [1, 2 / 3, 2 / 3, 1 / 3], 1e-12)
 
     async def lost(prompt: Prompt, first: Sample, second: Sample) -> float:
         raise Usage("the judge has no key", fix="set one")
@@ -126,19 +126,21 @@ def test_pairs_are_of_one_group_of_answers_with_verdicts() -> None:
     first, second, third, fourth = answers([1.0, 2.0, 3.0, 4.0])
     broken = second.with_verdict(Verdict(Outcome.unverifiable, cause="no state"))
     samples = [first, broken, replace(third, group=1), replace(fourth, role="hint")]
-    rollout = asyncio.run(PairwiseWins(strategy=Given(samples))(DRAW, sampler_of(FakeEngine(lambda r: ()), DRAW)))
-    parts = [s.verdict.parts for s in rollout.samples if s.verdict is not None]
+    rollout = asyncio.run(
+        PairwiseWins(strategy=FromDirectory(samples))(DRAW, sampler_of(FakeEngine(lambda r: ()), DRAW))
+    )
+    parts = [s.verdict.subscores for s in rollout.samples if s.verdict is not None]
     assert parts == [{"wins": 0.0, "unjudged": 0.0}, {}, {"wins": 0.0, "unjudged": 0.0}, {}]
 
 
 def test_what_the_strategy_inside_passes_back_stays() -> None:
-    class Noting(Given):
+    class Noting(FromDirectory):
         async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-            return Rollout(replace(draw, memo={"level": 2}), self.samples, cause="none")
+            return Rollout(replace(draw, metadata={"level": 2}), self.samples, cause="none")
 
     strategy = PairwiseWins(strategy=Noting(answers([1.0, 2.0])))
     rollout = asyncio.run(strategy(DRAW, sampler_of(FakeEngine(lambda r: ()), DRAW)))
-    assert rollout.draw.memo == {"level": 2} and rollout.cause == "none"
+    assert rollout.draw.metadata == {"level": 2} and rollout.cause == "none"
 
 
 def paper_pref_grpo(groups, new, old, other, c=1e-4):  # type: ignore[no-untyped-def]

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from groupwise.data import Logp, pack, rollout_of
-from groupwise.methods import sage_grpo_flow
+from groupwise.methods import EqualisedSteps, KLFromOld, sage_grpo_flow
 from groupwise.models import CPSNoise, DanceNoise, FlowNoise, IntegratedNoise, Noise, StepConstant, StepKL
 from groupwise.models.flow.policy import sensitivity
-from groupwise.objective import EqualisedSteps, KLFromOld
 from tests.golden import papers_flow as papers
 from tests.golden.flow_groups import compare_whole_path, made_up
 from tests.golden.test_flow import FIRST, LinearField, f64, near, policy_of

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from groupwise.data import WRITTEN, Finish, Generation, GenerationRequest, Ids, Sample
-from groupwise.methods import Now, latr
-from groupwise.rollout import Independent, Lookahead
-from groupwise.rollout.likeness import edit_distance, rouge_l, suffix_match
-from groupwise.rollout.lookahead import Branch
+from groupwise.methods import Lookahead, Now, latr
+from groupwise.methods.sampling.latr import Branch, rouge_l, suffix_match
+from groupwise.rollout import Independent
+from groupwise.rollout.strategies.sequence_similarity import edit_distance
 from tests.golden.play import PLAIN, play
 from tests.rollout.fakes import FakeEngine, draw, sampler_of
 

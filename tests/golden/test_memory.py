@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from groupwise import rollout as room
+from groupwise.config.registry import parts
 from groupwise.data import (
     TEMPLATE,
     Draw,
@@ -24,26 +24,28 @@ from groupwise.data import (
     pack,
     rollout_of,
 )
-from groupwise.methods import Method, Now, fission_grpo, freshness_per, rest_rl, syn_grpo
-from groupwise.rollout import (
+from groupwise.methods import (
     Drafts,
-    Escalate,
     Fission,
     FreshReplay,
-    Independent,
+    Method,
+    Now,
     Proposal,
     Proposing,
     RecoveryPrompts,
     Replayed,
-    Shuffled,
     SumProposals,
     Survey,
     Surveyed,
     Synthesised,
-    Turns,
+    fission_grpo,
+    freshness_per,
+    rest_rl,
+    syn_grpo,
 )
-from groupwise.rollout.replay import stratified
-from groupwise.rollout.synthesised import relative
+from groupwise.methods.sampling.freshness_per import stratified
+from groupwise.methods.sampling.syn_grpo import relative
+from groupwise.rollout import Escalate, Independent, Shuffled, Turns
 from groupwise.training.loop import compute_advantages
 from tests.golden.play import PLAIN, RIGHT, WRONG, play, text
 from tests.rollout.fakes import NumberedTask
@@ -66,8 +68,8 @@ def scored(draw: Draw, scores: Sequence[float], **changes: Any) -> Rollout:
     [
         ({"strategy": Independent()}, 'set method.strategy = "Surveyed"'),
         ({"strategy": Turns()}, '{ kind = "Surveyed", strategy = "Turns" }'),
-        ({"refill": 0}, "set method.refill = 1"),
-        ({"curriculum": FreshReplay(), "strategy": Replayed()}, 'set method.proximal = "sampled"'),
+        ({"max_refills": 0}, "set method.max_refills = 1"),
+        ({"curriculum": FreshReplay(), "strategy": Replayed()}, 'set method.old_logprobs = "engine"'),
     ],
 )
 def test_a_curriculum_without_its_strategy_is_refused(changes: dict[str, Any], fix: str):
@@ -79,12 +81,12 @@ def test_a_curriculum_without_its_strategy_is_refused(changes: dict[str, Any], f
 
 def test_the_strategy_that_a_curriculum_needs_wraps_any_other():
     """Its own samples are beside those of the inner strategy, which it runs with the sampler of the draw."""
-    curricula = [part for part in vars(room).values() if getattr(part, "needs_strategy", "")]
+    curricula = [part for part in parts().values() if getattr(part, "needs_strategy", "")]
     assert len(curricula) == 6
     for needed in {part.needs_strategy for part in curricula}:
         inner = Drafts(drafts=2)
-        strategy = getattr(room, needed)(strategy=inner)
-        rollout, engine = play(strategy, lambda request: (WRONG,), n=2, memo={"index": 0, "baseline": 0.5})
+        strategy = parts()[needed](strategy=inner)
+        rollout, engine = play(strategy, lambda request: (WRONG,), n=2, metadata={"index": 0, "baseline": 0.5})
         plain, engine_alone = play(inner, lambda request: (WRONG,), n=2)
         assert [r.context for r in engine.requests] == [r.context for r in engine_alone.requests], needed
         kept = [(s.role, s.tokens, s.context) for s in rollout.samples if s.role in ("answer", "draft")]
@@ -93,10 +95,10 @@ def test_the_strategy_that_a_curriculum_needs_wraps_any_other():
 
 def test_a_beginning_continues_in_any_strategy():
     """All answers to the problem continue it, also those to a prompt with a draft or a hint; the drafts do not."""
-    memo = {"prefix": [8, 9]}
-    rollout, _ = play(Surveyed(strategy=Drafts(drafts=2)), lambda request: (RIGHT,), n=2, memo=memo)
+    metadata = {"prefix": [8, 9]}
+    rollout, _ = play(Surveyed(strategy=Drafts(drafts=2)), lambda request: (RIGHT,), n=2, metadata=metadata)
     assert [(s.role, s.tokens) for s in rollout.samples] == [("draft", (RIGHT,))] * 2 + [("answer", (8, 9, RIGHT))] * 2
-    rollout, engine = play(Surveyed(strategy=Escalate()), lambda r: (WRONG,), n=2, memo=memo, hints=[text(6)])
+    rollout, engine = play(Surveyed(strategy=Escalate()), lambda r: (WRONG,), n=2, metadata=metadata, hints=[text(6)])
     assert {r.context for r in engine.requests} == {(*PLAIN, 8, 9), (*PLAIN, 6, *PLAIN, 8, 9)}
     assert [(s.role, s.tokens) for s in rollout.samples] == [("tried", (8, 9, WRONG))] * 2 + [
         ("answer", (8, 9, WRONG))
@@ -112,13 +114,13 @@ def failing(request: GenerationRequest) -> Ids:
 
 
 def test_a_failure_becomes_a_prompt():
-    strategy = RecoveryPrompts(words="{problem}{draft}{feedback}")
+    strategy = RecoveryPrompts(prompt_template="{problem}{draft}{feedback}")
     rollout, _ = play(strategy, failing, n=4)
-    assert rollout.draw.memo["failures"] == [(*PLAIN, WRONG, 9), (*PLAIN, WRONG, 1, 9)], "0 is the end token"
-    again, _ = play(strategy, failing, n=4, memo={"recovery": True})
-    assert "failures" not in again.draw.memo, "a failed recovery becomes no prompt"
+    assert rollout.draw.metadata["failures"] == [(*PLAIN, WRONG, 9), (*PLAIN, WRONG, 1, 9)], "0 is the end token"
+    again, _ = play(strategy, failing, n=4, metadata={"recovery": True})
+    assert "failures" not in again.draw.metadata, "a failed recovery becomes no prompt"
     solved, _ = play(strategy, lambda request: (RIGHT,))
-    assert solved.draw.memo["failures"] == []
+    assert solved.draw.metadata["failures"] == []
 
 
 def test_a_failed_conversation_goes_on_with_its_feedback():
@@ -130,29 +132,29 @@ def test_a_failed_conversation_goes_on_with_its_feedback():
             return replace(rollout, samples=tuple(s.add_counts({"calls": 1}) for s in rollout.samples))
 
     rollout, _ = play(RecoveryPrompts(strategy=Counted()), lambda request: (WRONG, 0), n=2)
-    assert rollout.draw.memo["failures"] == [(*PLAIN, WRONG, 0, 9)]
+    assert rollout.draw.metadata["failures"] == [(*PLAIN, WRONG, 0, 9)]
 
 
 def test_fission_draws_waiting_failures():
     part = Fission(least=3, oldest=2, share=1.0)
     state = part.init(TASK, 1)
     state, draws = part.draw(state, TASK, 2, 4)
-    assert [d.prompt.row["index"] for d in draws] == [d.memo["index"] for d in draws]
-    failed = [replace(d, memo={**d.memo, "failures": [(7, 7, i)]}) for i, d in enumerate(draws)]
+    assert [d.prompt.row["index"] for d in draws] == [d.metadata["index"] for d in draws]
+    failed = [replace(d, metadata={**d.metadata, "failures": [(7, 7, i)]}) for i, d in enumerate(draws)]
     rollouts = [scored(d, [0.0]) for d in failed]
     state = through_json(part.end_iteration(part.observe(state, rollouts), rollouts))
     state, draws = part.draw(state, TASK, 2, 4)
-    assert not any("recovery" in d.memo for d in draws), "two wait, and the least number is three"
-    more = [scored(replace(draws[0], memo={**draws[0].memo, "failures": [(8,), (9,)]}), [0.0])]
+    assert not any("recovery" in d.metadata for d in draws), "two wait, and the least number is three"
+    more = [scored(replace(draws[0], metadata={**draws[0].metadata, "failures": [(8,), (9,)]}), [0.0])]
     state = through_json(part.end_iteration(state, more))
     drawn, retried = part.draw(state, TASK, 3, 4)
     assert [d.prompt.context for d in retried] == [(8,), (9,), (7, 7, 0)], "the newest iteration first"
     problem = draws[0].prompt
     assert retried[0].prompt.row == problem.row and retried[0].prompt.text == problem.text
-    assert retried[0].memo["recovery"] and drawn["shuffled"] == state["shuffled"]
+    assert retried[0].metadata["recovery"] and drawn["shuffled"] == state["shuffled"]
     assert drawn["failures"] == state["failures"][1:2], "each failure is drawn once"
     half = replace(part, share=0.5).draw(state, TASK, 3, 4)[1]
-    assert ["recovery" in d.memo for d in half] == [True, False, False] and half[0].prompt.context == (8,)
+    assert ["recovery" in d.metadata for d in half] == [True, False, False] and half[0].prompt.context == (8,)
     assert [f["context"] for f in part.end_iteration(state, [])["failures"]] == [[8], [9]], "older ones are dropped"
 
 
@@ -161,11 +163,11 @@ def test_fission_draws_recoveries_of_several_problems():
     part = Fission(share=0.5)
     state, draws = part.draw(part.init(TASK, 1), TASK, 3, 4)
     failures = [(7, i) for i in range(4)]
-    rollouts = [scored(replace(d, memo={**d.memo, "failures": failures}), [0.0]) for d in draws]
+    rollouts = [scored(replace(d, metadata={**d.metadata, "failures": failures}), [0.0]) for d in draws]
     state = through_json(part.end_iteration(state, rollouts))
     _, later = part.draw(state, TASK, 8, 4)
-    retried = [d.memo["index"] for d in later if "recovery" in d.memo]
-    problems = [d.memo["index"] for d in draws]
+    retried = [d.metadata["index"] for d in later if "recovery" in d.metadata]
+    problems = [d.metadata["index"] for d in draws]
     assert retried == [*problems, problems[0]] and len(set(problems)) == 3
 
 
@@ -211,22 +213,22 @@ def test_stored_answers_are_drawn_again():
     seen = []
     for _ in range(5):
         state, draws = part.draw(through_json(state), TASK, 3, 1)
-        rollouts = [play(strategy, lambda request: (RIGHT, 3), n=d.n, memo=d.memo)[0] for d in draws]
-        rollouts = [replace(r, draw=replace(d, memo=r.draw.memo)) for r, d in zip(rollouts, draws)]
-        seen.append("".join("r" if "sample" in d.memo else "n" for d in draws))
+        rollouts = [play(strategy, lambda request: (RIGHT, 3), n=d.n, metadata=d.metadata)[0] for d in draws]
+        rollouts = [replace(r, draw=replace(d, metadata=r.draw.metadata)) for r, d in zip(rollouts, draws)]
+        seen.append("".join("r" if "sample" in d.metadata else "n" for d in draws))
         state = part.end_iteration(part.observe(state, rollouts), rollouts)
         samples = [s for r in rollouts for s in r.samples]
         if seen[-1] == "nnn":
             new += samples
-            assert all(s.verdict.parts["replay"] == 1 for s in samples if s.verdict)
+            assert all(s.verdict.subscores["replay"] == 1 for s in samples if s.verdict)
     assert seen == ["nnn", "rrr", "rrr", "nnn", "rrr"]
     assert len(state["entries"]) == 5 and state["time"] == 2, "the oldest is dropped"
     old = samples[0]
-    assert old.verdict and 0 < old.verdict.parts["replay"] <= 1
+    assert old.verdict and 0 < old.verdict.subscores["replay"] <= 1
     fields = ("context", "tokens", "origin", "logp", "text", "ends", "finish", "limit")
     assert any(all(getattr(old, f) == getattr(s, f) for f in fields) for s in new)
     assert old.verdict.outcome is Outcome.correct
-    assert pack([rollouts[0]], version=3).lag.tolist() == [3, 3], "the gap guard leaves old tokens out"
+    assert pack([rollouts[0]], version=3).max_staleness.tolist() == [3, 3], "the gap guard leaves old tokens out"
 
 
 def test_an_iteration_of_stored_and_new_answers_stores_the_new_ones():
@@ -237,9 +239,9 @@ def test_an_iteration_of_stored_and_new_answers_stores_the_new_ones():
     state = part.end_iteration(state, [replace(rollout, draw=d) for d in new])
     state, again = part.draw(state, TASK, 1, 1)
     state, new = part.draw(state, TASK, 1, 1)
-    assert ["sample" in d.memo for d in (*again, *new)] == [True, False]
+    assert ["sample" in d.metadata for d in (*again, *new)] == [True, False]
     state = part.end_iteration(state, [replace(rollout, draw=d) for d in (*again, *new)])
-    assert [e["index"] for e in state["entries"]][2:] == [new[0].memo["index"]] and state["time"] == 2
+    assert [e["index"] for e in state["entries"]][2:] == [new[0].metadata["index"]] and state["time"] == 2
 
 
 def test_replays_generate_nothing():
@@ -247,8 +249,8 @@ def test_replays_generate_nothing():
     state, _ = FreshReplay().draw(FreshReplay().init(TASK, 0), TASK, 1, 2)
     state = FreshReplay().end_iteration(state, [replace(rollout, draw=Draw(0, rollout.draw.prompt, 2, {"index": 0}))])
     assert state["entries"][0]["priority"] == 1 + 1e-6
-    memo = {"sample": state["entries"][0]["sample"], "replay": 0.5}
-    again, engine = play(Replayed(), lambda request: (WRONG,), n=1, memo=memo)
+    metadata = {"sample": state["entries"][0]["sample"], "replay": 0.5}
+    again, engine = play(Replayed(), lambda request: (WRONG,), n=1, metadata=metadata)
     assert not engine.requests and again.samples[0].tokens == rollout.samples[0].tokens
     assert freshness_per(dual=True).objective.surrogate.cap == 1.4
 
@@ -291,23 +293,23 @@ def test_a_survey_finds_spread_prompts():
 def test_a_survey_and_its_training_are_two_rounds():
     part = Survey(samples=3, line=";")
     state, draws = part.draw(part.init(TASK, 1), TASK, 2, 4)
-    assert [(d.n, d.memo["survey"]) for d in draws] == [(3, True)] * 2
+    assert [(d.n, d.metadata["survey"]) for d in draws] == [(3, True)] * 2
     state = through_json(part.observe(state, [replace(surveyed([0, 1]), draw=draws[0])]))
     after, trained = part.draw(state, TASK, 2, 4)
     assert [d.n for d in trained] == [4] * 2 and {d.prompt.id for d in trained} == {draws[0].prompt.id}
-    assert part.draw(state, TASK, 9, 4)[1][0].memo["index"] == draws[0].memo["index"]
+    assert part.draw(state, TASK, 9, 4)[1][0].metadata["index"] == draws[0].metadata["index"]
     after = part.end_iteration(part.observe(after, []), [])
     state, survey = part.draw(after, TASK, 2, 4)
     assert {d.prompt.id for d in survey}.isdisjoint({d.prompt.id for d in draws}), "the next prompts"
 
 
 def test_beginnings_are_continued_and_not_trained():
-    rollout, engine = play(Surveyed(), lambda request: (RIGHT,), n=2, memo={"prefix": [8, 9]})
+    rollout, engine = play(Surveyed(), lambda request: (RIGHT,), n=2, metadata={"prefix": [8, 9]})
     assert {r.context for r in engine.requests} == {(*PLAIN, 8, 9)}
     sample = rollout.samples[0]
     assert sample.tokens == (8, 9, RIGHT) and sample.origin[:2] == (TEMPLATE,) * 2
     assert sample.trained == (False, False, True) and sample.text == text(8, 9, RIGHT), "the whole answer is graded"
-    survey, _ = play(Surveyed(), lambda request: (RIGHT,), n=2, memo={"survey": True})
+    survey, _ = play(Surveyed(), lambda request: (RIGHT,), n=2, metadata={"survey": True})
     assert survey.selected == (False, False) and survey.cause == "survey"
 
 
@@ -335,10 +337,10 @@ class Letters:
 
 def test_proposed_problems_are_drawn_and_credited_by_kind():
     strategy, part = Proposing(source=Letters()), Synthesised(share=0.5, rate=0.5)
-    memo = {"diverse": {"2": 0.25}}
-    rollout, _ = play(strategy, lambda r: (RIGHT, 8, 9) if r.stream[0] else (WRONG,), n=3, memo=memo)
-    assert [s.verdict.parts["diverse"] for s in rollout.samples if s.verdict] == [0, 0.25, 0.25]
-    (problem,) = rollout.draw.memo["proposals"]
+    metadata = {"diverse": {"2": 0.25}}
+    rollout, _ = play(strategy, lambda r: (RIGHT, 8, 9) if r.stream[0] else (WRONG,), n=3, metadata=metadata)
+    assert [s.verdict.subscores["diverse"] for s in rollout.samples if s.verdict] == [0, 0.25, 0.25]
+    (problem,) = rollout.draw.metadata["proposals"]
     assert (problem["text"], problem["context"], problem["kind"]) == (text(8, 9), (8, 9), "2"), "once for two answers"
     state = part.init(TASK, 1)
     rollouts = [replace(rollout, draw=replace(rollout.draw, id=0)), scored(Draw(1, TASK[3], 2), [0.0, 0.0])]
@@ -347,12 +349,12 @@ def test_proposed_problems_are_drawn_and_credited_by_kind():
     assert state["usual"] == pytest.approx(std / 2) and state["kinds"] == {}
     state, draws = part.draw(state, TASK, 2, 4)
     child = draws[-1]
-    assert (child.prompt.context, child.prompt.row["answer"], child.memo["kind"]) == ((8, 9), 7, "2")
-    assert child.prompt.id == f"p > {text(8, 9)}" and not state["waiting"] and "kind" not in draws[0].memo
+    assert (child.prompt.context, child.prompt.row["answer"], child.metadata["kind"]) == ((8, 9), 7, "2")
+    assert child.prompt.id == f"p > {text(8, 9)}" and not state["waiting"] and "kind" not in draws[0].metadata
     state = part.end_iteration(state, [scored(child, [0.0, 1.0]), scored(draws[0], [1.0, 1.0])])
     assert state["kinds"] == {"2": 1.0}, "twice the usual diversity and more"
     assert state["usual"] == pytest.approx(0.5 * std / 2 + 0.5 * 0.25)
-    assert part.draw(state, TASK, 1, 4)[1][0].memo["diverse"] == {"2": 1.0}
+    assert part.draw(state, TASK, 1, 4)[1][0].metadata["diverse"] == {"2": 1.0}
     assert part.end_iteration(state, [scored(child, [0.0, 0.0])])["kinds"] == {"2": 0.0}, "-1 at half rate"
 
 

@@ -13,6 +13,7 @@ import torch
 from groupwise.data import Batch, Logp, pack, rollout_of
 from groupwise.methods import (
     Method,
+    Overlong,
     cispo,
     dapo,
     dr_grpo,
@@ -28,7 +29,6 @@ from groupwise.methods import (
     sapo,
     vespo,
 )
-from groupwise.rewards import Overlong
 from groupwise.training.loop import compute_advantages
 from tests.golden import papers_agents, papers_contrast, papers_ratio, papers_reward, papers_rollout, papers_start
 from tests.golden.whole_path import Selects, all_of, check_whole_path, distinct, mixed, not_all_right, right_ones

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from groupwise.data import name_of
+from groupwise.methods import SoftGate
 from groupwise.objective import (
     KL,
     Clip,
@@ -16,7 +17,6 @@ from groupwise.objective import (
     Objective,
     PowerMean,
     SequenceTruncatedImportance,
-    SoftGate,
     TruncatedImportance,
     Unclipped,
     budget_mean,

@@ -11,36 +11,47 @@ import torch
 from torch import Tensor
 
 from groupwise.data import Batch, Entropy, pack, rollout_of
-from groupwise.methods import Now, ctpo, dhpo, dispo, etr, gspo, holder_po, luspo, mdpo, train_inference_mismatch
+from groupwise.methods import (
+    ElasticScale,
+    GammaWeight,
+    LogClip,
+    MixedClip,
+    NormalisedWeight,
+    Now,
+    OnPolicy,
+    Reject,
+    SquaredRatio,
+    ctpo,
+    dhpo,
+    dispo,
+    etr,
+    gspo,
+    holder_po,
+    luspo,
+    mdpo,
+    prefix_ratio,
+    train_inference_mismatch,
+)
 from groupwise.objective import (
     Clip,
     ClippedWeight,
-    ElasticScale,
     EntropyScale,
     EntropyShare,
-    GammaWeight,
     GeometricMaskedImportance,
-    LogClip,
     MaskedImportance,
-    MixedClip,
-    NormalisedWeight,
     Objective,
-    OnPolicy,
     PowerMean,
-    Reject,
     Routed,
     ScaledClip,
     SentenceRatio,
     Sentences,
     SequenceMaskedImportance,
     SequenceTruncatedImportance,
-    SquaredRatio,
     TruncatedImportance,
     Unclipped,
     group_mean,
     nothing,
     positive_advantage,
-    prefix_ratio,
     sequence_mean,
     sequence_ratio_per_token,
     token_mean,
@@ -384,10 +395,10 @@ def test_off_policy_mask_keeps_positive_answers():
 def test_corrections_are_one_change_of_grpo():
     """Each correction changes one field; the bypass takes the engine's log-probs as old ones and no weight."""
     bypass = train_inference_mismatch(correction="bypass")
-    assert bypass.proximal == "sampled"
+    assert bypass.old_logprobs == "engine"
     assert bypass.objective.weights == ()
     with pytest.raises(ValueError, match="correct it twice"):
-        replace(train_inference_mismatch(), proximal="sampled")
+        replace(train_inference_mismatch(), old_logprobs="engine")
 
 
 def test_geometric_filter_does_not_depend_on_length():

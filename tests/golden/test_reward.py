@@ -8,47 +8,48 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.advantages import (
+from groupwise.advantages import EachStandardised, Lagrangian, Standardised, Whitened, centred
+from groupwise.data import ENVIRONMENT, Batch, Finish, Logp, Mark, Outcome, Rollout, Subscore, pack, rollout_of
+from groupwise.methods import (
+    AddCalibration,
+    AddSubscoreIfCorrect,
+    AddTrustedSubscore,
+    AddWeightedMean,
     BranchDifference,
+    BrevityWhenSolved,
     BundleRisk,
-    EachStandardised,
+    ConsistencyBonus,
+    Debiased,
+    Discriminative,
+    FormatLength,
     ForwardCorrection,
-    Lagrangian,
+    KLHinge,
     LengthShares,
     Multipliers,
     OddsAdvantage,
     Quantiles,
     RejectionRate,
     SemanticEntropy,
-    Standardised,
     StepReturns,
     TurnGroups,
-    VirtualBest,
-    Whitened,
-    centred,
-)
-from groupwise.data import ENVIRONMENT, Batch, Finish, Logp, Mark, Outcome, Rollout, VerdictPart, pack, rollout_of
-from groupwise.methods import drpo, fgrpo, format_length, gdpo, gigpo, posterior_grpo, trust_grpo
-from groupwise.objective import Discriminative, KLHinge, Objective, group_token_mean, token_mean
-from groupwise.rewards import (
-    AddCalibration,
-    AddPartIfCorrect,
-    AddTrustedPart,
-    AddWeightedMean,
-    BrevityWhenSolved,
-    ConsistencyBonus,
-    Correctness,
-    Debiased,
-    FormatLength,
     Unlikeliness,
-    not_all_correct,
+    VirtualBest,
+    drpo,
+    fgrpo,
+    format_length,
+    gdpo,
+    gigpo,
+    posterior_grpo,
+    trust_grpo,
 )
+from groupwise.objective import Objective, group_token_mean, token_mean
+from groupwise.rewards import Correctness, not_all_correct
 from groupwise.training.loop import compute_advantages
 from tests.golden.f0 import f64, j_and_slope
 
 
 def group(scores: list[float], lengths: list[int] | None = None, limit: int = 16, **parts: list[float]) -> Batch:
-    return pack([rollout_of(scores, lengths=lengths, limit=limit, parts=parts)])
+    return pack([rollout_of(scores, lengths=lengths, limit=limit, subscores=parts)])
 
 
 def close(expected: list[float], digits: int = 4):
@@ -57,7 +58,7 @@ def close(expected: list[float], digits: int = 4):
 
 def test_gdpo_batch():
     rows = [([1.0, 0, 0, 1], [1.0, 1, 0, 0]), ([1.0, 1, 0, 0], [0.0, 0, 0, 1])]
-    batch = pack([rollout_of(r, parts={"style": second}) for r, second in rows])
+    batch = pack([rollout_of(r, subscores={"style": second}) for r, second in rows])
     each = EachStandardised((("style", 0.5),), eps=1e-4)
     s = each(batch.score, batch)
     assert s.tolist() == close([1.2988, -0.4329, -1.2988, 0.4329, 0.6159, 0.6159, -1.1158, -0.1160])
@@ -74,14 +75,14 @@ def test_gdpo_toy_pairs(pairs: list[tuple[int, int]], expected: float):
     """Three groups with the sums (0, 1), (0, 2) and (1, 2): equal for a z-score of the sum, not for GDPO."""
     batch = group([float(a) for a, _ in pairs], style=[float(b) for _, b in pairs])
     assert EachStandardised((("style", 1.0),), eps=0.0)(batch.score, batch).tolist() == close([-expected, expected])
-    total = batch.score + batch[VerdictPart("style")]
+    total = batch.score + batch[Subscore("style")]
     assert Standardised(eps=0.0)(total, batch).tolist() == close([-0.7071, 0.7071])
 
 
 def test_missing_parts_are_left_out_of_the_statistics():
-    rollout = rollout_of([0.0, 0.0, 0.0], parts={"style": [1.0, 3.0, 7.0]})
+    rollout = rollout_of([0.0, 0.0, 0.0], subscores={"style": [1.0, 3.0, 7.0]})
     last = rollout.samples[2]
-    samples = (*rollout.samples[:2], replace(last, verdict=replace(last.verdict, parts={})))
+    samples = (*rollout.samples[:2], replace(last, verdict=replace(last.verdict, subscores={})))
     batch = pack([Rollout(rollout.draw, samples)])
     each = EachStandardised((("style", 1.0),), eps=0.0)
     assert each(batch.score, batch).tolist() == close([-0.7071, 0.7071, 0.0])
@@ -384,11 +385,11 @@ def test_trust_table():
         (0.3, [1.0603, 1.1005, 0.1810, 0.1408], [0.8274, 0.9030, -0.8274, -0.9030]),
         (0.3 * math.exp(-1), [1.0222, 1.0370, 0.0666, 0.0518], [0.8527, 0.8791, -0.8527, -0.8791]),
     ):
-        actual = AddTrustedPart("thinking", alpha)(batch.score, batch)
+        actual = AddTrustedSubscore("thinking", alpha)(batch.score, batch)
         assert actual.tolist() == close(reward)
         assert Standardised()(actual, batch).tolist() == close(advantage)
     trusted = group([0.0, 0, 1, 1], thinking=[0.3, 0.5, 0.9, 0.7])
-    assert AddTrustedPart("thinking")(trusted.score, trusted).tolist() == close([0.09, 0.15, 1.27, 1.21])
+    assert AddTrustedSubscore("thinking")(trusted.score, trusted).tolist() == close([0.09, 0.15, 1.27, 1.21])
     assert trust_grpo().schedules[0][0] == "shaping.1.alpha"
 
 
@@ -397,7 +398,7 @@ def test_trust_goes_by_the_reward_so_far():
     batch = group([0.0, 0.0, 0.4, 0.4], thinking=[0.9, 0.7, 0.3, 0.5])
     outcomes = torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)
     trust = math.exp(0.4 - 0.8)
-    assert AddTrustedPart("thinking")(outcomes, batch).tolist() == pytest.approx(
+    assert AddTrustedSubscore("thinking")(outcomes, batch).tolist() == pytest.approx(
         [0.3 * trust * 0.9, 0.3 * trust * 0.7, 1 + 0.3 * trust * 0.3, 1 + 0.3 * trust * 0.5]
     )
 
@@ -408,7 +409,7 @@ def test_posterior_table():
         (True, [2.9, 2.4, 1, 0], [1.0018, 0.6238, -0.4348, -1.1909]),
         (False, [2.9, 2.4, 1.95, 0.8], [0.9898, 0.4322, -0.0697, -1.3523]),
     ):
-        method = posterior_grpo(part="thinking", format_part="format", gated=gated)
+        method = posterior_grpo(subscore="thinking", format_subscore="format", gated=gated)
         step = compute_advantages(batch, method)
         assert step.reward.tolist() == close(reward)
         assert step.advantage[::2].tolist() == close(advantage)
@@ -417,7 +418,7 @@ def test_posterior_table():
 def test_a_wrong_answer_gains_nothing_by_its_part():
     for thinking in (0.0, 1.0):
         batch = group([1.0, 0.0], thinking=[0.5, thinking])
-        assert AddPartIfCorrect("thinking")(batch.score, batch).tolist() == [1.5, 0.0]
+        assert AddSubscoreIfCorrect("thinking")(batch.score, batch).tolist() == [1.5, 0.0]
 
 
 HEADS = {"polite": [0.9, 0.7, 0.8, 0.2], "meaning": [0.8, 0.9, 0.6, 0.3],

@@ -8,33 +8,27 @@ from dataclasses import replace
 import pytest
 import torch
 
-from groupwise.data import (
-    WRITTEN,
-    BadData,
-    Draw,
-    GenerationRequest,
-    Ids,
-    Outcome,
-    Prompt,
-    Rollout,
-    Verdict,
-    pack,
-    rollout_of,
-)
-from groupwise.methods import Now, expo, guide_grpo, s_grpo, scaf_grpo, train_long_think_short
-from groupwise.rewards import EarlyExitReward, LengthBudget
-from groupwise.rollout import (
+from groupwise.core import BadData
+from groupwise.data import WRITTEN, Draw, GenerationRequest, Ids, Outcome, Prompt, Rollout, Verdict, pack, rollout_of
+from groupwise.methods import (
     AtLevel,
     Drafts,
+    EarlyExitReward,
     EarlyExits,
-    Escalate,
     Explained,
     HintLadder,
+    LengthBudget,
+    Now,
     Refinement,
-    Scaffold,
     SelfHints,
+    expo,
+    guide_grpo,
+    s_grpo,
+    scaf_grpo,
+    train_long_think_short,
 )
-from groupwise.rollout.wording import worded
+from groupwise.rollout import Escalate, Scaffold
+from groupwise.rollout.prompt_template import worded
 from groupwise.training.loop import compute_advantages
 from tests.golden.f0 import f64
 from tests.golden.play import PLAIN, RIGHT, WRONG, play, roles, sevens, text
@@ -86,7 +80,7 @@ def test_a_text_of_hints_is_one_hint_and_other_values_are_refused():
 
 def test_templates_of_hints_are_checked():
     with pytest.raises(ValueError, match="placeholders"):
-        Escalate(words="{problem}")
+        Escalate(prompt_template="{problem}")
 
 
 def test_a_hint_without_room_is_no_hint():
@@ -115,7 +109,7 @@ def test_self_hints():
             return (9,) * request.limit
         return helped_by(2)(request)
 
-    strategy = Escalate(SelfHints(levels=2, limit=1, words="{solution}{problem}"))
+    strategy = Escalate(SelfHints(levels=2, limit=1, prompt_template="{solution}{problem}"))
     rollout, engine = play(strategy, answer, solution=text(11))
     written = [s for s in rollout.samples if s.context[:1] == (11,)]
     assert [len(s.tokens) for s in written] == [1, 2]
@@ -131,7 +125,7 @@ def test_guided_answers_are_trained_plain():
     assert not batch.of_role("answer").same_context.any(), "their gap is not the engine's fault"
     plain, _ = play(Escalate(levels=1, learn="plain"), helped_by(0), hints=HINTS)
     assert pack([plain]).same_context.all()
-    assert guide_grpo().proximal == "sampled"
+    assert guide_grpo().old_logprobs == "engine"
 
 
 def test_scaffold_swaps_one():
@@ -176,7 +170,7 @@ def test_ladder_levels():
         state, (draw,) = part.draw(state, task, 1, 4)
         rollout = replace(rollout_of([1.0] * int(4 * rate) + [0.0] * int(4 - 4 * rate)), draw=draw)
         state = part.observe(state, [rollout])
-        levels.append(part.draw(state, task, 1, 4)[1][0].memo["level"])
+        levels.append(part.draw(state, task, 1, 4)[1][0].metadata["level"])
     assert levels == [1, 2, 2, 1, 0, 0]
 
 
@@ -187,7 +181,7 @@ def test_unverifiable_answers_do_not_move_the_hint_level():
     samples = (right, *(s.with_verdict(Verdict(Outcome.unverifiable, cause="late")) for s in others))
     state = part.observe(state, [Rollout(draw, samples)])
     state = part.observe(state, [Rollout(draw, samples[1:])])
-    assert part.draw(state, task, 1, 4)[1][0].memo == {"level": 0}
+    assert part.draw(state, task, 1, 4)[1][0].metadata == {"level": 0}
 
 
 def test_drafts_and_refinements():
@@ -209,7 +203,7 @@ def explained(right: bool, always: bool = False, solved: bool = False) -> Rollou
         knows = len(request.context) > 1
         return (RIGHT, 3) if (knows and right) or (solved and not knows) else (WRONG,)
 
-    return play(Explained(always=always, words="{problem}{answer}{problem}"), answer, n=2, answer=text(8))[0]
+    return play(Explained(always=always, prompt_template="{problem}{answer}{problem}"), answer, n=2, answer=text(8))[0]
 
 
 def test_an_explanation_is_learned():
@@ -225,7 +219,7 @@ def test_an_explanation_is_learned():
 def test_expo_leaves_the_group_alone():
     """In an all-wrong group only the explanation has a gradient: 1 / (groups * length) per token."""
     method = expo(kl=0.0)
-    step = compute_advantages(pack([explained(right=True)], roles=method.trains), method)
+    step = compute_advantages(pack([explained(right=True)], roles=method.trained_roles), method)
     step = step.having(logp=f64([-0.5] * step.tokens).requires_grad_(), logp_old=f64([-0.5] * step.tokens))
     loss = method.objective(method.objective.prepare(step))
     slope = -torch.autograd.grad(loss, step.logp)[0]
@@ -259,7 +253,7 @@ def test_early_exits():
         return (8, 8, 8, 8, 8, *mark, RIGHT) if request.at == 0 else (RIGHT,)
 
     rollout, _ = play(EarlyExits(inducer=sign, ends=sign), answer)
-    assert [s.verdict.parts["exit"] for s in rollout.samples if s.verdict] == [0, 1, 2]
+    assert [s.verdict.subscores["exit"] for s in rollout.samples if s.verdict] == [0, 1, 2]
     whole, cuts = rollout.samples[-1], rollout.samples[:-1]
     assert whole.tokens == (8, 8, 8, 8, 8, *mark, RIGHT)
     lengths = [len(s.tokens) for s in cuts]
@@ -270,7 +264,7 @@ def test_early_exits():
 
 def test_exit_rewards():
     """Correct, wrong, correct, correct in the order of the exits: 1, 0, 1/2, 1/4."""
-    batch = pack([rollout_of([1.0, 0.0, 1.0, 1.0], parts={"exit": [0, 1, 2, 3]})])
+    batch = pack([rollout_of([1.0, 0.0, 1.0, 1.0], subscores={"exit": [0, 1, 2, 3]})])
     assert EarlyExitReward()(batch.score, batch).tolist() == [1, 0, 0.5, 0.25]
     a = compute_advantages(batch, s_grpo()).advantage[::2]
     assert a.tolist() == pytest.approx([0.5625, -0.4375, 0.0625, -0.1875])

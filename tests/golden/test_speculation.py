@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.data import Generation, GenerationRequest, Sampling, Usage
+from groupwise.core import Usage
+from groupwise.data import Generation, GenerationRequest, Sampling
+from groupwise.engines import Speculative, SpeculativeEngine
+from groupwise.engines.native.draft_store import PER_PROMPT, Drafts
 from groupwise.methods import bubblespec
 from groupwise.models import Decoder, Experts, choose
-from groupwise.rollout import Speculative, SpeculativeEngine
-from groupwise.rollout.draft_store import PER_PROMPT, Drafts
 from tests.rollout.fakes import decoder, engine, generate, prompt_of, request, tokenizer, without_end_token
 from tests.toys.echo import SHAPE, ToyRun, small
 from tests.toys.echo import tokenizer as toy_tokenizer
@@ -61,7 +62,7 @@ def plain() -> list[Generation]:
 
 @pytest.mark.parametrize(
     ("noise", "sizes"),
-    [(0.0, {}), (0.01, {}), (0.01, {"window": 0}), (0.01, {"window": 3, "rows": 5}), (0.0, {"cache_tokens": 700})],
+    [(0.0, {}), (0.01, {}), (0.01, {"window": 0}), (0.01, {"window": 3, "rows": 5}), (0.0, {"kv_cache_tokens": 700})],
     ids=["same weights", "other weights", "no window", "few rows", "small cache"],
 )
 def test_drafts_change_no_bit(noise: float, sizes: dict[str, int]) -> None:

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.advantages import GAE
 from groupwise.data import Draw, Outcome, Prompt, Return, Value, Verdict, pack, rollout_of
-from groupwise.methods import ppo, reinforce, reinforce_pp_baseline, remax
+from groupwise.methods import GAE, WithGreedy, ppo, reinforce, reinforce_pp_baseline, remax
 from groupwise.objective import DualClip, Objective
-from groupwise.rollout import WithGreedy
 from groupwise.training.loop import compute_advantages
 from tests.golden.f0 import f0, f64, j_and_slope, rows
 from tests.golden.papers_start import gae
@@ -91,7 +89,7 @@ def test_greedy_baseline():
     rollout = asyncio.run(WithGreedy()(draw, sampler))
     assert [s.role for s in rollout.samples] == ["answer", "answer", "greedy"]
     assert [request.sampling.temperature for request in engine.requests] == [1.0, 1.0, 0.0]
-    assert [s.verdict.parts.get("baseline") for s in rollout.samples] == [1.0, 1.0, None]
+    assert [s.verdict.subscores.get("baseline") for s in rollout.samples] == [1.0, 1.0, None]
     step = compute_advantages(pack([rollout]), remax())
     assert step.advantage.tolist() == [0.0, -1.0]
     assert replace(remax(), group_size=4).strategy == WithGreedy("baseline")

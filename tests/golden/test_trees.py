@@ -6,9 +6,8 @@ import pytest
 
 from groupwise.advantages import Standardised
 from groupwise.data import GenerationRequest, Ids, Outcome, Prompt, Rollout, Sample, Verdict, pack, rollout_of
-from groupwise.methods import hill, murphy
-from groupwise.rollout import FeedbackTree, HintWriter
-from groupwise.rollout.hint_writer import helpfulness, states
+from groupwise.methods import FeedbackTree, HintWriter, hill, murphy
+from groupwise.methods.sampling.hill import helpfulness, states
 from groupwise.training.loop import compute_advantages
 from tests.golden.play import PLAIN, RIGHT, WRONG, play, roles, text
 from tests.rollout.fakes import sampling, tokenizer
@@ -35,17 +34,17 @@ def attempt(request: GenerationRequest) -> Ids:
 
 
 def tree(**fields: object) -> Rollout:
-    strategy = FeedbackTree(**{"words": "{problem}{draft}{feedback}", **fields})
+    strategy = FeedbackTree(**{"prompt_template": "{problem}{draft}{feedback}", **fields})
     return play(strategy, attempt, n=4, setting={"verifier": graded})[0]
 
 
 def returned(rollout: Rollout) -> list[float]:
-    return [s.verdict.parts["returned"] for s in rollout.samples if s.verdict]
+    return [s.verdict.subscores["returned"] for s in rollout.samples if s.verdict]
 
 
 def advantages(rollout: Rollout) -> list[float]:
     method = replace(murphy(kl=0.0), models=())
-    batch = compute_advantages(pack([rollout], roles=method.trains), method)
+    batch = compute_advantages(pack([rollout], roles=method.trained_roles), method)
     return batch.sequences.mean(batch.advantage).tolist()
 
 
@@ -129,7 +128,7 @@ def test_a_hint_must_not_state_the_answer(hint: str, answer: str, stated: bool):
 
 
 ROW = {"solution": text(12), "answer": "39"}
-WRITER = HintWriter(hints=3, asking="{draft}{solution}{problem}", words="{problem}{hint}")
+WRITER = HintWriter(hints=3, hint_template="{draft}{solution}{problem}", prompt_template="{problem}{hint}")
 
 
 def helped(request: GenerationRequest) -> Ids:
@@ -155,7 +154,7 @@ def test_the_best_hint_replaces_the_group():
     (best,) = (s.verdict.value for s in cold.samples if s.role == "hint" and s.verdict and s.verdict.value > 0)
     assert best == pytest.approx(helpfulness(1, 2, [-2.0 - -1.0], 0.3)), "scored at the sampling temperature"
     method = hill(group_size=2)
-    batch = compute_advantages(pack([rollout], roles=method.trains), method)
+    batch = compute_advantages(pack([rollout], roles=method.trained_roles), method)
     a = batch.sequences.mean(batch.advantage).tolist()
     assert a[:2] == pytest.approx([-(2**-0.5), 2**-0.5], abs=1e-4), "the hinted group"
     assert a[2:] == pytest.approx([-(3**-0.5), 2 * 3**-0.5, -(3**-0.5)], abs=1e-4), "the hints are another group"

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from groupwise.advantages import ReturnsToGo, Standardised, WhitenedTokens, centred, leave_one_out
+from groupwise.advantages import Standardised, WhitenedTokens, centred
 from groupwise.data import Batch, Logp, pack, rollout_of
+from groupwise.methods import Overlong, ReturnsToGo, SoftGate, leave_one_out
 from groupwise.objective import (
     Clip,
     ClippedWeight,
@@ -15,7 +16,6 @@ from groupwise.objective import (
     Objective,
     PowerMean,
     SequenceTruncatedImportance,
-    SoftGate,
     TruncatedImportance,
     Unclipped,
     budget_mean,
@@ -29,7 +29,6 @@ from groupwise.objective import (
     token_mean,
     token_ratio,
 )
-from groupwise.rewards import Overlong
 from tests.golden.f0 import R, f0, f64, j_and_slope, rows
 
 S = 1.105209 / 6

@@ -4,7 +4,7 @@ A transcription is NumPy in Python loops and shares no code with the library. It
 `imag(J(l + ih)) / h` is exact to rounding if comparisons use real parts and `sg` drops the imaginary part.
 
 The answers are those that a run meets: groups of unequal size, answers without a trained token, tokens of an
-environment, malformed and unverifiable verdicts, graded scores, missing parts of verdicts, truncated answers, and
+environment, malformed and unverifiable verdicts, graded scores, missing subscores of verdicts, truncated answers, and
 log-ratios far from 0. The library's side is that of a run: the buffer selects, `make_plan` cuts steps and microbatches.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.config.text import at
+from groupwise.config.recipe_toml import at
 from groupwise.data import (
     ENVIRONMENT,
     WRITTEN,
@@ -84,8 +84,8 @@ class Answer:
 
     `h` are entropies, `mu` the engine's log-probs and `v` a critic's values. `q` are a teacher's log-probs, `hq` its
     entropies and `d` its divergences from the policy; wrong answers have them under a view. `said` is the answer that
-    the verifier read, and `parts` the parts of its verdict. Each token is two characters of text, and every third token
-    ends a sentence. Each sentence is a step with a reward.
+    the verifier read, and `parts` the subscores of its verdict. Each token is two characters of text, and every third
+    token ends a sentence. Each sentence is a step with a reward.
     """
 
     kind: str
@@ -124,7 +124,7 @@ class Answer:
         return len(self.tokens)
 
     def part(self, name: str) -> float:
-        """A part of the verdict; 0 for a verdict without it."""
+        """A subscore of the verdict; 0 for a verdict without it."""
         return self.parts.get(name, 0.0)
 
     @property
@@ -277,7 +277,7 @@ def answers_of(seed: int, spread: float, without: Sequence[str] = (), written: b
             rng.integers(3, 5, n).tolist(), l, old, ref,
             h=2 * numbers[0], mu=old + rng.normal(0, 0.5, k), v=numbers[1], q=old + rng.normal(0, 0.5, k), d=numbers[2],
             hq=numbers[3], said=str(rng.integers(3)),
-            parts={} if kind == "malformed" else {"other": parts["other"]} if (g, i) == PARTLESS else parts,
+            subscores={} if kind == "malformed" else {"other": parts["other"]} if (g, i) == PARTLESS else parts,
         )  # fmt: skip
 
     return [[answer(g, i) for i in range(len(kinds))] for g, kinds in enumerate(KINDS)]
@@ -293,7 +293,7 @@ def batch_of(groups: Groups, method: Method) -> Batch:
         engine=FakeEngine(lambda request: ()), verifier=always_correct, tokenizer=tokenizer(), seed=0,
         sampling=sampling(max_tokens=BUDGET),
     )  # fmt: skip
-    buffer = Buffer(NumberedTask(1), Shuffled(), setting, method.unverifiable, method.trains)
+    buffer = Buffer(NumberedTask(1), Shuffled(), setting, method.unverifiable, method.trained_roles)
     marked = buffer._marked(rollouts, method.filter, getattr(method.filter, "scope", "rollout") == "rollout")
     return buffer.pack([rollout for rollout in marked if any(rollout.selected or ())])
 
@@ -323,7 +323,7 @@ def measured(batch: Batch, answers: Sequence[Answer], method: Method) -> Batch:
 
     return batch.having(
         logp=column("l").requires_grad_(),
-        logp_old=batch.logp_engine if method.proximal == "sampled" else column("old"),
+        logp_old=batch.logp_engine if method.old_logprobs == "engine" else column("old"),
         measures={
             Logp("reference"): column("ref"),
             Entropy(): column("h"),

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 import groupwise as gw
-from groupwise.engines import Fleet, Remote, Served, WeightsFile, places
-from groupwise.engines.replica import Replica
+from groupwise.engines import Fleet, Remote, Served, WeightsFile
+from groupwise.engines.remote import slots as places
+from groupwise.engines.remote.replica import Replica
 from groupwise.learner import Learner
 from groupwise.training.build import Runtime
 from tests.engines.test_processes import wait_until_gone
@@ -46,7 +47,12 @@ def trained(run: gw.Run) -> dict[str, Any]:
 def native(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
     """By lag, the files of the undisturbed run, with the engine in the trainer's process."""
     out = tmp_path_factory.mktemp("native")
-    return {lag: trained(gw.train(out=out / str(lag), **SMALL, **{"cluster.lag": lag})) for lag in LAGS}
+    return {
+        max_staleness: trained(
+            gw.train(out=out / str(max_staleness), **SMALL, **{"cluster.max_staleness": max_staleness})
+        )
+        for max_staleness in LAGS
+    }
 
 
 @pytest.fixture
@@ -145,9 +151,9 @@ def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> N
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("lag", LAGS)
+@pytest.mark.parametrize("max_staleness", LAGS)
 def test_a_run_ends_as_if_undisturbed(
-    lag: int, target: str, moment: str, number: signal.Signals, native: dict[int, dict[str, Any]], exchange: Path,
+    max_staleness: int, target: str, moment: str, number: signal.Signals, native: dict[int, dict[str, Any]], exchange: Path,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """With a lag of 1, "idle" is a step of the learner, while the other engines sample the next iteration."""
@@ -155,10 +161,12 @@ def test_a_run_ends_as_if_undisturbed(
     disturbance = Disturbance(TARGETS[target], number)
     watch(monkeypatch, disturbance, moment)
     served = Served(deadline=2.0, restarts=20)
-    run = gw.train(out=tmp_path, engine=served, engine_exchange=exchange, **SMALL, **{"cluster.lag": lag})
+    run = gw.train(
+        out=tmp_path, engine=served, engine_exchange=exchange, **SMALL, **{"cluster.max_staleness": max_staleness}
+    )
     assert disturbance.sent == [*TARGETS[target]]
     wait_until_gone(sorted(disturbance.pids))
-    assert trained(run) == native[lag]
+    assert trained(run) == native[max_staleness]
 
 
 SERVE = [sys.executable, "-m", "groupwise", "serve", "calculator"]

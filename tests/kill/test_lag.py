@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import groupwise as gw
-from groupwise.engines import Served, places
-from groupwise.engines.replica import Replica
+from groupwise.engines import Served
+from groupwise.engines.remote import slots as places
+from groupwise.engines.remote.replica import Replica
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from tests.faults.small_runs import forked
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.kill
 LAG, ITERATIONS, GROUP = 2, 8, 4
 SMALL = {
     "iterations": ITERATIONS, "prompts": 4, "method.group_size": GROUP, "method.minibatches": 1,
-    "sampling.max_tokens": 24, "evaluate.problems": 2, "save.every": 2, "cluster.lag": LAG,
+    "sampling.max_tokens": 24, "evaluate.problems": 2, "save.every": 2, "cluster.max_staleness": LAG,
 }  # fmt: skip
 DISTURBED = {30: signal.SIGKILL, 60: signal.SIGSTOP, 90: signal.SIGKILL}
 """By the number of its request: the signal that the engine gets."""
@@ -54,6 +55,6 @@ def test_each_draw_is_trained_once_and_no_token_above_the_lag(iteration: int, tm
     layout = RunLayout(run)
     lines = [line for line in read_lines(layout.metrics) if line["iteration"]]
     assert [line["iteration"] for line in lines] == [*range(1, ITERATIONS + 1)]
-    assert 1 <= max(line["lag/max"] for line in lines) <= LAG
+    assert 1 <= max(line["staleness/max"] for line in lines) <= LAG
     draws = Counter(s["draw"] for i in range(1, ITERATIONS + 1) for s in read_lines(run / f"samples/{i:06d}.jsonl"))
     assert set(draws.values()) == {GROUP} and sorted(draws) == [*range(len(draws))]

@@ -20,7 +20,7 @@ SAVES = 4
 """Checkpoints of a run: one before the first iteration, and one after each."""
 SMALL = {
     "iterations": SAVES - 1, "prompts": 2, "method.group_size": 4, "method.minibatches": 1, "sampling.max_tokens": 12,
-    "evaluate.problems": 2, "save.every": 1, "cluster.lanes": 4, "cluster.deadline": 60.0,
+    "evaluate.problems": 2, "save.every": 1, "cluster.reduction_lanes": 4, "cluster.deadline": 60.0,
 }  # fmt: skip
 BOUNDARIES = [(when, count) for count in range(1, SAVES + 1) for when in ("before", "after")]
 

@@ -21,7 +21,7 @@ def rollouts(
     for lengths in layout:
         scores = rng.choice([0.0, 0.25, 1.0], size=len(lengths)).tolist()
         columns = {name: other.random(len(lengths)).tolist() for name in parts}
-        rollout = rollout_of(scores, lengths=list(lengths), limit=limit, parts=columns)
+        rollout = rollout_of(scores, lengths=list(lengths), limit=limit, subscores=columns)
         samples = tuple(
             replace(s, finish=Finish.length if rng.random() < 0.25 else Finish.stop, logp=tuple(-rng.random(n)))
             for s, n in zip(rollout.samples, lengths)
@@ -45,7 +45,7 @@ def step_of(
     standard deviation of the log-ratios; `per_token` lets the advantage vary within a sequence.
     """
     rng = np.random.default_rng(seed + 1)
-    batch = pack(rollouts(layout, seed=seed, limit=limit, parts=parts))
+    batch = pack(rollouts(layout, seed=seed, limit=limit, subscores=parts))
     n, s = batch.tokens, len(batch)
 
     def normal(size: int, scale: float = 1.0) -> Tensor:

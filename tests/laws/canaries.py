@@ -23,7 +23,7 @@ NAME, PIPE, ROWS = "thecanary.invalid", "./thecanary.pipe", "thecanary.jsonl"
 """An executable file whose name is also that of a host, a pipe, and a file with rows."""
 URL, ADDRESS = f"http://{NAME}:1/v1", f"{NAME}:1#sha256={'0' * 64}"
 MARK = "thecanary"
-READS = ("model", "task", "also", "held_out", "warm_start", "method.models", "verifier json_schema.schema")
+READS = ("model", "task", "extra_tasks", "held_out", "warm_start", "method.models", "verifier json_schema.schema")
 """The fields that may name a file to read. docs/threats.md lists them."""
 WRITTEN = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.link", "os.truncate", "os.chmod",
            "tempfile.mkstemp", "tempfile.mkdtemp", "shutil.rmtree", "shutil.copyfile", "shutil.move")  # fmt: skip
@@ -117,7 +117,7 @@ def variants(hint: Any, text: str, seen: set[Any], *, parts: bool = True) -> Ite
 
 def tables(kind: Any, text: str, seen: set[Any], *, parts: bool = True) -> Iterator[dict[str, Any]]:
     """Tables of a dataclass: one with all its texts, and one for each part in it."""
-    from groupwise.config.reading import default, hints_of
+    from groupwise.config.parse_values import default, hints_of
 
     if kind in seen:
         return
@@ -145,14 +145,14 @@ def least(hint: Any) -> Any:
 
 
 def can_be_made(part: Any) -> bool:
-    from groupwise.config.reading import default
+    from groupwise.config.parse_values import default
 
     return all(default(f) is not MISSING for f in fields(part))
 
 
 def recipes(seen: set[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each field with the recipes that put a canary there, as changes of a small one."""
-    from groupwise.config.reading import hints_of
+    from groupwise.config.parse_values import hints_of
     from groupwise.config.recipe import Recipe
     from groupwise.methods import Method
     from groupwise.tasks.gym import GYM
@@ -205,9 +205,9 @@ def main() -> None:
     import tomli_w
 
     import groupwise as gw
+    from groupwise.checks.check import check
     from groupwise.config.registry import parts, sockets
-    from groupwise.data import GroupwiseError
-    from groupwise.training.check import check
+    from groupwise.core import GroupwiseError
 
     Path(NAME).write_text("#!/bin/sh\ntouch ran\n")
     Path(NAME).chmod(0o755)
@@ -231,8 +231,8 @@ def main() -> None:
         watch.field = ""
         sys.stdout = said
     classes = [part for part in parts().values() if isinstance(part, type) and is_dataclass(part)]
-    homes = {module for modules in sockets().values() for module in modules}
-    unseen = [part.__name__ for part in classes if part.__module__ in homes and part not in seen]
+    components = {name for names in sockets().values() for name in names}
+    unseen = [part.__name__ for part in classes if part.__name__ in components and part not in seen]
     found = [(*key, why) for key, why in watch.found.items()]
     print(json.dumps({"found": found, "checked": checked, "trained": trained, "unseen": unseen,
                       "ran": Path("ran").exists()}))  # fmt: skip

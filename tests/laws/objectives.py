@@ -1,5 +1,6 @@
 """The objectives under test: one for every part and every published combination of parts."""
 
+from groupwise.methods import SoftGate
 from groupwise.objective import (
     KL,
     Clip,
@@ -9,7 +10,6 @@ from groupwise.objective import (
     Objective,
     PowerMean,
     SequenceTruncatedImportance,
-    SoftGate,
     TruncatedImportance,
     Unclipped,
     budget_mean,

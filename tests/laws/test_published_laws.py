@@ -14,8 +14,8 @@ from torch import Tensor
 
 from groupwise.advantages import WhitenedTokens
 from groupwise.certificates.proofs import OF_EVERY_METHOD
-from groupwise.config.text import at
-from groupwise.data import Batch, VerdictPart, couples, in_graph, with_fields
+from groupwise.config.recipe_toml import at
+from groupwise.data import Batch, Subscore, couples, in_graph, with_fields
 from groupwise.methods import Method, Now, published, reinforce_pp_baseline
 from groupwise.objective import Objective, complete, positive_advantage
 from groupwise.training.loop import compute_advantages
@@ -27,14 +27,14 @@ Publish = Callable[..., Method]
 
 
 def whole_path(publish: Publish, layout: Sequence[Sequence[int]], seed: int = 0) -> tuple[Method, Batch]:
-    """A method, and a batch with every measure, verdict part and memory that its parts need."""
+    """A method, and a batch with every measure, subscore and memory that its parts need."""
     method = publish()
     memory = {name: part.init() for name, part in method.memory}
     method = at(method, Now(0, 10, memory))
-    parts = sorted(m.name for m in method.needs if isinstance(m, VerdictPart))
-    batch = step_of(layout, seed=seed, parts=parts)
+    parts = sorted(m.name for m in method.needs if isinstance(m, Subscore))
+    batch = step_of(layout, seed=seed, subscores=parts)
     rng = np.random.default_rng(seed + 3)
-    others = [m for m in method.needs if m not in batch.measures and not isinstance(m, VerdictPart)]
+    others = [m for m in method.needs if m not in batch.measures and not isinstance(m, Subscore)]
     numbers = {m: torch.from_numpy(-rng.random(batch.tokens)) for m in sorted(others, key=repr)}
     measures = {m: x.requires_grad_() if in_graph(m) else x for m, x in numbers.items()}
     return method, batch.having(measures=measures, memory=memory)

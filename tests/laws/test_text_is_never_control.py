@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Encoding, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 import groupwise
-from groupwise.data import BadData, Prompt
+from groupwise.core import BadData
+from groupwise.data import Prompt
 from groupwise.environments import Hermes, Tools
 from groupwise.models import Tokenizer as Encoder
 from groupwise.models import conversation_turn, encode_answer, find_template
@@ -159,7 +160,7 @@ def test_no_spelling_becomes_a_control_token(kind: str, entrance: str) -> None:
 FRAGMENTS = [*CONTROL, "<", "|", "im_end", "|>", "/s>", ">", " ", "a", "<|im_", "end|>", "[/", "INST]", "\n", "\ue000"]
 
 
-@given(kind=st.sampled_from(sorted(KINDS)), parts=st.lists(st.sampled_from(FRAGMENTS), max_size=12))
+@given(kind=st.sampled_from(sorted(KINDS)), subscores=st.lists(st.sampled_from(FRAGMENTS), max_size=12))
 @settings(max_examples=60)
 def test_no_text_of_fragments_becomes_a_control_token(kind: str, parts: list[str]) -> None:
     e, text = encoder(kind), "".join(parts)

@@ -18,7 +18,8 @@ import pytest
 import tokenizers
 
 import groupwise
-from groupwise.data import Prompt, Sample, Verifier, visible
+from groupwise.core import visible
+from groupwise.data import Prompt, Sample, Verifier
 from groupwise.environments import Hermes, PythonBlock
 from groupwise.environments.tools import calculate
 from groupwise.models import Tokenizer
@@ -32,7 +33,7 @@ from groupwise.verifiers.hackable import Hackable
 from groupwise.verifiers.math import Math, MathDapo
 from groupwise.verifiers.math.extract import LONGEST, extract_answer
 from groupwise.verifiers.math.limits import too_much
-from groupwise.verifiers.math.variants import answer_of
+from groupwise.verifiers.math.published_graders import answer_of
 from groupwise.verifiers.numbers import exact, last_number
 from groupwise.verifiers.proof_steps import ProofSteps
 from groupwise.verifiers.registry import verifier_names

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from groupwise.advantages import centred, every_token
-from groupwise.data import Batch, Entropy, Logp, Return, Value, WorkerLost, pack
+from groupwise.core import WorkerLost
+from groupwise.data import Batch, Entropy, Logp, Return, Value, pack
 from groupwise.learner import (
     EMA,
     AdamW,
@@ -20,7 +21,7 @@ from groupwise.learner import (
     Ranks,
     Replicas,
     RouterBalance,
-    Routing,
+    RouterReplay,
     SquaredValueLoss,
     StepPlan,
     ValueModel,
@@ -36,7 +37,7 @@ LANES, SEED = 4, 1
 DEADLINE = 60.0
 OBJECTIVE = Objective(surrogate=Clip(), aggregate=sequence_mean)
 LENGTHS = [[12, 20, 1, 0], [3, 3, 15, 8], [1, 17, 20, 2], [9, 2, 30, 4], [5, 5, 1, 1], [7, 0, 0, 2]]
-BALANCE, R2, NONE = (RouterBalance(0.5),), Routing(replay="learner"), Routing()
+BALANCE, R2, NONE = (RouterBalance(0.5),), "learner", "none"
 
 
 def batch(lengths: list[list[int]] = LENGTHS) -> Batch:
@@ -48,7 +49,7 @@ def plans(b: Batch, size: int = 3, tokens: int = 90, lanes: int = LANES) -> tupl
     return make_plan(b, size=size, shuffle="prompts", permutation=range, microbatch_tokens=tokens, lanes=lanes)
 
 
-def trained(it: Learner, b: Batch, steps: tuple[StepPlan, ...], auxiliary=(), routing: Routing = NONE):
+def trained(it: Learner, b: Batch, steps: tuple[StepPlan, ...], auxiliary=(), routing: RouterReplay = NONE):
     """The state after all steps, and the numbers of their results. The critic's returns are the scores."""
     wanted = frozenset({Logp("policy"), Entropy(), *([Value("critic")] if "critic" in it.models else [])})
     b = it.compute_measures(b, measure_plan(steps, b, microbatch_tokens=90, lanes=it.ranks.lanes), wanted, routing)
@@ -65,7 +66,9 @@ def trained(it: Learner, b: Batch, steps: tuple[StepPlan, ...], auxiliary=(), ro
 
 
 def policy_learner(ranks: Ranks, dtype: torch.dtype = torch.float64, **settings) -> Learner:
-    return Learner(model(dtype), optimizer=AdamW(lr=1e-2, clip=0.1), steps=9, temperature=0.7, ranks=ranks, **settings)
+    return Learner(
+        model(dtype), optimizer=AdamW(lr=1e-2, max_grad_norm=0.1), steps=9, temperature=0.7, ranks=ranks, **settings
+    )
 
 
 def policy(dtype: torch.dtype) -> Callable[[Ranks], dict[str, Tensor]]:

@@ -12,13 +12,14 @@ from torch import Tensor
 import groupwise as gw
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import Use
-from groupwise.data import Logp, WorkerLost
+from groupwise.core import WorkerLost
+from groupwise.data import Logp
 from groupwise.learner import EMA, InitialPolicy, Ranks, measure_plan
-from groupwise.learner.shards import WEIGHTS, Shards
+from groupwise.learner.fsdp import WEIGHTS, Shards
 from groupwise.learner.store import join_store
 from groupwise.models import Lora, attach, find_model, fingerprint, read_model, read_tokenizer, write_adapter
 from groupwise.training.build import new_learner, read_policy
-from groupwise.training.follower import follower
+from groupwise.training.rank_worker import follower
 from tests.learner.rank_jobs import DEADLINE, JOBS, LANES, OBJECTIVE, SEED, batch, plans, policy_learner, trained
 
 OLD, TEACHER = Logp("policy"), Logp("teacher")

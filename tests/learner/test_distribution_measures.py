@@ -58,7 +58,9 @@ class Quartile:
 @pytest.mark.parametrize("name", ["policy", "teacher"])
 @pytest.mark.parametrize("logits", [17 * 3, 1 << 22])
 def test_equals_dense_code_in_any_chunks(name: str, logits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("groupwise.learner.measures.of_distributions", partial(of_distributions, logits_at_once=logits))
+    monkeypatch.setattr(
+        "groupwise.learner.compute_measures.of_distributions", partial(of_distributions, logits_at_once=logits)
+    )
     measure = Quartile(name)
     batch = learner().compute_measures(pack(ragged()), (PIECES,), frozenset({measure}))
     p = dense_distributions(model() if name == "policy" else model(seed=3), batch).detach()

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.data import Batch, Divergence, Logp, Measure, Usage, pack
-from groupwise.learner import AdamW, Given, InitialPolicy, Learner, StepPlan
+from groupwise.core import Usage
+from groupwise.data import Batch, Divergence, Logp, Measure, pack
+from groupwise.learner import AdamW, FromDirectory, InitialPolicy, Learner, StepPlan
 from groupwise.learner.divergence import divergence
 from groupwise.methods import Method
 from groupwise.models import Decoder, Shared
@@ -72,8 +73,8 @@ def dense(p: Tensor, q: Tensor, alpha: float) -> Tensor:
 def learner(teacher: Decoder | None = None) -> Learner:
     teacher = model(seed=3) if teacher is None else teacher
     return Learner(
-        model(), optimizer=AdamW(lr=1e-2, clip=1e9), steps=4, temperature=0.7,
-        side_models=(("teacher", Given("elsewhere")),), given={"teacher": teacher},
+        model(), optimizer=AdamW(lr=1e-2, max_grad_norm=1e9), steps=4, temperature=0.7,
+        side_models=(("teacher", FromDirectory("elsewhere")),), given={"teacher": teacher},
     )  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def gradients(it: Learner, step: StepPlan, objective: Any) -> tuple[Tensor, Batc
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("logits", [17 * 60, 1 << 22])
 def test_value_and_gradient_equal_dense_code(alpha: float, logits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("groupwise.learner.measures.divergence", partial(divergence, logits_at_once=logits))
+    monkeypatch.setattr("groupwise.learner.compute_measures.divergence", partial(divergence, logits_at_once=logits))
     objective = Objective(surrogate=NoSurrogate(), penalties=(Distil(Divergence("teacher", alpha)),))
     it, plain, teacher = learner(), model(), model(seed=3)
     gradient, batch = gradients(it, PIECES, objective)

@@ -9,12 +9,12 @@ import torch
 from groupwise.advantages import Standardised, every_token
 from groupwise.data import Batch, pack
 from groupwise.learner import AdamW, Learner, StepPlan, forward, make_plan
+from groupwise.methods import SoftGate
 from groupwise.models import Decoder, Shared
 from groupwise.objective import (
     Clip,
     ClippedWeight,
     Objective,
-    SoftGate,
     budget_mean,
     group_mean,
     sequence_mean,
@@ -80,7 +80,7 @@ def close(a: torch.Tensor, b: torch.Tensor, relative: float) -> bool:
 @pytest.mark.parametrize("long", (64, 5))  # contexts of more tokens are asked once for all answers: none, two thirds
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_any_partition_has_the_plain_gradient(name, long, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("groupwise.models.layout.LONG", long)
+    monkeypatch.setattr("groupwise.models.decoder.prefix_packing.LONG", long)
     batch, objective = credited(), OBJECTIVES[name]
     wanted = plain_gradient(batch, objective)
     assert wanted.norm() > 1e-3
@@ -146,7 +146,7 @@ def test_float32_gradients_are_near_the_plain_ones():
 @pytest.mark.parametrize("long", (64, 5))
 def test_log_probs_of_a_sample_do_not_depend_on_its_microbatch(long, monkeypatch: pytest.MonkeyPatch):
     """The learner pads inside attention only: other samples of any length, or none, do not change log-probs."""
-    monkeypatch.setattr("groupwise.models.layout.LONG", long)
+    monkeypatch.setattr("groupwise.models.decoder.prefix_packing.LONG", long)
     batch, decoder = pack(ragged()), model()
     together, _ = forward(decoder, batch, temperature=1.0)
     alone = [forward(decoder, batch.take([i]), temperature=1.0)[0] for i in range(24)]

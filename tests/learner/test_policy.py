@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from groupwise.data import Batch, Entropy, Logp, Measure, Policy, Usage, pack
+from groupwise.core import Usage
+from groupwise.data import Batch, Entropy, Logp, Measure, Policy, pack
 from groupwise.learner import AdamW, Learner, StepPlan
 from groupwise.learner.side_models import InitialPolicy
 from tests.learner.small import model, ragged

@@ -28,7 +28,7 @@ def steps(it: Learner, n: int) -> Learner:
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
 def test_the_optimizer_is_torchs_to_the_last_bit(dtype):
-    settings = AdamW(lr=3e-3, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1, clip=0.5)
+    settings = AdamW(lr=3e-3, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1, max_grad_norm=0.5)
     draws = torch.Generator().manual_seed(5)
     ours = [torch.randn(5, 7, generator=draws, dtype=dtype), torch.randn(3, generator=draws, dtype=dtype)]
     theirs = [torch.nn.Parameter(x.clone()) for x in ours]
@@ -77,7 +77,7 @@ def test_a_full_precision_weight_is_its_own_master(dtype):
 def test_steps_below_a_weights_last_bit_add_up_in_its_master():
     """Twenty steps below a weight's last bit change the master only; enough of them change the weight."""
     weight = torch.ones(4, dtype=torch.bfloat16)
-    optimizer = Optimizer([weight], AdamW(clip=1e9))
+    optimizer = Optimizer([weight], AdamW(max_grad_norm=1e9))
     for _ in range(20):
         weight.grad = torch.ones_like(weight)
         optimizer.gather()
@@ -138,7 +138,7 @@ def noted(held: list[int], x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16))
 def test_recomputed_layers_have_bit_equal_gradients(dtype, long, monkeypatch: pytest.MonkeyPatch):
     """On one thread. Activations are freed and recomputed: fewer bytes are saved for backward."""
-    monkeypatch.setattr("groupwise.models.layout.LONG", long)
+    monkeypatch.setattr("groupwise.models.decoder.prefix_packing.LONG", long)
     found, kept = [], []
     for recompute in (False, True):
         it = Learner(model(dtype), optimizer=AdamW(lr=1e-2), steps=10, temperature=0.7)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 import groupwise
-from groupwise.data import InvalidValue
+from groupwise.core import InvalidValue
 from groupwise.learner import AdamW, Alone, Learner, StepPlan, check_lanes
-from groupwise.learner.lanes import LaneSums, order_of
+from groupwise.learner.gradient_tree import LaneSums, order_of
 from groupwise.learner.optimizer import Optimizer
 from groupwise.learner.store import host_store
 from tests.learner.rank_jobs import DEADLINE, JOBS, LANES, OBJECTIVE, batch, computed, plans, policy_learner, trained

@@ -11,10 +11,11 @@ import torch
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
 from groupwise.advantages import centred, every_token
-from groupwise.data import Batch, Logp, Usage, pack
-from groupwise.learner import AdamW, Learner, RouterBalance, Routing, StepPlan, check_routing, forward, mixture
+from groupwise.core import Usage
+from groupwise.data import Batch, Logp, pack
+from groupwise.learner import AdamW, Learner, RouterBalance, RouterReplay, StepPlan, check_routing, forward, mixture
 from groupwise.methods import Method
-from groupwise.models.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersModel
 from groupwise.objective import Clip, Objective, token_mean
 from tests.learner.small import model as dense
 from tests.learner.small import rollouts
@@ -22,7 +23,9 @@ from tests.models import mixtures
 
 OBJECTIVE = Objective(surrogate=Clip(), aggregate=token_mean)
 FIRST, SECOND = StepPlan(((0, 1, 2, 3), (4, 5))), StepPlan(((6, 7, 8, 9, 10, 11),))
-R2, R3, NONE = Routing(replay="learner"), Routing(replay="engine"), Routing()
+R2: RouterReplay = "learner"
+R3: RouterReplay = "engine"
+NONE: RouterReplay = "none"
 EVEN, BALANCE = (RouterBalance(0.5),), "routing/balance"
 OLD = frozenset({Logp("policy")})
 
@@ -43,7 +46,7 @@ def learner(model: TransformersModel, lr: float = 0.05) -> Learner:
 
 
 def gradient(
-    model: TransformersModel, step: StepPlan, routing: Routing, b: Batch | None = None,
+    model: TransformersModel, step: StepPlan, routing: RouterReplay, b: Batch | None = None,
     auxiliary: tuple[RouterBalance, ...] = (),
 ) -> torch.Tensor:  # fmt: skip
     it, b = learner(model), b or batch()
@@ -51,8 +54,8 @@ def gradient(
     return torch.cat([p.grad.flatten() for p in it.model.parameters() if p.grad is not None])
 
 
-@pytest.mark.parametrize("routing", [Routing(), R2])
-def test_computing_measures_records_every_tokens_experts(model: TransformersModel, routing: Routing) -> None:
+@pytest.mark.parametrize("routing", ["none", R2])
+def test_computing_measures_records_every_tokens_experts(model: TransformersModel, routing: RouterReplay) -> None:
     b = learner(model).compute_measures(batch(), (FIRST, SECOND), OLD, routing)
     experts = mixture(model)
     assert experts is not None
@@ -62,8 +65,10 @@ def test_computing_measures_records_every_tokens_experts(model: TransformersMode
             assert experts.decode(lines)[:, number].tolist() == chosen.tolist()
 
 
-@pytest.mark.parametrize("routing", [Routing(), R2, R3])
-def test_the_first_step_is_on_the_policy_and_later_ones_are_not(model: TransformersModel, routing: Routing) -> None:
+@pytest.mark.parametrize("routing", ["none", R2, R3])
+def test_the_first_step_is_on_the_policy_and_later_ones_are_not(
+    model: TransformersModel, routing: RouterReplay
+) -> None:
     it = learner(model)
     b = it.compute_measures(batch(), (FIRST, SECOND), OLD, routing)
     first = it.step(b, FIRST, OBJECTIVE, routing)
@@ -94,12 +99,12 @@ def test_changed_experts_are_counted_as_in_a_loop(model: TransformersModel) -> N
 def test_replay_sends_tokens_to_the_recorded_experts(model: TransformersModel) -> None:
     """After a step that changes experts, log-probs with replay differ from those without; the experts are equal."""
     found = {}
-    for routing in (Routing(), R2):
+    for routing in ("none", R2):
         it = learner(model)
         b = it.compute_measures(batch(), (FIRST, SECOND), OLD, routing)
         it.step(b, FIRST, OBJECTIVE, routing)
         found[routing] = it.step(b, SECOND, OBJECTIVE, routing), it.state()[0]
-    (free, moved), (held, other) = found[Routing()], found[R2]
+    (free, moved), (held, other) = found["none"], found[R2]
     assert free.changed > 0 and not torch.allclose(free.batch.logp, held.batch.logp)
     assert not all(torch.equal(moved[name], other[name]) for name in moved)
 
@@ -171,7 +176,7 @@ def test_the_load_balancing_loss_of_one_router_equals_transformers(tmp_path: Pat
 
 
 @pytest.mark.parametrize("routing", [NONE, R2])
-def test_the_load_balancing_loss_ignores_the_microbatches(model: TransformersModel, routing: Routing) -> None:
+def test_the_load_balancing_loss_ignores_the_microbatches(model: TransformersModel, routing: RouterReplay) -> None:
     """Also when a group is split and its prompt is forwarded in several microbatches."""
     everyone = tuple(range(12))
     cuts = [
@@ -209,7 +214,7 @@ def test_a_dense_model_has_no_routing() -> None:
     it = Learner(dense(), optimizer=AdamW(), steps=1)
     b = it.compute_measures(batch(), (FIRST, SECOND), OLD)
     assert not any(b.routes) and it.step(b, FIRST, OBJECTIVE).choices == 0
-    check_routing(Routing(), (), None)
+    check_routing("none", (), None)
     for routing, auxiliary in ((R2, ()), (R3, ()), (NONE, EVEN)):
         with pytest.raises(Usage, match="need a mixture of experts"):
             check_routing(routing, auxiliary, mixture(it.model))
@@ -219,8 +224,8 @@ def test_invalid_routing_is_refused() -> None:
     with pytest.raises(ValueError, match="coefficient is -1"):
         RouterBalance(-1)
     with pytest.raises(ValueError, match="nothing to replay"):
-        Method(routing=R2, proximal="sampled")
-    assert Method(routing=R3, proximal="sampled").routing is R3
+        Method(router_replay=R2, old_logprobs="engine")
+    assert Method(router_replay=R3, old_logprobs="engine").router_replay is R3
 
 
 def test_an_auxiliary_loss_of_a_user_adds_its_gradient(model: TransformersModel) -> None:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.learner import Alone
-from groupwise.learner.shards import Shards, on_meta, rows_before, rows_of_ranks
+from groupwise.learner.fsdp import Shards, on_meta, rows_before, rows_of_ranks
 from groupwise.learner.store import host_store
 from tests.learner.rank_jobs import DEADLINE, LANES
 from tests.learner.shard_jobs import SHARDED

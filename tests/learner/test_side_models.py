@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from groupwise.checks.check_inputs import check_inputs
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
-from groupwise.data import Logp, Sampling, Usage, pack
-from groupwise.learner import EMA, AdamW, Given, InitialPolicy, Learner, SamplingPolicy, StepPlan
+from groupwise.core import Usage
+from groupwise.data import Logp, Sampling, pack
+from groupwise.learner import EMA, AdamW, FromDirectory, InitialPolicy, Learner, SamplingPolicy, StepPlan
 from groupwise.training.build import build
-from groupwise.training.check_inputs import check_inputs
 from tests.learner.small import SHAPE, model, ragged
 from tests.learner.test_gradients import OBJECTIVES, credited
 from tests.models.directories import directory
@@ -96,7 +97,7 @@ def test_an_average_in_half_precision_keeps_small_updates() -> None:
 
 def test_a_given_model_computes_measures_and_is_in_no_checkpoint() -> None:
     teacher = model(seed=5)
-    it = learner(side_models=(("teacher", Given("elsewhere")), *MODELS), given={"teacher": teacher})
+    it = learner(side_models=(("teacher", FromDirectory("elsewhere")), *MODELS), given={"teacher": teacher})
     measures = it.compute_measures(pack(ragged()), PLAN, frozenset({Logp("teacher")}))
     direct = Learner(teacher, optimizer=AdamW(), steps=1, temperature=0.7)
     expected = direct.compute_measures(pack(ragged()), PLAN, frozenset({Logp("policy")})).logp_old
@@ -104,7 +105,7 @@ def test_a_given_model_computes_measures_and_is_in_no_checkpoint() -> None:
     train(it, 2)
     assert not [name for name in it.state()[0] if "teacher" in name]
     assert [name for name in it.state()[0] if name.startswith("models.average.")]
-    other = learner(side_models=(("teacher", Given("elsewhere")), *MODELS), given={"teacher": teacher})
+    other = learner(side_models=(("teacher", FromDirectory("elsewhere")), *MODELS), given={"teacher": teacher})
     other.restore({name: x.clone() for name, x in it.state()[0].items()}, it.state()[1])
 
 
@@ -124,7 +125,7 @@ prompts = 2
 def test_a_recipe_names_a_directory_and_an_average(tmp_path: Path) -> None:
     path = directory(tmp_path / "teacher")
     for text, part in (
-        (f'{{ kind = "Given", directory = "{path}" }}', Given(str(path))),
+        (f'{{ kind = "FromDirectory", directory = "{path}" }}', FromDirectory(str(path))),
         ('{ kind = "EMA", keep = 0.5 }', EMA(keep=0.5)),
     ):
         (tmp_path / "recipe.toml").write_text(TEXT % text)
@@ -138,15 +139,15 @@ def test_a_given_model_needs_the_policys_vocabulary(tmp_path: Path) -> None:
     from groupwise.methods import grpo
 
     path = directory(tmp_path / "teacher", vocabulary=SHAPE.vocabulary + 4)
-    method = replace(grpo(), models=(("reference", Given(str(path))),))
+    method = replace(grpo(), models=(("reference", FromDirectory(str(path))),))
     recipe = Recipe(method=method, prompts=2, sampling=Sampling(max_tokens=24))
     with pytest.raises(Usage, match=r"the model reference in method.models and the policy have different vocabularies"):
         build(recipe, Use()).start_learner()
     (error,) = check_inputs(recipe, Use())
     assert "reference in method.models and the policy have different vocabularies" in error.what
-    missing = replace(method, models=(("reference", Given(str(tmp_path / "absent"))),))
+    missing = replace(method, models=(("reference", FromDirectory(str(tmp_path / "absent"))),))
     (error,) = check_inputs(replace(recipe, method=missing), Use())
     assert f"method.models.reference: there is no model at {tmp_path / 'absent'}" in error.what
-    packaged = replace(recipe, method=replace(method, models=(("reference", Given("calculator")),)))
+    packaged = replace(recipe, method=replace(method, models=(("reference", FromDirectory("calculator")),)))
     it = build(packaged, Use()).start_learner()
     assert not any(p.requires_grad for p in it.models["reference"].parameters())

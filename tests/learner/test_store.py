@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch.distributed import DistNetworkError, DistStoreError
 
-from groupwise.data import WorkerLost
+from groupwise.core import WorkerLost
 from groupwise.learner import store as stores
 from groupwise.learner.store import CALL, PULSE, STARTS, Store, awaited, host_store, join_store, pulse, wait_for_call
 

@@ -117,7 +117,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(column):
 
 def test_clipping_bounds_the_step_and_both_norms_are_reported():
     it = learner()
-    it.optimizer.settings = AdamW(lr=1e-2, clip=1e-3)
+    it.optimizer.settings = AdamW(lr=1e-2, max_grad_norm=1e-3)
     taken = it.step(credited(), PLAN[0], OBJECTIVES["tokens"])
     assert taken.grad_norm > 1e-3 and taken.grad_norm_clipped == 1e-3
 

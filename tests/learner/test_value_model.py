@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.advantages import GAE, WhitenedTokens
+from groupwise.advantages import WhitenedTokens
 from groupwise.data import Batch, Return, Value, pack, rollout_of
 from groupwise.learner import (
     AdamW,
@@ -21,7 +21,7 @@ from groupwise.learner import (
 )
 from groupwise.learner.auxiliary import Forwarded, Forwards
 from groupwise.learner.forward import hidden_states
-from groupwise.methods import Method
+from groupwise.methods import GAE, Method
 from groupwise.models import Shape, Shared
 from groupwise.training.loop import compute_advantages
 from tests.learner.small import SHAPE, model, ragged

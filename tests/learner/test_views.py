@@ -20,7 +20,7 @@ from groupwise.data import (
     Sample,
     pack,
 )  # fmt: skip
-from groupwise.learner import EMA, AdamW, Given, Learner, StepPlan
+from groupwise.learner import EMA, AdamW, FromDirectory, Learner, StepPlan
 from groupwise.learner.divergence import between
 from groupwise.models import Decoder, Shared
 from groupwise.objective import describe_gap
@@ -44,7 +44,7 @@ def hinted() -> list[Rollout]:
 def learner() -> Learner:
     return Learner(
         model(), optimizer=AdamW(lr=1e-2), steps=4, temperature=0.7,
-        side_models=(("teacher", Given("elsewhere")), ("average", EMA())), given={"teacher": model(seed=3)},
+        side_models=(("teacher", FromDirectory("elsewhere")), ("average", EMA())), given={"teacher": model(seed=3)},
     )  # fmt: skip
 
 

@@ -7,20 +7,20 @@ import pytest
 import torch
 from torch import Tensor
 
+from groupwise.checks.check_method import dry_run
 from groupwise.config.recipe import Recipe
-from groupwise.data import Batch, Logp, Measure, VerdictPart
+from groupwise.data import Batch, Logp, Measure, Subscore
 from groupwise.methods import Method, grpo
 from groupwise.objective import KL, Objective
-from groupwise.rewards import AddPart, Correctness
-from groupwise.training.check_method import dry_run
+from groupwise.rewards import AddSubscore, Correctness
 from tests.laws.batches import step_of
 
-CHAIN = VerdictPart("chain_true")
+CHAIN = Subscore("chain_true")
 
 
 @dataclass(frozen=True)
 class WithChain:
-    """A user's filter on a verdict part."""
+    """A user's filter on a subscore."""
 
     needs: ClassVar[frozenset[Measure]] = frozenset({CHAIN})
 
@@ -30,7 +30,7 @@ class WithChain:
 
 def plus_chain(reward: Tensor, batch: Batch) -> Tensor:
     """A user's shaping that does not declare the part it reads."""
-    return reward + batch.parts["chain_true"]
+    return reward + batch.subscores["chain_true"]
 
 
 def errors(method: Method) -> list[str]:
@@ -38,14 +38,14 @@ def errors(method: Method) -> list[str]:
 
 
 def test_a_dry_run_gives_the_verdicts_the_parts_that_are_declared() -> None:
-    method = Method(filter=WithChain(), shaping=(Correctness(), AddPart("format", 0.5)))
-    assert method.needs == frozenset({CHAIN, VerdictPart("format")})
+    method = Method(filter=WithChain(), shaping=(Correctness(), AddSubscore("format", 0.5)))
+    assert method.needs == frozenset({CHAIN, Subscore("format")})
     assert errors(method) == []
 
 
 def test_an_undeclared_verdict_part_is_refused_with_the_declaration() -> None:
     (error,) = errors(Method(shaping=(Correctness(), plus_chain)))
-    assert "read batch[VerdictPart('chain_true')], and declare it in needs" in error
+    assert "read batch[Subscore('chain_true')], and declare it in needs" in error
 
 
 def test_a_filter_cannot_need_what_the_learner_computes() -> None:

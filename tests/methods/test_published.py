@@ -125,7 +125,7 @@ def numbers_of(text: str) -> set[float]:
 
 
 def numbers_in(default: object) -> set[float]:
-    """The absolute numbers of a default value. A number of a part of the verdict belongs to the user's task."""
+    """The absolute numbers of a default value. A number of a subscore of the verdict belongs to the user's task."""
     values = default if isinstance(default, tuple) else (default,)
     return {abs(float(x)) for x in values if isinstance(x, int | float) and not isinstance(x, bool)}
 
@@ -193,7 +193,7 @@ def test_invalid_methods_are_refused():
     with pytest.raises(ValueError, match="does not define"):
         Method(objective=grpo().objective)
     with pytest.raises(ValueError, match="the role answer is missing"):
-        Method(trains=("hint",))
+        Method(trained_roles=("hint",))
     with pytest.raises(ValueError, match="shaping is empty"):
         Method(shaping=())
     with pytest.raises(ValueError, match="minibatches is 0"):
@@ -202,9 +202,9 @@ def test_invalid_methods_are_refused():
 
 def test_the_engine_gap_is_corrected_once():
     weighted = Objective(weights=(TruncatedImportance(2.0),))
-    assert Method(objective=weighted).proximal == "recomputed"
+    assert Method(objective=weighted).old_logprobs == "learner"
     with pytest.raises(ValueError, match="correct it twice"):
-        Method(objective=weighted, proximal="sampled")
+        Method(objective=weighted, old_logprobs="engine")
 
 
 def test_a_ramp_ends_at_its_end():

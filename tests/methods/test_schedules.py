@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from groupwise.checks.check_method import dry_run
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import at, read_recipe, write
-from groupwise.data import Usage
+from groupwise.config.recipe_toml import at, read_recipe, write
+from groupwise.core import Usage
 from groupwise.methods import FromMemory, Method, Now, Ramp, Schedule, grpo
 from groupwise.objective import AdaptiveKL
-from groupwise.training.check_method import dry_run
 
 ADAPTIVE = replace(
     grpo(kl=0.04),

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from groupwise.data import Batch
 from groupwise.models import find_model, read_model, read_tokenizer
-from groupwise.models.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersModel
 from tests.models.plain import made
 
 FIELDS: dict[str, Any] = {

@@ -9,8 +9,8 @@ import transformers
 from torch import Tensor, nn
 
 from groupwise.data import Batch, GenerationRequest, Ids, Sampling, pack
+from groupwise.engines import NativeEngine
 from groupwise.learner import forward
-from groupwise.rollout import NativeEngine
 from tests.learner.small import rollouts
 from tests.rollout.fakes import tokenizer
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from groupwise.data import Generation
 from groupwise.models import Decoder, Shared, drop_blocks, read_model, with_blocked_weights
-from groupwise.models.blocks import LEAST, Blocked, gains
+from groupwise.models.decoder.blocked_weights import LEAST, Blocked, gains
 from tests.models.plain import made
 from tests.rollout.fakes import decoder, engine, generate, request
 
@@ -97,7 +97,7 @@ def test_an_engine_frees_its_blocks_before_it_loads_new_weights(monkeypatch: pyt
     def load(decoder: Decoder, weights: Mapping[str, torch.Tensor]) -> None:
         held.append(sum(part.blocks is not None for part in parts(e._model)))
 
-    monkeypatch.setattr("groupwise.rollout.engine.load_weights", load)
+    monkeypatch.setattr("groupwise.engines.native.native_engine.load_weights", load)
 
     async def go() -> None:
         running = asyncio.create_task(e.sample(request(0, limit=30, stream=(0,))))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from groupwise.data import BadData
+from groupwise.core import BadData
 from groupwise.models import Decoder, find_model, read_model, read_shape, read_tokenizer, weight_files, write_model
 from tests.models.directories import characters, directory, shape
 

@@ -9,7 +9,7 @@ from jaxtyping import config
 
 from groupwise.learner import AdamW, Learner, StepPlan
 from groupwise.models import Lora, attach
-from groupwise.models import decoder as decoders
+from groupwise.models.decoder import decoder as decoders
 from tests.learner.small import model
 from tests.learner.test_gradients import OBJECTIVES, close, credited
 from tests.rollout.fakes import decoder, engine, generate, prompt_of, request

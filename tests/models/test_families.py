@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from groupwise.models import read_model, read_shape, write_model
-from groupwise.models.families import config_of
-from groupwise.models.rope import Linear, Llama3, Yarn, parameters_of, scaling_of
+from groupwise.models.decoder.architectures import config_of
+from groupwise.models.decoder.rope import Linear, Llama3, Yarn, parameters_of, scaling_of
 from tests.models.directories import characters, shape
 from tests.models.plain import PROMPT, generated, greedy, load, made, ours, theirs, written
 

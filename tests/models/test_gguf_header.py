@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import BadData
-from groupwise.models import gguf_header
-from groupwise.models.gguf import gguf_config
-from groupwise.models.gguf_header import ARRAY, STRING, read_gguf_header
+from groupwise.core import BadData
+from groupwise.models.decoder import gguf_header
+from groupwise.models.decoder.gguf import gguf_config
+from groupwise.models.decoder.gguf_header import ARRAY, STRING, read_gguf_header
 from tests.models.gguf_files import entry, header, tensor, text
 
 HUGE = 2**63

@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from groupwise.__main__ import main
-from groupwise.data import BadData
-from groupwise.models import files as reading
+from groupwise.core import BadData
 from groupwise.models import find_model, find_template, read_model, read_shape, read_tokenizer, stored_dtype
-from groupwise.models.families import LAYERS
-from groupwise.models.fields import DEPTH, MOST_BYTES
+from groupwise.models import model_files as reading
+from groupwise.models.decoder.architectures import LAYERS
+from groupwise.models.json_fields import DEPTH, MOST_BYTES
 from groupwise.models.rendering import Renderer
 from groupwise.models.weights import MOST_HEADER
 from tests.models.directories import directory

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from groupwise.data import MissingRequirement, Storage
+from groupwise.core import MissingRequirement, Storage
 from groupwise.models import base_name, commit_of, find_model
 from groupwise.models.hub import fetch, fetch_error, is_hub_name
 from tests.models.directories import directory
@@ -22,7 +22,7 @@ from tests.models.directories import directory
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ASK = """
 import json, sys
-from groupwise.data import GroupwiseError
+from groupwise.core import GroupwiseError
 from groupwise.models import base_name, commit_of, find_model, read_model
 for name in sys.argv[1:]:
     try:
@@ -37,7 +37,7 @@ for name in sys.argv[1:]:
 FETCH = """
 import shlex, subprocess, sys
 from pathlib import Path
-from groupwise.data import MissingRequirement
+from groupwise.core import MissingRequirement
 from groupwise.models import commit_of, find_model
 try:
     find_model("tiny/model@main")

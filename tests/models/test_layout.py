@@ -121,7 +121,7 @@ def test_shared_forward_and_gradients_equal_each_sample_alone(
     """All answers attend to one copy of a context of more than `long` tokens, except in a layer with a window."""
     contexts, tokens = piece
     model = decoder(dtype, shape)
-    with patch("groupwise.models.layout.LONG", long):
+    with patch("groupwise.models.decoder.prefix_packing.LONG", long):
         got, expected = shared(model, contexts, tokens), plain(model, contexts, tokens)
         assert got.shape == expected.shape
         assert apart(got.detach(), expected.detach()) <= close
@@ -215,7 +215,7 @@ def test_an_empty_context_is_refused() -> None:
 @pytest.mark.parametrize("long", [64, 2])
 def test_padding_brings_in_no_other_row(long: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row but one context's family is NaN and Inf: that family's output and gradients do not change."""
-    monkeypatch.setattr("groupwise.models.layout.LONG", long)
+    monkeypatch.setattr("groupwise.models.decoder.prefix_packing.LONG", long)
     contexts = [(1, 2, 3), (4,) * 9, (1, 2, 3), (5,) * 30, (1, 2, 3)]
     tokens = [(1,) * 3, (2,) * 25, (3,) * 14, (4,) * 40, (5,)]
     layout = Shared.of(contexts, tokens)

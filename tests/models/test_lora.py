@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from groupwise.data import BadData, Usage
+from groupwise.core import BadData, Usage
 from groupwise.models import (
     Decoder,
     Lora,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.models.norm import Norm
+from groupwise.models.decoder.norm import Norm
 
 
 def world(dtype: torch.dtype) -> tuple[Norm, Tensor]:

@@ -17,8 +17,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers.pre_tokenizers import ByteLevel
 
+from groupwise.checks.check import check
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, GenerationRequest, GroupwiseError, MissingRequirement, Sampling
+from groupwise.core import BadData, GroupwiseError, MissingRequirement
+from groupwise.data import GenerationRequest, Sampling
+from groupwise.engines.steps.denoising import DenoisingEngine
 from groupwise.models import (
     LORA_TARGETS,
     Denoise,
@@ -42,15 +45,13 @@ from groupwise.models import (
     sized,
     write_adapter,
 )
-from groupwise.models.flow.actions import decode_action
+from groupwise.models.diffusion import index
+from groupwise.models.diffusion.prompts import byte_characters, prompt_text
+from groupwise.models.diffusion.tiny import KINDS, T5_LENGTH, write_tiny_pipeline
+from groupwise.models.flow.denoising_actions import decode_action
 from groupwise.models.flow.noise import euler
 from groupwise.models.flow.normals import LARGE, normals
-from groupwise.models.pipelines import index
-from groupwise.models.pipelines.prompts import byte_characters, prompt_text
-from groupwise.models.pipelines.tiny import KINDS, T5_LENGTH, write_tiny_pipeline
-from groupwise.rollout.denoiser import DenoisingEngine
-from groupwise.training.check import check
-from groupwise.training.pictures import on_sheet
+from groupwise.training.sample_pictures import on_sheet
 
 diffusers = pytest.importorskip("diffusers", reason="pipelines need diffusers: pip install 'groupwise[diffusion]'")
 pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
@@ -432,7 +433,7 @@ def small(tiny: Path, **changes: Any) -> list[tuple[str, str]]:
         ({"sampling.max_tokens": 2}, "sampling.max_tokens is 2: a sample of"),
         ({"lora.targets": '["q_proj"]'}, "no linear layer is called 'q_proj'"),
         ({"model": "rings", "task": "rings", "lora": "none"}, "pipeline does not fit"),
-        ({"machine.dtype": "bfloat16", "machine.recompute": "true"}, ""),
+        ({"machine.dtype": "bfloat16", "machine.gradient_checkpointing": "true"}, ""),
     ],
 )
 def test_check_refuses_recipes_that_do_not_fit_a_pipeline(tiny: Path, changes: dict[str, Any], message: str) -> None:
@@ -456,7 +457,7 @@ def test_check_knows_which_flux_takes_guidance(flux: Path, tmp_path: Path) -> No
     assert found(flux, **{"pipeline.guidance": "7"}) == found(schnell) == ""
     assert "distilled to make pictures without guidance" in found(schnell, **{"pipeline.guidance": "3.5"})
     assert "use --pipeline.size 16" in found(flux, **{"pipeline.size": "18"}), "latents are packed two by two"
-    assert found(flux, **{"machine.dtype": "bfloat16", "machine.recompute": "true"}) == ""
+    assert found(flux, **{"machine.dtype": "bfloat16", "machine.gradient_checkpointing": "true"}) == ""
 
 
 def test_the_noise_of_latents_is_keyed_and_normal() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from groupwise.models import Experts, Routes, Shared, experts_of, outline
-from groupwise.models.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersModel
 from tests.models.directories import directory
 from tests.models.mixtures import mixture, routers
 from tests.models.plain import PROMPT, made

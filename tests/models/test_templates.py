@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Fast
 
-from groupwise.data import BadData, Usage
+from groupwise.core import BadData, Usage
 from groupwise.models import Tokenizer, find_template
 from groupwise.models.templates import PLAIN
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.data import BadData
+from groupwise.core import BadData
 from groupwise.models import Tokenizer, read_tokenizer
 from tests.models.directories import bytes_, characters, directory, pieces
 from tests.models.test_checkpoint import change

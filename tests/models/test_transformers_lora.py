@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from groupwise.data import BadData, Batch, Usage
+from groupwise.core import BadData, Usage
+from groupwise.data import Batch
 from groupwise.learner import forward
 from groupwise.models import Lora, attach, fingerprint, merge, outline, read_model, write_adapter, write_model
+from groupwise.models.decoder.transformers_model import TransformersModel
 from groupwise.models.lora import check_targets
-from groupwise.models.transformers_model import TransformersModel
 from tests.models.directories import characters
 from tests.models.plain import load, made, weighed, written
 from tests.models.plain import theirs as plainly

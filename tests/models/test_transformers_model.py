@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from groupwise.data import BadData, Usage
+from groupwise.core import BadData, Usage
 from groupwise.models import read_model, read_shape, write_model
-from groupwise.models.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersModel
 from tests.models.directories import characters, directory
 from tests.models.plain import PROMPT, generated, greedy, load, made, ours, theirs, written
 from tests.models.test_checkpoint import change
@@ -135,7 +135,11 @@ def test_padding_beyond_the_last_position_is_allowed(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no attention": ("Mamba", {"num_hidden_layers": 1}, "no attention that can be replaced"),
     "attention of its own": ("Bloom", {"n_layer": 2, "n_head": 4}, "no attention that can be replaced"),
-    "sinks": ("GptOss", {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2}, "its attention has sinks"),
+    "trackers": (
+        "GptOss",
+        {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+        "its attention has trackers",
+    ),
     "a layer without attention": ("Lfm2", {"layer_types": ["conv", "full_attention"]}, "in order"),
     "a convolution after attention": (
         "Lfm2",

@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub.errors import HfHubHTTPError
 
 from groupwise.__main__ import main
-from groupwise.data import MissingRequirement, Usage
+from groupwise.core import MissingRequirement, Usage
 from groupwise.models import find_model
 from groupwise.models.upload import check_upload, upload
 from tests.faults.small_runs import EVERY, begun

@@ -6,15 +6,9 @@ import torch
 from groupwise.advantages import Standardised
 from groupwise.config.registry import fitting_names
 from groupwise.data import Batch, Finish, Mask
+from groupwise.methods import HasView, InsideClip, OfRole, OnPolicy, OutsideSteps, Reject, TakingTurns
 from groupwise.objective import (
-    HasView,
-    InsideClip,
     Objective,
-    OfRole,
-    OnPolicy,
-    OutsideSteps,
-    Reject,
-    TakingTurns,
     complete,
     group_mean,
     positive_advantage,

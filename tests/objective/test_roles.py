@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from groupwise.data import Batch
-from groupwise.objective import KL, OfRole, PenaltyOfRole, TakingTurns, role_mean, sequence_mean
+from groupwise.methods import OfRole, PenaltyOfRole, TakingTurns, role_mean
+from groupwise.objective import KL, sequence_mean
 from tests.laws.batches import step_of
 
 ROLES = ("answer", "schedule", "answer", "schedule", "answer")

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from groupwise.data import Batch, Segments, pack, rollout_of
-from groupwise.objective import Clip, ClippedWeight, Clips, SoftGate, Unclipped, policy_gradient
+from groupwise.methods import SoftGate
+from groupwise.objective import Clip, ClippedWeight, Clips, Unclipped, policy_gradient
 
 
 def at(surrogate: Any, r: float, a: float) -> tuple[float, float]:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from groupwise.config.recipe import Cluster, Recipe
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.engines import Served
-from groupwise.planning.measured import ONE, calibrated
-from groupwise.planning.rates import Lengths
-from groupwise.planning.splits import try_placement
+from groupwise.planning.calibration import ONE, calibrated
+from groupwise.planning.cost_model import Lengths
+from groupwise.planning.device_splits import try_placement
 from tests.planning.test_plan import EIGHT, RECIPE, SHAPE
 
 LENGTHS = [10, 20, 400, 30] * 32
@@ -42,7 +42,9 @@ def test_a_plan_of_the_measured_run_has_its_seconds(tmp_path: Path) -> None:
     assert (again.sampling, again.learning) == pytest.approx((2 * machines.sampling, 2 * machines.learning))
 
 
-@pytest.mark.parametrize("changes", [{"engine": Served()}, {"cluster": Cluster(lag=1)}, {"cluster": Cluster(ranks=2)}])
+@pytest.mark.parametrize(
+    "changes", [{"engine": Served()}, {"cluster": Cluster(max_staleness=1)}, {"cluster": Cluster(ranks=2)}]
+)
 def test_a_run_of_several_processes_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     run, recipe = stored(tmp_path / "run", [seconds(1, 1)]), replace(RECIPE, **changes)
     assert isinstance(recipe, Recipe)

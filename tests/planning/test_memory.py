@@ -10,12 +10,15 @@ from benchmarks.plan_memory import COMMON, MIB, OTHERS, RUNS
 
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import override, read_recipe
-from groupwise.data import Usage
+from groupwise.config.recipe_toml import override, read_recipe
+from groupwise.core import Usage
 from groupwise.engines import Served
+from groupwise.engines.native import native_engine as engine
 from groupwise.learner.forward import LOGITS_AT_ONCE
 from groupwise.learner.linear_logprobs import NARROWEST as NARROWEST_BLOCK
-from groupwise.models import Decoder, Lora, Shape, Shared, blocks, find_model, layout, read_shape
+from groupwise.models import Decoder, Lora, Shape, Shared, find_model, read_shape
+from groupwise.models.decoder import blocked_weights as blocks
+from groupwise.models.decoder import prefix_packing as layout
 from groupwise.planning import activations as stored
 from groupwise.planning import memory as planning
 from groupwise.planning.activations import Packed, activation_bytes, forward_bytes, layer_bytes
@@ -34,7 +37,6 @@ from groupwise.planning.memory import (
     run_memory,
 )
 from groupwise.planning.processes import at_once, check_memory, process_memories, rank_memories
-from groupwise.rollout import engine
 
 CALCULATOR = read_shape(find_model("calculator"))
 SHAPE = Shape(
@@ -102,7 +104,9 @@ def test_a_reference_is_a_copy_that_is_saved() -> None:
     lora = Lora(rank=3, targets=("q_proj",))
     sides = run_memory(replace(recipe, lora=lora), SHAPE, 6).always["side models"]
     assert sides == 4 * adapter_weights(SHAPE, lora)
-    given = replace(recipe, method=override(recipe.method, "models.reference", '{ kind = "Given", directory = "x" }'))
+    given = replace(
+        recipe, method=override(recipe.method, "models.reference", '{ kind = "FromDirectory", directory = "x" }')
+    )
     assert run_memory(given, SHAPE, 6).phases["saving"]["checkpoint"] == 2 * 12 * WEIGHTS
 
 
@@ -241,7 +245,7 @@ def test_a_sharded_rank_0_keeps_the_model_of_its_engine() -> None:
 
 def served(place: str = "apart", ranks: int = 1) -> Recipe:
     cluster = replace(RECIPE.cluster, ranks=ranks, lanes=ranks)
-    return replace(RECIPE, engine=Served(replicas=2, place=place), cluster=cluster)  # type: ignore[arg-type]
+    return replace(RECIPE, engine=Served(replicas=2, placement=place), cluster=cluster)  # type: ignore[arg-type]
 
 
 def test_each_replica_of_the_engine_is_a_process_of_its_own() -> None:

@@ -8,16 +8,16 @@ import pytest
 
 from groupwise.commands.plan_table import plan_lines
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import read_recipe
-from groupwise.data import BadData, Usage
+from groupwise.config.recipe_toml import read_recipe
+from groupwise.core import BadData, Usage
 from groupwise.models import Lora, Shape, find_model
+from groupwise.planning.cost_model import draw_lengths, learning_seconds, passes, times_of
+from groupwise.planning.device_splits import Placement, any_fits, placements
 from groupwise.planning.fitting import changed, largest_microbatch, nearest_changes
 from groupwise.planning.machines import AssumedLengths, Machines, on_machines, read_machines
 from groupwise.planning.memory import Process, microbatch, run_memory
 from groupwise.planning.plan import plan_run
-from groupwise.planning.rates import draw_lengths, learning_seconds, passes, times_of
 from groupwise.planning.shapes import Sparse, active_weights, layer_weights, planned_shape, weights_of
-from groupwise.planning.splits import Placement, any_fits, placements
 from groupwise.planning.timeline import lanes, timeline_svg, timeline_text
 
 PUBLISHED = Path(__file__).parents[2] / "recipes" / "published"
@@ -32,7 +32,7 @@ EIGHT = Machines(
     lengths=AssumedLengths(prompt=100, median=50),
 )  # fmt: skip
 FIELDS = {"prompts": "16", "method.group_size": "8", "method.minibatches": "2", "sampling.max_tokens": "400"}
-FIELDS |= {"evaluate.problems": "4", "engine.rows": "32", "machine.microbatch_tokens": "2000"}
+FIELDS |= {"evaluate.problems": "4", "engine.max_num_seqs": "32", "machine.microbatch_tokens": "2000"}
 RECIPE = on_machines(read_recipe("method = 'dapo'", [*FIELDS.items()]), EIGHT)
 FILE = """
 name = "A100"
@@ -218,9 +218,9 @@ def test_the_nearest_recipe_fits_and_each_of_its_changes_is_needed() -> None:
 
 def test_only_the_changes_that_are_needed_are_named() -> None:
     def fits(recipe: Recipe) -> bool:
-        return recipe.engine.cache_tokens <= 1000  # type: ignore[attr-defined]
+        return recipe.engine.kv_cache_tokens <= 1000  # type: ignore[attr-defined]
 
-    assert nearest_changes(RECIPE, SHAPE, fits, 100) == (("engine.cache_tokens", "1000"),)
+    assert nearest_changes(RECIPE, SHAPE, fits, 100) == (("engine.kv_cache_tokens", "1000"),)
 
 
 def test_placements_use_all_devices_once() -> None:
@@ -247,13 +247,13 @@ def test_an_engine_spans_as_many_devices_as_it_needs() -> None:
 
 def test_a_plan_has_one_trial_for_each_lag() -> None:
     plan = plan_run(RECIPE, SHAPE, EIGHT, 100)
-    assert [trial.lag for trial in plan.trials] == [0, 1, 2, 4]
+    assert [trial.max_staleness for trial in plan.trials] == [0, 1, 2, 4]
     assert plan.trials[0].placement.together and not plan.trials[1].placement.together
     assert plan.best.rate >= 0.98 * max(trial.rate for trial in plan.trials)
-    assert plan.reproducible.lag <= 1
+    assert plan.reproducible.max_staleness <= 1
     for trial in plan.trials:
-        assert trial.simulation.oldest <= trial.lag
-        alone = max(trial.sampling(), trial.learning) if trial.lag <= 1 else trial.learning
+        assert trial.simulation.oldest <= trial.max_staleness
+        alone = max(trial.sampling(), trial.learning) if trial.max_staleness <= 1 else trial.learning
         assert trial.seconds >= 0.8 * alone  # lengths differ between iterations
     text = "\n".join(plan_lines(plan))
     for words in ("8 x small", f"{WEIGHTS:,} weights", "lag 4, ", "best: lag ", "predicted, not measured", "made up"):
@@ -262,7 +262,7 @@ def test_a_plan_has_one_trial_for_each_lag() -> None:
 
 def test_a_plan_of_one_device_is_synchronous() -> None:
     plan = plan_run(RECIPE, SHAPE, replace(EIGHT, count=1), 100)
-    assert [trial.lag for trial in plan.trials] == [0] and plan.best.setup.publish == 0
+    assert [trial.max_staleness for trial in plan.trials] == [0] and plan.best.setup.publish == 0
     assert plan.best.seconds == pytest.approx(plan.best.sampling() + plan.best.learning, rel=0.2)
 
 

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from groupwise.planning.cost_model import draw_lengths
 from groupwise.planning.machines import AssumedLengths
-from groupwise.planning.rates import draw_lengths
 from groupwise.planning.simulator import Setup, Simulation, simulate
 
 LENGTHS = draw_lengths(AssumedLengths(median=60, spread=1.0), prompt=5, limit=400).answers
@@ -21,7 +21,7 @@ def length(draw: int, sample: int) -> int:
 
 SETUP = Setup(
     engines=3, rows=8, token=5e-3, row=5e-4, prompts=6, group=4, prompt=5, length=length, learn=3e-4, update=2.0,
-    publish=1.5, lag=0,
+    publish=1.5, max_staleness=0,
 )  # fmt: skip
 ITERATIONS = 9
 
@@ -84,21 +84,21 @@ def test_lag_0_is_the_sum_of_the_phases(setup: Setup) -> None:
 
 @pytest.mark.parametrize("setup", setups()[:4], ids=name_of)
 def test_lag_1_is_the_longer_of_sampling_and_learning(setup: Setup) -> None:
-    published = simulate(replace(setup, lag=1), 4).published
+    published = simulate(replace(setup, max_staleness=1), 4).published
     for iteration, (start, end) in enumerate(pairwise(published), 1):
         learning = setup.learn * tokens(setup, iteration) + setup.update
         expected = max(sampling(setup, iteration + 1)[0], learning) + setup.publish
         assert end - start == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("lag", [0, 1, 2, 4])
-def test_no_token_is_older_than_the_bound(lag: int) -> None:
-    oldest = [simulate(replace(setup, lag=lag), ITERATIONS).oldest for setup in setups()]
-    assert max(oldest) == lag
+@pytest.mark.parametrize("max_staleness", [0, 1, 2, 4])
+def test_no_token_is_older_than_the_bound(max_staleness: int) -> None:
+    oldest = [simulate(replace(setup, max_staleness=max_staleness), ITERATIONS).oldest for setup in setups()]
+    assert max(oldest) == max_staleness
 
 
-@pytest.mark.parametrize("lag", [0, 1, 2, 4])
-def test_each_draw_is_sampled_once_and_trained_in_order(lag: int) -> None:
+@pytest.mark.parametrize("max_staleness", [0, 1, 2, 4])
+def test_each_draw_is_sampled_once_and_trained_in_order(max_staleness: int) -> None:
     for setup in setups():
         asked: list[tuple[int, int]] = []
 
@@ -106,9 +106,9 @@ def test_each_draw_is_sampled_once_and_trained_in_order(lag: int) -> None:
             asked.append((draw, sample))
             return length(draw, sample)
 
-        result = simulate(replace(setup, lag=lag, length=recorded), ITERATIONS)
+        result = simulate(replace(setup, max_staleness=max_staleness, length=recorded), ITERATIONS)
         assert asked == [(i // 4, i % 4) for i in range(len(asked))]
-        assert ITERATIONS * setup.prompts * 4 <= len(asked) <= (ITERATIONS + lag + 1) * setup.prompts * 4
+        assert ITERATIONS * setup.prompts * 4 <= len(asked) <= (ITERATIONS + max_staleness + 1) * setup.prompts * 4
         assert result.tokens == tuple(tokens(setup, iteration) for iteration in range(ITERATIONS))
 
 
@@ -116,11 +116,11 @@ def seconds_with(setup: Setup, engines: tuple[int, ...]) -> list[float]:
     return [simulate(replace(setup, engines=n), ITERATIONS).published[-1] for n in engines]
 
 
-@pytest.mark.parametrize("lag", [0, 1, 2, 4])
-def test_more_engines_are_never_slower(lag: int) -> None:
+@pytest.mark.parametrize("max_staleness", [0, 1, 2, 4])
+def test_more_engines_are_never_slower(max_staleness: int) -> None:
     """Exactly so for answers of one length. With other lengths, the placement of the longest may cost a few percent."""
     for setup in setups():
-        setup = replace(setup, lag=lag)
+        setup = replace(setup, max_staleness=max_staleness)
         equal = seconds_with(replace(setup, length=lambda draw, sample: 6000), (1, 2, 3, 4, 6, 8))
         assert all(after <= before * (1 + 1e-9) for before, after in pairwise(equal)), equal
         drawn = seconds_with(replace(setup, rows=100), (1, 2, 4, 8))
@@ -128,7 +128,7 @@ def test_more_engines_are_never_slower(lag: int) -> None:
 
 
 def test_a_lag_hides_the_shorter_phase() -> None:
-    times = [simulate(replace(SETUP, lag=lag), 20).seconds(8) for lag in (0, 1, 2)]
+    times = [simulate(replace(SETUP, max_staleness=max_staleness), 20).seconds(8) for max_staleness in (0, 1, 2)]
     assert times[0] > times[1] > times[2]
 
 
@@ -136,17 +136,17 @@ def rows_at(result: Simulation, time: float) -> int:
     return [rows for at, rows in result.live if at <= time][-1]
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-def test_weights_change_only_between_samples_if_these_have_one_version(lag: int) -> None:
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_weights_change_only_between_samples_if_these_have_one_version(max_staleness: int) -> None:
     for setup in setups():
-        result = simulate(replace(setup, lag=lag), ITERATIONS)
+        result = simulate(replace(setup, max_staleness=max_staleness), ITERATIONS)
         starts = [span.start for span in result.spans if span.kind == "publish"]
         assert starts and all(rows_at(result, start) == 0 for start in starts)
         assert max(rows for _, rows in result.live) <= setup.engines * setup.rows
 
 
 def test_weights_change_while_rows_are_live_with_a_larger_lag() -> None:
-    result = simulate(replace(SETUP, lag=2), ITERATIONS)
+    result = simulate(replace(SETUP, max_staleness=2), ITERATIONS)
     starts = [span.start for span in result.spans if span.kind == "publish"]
     assert any(rows_at(result, start) for start in starts)
 
@@ -161,13 +161,13 @@ def test_shares_of_time_are_those_of_the_spans() -> None:
 
 
 def test_a_part_of_a_large_run_takes_about_as_long() -> None:
-    large = replace(SETUP, engines=16, prompts=512, row=1e-4, lag=2)
+    large = replace(SETUP, engines=16, prompts=512, row=1e-4, max_staleness=2)
     part = replace(large, engines=2, prompts=64, learn=large.learn * 8)
     assert simulate(part, 8).seconds(4) == pytest.approx(simulate(large, 8).seconds(4), rel=0.05)
 
 
 def test_lag_2_pauses_the_engines_while_weights_are_loaded() -> None:
     """No row ends while weights are published."""
-    result = simulate(replace(SETUP, lag=2, publish=20.0), ITERATIONS)
+    result = simulate(replace(SETUP, max_staleness=2, publish=20.0), ITERATIONS)
     spans = [span for span in result.spans if span.kind == "publish"]
     assert not [time for time, _ in result.live for span in spans if span.start < time < span.end]

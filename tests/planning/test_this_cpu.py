@@ -12,10 +12,10 @@ from groupwise.config.recipe import Evaluate, Machine, Recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Sampling
 from groupwise.engines import Served
+from groupwise.lifecycle.start import read_checked, time_notes
 from groupwise.methods import gspo
 from groupwise.models import Shape, find_model, read_shape
 from groupwise.planning.this_cpu import HOUR, Rates, duration_lines, measured_rates, run_duration
-from groupwise.training.start import read_checked, time_notes
 
 SHAPE = read_shape(find_model("calculator"))
 RATES = Rates(products=1e11, read=1e10, operation=1e-6)

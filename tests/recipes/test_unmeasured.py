@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from groupwise.checks import check_inputs, check_machine, check_model
+from groupwise.checks.check import check
+from groupwise.config.recipe_toml import base_of, read_recipe
 from groupwise.config.registry import methods
-from groupwise.config.text import base_of, read_recipe
 from groupwise.config.toml import read_toml
-from groupwise.rollout.wording import wordings
-from groupwise.training import check_inputs, check_machine, check_model
-from groupwise.training.check import check
+from groupwise.rollout.prompt_template import wordings
 from tests.models.test_templates import CHATML, trained
 
 HOME = Path(__file__).parents[2]

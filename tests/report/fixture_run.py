@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from groupwise.models.flow.pictures import Sheet, png
+from groupwise.models.flow.latent_pictures import Sheet, png
 from groupwise.report.comparisons import NUMBERS
 from groupwise.runs.info import FORMAT
 
@@ -239,7 +239,7 @@ def of_step(rng: np.random.Generator, skill: float, i: int) -> dict[str, Any]:
         "ratio/p99": float(1.1 + 0.05 * rng.random()),
         "sampling/sampling_logp_difference/mean": float(2e-7 * (1 + rng.random())),
         "sampling/sampling_logp_difference/max": float(3e-6 * (1 + rng.random())),
-        "parts/chain_true": float(min(1, 0.2 + 0.8 * skill)),
+        "subscores/chain_true": float(min(1, 0.2 + 0.8 * skill)),
     }
 
 

@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from groupwise.commands.watch import MOST_CONNECTIONS, PageServer
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.report.live import LivePage
 from tests.report.fixture_run import CANARIES, write_run
 from tests.report.test_report_page import BLANK

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from groupwise.models.flow.pictures import reduced
+from groupwise.models.flow.latent_pictures import reduced
 from groupwise.report.pictures import SIDE, before_and_after, picture
 from groupwise.report.report import BYTES, write_report
 from groupwise.report.rollouts import as_json, files, scan

@@ -148,7 +148,7 @@ def test_a_run_of_another_format_is_noted(tmp_path):
 
 
 def test_a_report_without_run_directories_is_a_usage_error(tmp_path):
-    from groupwise.data import Usage
+    from groupwise.core import Usage
 
     with pytest.raises(Usage, match="run directories"):
         write_report([tmp_path / "absent"])

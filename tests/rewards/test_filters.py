@@ -6,17 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.data import Batch, Outcome, Usage, name_of, pack, rollout_of
-from groupwise.rewards import (
-    Distinct,
-    Overlong,
-    correct_only,
-    everything,
-    mixed_groups,
-    mixed_outcomes,
-    mixed_scores,
-    not_all_correct,
-)
+from groupwise.core import Usage
+from groupwise.data import Batch, Outcome, name_of, pack, rollout_of
+from groupwise.methods import Distinct, Overlong
+from groupwise.rewards import correct_only, everything, mixed_groups, mixed_outcomes, mixed_scores, not_all_correct
 
 NAN = float("nan")
 MALFORMED = -1.0
@@ -37,7 +30,7 @@ SELECTED: dict[Any, str] = {
 @pytest.mark.parametrize("filter", SELECTED, ids=[name_of(filter) for filter in SELECTED])
 def test_selected(filter: Any) -> None:
     for scores, expected in zip(DRAWS, SELECTED[filter].split(), strict=True):
-        b = pack([rollout_of(scores, parts={"part": [0.0, 0.5, 0.5][: len(scores)]})])
+        b = pack([rollout_of(scores, subscores={"part": [0.0, 0.5, 0.5][: len(scores)]})])
         b = b.having(outcome=b.outcome.masked_fill(b.score == MALFORMED, int(Outcome.malformed)))
         b = b.having(score=b.score.clamp(min=0.0))
         assert "".join(str(int(x)) for x in filter(b).tolist()) == expected, scores

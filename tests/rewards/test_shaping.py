@@ -3,8 +3,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from groupwise.data import Batch, Finish, Logp, Outcome, Usage, Verdict, VerdictPart, needs, pack, rollout_of
-from groupwise.rewards import AddPart, Correctness, KLInReward, Overlong, Score, TruncatedIs
+from groupwise.core import Usage
+from groupwise.data import Batch, Finish, Logp, Outcome, Subscore, Verdict, needs, pack, rollout_of
+from groupwise.methods import KLInReward, Overlong, TruncatedIs
+from groupwise.rewards import AddSubscore, Correctness, Score
 from tests.laws.batches import step_of
 
 
@@ -111,8 +113,8 @@ def test_rewards_stay_float64() -> None:
 
 
 def test_add_part_adds_the_weighted_part_and_declares_it() -> None:
-    b = pack([rollout_of([1.0, 0.0], parts={"format": [0.25, 1.0]}), rollout_of([1.0])])
-    assert needs(AddPart("format")) == frozenset({VerdictPart("format")})
-    assert AddPart("format", 2.0)(b.score, b).tolist() == [1.5, 2.0, 1.0]
+    b = pack([rollout_of([1.0, 0.0], subscores={"format": [0.25, 1.0]}), rollout_of([1.0])])
+    assert needs(AddSubscore("format")) == frozenset({Subscore("format")})
+    assert AddSubscore("format", 2.0)(b.score, b).tolist() == [1.5, 2.0, 1.0]
     with pytest.raises(Usage, match="no verdict has a part called 'fromat'"):
-        AddPart("fromat")(b.score, b)
+        AddSubscore("fromat")(b.score, b)

@@ -21,8 +21,9 @@ from groupwise.data import (
     Sampling,
     Verdict,
 )
+from groupwise.engines import NativeEngine
 from groupwise.models import Decoder, Model, Shape, Shared, Tokenizer
-from groupwise.rollout import DrawSampler, NativeEngine, RolloutSetting
+from groupwise.rollout import DrawSampler, RolloutSetting
 from tests.models.directories import characters
 
 VOCABULARY = 20

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from groupwise.data import Generation, GenerationRequest, Sampling
+from groupwise.engines.native.layouts import ROWS, SharedPrefix
 from groupwise.models import Decoder, find_model, read_model, read_tokenizer
-from groupwise.rollout.layouts import ROWS, SharedPrefix
 from groupwise.tasks import find_task
 from tests.rollout.fakes import decoder, engine, generate, prompt_of, request
 
@@ -62,7 +62,7 @@ def test_other_rows_change_no_bit(size: str, dtype: torch.dtype, others: int) ->
 def test_queueing_and_a_small_cache_change_no_bit(size: str, dtype: torch.dtype) -> None:
     """With few rows, requests enter while other rows are half finished; a small cache is rebuilt during the run."""
     requests = [other(i) for i in range(20)] + [measured(i) for i in range(5)]
-    generations = generate(engine(model(size, dtype), rows=7, cache_tokens=3000), requests)
+    generations = generate(engine(model(size, dtype), rows=7, kv_cache_tokens=3000), requests)
     assert tuple(generations[20:]) == alone(size, dtype)
 
 

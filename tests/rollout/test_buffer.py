@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Task, Usage, Verdict, WorkerLost
+from groupwise.core import Usage, WorkerLost
+from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Task, Verdict
 from groupwise.objective import describe_samples
 from groupwise.rollout import Buffer, Independent, Rollouts, RolloutSetting, Shuffled, answers
 from tests.rollout.fakes import FakeEngine, NumberedTask, always_correct, decoder, engine, sampling, tokenizer, verdict
@@ -66,7 +67,7 @@ def verifier_of(scores: dict[int, list[float]], default: list[float]) -> Callabl
 
 
 def buffer(verifier: Any = always_correct, task: Task | None = None, curriculum: Any = None, **changes: Any) -> Buffer:
-    rule = {name: changes.pop(name) for name in ("unverifiable", "trains") if name in changes}
+    rule = {name: changes.pop(name) for name in ("unverifiable", "trained_roles") if name in changes}
     engine = changes.pop("engine", None) or FakeEngine(plain)
     return Buffer(task or NumberedTask(40), curriculum or InOrder(), setting(engine, verifier, **changes), **rule)
 
@@ -77,9 +78,9 @@ def setting(engine: Any, verifier: Any = always_correct, **changes: Any) -> Roll
 
 
 def take(
-    b: Buffer, n: int = 4, filter: Any = everything, refill: int = 0, strategy: Any = None, group: int = 2
+    b: Buffer, n: int = 4, filter: Any = everything, max_refills: int = 0, strategy: Any = None, group: int = 2
 ) -> Rollouts:
-    return asyncio.run(b.take(n, group, strategy or Independent(), filter, refill))
+    return asyncio.run(b.take(n, group, strategy or Independent(), filter, max_refills))
 
 
 def ids(rollouts: Sequence[Rollout]) -> list[int]:
@@ -97,7 +98,7 @@ def test_the_budget_of_a_batch_is_that_of_the_run_and_not_of_its_prompts() -> No
 def test_refill_brings_exactly_the_wanted_rollouts_and_counts_all_others() -> None:
     live = {1, 2, 5, 7, 8}
     b = buffer(verifier_of({i: [1, 0] for i in live}, [1, 1]))
-    collected = take(b, 4, mixed, refill=10)
+    collected = take(b, 4, mixed, max_refills=10)
     # Rounds of 4, 2, 1 and 1: draws 0-3 give two, 4-5 one, 6 none, 7 the last.
     assert (ids(collected.selected), ids(collected.dropped), collected.rounds) == ([1, 2, 5, 7], [0, 3, 4, 6], 4)
     assert ids(collected.all) == list(range(8))
@@ -109,23 +110,23 @@ def test_refill_brings_exactly_the_wanted_rollouts_and_counts_all_others() -> No
     counts = collected.metrics
     assert (counts["rollout/selected"], counts["rollout/dropped"], counts["rollout/dropped/mixed"]) == (4, 4, 4)
     assert (counts["rollout/draws"], counts["rollout/rounds"]) == (8, 4)
-    assert ids(take(b, 1, mixed, refill=10).selected) == [8]
+    assert ids(take(b, 1, mixed, max_refills=10).selected) == [8]
 
 
 @pytest.mark.t(28)
 def test_refill_rounds_are_bounded_and_selected_rollouts_are_returned() -> None:
     b = buffer(verifier_of({2: [1, 0]}, [0, 0]))
-    assert ids(take(b, 4, mixed, refill=1).selected) == [2]
-    empty = take(b, 4, mixed, refill=2)
+    assert ids(take(b, 4, mixed, max_refills=1).selected) == [2]
+    empty = take(b, 4, mixed, max_refills=2)
     assert (empty.selected, len(empty.dropped), empty.rounds) == ([], 12, 3)
 
 
 @pytest.mark.t(29)
 def test_the_end_of_the_data_returns_the_selected_rollouts() -> None:
     b = buffer(verifier_of({1: [1, 0], 4: [1, 0]}, [0, 0]), NumberedTask(6))
-    collected = take(b, 4, mixed, refill=10)
+    collected = take(b, 4, mixed, max_refills=10)
     assert (ids(collected.selected), ids(collected.all), collected.rounds) == ([1, 4], list(range(6)), 2)
-    assert collected.missing == 2 and take(b, 4, mixed, refill=10) == Rollouts((), 0, missing=4)
+    assert collected.missing == 2 and take(b, 4, mixed, max_refills=10) == Rollouts((), 0, missing=4)
 
 
 @pytest.mark.t(44)
@@ -209,7 +210,7 @@ def test_rollouts_are_sampled_concurrently_and_returned_in_draw_order() -> None:
 
 def test_a_buffer_continues_from_its_state_as_json() -> None:
     def run(b: Buffer, n: int) -> list[Rollouts]:
-        return [take(b, 3, mixed, refill=2) for _ in range(n)]
+        return [take(b, 3, mixed, max_refills=2) for _ in range(n)]
 
     def fresh() -> Buffer:
         verifier = verifier_of({i: [1, 0] for i in range(0, 40, 3)}, [0, 0])
@@ -273,12 +274,12 @@ class Uneven(InOrder):
 
     def draw(self, state: dict[str, Any], task: Task, n: int, group_size: int) -> tuple[dict[str, Any], list[Draw]]:
         state, draws = InOrder.draw(self, state, task, n, group_size)
-        return state, [replace(d, n=1 + d.prompt.row["index"] % 3, memo={"hint": "x"}) for d in draws]
+        return state, [replace(d, n=1 + d.prompt.row["index"] % 3, metadata={"hint": "x"}) for d in draws]
 
 
 def test_the_buffer_numbers_draws_over_rounds_iterations_and_restarts() -> None:
     b = buffer(verifier_of({i: [1, 0] for i in (2, 5)}, [1, 1]))
-    assert ids(take(b, 2, mixed, refill=9).all) == [0, 1, 2, 3, 4, 5]
+    assert ids(take(b, 2, mixed, max_refills=9).all) == [0, 1, 2, 3, 4, 5]
     assert b.state()["drawn"] == 6
     again = buffer()
     again.restore(json.loads(json.dumps(b.state())))
@@ -289,7 +290,7 @@ def test_a_curriculum_gives_each_draw_its_number_of_samples_and_a_memo() -> None
     memos = []
 
     async def strategy(draw: Draw, sampler: Any) -> Rollout:
-        memos.append(draw.memo["hint"])
+        memos.append(draw.metadata["hint"])
         return await Independent()(draw, sampler)
 
     b = buffer(curriculum=Uneven())
@@ -312,7 +313,7 @@ class BestHalf:
 def test_a_filter_over_the_iteration_gets_all_rollouts_and_selects_again_after_a_refill() -> None:
     """The first round selects 1, 2 and 3; the rollout of the refill raises the median, and 1 is out."""
     b = buffer(verifier_of({0: [0, 0], 1: [1, 0], 2: [1, 1], 3: [1, 1]}, [1, 1]))
-    collected = take(b, 4, BestHalf(), refill=1)
+    collected = take(b, 4, BestHalf(), max_refills=1)
     assert (ids(collected.all), ids(collected.selected)) == ([0, 1, 2, 3, 4], [2, 3, 4])
     assert collected.missing == 1 and b.state()["curriculum"]["iterations"] == [5]
     assert [r.cause for r in collected.dropped] == ["BestHalf"] * 2
@@ -341,7 +342,7 @@ def test_trained_roles_follow_the_answers_of_their_rollout() -> None:
         return mixed(rollout)
 
     scores = {0: [1, 0, 1, 1], 1: [1, 1, 0, 0]}
-    b = buffer(verifier_of(scores, []), trains=("answer", "hint"))
+    b = buffer(verifier_of(scores, []), trained_roles=("answer", "hint"))
     collected = take(b, 2, mixed_and_counted, strategy=hinted)
     assert [r.selected for r in collected.all] == [(True, False, True, True), (False,) * 4] and sizes == [2, 2]
     batch = b.pack(collected.selected)
@@ -354,7 +355,7 @@ def test_trained_roles_follow_the_answers_of_their_rollout() -> None:
         True,
         True,
     )
-    wrong = buffer(verifier_of(scores, []), trains=("answer", "hint"), unverifiable="wrong")
+    wrong = buffer(verifier_of(scores, []), trained_roles=("answer", "hint"), unverifiable="wrong")
     assert take(wrong, 2, mixed, strategy=hinted).all[0].selected == (True,) * 4
 
 
@@ -364,7 +365,7 @@ def test_a_sample_of_a_trained_role_needs_a_verdict() -> None:
         return Rollout(draw, (*answers, *await sampler.sample(draw.prompt.context, 1, role="hint")))
 
     with pytest.raises(Usage, match="this role has no verdict"):
-        take(buffer(trains=("answer", "hint")), 1, strategy=bare)
+        take(buffer(trained_roles=("answer", "hint")), 1, strategy=bare)
 
 
 def test_twins_are_an_error() -> None:

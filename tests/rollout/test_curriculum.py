@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import BadData, Curriculum
+from groupwise.core import BadData
+from groupwise.data import Curriculum
 from groupwise.rollout import Shuffled
 from tests.rollout.fakes import NumberedTask
 

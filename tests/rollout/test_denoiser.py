@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from groupwise.core import Usage
 from groupwise.data import (
     ENVIRONMENT,
     WRITTEN,
@@ -23,10 +24,11 @@ from groupwise.data import (
     Rollout,
     Sample,
     Sampling,
-    Usage,
     Verdict,
     pack,
 )
+from groupwise.engines.steps.denoising import DenoisingEngine
+from groupwise.methods import NoiseWindow
 from groupwise.models import (
     CPSNoise,
     DanceNoise,
@@ -42,8 +44,7 @@ from groupwise.models import (
     read_model,
 )
 from groupwise.models.flow.policy import log_density
-from groupwise.rollout import Independent, NoiseWindow, Retraced
-from groupwise.rollout.denoiser import DenoisingEngine
+from groupwise.rollout import Independent, Retraced
 from tests.rollout.fakes import sampler_of
 
 FIRST = 65

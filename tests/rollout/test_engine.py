@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.data import Engine, EngineLost, Finish, Generation, GenerationRequest, Ids, Sampling, Usage
+from groupwise.core import EngineLost, Usage
+from groupwise.data import Engine, Finish, Generation, GenerationRequest, Ids, Sampling
+from groupwise.engines import NativeEngine
+from groupwise.engines.native.layouts import ROWS, padded
 from groupwise.models import Decoder, Purpose, lineage, uniform
-from groupwise.rollout import NativeEngine
-from groupwise.rollout.layouts import ROWS, padded
 from tests.models.directories import bytes_
 from tests.rollout.fakes import (
     VOCABULARY,
@@ -294,7 +295,7 @@ def test_rows_and_cache_are_bounded_and_requests_finish_in_order() -> None:
     assert order == sorted(order)
     assert len(inputs) == 12  # three waves of four tokens
 
-    bounded = engine(model, cache_tokens=64 * 32)
+    bounded = engine(model, kv_cache_tokens=64 * 32)
     requests = [request(i, context=prompt_of(i, 20 + i), limit=9, stream=(i,)) for i in range(70)]
     requests[40] = replace(requests[40], limit=300)
     cached, advance = [0], bounded._rows.advance
@@ -409,8 +410,8 @@ def test_a_request_that_cannot_fit_is_an_error_with_a_fix() -> None:
     e = engine(MODEL)
     with pytest.raises(Usage, match="at most 503"):
         generate(e, [request(limit=504)])
-    with pytest.raises(Usage, match=r"cache_tokens is 100"):
-        generate(engine(MODEL, cache_tokens=100), [request(limit=92)])
+    with pytest.raises(Usage, match=r"kv_cache_tokens is 100"):
+        generate(engine(MODEL, kv_cache_tokens=100), [request(limit=92)])
     with pytest.raises(Usage, match="does not have"):
         generate(e, [request(context=(1, VOCABULARY))])
     assert len(generate(e, [request(limit=503)])[0].tokens) == 503

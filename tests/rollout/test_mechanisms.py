@@ -10,7 +10,7 @@ from groupwise.data.rollout_json import from_json, to_json
 from groupwise.methods import fission_grpo, grpo, knapsack_rl, murphy, published, rest_rl, rgr_grpo, vade
 from groupwise.methods.method import Method
 from groupwise.rollout import Buffer, Pending, Rollouts, RolloutSetting, Shuffled
-from groupwise.rollout.wording import worded
+from groupwise.rollout.prompt_template import worded
 from tests.golden.play import RIGHT, WRONG, sevens
 from tests.rollout.fakes import FakeEngine, NumberedTask, sampling, tokenizer
 
@@ -18,10 +18,10 @@ from tests.rollout.fakes import FakeEngine, NumberedTask, sampling, tokenizer
 def taken(method: Method, tokens, iterations: int = 1, prompts: int = 2) -> tuple[Buffer, Rollouts]:  # type: ignore[no-untyped-def]
     engine = FakeEngine(tokens)
     setting = RolloutSetting(engine=engine, verifier=sevens, tokenizer=tokenizer(), sampling=sampling(), seed=1)
-    buffer, rollouts = Buffer(NumberedTask(8), method.curriculum, setting, trains=method.trains), None
+    buffer, rollouts = Buffer(NumberedTask(8), method.curriculum, setting, trained_roles=method.trained_roles), None
     for _ in range(iterations):
         strategy = worded(method.strategy, "packaged")
-        wanted = prompts, method.group_size, strategy, method.filter, method.refill
+        wanted = prompts, method.group_size, strategy, method.filter, method.max_refills
         rollouts = asyncio.run(buffer.take(*wanted))
     assert rollouts is not None
     return buffer, rollouts
@@ -78,4 +78,4 @@ def test_numbers_of_rollouts_that_wait_survive_a_checkpoint() -> None:
 def test_the_roles_of_a_strategy_are_declared(method) -> None:  # type: ignore[no-untyped-def]
     roles = roles_of(method().strategy)
     assert roles is not None and all(isinstance(role, Role) for role in roles.values())
-    assert set(method().trains) <= {"answer", *roles}
+    assert set(method().trained_roles) <= {"answer", *roles}

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from groupwise.data import WRITTEN, Draw, Finish, Prompt, Rollout, Sample, Sampler, Sampling
+from groupwise.engines.steps.denoising import DenoisingEngine
 from groupwise.models import Denoise, FlowNoise, decode_action
 from groupwise.rollout import Independent, Retraced
-from groupwise.rollout.denoiser import DenoisingEngine
 from tests.rollout.fakes import sampler_of
 from tests.rollout.test_denoiser import FIRST, policy_with
 

@@ -21,10 +21,10 @@ from groupwise.data import (
     Verdict,
     pack,
 )
+from groupwise.engines import NativeEngine
+from groupwise.engines.native.layouts import ROWS
 from groupwise.learner import forward
-from groupwise.models.transformers_model import TransformersModel
-from groupwise.rollout import NativeEngine
-from groupwise.rollout.layouts import ROWS
+from groupwise.models.decoder.transformers_model import TransformersModel
 from tests.models import mixtures
 from tests.models.plain import PROMPT
 from tests.rollout.fakes import generate, without_end_token
@@ -35,8 +35,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TransformersModel:
     return mixtures.mixture(tmp_path_factory.mktemp("mixture"))
 
 
-def engine(model: TransformersModel, rows: int = 256, cache_tokens: int = 1 << 20) -> NativeEngine:
-    return NativeEngine(model, without_end_token(), seed=3, experts=model.experts, rows=rows, cache_tokens=cache_tokens)
+def engine(model: TransformersModel, rows: int = 256, kv_cache_tokens: int = 1 << 20) -> NativeEngine:
+    return NativeEngine(
+        model, without_end_token(), seed=3, experts=model.experts, rows=rows, kv_cache_tokens=kv_cache_tokens
+    )
 
 
 def all_requests() -> list[GenerationRequest]:
@@ -66,7 +68,7 @@ def routes_match(model: TransformersModel, b: Batch) -> bool:
     return True
 
 
-@pytest.mark.parametrize("sizes", [{}, {"rows": 3}, {"cache_tokens": 260}])
+@pytest.mark.parametrize("sizes", [{}, {"rows": 3}, {"kv_cache_tokens": 260}])
 def test_the_learner_chooses_the_same_experts(model: TransformersModel, sizes: dict[str, int]) -> None:
     b = batch(all_requests(), generate(engine(model, **sizes), all_requests()))
     assert routes_match(model, b)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from groupwise.core import WorkerLost
 from groupwise.data import (
     ENVIRONMENT,
     TEMPLATE,
@@ -22,10 +23,10 @@ from groupwise.data import (
     Sampling,
     Strategy,
     Verdict,
-    WorkerLost,
 )
+from groupwise.engines import NativeEngine
 from groupwise.models import Decoder, Purpose
-from groupwise.rollout import DrawSampler, Independent, NativeEngine, RolloutSetting
+from groupwise.rollout import DrawSampler, Independent, RolloutSetting
 from tests.rollout.fakes import (
     FakeEngine,
     always_correct,

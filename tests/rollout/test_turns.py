@@ -13,6 +13,7 @@ import torch
 from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Fast
 
+from groupwise.core import Usage
 from groupwise.data import (
     ENVIRONMENT,
     TEMPLATE,
@@ -27,14 +28,14 @@ from groupwise.data import (
     Prompt,
     Rollout,
     Sample,
-    Usage,
     Verdict,
     pack,
 )
+from groupwise.engines import NativeEngine
 from groupwise.environments import calculator_tools, user_environment
 from groupwise.learner.forward import forward
 from groupwise.models import Tokenizer, find_template
-from groupwise.rollout import DrawSampler, NativeEngine, RolloutSetting, Turns
+from groupwise.rollout import DrawSampler, RolloutSetting, Turns
 from groupwise.rollout.conversation import ReplayMismatch
 from tests.models.directories import bytes_
 from tests.models.test_templates import CHATML, trained, transformers_ids

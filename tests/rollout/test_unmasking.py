@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from groupwise.core import Usage
 from groupwise.data import (
     ENVIRONMENT,
     Draw,
@@ -22,13 +23,12 @@ from groupwise.data import (
     Rollout,
     Sample,
     Sampling,
-    Usage,
     Verdict,
     pack,
 )
+from groupwise.engines.steps.unmasking import UnmaskingEngine
+from groupwise.methods import CoSampled
 from groupwise.models import Commit, Knobs, MaskedPolicy, MaskedShape, Unmask, decode_masked, find_model, read_model
-from groupwise.rollout import CoSampled
-from groupwise.rollout.unmasking import UnmaskingEngine
 from tests.rollout.fakes import sampler_of
 
 SHAPE = MaskedShape(

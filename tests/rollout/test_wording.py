@@ -12,26 +12,29 @@ from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Fast
 
 from groupwise.config.recipe import Recipe
+from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.config.registry import methods
-from groupwise.config.text import read_recipe, write
 from groupwise.data import Draw, GenerationRequest, Ids, Outcome, Prompt, Rollout, Sample, Verdict, with_fields
-from groupwise.methods import grpo, hill, igrpo, m_grpo
-from groupwise.models import Tokenizer
-from groupwise.rollout import (
+from groupwise.methods import (
     Delegating,
     Drafts,
     EarlyExits,
-    Escalate,
     GatedTurns,
     HintWriter,
     Predictions,
     RecoveryPrompts,
     SelfHints,
+    grpo,
+    hill,
+    igrpo,
+    m_grpo,
 )
-from groupwise.rollout.gated import actions
-from groupwise.rollout.wording import AUTO, FORMS, fill, worded, wordings
+from groupwise.methods.sampling.selective_rollout import actions
+from groupwise.models import Tokenizer
+from groupwise.rollout import Escalate
+from groupwise.rollout.prompt_template import AUTO, FORMS, fill, worded, wordings
 from groupwise.tasks import blank_tokenizer, calculator_tokenizer
-from groupwise.training.wording import with_wording, wording_notes
+from groupwise.training.fill_templates import with_wording, wording_notes
 from tests.models.test_templates import CHATML, trained
 from tests.rollout.fakes import FakeEngine, sampler_of
 
@@ -110,7 +113,7 @@ def test_forms_are_given_to_parts_in_parts() -> None:
         "strategy.words",
         "words",
     ]
-    own = Drafts(words="{draft} {problem}")
+    own = Drafts(prompt_template="{draft} {problem}")
     assert worded(own, "prose") is own, "an own text stays"
 
 
@@ -138,7 +141,7 @@ def test_the_tokenizer_decides() -> None:
 
 def test_notes_name_the_form_and_texts_without_words() -> None:
     lines = list(wording_notes(Recipe(method=igrpo()), TOKENIZER))
-    assert len(lines) == 1 and "method.strategy.words is auto, here prose (our wording)" in lines[0]
+    assert len(lines) == 1 and "method.strategy.prompt_template is auto, here prose (our wording)" in lines[0]
     lines = list(wording_notes(Recipe(method=igrpo()), Tokenizer.of(calculator_tokenizer(), [1])))
     assert "here packaged: '{problem}{draft};{problem}'" in lines[0]
     for words, wordless in (("{problem}{draft};{problem}", True), ("{problem} Draft: {draft}", False)):
@@ -203,7 +206,7 @@ def test_a_prediction_is_json_after_its_reasoning() -> None:
         return said if "pass_rate" in prompt else ("sevens: 35", "12")[request.stream[0] % 2]
 
     rollout = asked(Predictions(count=2), answer)
-    parts = [s.verdict.parts for s in rollout.samples if s.role == "prediction" and s.verdict]
+    parts = [s.verdict.subscores for s in rollout.samples if s.role == "prediction" and s.verdict]
     assert parts == [{"length": 0.0, "rate": 1.0, "notions": 1.0}] * 2
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.data import Storage, WorkerLost
+from groupwise.core import Storage, WorkerLost
 from groupwise.runs.checkpoints import OtherParts, newest_checkpoint, part_names, save_checkpoint, write_part
 
 WHOLE = {"weight": torch.arange(35.0).reshape(7, 5), "bias": torch.arange(3.0), "step": torch.tensor(4)}

@@ -20,7 +20,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import Locked, Storage
+from groupwise.core import Locked, Storage
 from groupwise.runs import checkpoints
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory, save_checkpoint
 from groupwise.runs.disk import DISK, Disk

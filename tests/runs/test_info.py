@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import Storage
+from groupwise.core import Storage
 from groupwise.runs.info import FORMAT, OPTIONAL, RunInfo
 from tests.runs.infos import INFO
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from groupwise.data import Storage
+from groupwise.core import Storage
 from groupwise.runs.disk import Disk
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.logs import RunLogs

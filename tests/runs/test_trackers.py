@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import MissingRequirement, Usage
+from groupwise.core import MissingRequirement, Usage
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.logs import RunLogs
 from groupwise.runs.sample_table import CHARACTERS, COLUMNS, SAMPLES, SampleTable
@@ -44,7 +44,7 @@ def test_a_sink_receives_the_finite_numbers_of_an_iteration(
 ) -> None:
     package = Calls()
     monkeypatch.setitem(sys.modules, module, package)
-    logs = RunLogs(tmp_path, sinks=(name,))
+    logs = RunLogs(tmp_path, trackers=(name,))
     logs.metrics(LINE)
     logs.close()
     written = [(args, options) for call, args, options in package.calls if call == write]
@@ -79,7 +79,7 @@ def test_a_failing_sink_is_dropped_and_the_run_continues(tmp_path: Path, monkeyp
     failing, working = Calls(fails="log"), Calls()
     monkeypatch.setitem(sys.modules, "wandb", failing)
     monkeypatch.setitem(sys.modules, "trackio", working)
-    logs = RunLogs(tmp_path, sinks=("wandb", "trackio"))
+    logs = RunLogs(tmp_path, trackers=("wandb", "trackio"))
     logs.metrics(LINE)
     logs.metrics(LINE)
     assert [call for call, _, _ in failing.calls].count("log") == 1
@@ -95,7 +95,7 @@ def test_the_error_of_a_sink_that_cannot_be_opened_hides_its_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", Calls(fails="init"))
-    with pytest.raises(MissingRequirement, match="the sink wandb cannot be opened") as caught:
+    with pytest.raises(MissingRequirement, match="the tracker wandb cannot be opened") as caught:
         Sinks(("wandb",), tmp_path)
     assert "SECRET" not in str(caught.value)
 
@@ -107,10 +107,10 @@ def test_only_named_trackers_are_imported(tmp_path: Path) -> None:
 
 def test_the_real_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
-    sinks = Sinks(("tensorboard",), tmp_path)
-    sinks.write(LINE)
-    sinks.close()
-    assert not sinks.warnings
+    trackers = Sinks(("tensorboard",), tmp_path)
+    trackers.write(LINE)
+    trackers.close()
+    assert not trackers.warnings
     assert b"loss" in b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").iterdir())
 
 
@@ -119,7 +119,7 @@ def test_a_tracker_receives_recipe_timings_and_the_project(tmp_path: Path, monke
     monkeypatch.setitem(sys.modules, "wandb", package)
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     (tmp_path / "recipe.toml").write_text("prompts = 4\n[optimizer]\nlr = 1e-5\n")
-    logs = RunLogs(tmp_path, sinks=("wandb",))
+    logs = RunLogs(tmp_path, trackers=("wandb",))
     logs.timings({"iteration": 4, "seconds": 2.0, "memory_mib": 600})
     logs.close()
     options = next(options for call, _, options in package.calls if call == "init")
@@ -138,7 +138,7 @@ def written_samples(name: str, module: str, run: Path, monkeypatch: pytest.Monke
     """The calls of a tracker's package for one iteration of 20 samples."""
     package = Calls()
     monkeypatch.setitem(sys.modules, module, package)
-    logs = RunLogs(run, sinks=(name,))
+    logs = RunLogs(run, trackers=(name,))
     logs.samples(4, [SAMPLE] * 20, {})
     logs.metrics(LINE)
     assert not logs.warnings and "SECRET" not in repr(package.calls)
@@ -184,7 +184,7 @@ def test_a_users_sink_may_take_samples(tmp_path: Path) -> None:
     class TakesBoth:
         def __init__(self, run: Path) -> None:
             self.tables: list[Any] = []
-            sinks.append(self)
+            trackers.append(self)
 
         def write(self, iteration: int, numbers: dict[str, float]) -> None: ...
 
@@ -193,16 +193,16 @@ def test_a_users_sink_may_take_samples(tmp_path: Path) -> None:
 
         def close(self) -> None: ...
 
-    sinks: list[TakesBoth] = []
-    logs = RunLogs(tmp_path, sinks=("my_file:MySink",), load={"my_file:MySink": TakesBoth}.__getitem__)
+    trackers: list[TakesBoth] = []
+    logs = RunLogs(tmp_path, trackers=("my_file:MyTracker",), load={"my_file:MyTracker": TakesBoth}.__getitem__)
     logs.samples(2, [SAMPLE], {})
-    assert sinks[0].tables == [(2, 1)]
+    assert trackers[0].tables == [(2, 1)]
 
 
 def test_a_users_sink(tmp_path: Path) -> None:
     written: list[Any] = []
 
-    class MySink:
+    class MyTracker:
         def __init__(self, run: Path) -> None:
             written.append(run)
 
@@ -212,7 +212,7 @@ def test_a_users_sink(tmp_path: Path) -> None:
         def close(self) -> None:
             written.append("closed")
 
-    logs = RunLogs(tmp_path, sinks=("my_file:MySink",), load={"my_file:MySink": MySink}.__getitem__)
+    logs = RunLogs(tmp_path, trackers=("my_file:MyTracker",), load={"my_file:MyTracker": MyTracker}.__getitem__)
     logs.metrics(LINE)
     logs.close()
     assert written == [tmp_path, (4, {"step": 8.0, "loss": 0.5}), "closed"]

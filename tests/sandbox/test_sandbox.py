@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import MissingRequirement
+from groupwise.core import MissingRequirement
 from groupwise.sandbox import Execution, Limits, Program, Sandbox
 from groupwise.sandbox import command as sandbox_command
 from groupwise.sandbox import sandbox as sandbox_room

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.sandbox import Program
-from groupwise.sandbox import view as sandbox_view
+from groupwise.sandbox import mounts as sandbox_view
 from tests.sandbox.boxes import value
 
 # Core dumps

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import MissingRequirement
+from groupwise.core import MissingRequirement
 from groupwise.sandbox import Program, Sandbox
-from groupwise.sandbox import view as sandbox_view
+from groupwise.sandbox import mounts as sandbox_view
 from tests.sandbox.boxes import needed, value
 
 LIGHT = "pylatexenc"

@@ -25,14 +25,15 @@ from studies.study import SEEDS, Arm, Estimate, Measured
 
 from groupwise.certificates.studies import Trial, TrialResult, read_results, write_results
 from groupwise.config.packaged import find_recipe
-from groupwise.config.text import read_recipe
-from groupwise.data import MissingRequirement, pack, rollout_of
+from groupwise.config.recipe_toml import read_recipe
+from groupwise.core import MissingRequirement
+from groupwise.data import pack, rollout_of
 from groupwise.methods import dapo, dr_grpo, grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.objective import Clip, complete, group_token_mean, sequence_mean, token_mean
 from groupwise.rewards import mixed_outcomes
 from groupwise.tasks.largest import is_held_out
-from groupwise.training.sources import task_of, templates
+from groupwise.training.build_tasks import task_of, templates
 from studies import __main__ as command
 from studies import clip_higher, difficulty, engine_logprobs, ladder, levels, mixtures, moe, push, smollm2
 from studies import running as study_runs
@@ -179,7 +180,7 @@ def test_the_old_logprobs_of_the_engine_are_compared_under_the_same_engine() -> 
     assert engine_logprobs.change(m, "grpo", "stale").mean == pytest.approx(-0.1)
     for engine in engine_logprobs.ENGINES:
         pair = [engine_logprobs.ARMS[f"gspo {engine} {source}"].trial(0).recipe() for source in ("learner", "engine")]
-        assert [recipe.method.proximal for recipe in pair] == ["recomputed", "sampled"]
+        assert [recipe.method.old_logprobs for recipe in pair] == ["recomputed", "sampled"]
         assert replace(pair[1], method=pair[0].method) == pair[0]
 
 

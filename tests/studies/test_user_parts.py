@@ -14,9 +14,10 @@ from studies.study import Measured
 
 from groupwise.api.run import Run
 from groupwise.certificates.studies import Trial, TrialResult
+from groupwise.config.recipe_toml import write
 from groupwise.config.registry import UnloadedPart
-from groupwise.config.text import write
-from groupwise.data import Usage, pack, rollout_of
+from groupwise.core import Usage
+from groupwise.data import pack, rollout_of
 from groupwise.models import find_model, read_model, read_tokenizer
 from studies import engine_logprobs, gspo_regimes, ratio_drift
 
@@ -58,9 +59,9 @@ def test_spreads_are_those_of_tokens_and_of_means_and_no_token_is_left_out() -> 
 def test_a_trial_loads_the_files_of_its_study_and_the_mask_changes_no_metric(tmp_path: Path) -> None:
     plain = Trial("gspo", "calculator", 0, TINY)
     trials = [Trial("gspo", "calculator", 0, (*TINY, setting)) for setting in (
-        'method.mask = ["ratio_spreads:Spreads"]', 'engine = {kind = "rounded_engine:Rounded", max_gap = 9.0}',
+        'method.mask = ["ratio_spreads:Spreads"]', 'engine = {kind = "rounded_engine:Rounded", max_logprob_diff = 9.0}',
     )]  # fmt: skip
-    assert trials[1].recipe().engine == UnloadedPart("rounded_engine:Rounded", (("max_gap", 9.0),))
+    assert trials[1].recipe().engine == UnloadedPart("rounded_engine:Rounded", (("max_logprob_diff", 9.0),))
     assert 'kind = "rounded_engine:Rounded"' in write(trials[1].recipe())
     use = [HOME / path for path in (*ratio_drift.STUDY.use, *engine_logprobs.STUDY.use)]
     with pytest.raises(Usage, match="not loaded"):

@@ -253,7 +253,7 @@ GRADES = [
 def test_grades(text: str, outcome: Outcome, chain: int):
     verdict = judge("7*5+8-9+3=", text)
     assert verdict.outcome is outcome
-    assert verdict.parts == {"chain_true": float(chain)}
+    assert verdict.subscores == {"chain_true": float(chain)}
     assert verdict.score is None
 
 

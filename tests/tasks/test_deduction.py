@@ -7,7 +7,8 @@ from itertools import islice, permutations
 
 import pytest
 
-from groupwise.data import Outcome, Prompt, Sample, Task, Usage, Verdict
+from groupwise.core import Usage
+from groupwise.data import Outcome, Prompt, Sample, Task, Verdict
 from groupwise.models import find_model, read_tokenizer
 from groupwise.tasks import find_task, usual_verifier
 from groupwise.tasks.deduction import deduction_demonstrations, split
@@ -106,9 +107,9 @@ CASES = [
 def test_each_step_is_graded(text: str, outcome: Outcome, numbers: list[int], reached: int, feedback: str) -> None:
     verdict = grade(SCENE, text)
     assert verdict.outcome is outcome and verdict.feedback == feedback
-    assert [x for _, x in verdict.steps["step"]] == numbers and verdict.parts["reached"] == reached
+    assert [x for _, x in verdict.steps["step"]] == numbers and verdict.subscores["reached"] == reached
     assert [text[end - 1] for end, _ in verdict.steps["step"]] == [";"] * len(numbers)
-    assert verdict.parts["valid"] == (sum(numbers) / len(numbers) if numbers else 0)
+    assert verdict.subscores["valid"] == (sum(numbers) / len(numbers) if numbers else 0)
 
 
 def test_demonstrations_are_repeatable_and_show_no_held_out_problem() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.config.recipe import WarmStart
-from groupwise.data import BadData
+from groupwise.core import BadData
 from groupwise.tasks import read_demonstrations
 from groupwise.tasks.dropped_thoughts import DroppedThoughts
 

@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from groupwise.data import Outcome, Prompt, Sample, Task, Usage, Verdict
+from groupwise.core import Usage
+from groupwise.data import Outcome, Prompt, Sample, Task, Verdict
 from groupwise.tasks import find_task, usual_verifier
 from groupwise.tasks.edges import EDGES, edge_demonstrations, joins_all
 from groupwise.verifiers import SpanningGraph, find_verifier
@@ -83,7 +84,7 @@ CASES = [
 def test_grades(text: str, outcome: Outcome, joined: int, allowed: float, edges: int) -> None:
     verdict = grade(text)
     assert verdict.outcome is outcome
-    assert verdict.parts == {"joined": joined, "allowed": allowed, "edges": edges}
+    assert verdict.subscores == {"joined": joined, "allowed": allowed, "edges": edges}
 
 
 def test_demonstrations_toss_a_coin_per_edge_of_a_training_problem() -> None:

@@ -7,7 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from groupwise.data import MissingRequirement, Prompt, Sample, Usage
+from groupwise.core import MissingRequirement, Usage
+from groupwise.data import Prompt, Sample
 from groupwise.tasks import Problems, find_task, usual_verifier
 from groupwise.tasks.gym import gym_task
 from groupwise.verifiers import exact, find_verifier

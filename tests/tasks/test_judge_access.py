@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.tasks.judge_access import JudgeAccess
 from groupwise.verifiers import find_verifier
 

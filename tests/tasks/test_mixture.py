@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import BadData, Outcome, Prompt, Sample, Task, Usage, Verdict
+from groupwise.core import BadData, Usage
+from groupwise.data import Outcome, Prompt, Sample, Task, Verdict
 from groupwise.rollout import Shuffled
 from groupwise.tasks import Calculator, Each, Mixture, Problems, SourceStats
 from groupwise.tasks.mixture import task_index

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import BadData, Task, Usage
+from groupwise.core import BadData, Usage
+from groupwise.data import Task
 from groupwise.tasks import Problems, find_task, usual_template, usual_verifier
 from groupwise.tasks.fields import last_boxed
 from groupwise.tasks.presets import PRESETS

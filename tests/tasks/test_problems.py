@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import BadData, GroupwiseError, Task, Usage
+from groupwise.core import BadData, GroupwiseError, Usage
+from groupwise.data import Task
 from groupwise.tasks import Problems
 
 

@@ -133,7 +133,7 @@ def verifier():
 
 def verdict_on(verifier: CodeVerifier, prompt: Prompt, answer: str) -> tuple[Outcome, float]:
     verdict = asyncio.run(verifier(prompt, Sample(context=(), stream=(0,), text=answer)))
-    return verdict.outcome, verdict.parts["visible"]
+    return verdict.outcome, verdict.subscores["visible"]
 
 
 def test_only_programs_that_are_right_everywhere_pass(verifier):

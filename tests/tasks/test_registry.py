@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from groupwise.data import BadData, Usage, Verifier
+from groupwise.core import BadData, Usage
+from groupwise.data import Verifier
 from groupwise.tasks import Calculator, Problems, calculator_answer, find_task
 from groupwise.tasks.registry import takes_columns
 from groupwise.verifiers import exact, find_verifier, last_number

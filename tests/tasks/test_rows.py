@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import BadData, GroupwiseError, MissingRequirement, near_paths
+from groupwise.core import BadData, GroupwiseError, MissingRequirement, near_paths
 from groupwise.tasks import Problems, find_task, read_demonstrations
 from groupwise.tasks.rows import LONGEST_TEXT, Fault, files_of, is_source, rows_of
 from tests.tasks.published import PUBLISHED, dapo, gsm8k

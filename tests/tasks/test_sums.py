@@ -123,7 +123,7 @@ def test_the_solution_is_right_for_the_usual_verifier(name: str) -> None:
     verifier = find_verifier(usual_verifier(name), task_of(name))
     for prompt in task_of(name).held_out[:8]:
         verdict = grade(verifier, prompt, prompt.row["solution"])
-        assert verdict.outcome is Outcome.correct and verdict.parts["progress"] == 1
+        assert verdict.outcome is Outcome.correct and verdict.subscores["progress"] == 1
         assert grade(verifier, prompt, f"#{prompt.row['answer'] + 1}").outcome is Outcome.wrong
 
 

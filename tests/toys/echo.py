@@ -13,11 +13,12 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Fast
 
 from groupwise.config.recipe import Cluster, Evaluate, Recipe, Save
-from groupwise.data import Engine, Mark, Outcome, Prompt, Sample, Sampling, Verdict, VerdictPart
+from groupwise.data import Engine, Mark, Outcome, Prompt, Sample, Sampling, Subscore, Verdict
+from groupwise.engines import NativeEngine
 from groupwise.learner import AdamW, Learner
 from groupwise.methods import Method, dapo, published
 from groupwise.models import Decoder, Shape, Tokenizer
-from groupwise.rollout import Buffer, Independent, NativeEngine, RolloutSetting, Shuffled
+from groupwise.rollout import Buffer, Independent, RolloutSetting, Shuffled
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.logs import RunLogs
@@ -33,10 +34,10 @@ SHAPE = Shape(
 
 
 def fits_the_task(method: Method) -> bool:
-    """Whether a method needs only prompts and verdicts: no hints, no turns and no parts of verdicts."""
+    """Whether a method needs only prompts and verdicts: no hints, no turns and no subscores of verdicts."""
     if method.strategy != Independent() or method.curriculum != Shuffled():
         return False
-    return method.trains == ("answer",) and not any(isinstance(m, VerdictPart | Mark) for m in method.needs)
+    return method.trained_roles == ("answer",) and not any(isinstance(m, Subscore | Mark) for m in method.needs)
 
 
 NAMES = [method.__name__ for method in published if fits_the_task(method())]
@@ -115,9 +116,9 @@ class ToyRun:
     letters: int = 4
     dtype: torch.dtype = torch.float32
     spread: float = 0.3
-    max_gap: float = 1e-4
+    max_logprob_diff: float = 1e-4
     save: int = 0
-    lag: int = 0
+    max_staleness: int = 0
     verifier: Callable[[Prompt, Sample], Awaitable[Verdict]] = echoed
     engine: Engine | None = None
     policy: torch.nn.Module | None = None
@@ -139,7 +140,7 @@ class ToyRun:
             optimizer=AdamW(lr=self.lr),
             evaluate=Evaluate(every=0),
             save=Save(every=self.save),
-            cluster=Cluster(lag=self.lag),
+            cluster=Cluster(max_staleness=self.max_staleness),
         )
         model = self.policy or Decoder.new(SHAPE, 5, dtype=self.dtype, spread=self.spread)
         vocabulary = tokenizer()
@@ -153,14 +154,14 @@ class ToyRun:
         )
         if self.engine is None:
             assert isinstance(model, Decoder), "another policy needs another engine"
-            self.engine = NativeEngine(deepcopy(model) if self.lag else model, vocabulary, seed=self.seed)
+            self.engine = NativeEngine(deepcopy(model) if self.max_staleness else model, vocabulary, seed=self.seed)
         setting = RolloutSetting(
             engine=self.engine, verifier=self.verifier, tokenizer=vocabulary, sampling=self.recipe.sampling,
             seed=self.seed,
         )  # fmt: skip
-        rules = {"unverifiable": self.method.unverifiable, "trains": self.method.trains}
+        rules = {"unverifiable": self.method.unverifiable, "trained_roles": self.method.trained_roles}
         self.buffer = Buffer(Echo(self.letters), self.method.curriculum, setting, **rules)
-        self.guards = Guards(max_unverifiable=0.1, max_gap=self.max_gap)
+        self.guards = Guards(max_unverifiable=0.1, max_logprob_diff=self.max_logprob_diff)
 
     def go(self, evaluate: Callable[[], Awaitable[dict[str, float]]] | None = None) -> list[dict[str, Any]]:
         """Run it from its checkpoint, if there is one, and return the lines of metrics.jsonl."""

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from groupwise.certificates.proofs import trains_the_toy
-from groupwise.data import Mark, Outcome, Prompt, Sample, Verdict, VerdictPart
-from groupwise.learner import Given, InitialPolicy
-from groupwise.methods import Method, published
-from groupwise.rollout import Proposal, Shuffled
-from groupwise.rollout.wording import worded
+from groupwise.data import Mark, Outcome, Prompt, Sample, Subscore, Verdict
+from groupwise.learner import FromDirectory, InitialPolicy
+from groupwise.methods import Method, Proposal, published
+from groupwise.rollout import Shuffled
+from groupwise.rollout.prompt_template import worded
 from tests.toys.echo import ToyRun, small
 
 LEFT_OUT = {m.__name__ for m in published if not trains_the_toy(m())}
@@ -25,7 +25,7 @@ RUN = [m.__name__ for m in published if m.__name__ not in LEFT_OUT]
 
 def has_state(method: Method) -> bool:
     """Whether a checkpoint has more than the policy: memories, side models that change, or a curriculum's state."""
-    models = any(not isinstance(model, InitialPolicy | Given) for _, model in method.models)
+    models = any(not isinstance(model, InitialPolicy | FromDirectory) for _, model in method.models)
     return bool(method.memory) or models or method.curriculum != Shuffled()
 
 
@@ -35,12 +35,12 @@ def fitted(name: str) -> Method:
     Else the run that is cut would have other constants than the whole one.
     """
     method = small(name)
-    models = tuple((key, InitialPolicy() if isinstance(m, Given) else m) for key, m in method.models)
+    models = tuple((key, InitialPolicy() if isinstance(m, FromDirectory) else m) for key, m in method.models)
     rounds = getattr(method.curriculum, "rounds", 1)
     schedules = tuple((p, replace(s, over=4) if getattr(s, "over", 1) == 0 else s) for p, s in method.schedules)
     strategy = spelled(worded(method.strategy, "packaged"))
     parts = {"strategy": strategy, "curriculum": spelled(method.curriculum), "schedules": schedules}
-    return replace(method, models=models, refill=rounds - 1, **parts)
+    return replace(method, models=models, max_refills=rounds - 1, **parts)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def spelled(part: Any) -> Any:
 
 
 def run_of(method: Method, directory: Path, **changes: Any) -> ToyRun:
-    parts = sorted(m.name for m in method.needs if isinstance(m, VerdictPart))
+    parts = sorted(m.name for m in method.needs if isinstance(m, Subscore))
     marks = [m.name for m in method.needs if isinstance(m, Mark)]
 
     async def graded(prompt: Prompt, sample: Sample) -> Verdict:
@@ -79,10 +79,10 @@ def run_of(method: Method, directory: Path, **changes: Any) -> ToyRun:
         outcome = Outcome.correct if digest[31] % 2 else Outcome.wrong
         steps = {mark: [(len(sample.text), digest[30] / 255)] for mark in marks if sample.text}
         numbers = {part: digest[i] / 255 for i, part in enumerate(parts)}
-        return Verdict(outcome, parts=numbers, steps=steps, answer=sample.text, feedback="o")
+        return Verdict(outcome, subscores=numbers, steps=steps, answer=sample.text, feedback="o")
 
     sizes: dict[str, Any] = {"prompts": 4 if method.group_size > 1 else 8, "max_tokens": 4, "lr": 0.01, "save": 1}
-    return ToyRun(method, directory, verifier=graded, max_gap=math.inf, **{**sizes, **changes})
+    return ToyRun(method, directory, verifier=graded, max_logprob_diff=math.inf, **{**sizes, **changes})
 
 
 @pytest.mark.parametrize("name", RUN)
@@ -92,7 +92,7 @@ def test_it_trains(name: str, tmp_path: Path) -> None:
     A student of itself changes nothing: the gap to the teacher is 0.
     """
     run = run_of(fitted(name), tmp_path, iterations=2)
-    own_teacher = any(isinstance(model, Given) for _, model in small(name).models)
+    own_teacher = any(isinstance(model, FromDirectory) for _, model in small(name).models)
     before = run.weights()
     lines = run.go()
     assert all(math.isfinite(x) for line in lines for x in line.values() if isinstance(x, float))

@@ -41,7 +41,7 @@ def test_it_learns_the_opposite_of_a_reversed_reward(name: str, tmp_path: Path) 
     first = plain.method.shaping[0]
     right, wrong = (first.right, first.wrong) if isinstance(first, Correctness) else (1.0, 0.0)
     reversed_ = Correctness(right=wrong, wrong=right)
-    method = replace(plain.method, shaping=(reversed_, *plain.method.shaping[1:]), filter=everything, refill=0)
+    method = replace(plain.method, shaping=(reversed_, *plain.method.shaping[1:]), filter=everything, max_refills=0)
     lines = ToyRun(method, tmp_path / "reversed", prompts=plain.prompts, iterations=12, lr=0.02).go()
     assert rate(lines[-3:]) < 0.1
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from groupwise.advantages import GAE, WhitenedTokens
+from groupwise.advantages import WhitenedTokens
 from groupwise.learner import AdamW, ValueModel
-from groupwise.methods import Method
+from groupwise.methods import GAE, Method
 from tests.toys.echo import ToyRun, rate
 
 PPO = Method(

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from groupwise.__main__ import main
-from groupwise.config.text import read_recipe, write
+from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.models import find_model
 from tests.commands.test_bad_input import SMALL, error_of
 from tests.models.directories import directory

@@ -13,16 +13,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from groupwise.checks.check_data import check_rows
 from groupwise.config.recipe import Cluster
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, Draw, Ids, Outcome, Prompt, Rollout, Sample, Usage, Verdict
+from groupwise.core import BadData, Usage
+from groupwise.data import Draw, Ids, Outcome, Prompt, Rollout, Sample, Verdict
 from groupwise.data.rollout_json import from_json, to_json
-from groupwise.rollout import NativeEngine, Pending, Rollouts
-from groupwise.training.ahead import Ahead
-from groupwise.training.check_data import check_rows
-from groupwise.training.control import Control
-from groupwise.training.run import run_from
-from groupwise.training.start import reopen
+from groupwise.engines import NativeEngine
+from groupwise.lifecycle.run import run_from
+from groupwise.lifecycle.run_handle import Control
+from groupwise.lifecycle.start import reopen
+from groupwise.rollout import Pending, Rollouts
+from groupwise.training.async_sampling import Ahead
 from tests.faults.small_runs import EVERY, Quick, begun, ready
 from tests.toys.echo import ToyRun, small, tokenizer
 
@@ -51,13 +53,15 @@ async def turns(n: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize(("lag", "first", "then"), [(0, [0], [0]), (1, [0], [0, 1]), (3, [0, 1, 2, 3], [0, 1, 2, 3])])
+@pytest.mark.parametrize(
+    ("max_staleness", "first", "then"), [(0, [0], [0]), (1, [0], [0, 1]), (3, [0, 1, 2, 3], [0, 1, 2, 3])]
+)
 def test_an_iteration_begins_when_the_learner_is_lag_iterations_before_it(
-    lag: int, first: list[int], then: list[int]
+    max_staleness: int, first: list[int], then: list[int]
 ) -> None:
     async def go() -> None:
         buffer = Empty()
-        async with Ahead(buffer.pending, buffer.take, lag=lag, last=5) as ahead:
+        async with Ahead(buffer.pending, buffer.take, max_staleness=max_staleness, last=5) as ahead:
             following = asyncio.create_task(ahead.next(0))
             await turns()
             assert buffer.begun == first
@@ -66,22 +70,22 @@ def test_an_iteration_begins_when_the_learner_is_lag_iterations_before_it(
             ahead.begin(0)
             await turns()
             assert buffer.begun == then
-            if lag:
+            if max_staleness:
                 buffer.end(1)
                 await ahead.settle()
                 assert (await ahead.next(1)).rounds == 1
                 ahead.begin(1)
                 await turns()
-                assert buffer.begun == list(range(min(5, lag + 2)))  # none beyond the last iteration
-        assert len(buffer.pending) == {0: 0, 1: 1, 3: 3}[lag]
+                assert buffer.begun == list(range(min(5, max_staleness + 2)))  # none beyond the last iteration
+        assert len(buffer.pending) == {0: 0, 1: 1, 3: 3}[max_staleness]
 
     asyncio.run(go())
 
 
 def test_only_lag_one_waits_until_nothing_is_sampled() -> None:
-    async def go(lag: int) -> bool:
+    async def go(max_staleness: int) -> bool:
         buffer = Empty()
-        async with Ahead(buffer.pending, buffer.take, lag=lag, last=5) as ahead:
+        async with Ahead(buffer.pending, buffer.take, max_staleness=max_staleness, last=5) as ahead:
             buffer.end(0)
             await ahead.next(0)
             ahead.begin(0)
@@ -104,7 +108,7 @@ def test_an_error_while_sampling_ahead_ends_the_wait_for_it() -> None:
                 raise RuntimeError("the verifier")
             return Rollouts((), 1)
 
-        async with Ahead(buffer.pending, take, lag=1, last=5) as ahead:
+        async with Ahead(buffer.pending, take, max_staleness=1, last=5) as ahead:
             await ahead.next(0)
             ahead.begin(0)
             await ahead.settle()
@@ -136,18 +140,18 @@ def weights(run: ToyRun) -> torch.Tensor:
     return torch.cat([x.flatten() for x in run.weights().values()])
 
 
-def toy(directory: Path, lag: int, **changes: Any) -> ToyRun:
+def toy(directory: Path, max_staleness: int, **changes: Any) -> ToyRun:
     """Five iterations of two groups, with dynamic sampling: some iterations have several rounds."""
     method = small("dapo", group_size=4)
     fields = {"method": replace(method, minibatches=1), "prompts": 2, "iterations": 5, "max_tokens": 6, "save": 1}
-    return ToyRun(directory=directory, lag=lag, **{**fields, **changes})
+    return ToyRun(directory=directory, max_staleness=max_staleness, **{**fields, **changes})
 
 
 def test_pinned_runs_have_equal_bits_also_when_they_go_on(tmp_path: Path) -> None:
     straight = toy(tmp_path / "straight", 1)
     lines = straight.go()
-    assert [line.get("lag/max") for line in lines] == [None, 0, 1, 1, 1, 1]
-    assert all(line["lag/versions"] == 1 for line in lines[1:])
+    assert [line.get("staleness/max") for line in lines] == [None, 0, 1, 1, 1, 1]
+    assert all(line["staleness/versions"] == 1 for line in lines[1:])
     again = tmp_path / "again"
     for iteration in range(1, 6):
         part = toy(again, 1)
@@ -159,8 +163,8 @@ def test_pinned_runs_have_equal_bits_also_when_they_go_on(tmp_path: Path) -> Non
     assert not torch.equal(weights(toy_done(tmp_path / "synchronous", 0)), weights(straight))
 
 
-def toy_done(directory: Path, lag: int) -> ToyRun:
-    run = toy(directory, lag)
+def toy_done(directory: Path, max_staleness: int) -> ToyRun:
+    run = toy(directory, max_staleness)
     run.go()
     return run
 
@@ -184,7 +188,7 @@ def test_a_run_with_a_lag_trains_each_draw_once_and_no_token_above_the_lag(tmp_p
         part = toy(tmp_path, 2, prompts=4, iterations=6, max_tokens=12)
         stop_after(part, iteration)
         lines = part.go()
-    ages = [line.get("lag/max", 0) for line in lines]
+    ages = [line.get("staleness/max", 0) for line in lines]
     assert len(lines) == 7 and ages[1] == 0 and 1 <= max(ages) <= 2
     draws = Counter(s["draw"] for i in range(1, 7) for s in part.samples(i))
     assert sorted(draws) == list(range(len(draws))) and set(draws.values()) == {4}
@@ -224,14 +228,16 @@ def context(columns: dict[str, torch.Tensor], sample: int) -> Ids:
 
 
 def test_a_smaller_lag_than_the_checkpoints_is_refused(tmp_path: Path) -> None:
-    recipe = replace(EVERY, cluster=Cluster(lag=2))
+    recipe = replace(EVERY, cluster=Cluster(max_staleness=2))
     control = Control()
     control.on_iteration = lambda run, line: control.stop("interrupted") if line["iteration"] == 1 else None
     run = begun(tmp_path / "run", recipe)
     assert run_from(run, ready(recipe), control=control, disk=Quick()).stopped == "interrupted"
     text = (run / "recipe.toml").read_text()
-    (run / "recipe.toml").write_text(text.replace("lag = 2", "lag = 0"))
-    with pytest.raises(Usage, match=r"cluster.lag is 0, but the checkpoint has samples of . later iterations"):
+    (run / "recipe.toml").write_text(text.replace("max_staleness = 2", "max_staleness = 0"))
+    with pytest.raises(
+        Usage, match=r"cluster.max_staleness is 0, but the checkpoint has samples of . later iterations"
+    ):
         run_from(run, reopen(run, Use()), changed=True)
 
 

@@ -7,28 +7,28 @@ from pathlib import Path
 import pytest
 
 from groupwise.config.user_code import Use
+from groupwise.core import NoSignal
 from groupwise.data import (
     ENTROPY_SHARE,
     LARGEST_GAP,
     NO_SIGNAL,
     TRUNCATED,
-    NoSignal,
     Outcome,
     Prompt,
     Sample,
     Verdict,
     metric_bound,
 )
-from groupwise.evaluation.evaluate import scores
+from groupwise.evaluation.accuracy import scores
+from groupwise.lifecycle.alerts import Alerts
+from groupwise.lifecycle.run import run_from
+from groupwise.lifecycle.start import reopen
 from groupwise.report.read import read
 from groupwise.report.warnings import headline
 from groupwise.rewards import mixed_outcomes
-from groupwise.training.alerts import Alerts
 from groupwise.training.build import Runtime
 from groupwise.training.guards import PATIENCE, Guards
 from groupwise.training.progress import Progress
-from groupwise.training.run import run_from
-from groupwise.training.start import reopen
 from tests.faults.small_runs import EVERY, Quick, begun, left, lines, ready
 
 
@@ -47,7 +47,7 @@ from tests.faults.small_runs import EVERY, Quick, begun, left, lines, ready
     ],
 )
 def test_an_alert_is_printed_once_above_its_bound(bad: dict, good: dict, words: str) -> None:
-    alerts = Alerts(max_gap=1e-3)
+    alerts = Alerts(max_logprob_diff=1e-3)
     assert alerts({"iteration": 1, **good}) == []
     (text,) = alerts({"iteration": 2, **bad})
     assert text.startswith("warning: iteration 2: ") and words in text
@@ -55,18 +55,18 @@ def test_an_alert_is_printed_once_above_its_bound(bad: dict, good: dict, words: 
 
 
 def test_entropy_collapses_against_its_maximum_over_the_window() -> None:
-    alerts = Alerts(max_gap=1.0)
+    alerts = Alerts(max_logprob_diff=1.0)
     for i in range(30):
         assert alerts({"iteration": i, "entropy": 1.0 - i / 40}) == []
     (text,) = alerts({"iteration": 30, "entropy": ENTROPY_SHARE * 0.5})
     assert "entropy fell from 0.75 to 0.1 within 20 iterations" in text
-    slow = Alerts(max_gap=1.0)
+    slow = Alerts(max_logprob_diff=1.0)
     assert not any(slow({"iteration": i, "entropy": 0.95**i}) for i in range(100))
 
 
 def test_falling_entropy_is_no_alarm_while_the_run_learns_or_has_solved_its_task() -> None:
     def texts(rewards: list[float], correct: bool = True) -> list[str]:
-        alerts = Alerts(max_gap=1.0)
+        alerts = Alerts(max_logprob_diff=1.0)
         lines = [
             {
                 "iteration": i,
@@ -90,19 +90,19 @@ def test_falling_entropy_is_no_alarm_while_the_run_learns_or_has_solved_its_task
 
 
 def test_a_task_is_solved_only_if_all_answers_of_several_iterations_are_right() -> None:
-    guards = Guards(max_unverifiable=0.1, max_gap=1.0)
+    guards = Guards(max_unverifiable=0.1, max_logprob_diff=1.0)
     assert [guards.check_signal(0, {}, all_right=True) for _ in range(PATIENCE)] == [False] * (PATIENCE - 1) + [True]
-    resumed = Guards(max_unverifiable=0.1, max_gap=1.0)
+    resumed = Guards(max_unverifiable=0.1, max_logprob_diff=1.0)
     resumed.restore(guards.state())
     assert resumed.right == PATIENCE
-    mixed = Guards(max_unverifiable=0.1, max_gap=1.0)
+    mixed = Guards(max_unverifiable=0.1, max_logprob_diff=1.0)
     mixed.check_signal(0, {}, all_right=True)
     mixed.check_signal(0, {}, all_right=False)
     with pytest.raises(NoSignal):
         mixed.check_signal(0, {}, all_right=True)
 
 
-SOLVED = replace(EVERY, iterations=9, method=replace(EVERY.method, filter=mixed_outcomes, refill=1))
+SOLVED = replace(EVERY, iterations=9, method=replace(EVERY.method, filter=mixed_outcomes, max_refills=1))
 
 
 def always_right(runtime: Runtime) -> Runtime:
@@ -162,7 +162,7 @@ def test_an_evaluation_of_no_problem_is_a_dash(capsys: pytest.CaptureFixture[str
 
 
 def test_held_out_answers_without_a_verdict_are_reported_once() -> None:
-    alerts = Alerts(max_gap=1e-3)
+    alerts = Alerts(max_logprob_diff=1e-3)
     (text,) = alerts({"iteration": 2, "eval/unverifiable": 0.57})
     assert "57% of the held-out answers could not be graded" in text
     assert (

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from groupwise.config.recipe import Evaluate
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Sampling
+from groupwise.lifecycle.run import run_from
+from groupwise.lifecycle.start import begin, reopen
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.training import build as building
 from groupwise.training.build import build
-from groupwise.training.run import run_from
-from groupwise.training.start import begin, reopen
 from tests.config.test_devices import stub_gpu
 from tests.elsewhere import AWAY, elsewhere
 from tests.faults.small_runs import EVERY, Quick

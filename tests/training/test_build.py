@@ -10,26 +10,28 @@ import torch
 
 from groupwise.config.recipe import Machine
 from groupwise.config.user_code import Use
-from groupwise.data import MissingRequirement
+from groupwise.core import MissingRequirement
+from groupwise.engines import Native
 from groupwise.methods import Ramp
 from groupwise.objective import KL
-from groupwise.rollout import Native
 from groupwise.training.build import build, prepare
 from tests.faults.small_runs import EVERY, left, lines, ran
 
 
 def test_recompute_changes_no_bit_of_a_run(tmp_path: Path) -> None:
-    plain, again = (left(ran(tmp_path / str(r), replace(EVERY, machine=Machine(recompute=r)))) for r in (False, True))
+    plain, again = (
+        left(ran(tmp_path / str(r), replace(EVERY, machine=Machine(gradient_checkpointing=r)))) for r in (False, True)
+    )
     assert plain["state"].pop("recipe") != again["state"].pop("recipe")  # a checkpoint contains the text of its recipe
     assert plain == again
-    assert build(replace(EVERY, machine=Machine(recompute=True)), Use()).model.model.recompute
+    assert build(replace(EVERY, machine=Machine(gradient_checkpointing=True)), Use()).model.model.recompute
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-3), ("float64", 1e-3), ("bfloat16", 2.0)])
 def test_the_bound_on_the_gap_depends_on_the_dtype(dtype, bound) -> None:
     recipe = replace(EVERY, machine=Machine(dtype=dtype))
-    assert build(recipe, Use()).guards.max_gap == bound
-    assert build(replace(recipe, engine=Native(max_gap=0.25)), Use()).guards.max_gap == 0.25
+    assert build(recipe, Use()).guards.max_logprob_diff == bound
+    assert build(replace(recipe, engine=Native(max_logprob_diff=0.25)), Use()).guards.max_logprob_diff == 0.25
 
 
 def test_only_models_that_a_part_needs_are_built() -> None:

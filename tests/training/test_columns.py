@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import BadData, GroupwiseError, ReadsColumns, with_fields
+from groupwise.checks.check import check
+from groupwise.core import BadData, GroupwiseError
+from groupwise.data import ReadsColumns, with_fields
 from groupwise.methods import published
-from groupwise.training.check import check
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(1, 6) for b in range(2, 6)]
 READERS = {
@@ -23,7 +24,7 @@ def errors(
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = check(None, [("task", str(file)), ("verifier", "last_number"), *overrides], warn=warn)
-    return [error for error in found if "needs the verdict part" not in error.what]  # of tests/training/test_needs.py
+    return [error for error in found if "needs the subscore" not in error.what]  # of tests/training/test_needs.py
 
 
 def test_the_methods_that_read_columns() -> None:

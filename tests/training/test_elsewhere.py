@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from groupwise.config.recipe import Machine, Recipe
-from groupwise.data import Batch, Sampling, VerdictPart, pack
+from groupwise.data import Batch, Sampling, Subscore, pack
 from groupwise.learner import AdamW, Learner, forward
 from groupwise.methods import published
 from groupwise.models import Lora
@@ -68,8 +68,8 @@ def test_every_method_takes_the_same_steps_on_another_device(method) -> None:
             model(shape=replace(SHAPE, layers=1)).to(device), optimizer=AdamW(lr=1e-2), steps=4, temperature=0.7,
             side_models=recipe.method.models, memory=recipe.method.memory,
         )  # fmt: skip
-        parts = [m.name for m in recipe.method.needs if isinstance(m, VerdictPart)]
-        batch, taken = learn(recipe, recipe.method, it, pack(rollouts(LENGTHS, limit=8192, parts=parts)), 0)
+        parts = [m.name for m in recipe.method.needs if isinstance(m, Subscore)]
+        batch, taken = learn(recipe, recipe.method, it, pack(rollouts(LENGTHS, limit=8192, subscores=parts)), 0)
         return batch, [t.grad_norm for t in taken], torch.cat([p.flatten() for p in it.weights().values()]).tolist()
 
     batch, norms, weights = learnt(torch.device("cpu"))

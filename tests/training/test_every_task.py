@@ -18,7 +18,7 @@ import pytest
 from groupwise.config.recipe import Evaluate, Recipe
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import GenerationRequest, Prompt, Rollout, Sampling
-from groupwise.evaluation.evaluate import average, counts, figures, tally
+from groupwise.evaluation.accuracy import average, counts, figures, tally
 from groupwise.evaluation.interval import interval
 from groupwise.methods import grpo
 from groupwise.models import Decoder, write_model

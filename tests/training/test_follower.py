@@ -15,27 +15,27 @@ import torch
 from torch import Tensor
 
 import groupwise as gw
+from groupwise.checks.check_machine import check_sharding
 from groupwise.cluster.local import LocalProcesses
+from groupwise.cluster.messages import message, parts
 from groupwise.config.recipe import Cluster, Machine
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, InvalidValue, Usage, WorkerLost
-from groupwise.learner.ranks import ConnectionClosed
-from groupwise.learner.shards import Shards
-from groupwise.models.decoder import Sizes
+from groupwise.core import BadData, InvalidValue, Usage, WorkerLost
+from groupwise.learner.distributed import ConnectionClosed
+from groupwise.learner.fsdp import Shards
+from groupwise.models.decoder.decoder import Sizes
 from groupwise.runs.checkpoints import newest_checkpoint, part_names
 from groupwise.runs.layout import RunLayout
-from groupwise.training.check_machine import check_sharding
-from groupwise.training.follower import named_by, recipe_of_followers
-from groupwise.training.messages import message, parts
 from groupwise.training.progress import Progress
+from groupwise.training.rank_worker import named_by, recipe_of_followers
 from groupwise.training.watchdog import Watchdog
 
 LANES, ITERATIONS = 4, 3
 DEADLINE = 60.0
 SMALL = {
     "iterations": ITERATIONS, "prompts": 2, "method.group_size": 4, "method.minibatches": 1, "sampling.max_tokens": 12,
-    "evaluate.problems": 2, "save.every": 1, "cluster.lanes": LANES, "cluster.deadline": DEADLINE,
+    "evaluate.problems": 2, "save.every": 1, "cluster.reduction_lanes": LANES, "cluster.deadline": DEADLINE,
 }  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def test_signals_end_a_run_whose_rank_is_stopped(
 
     settings = SMALL | {"cluster.ranks": 2, "cluster.shard": shard}
     settings |= {"save.every": 1 if shard == "full" else 0}
-    monkeypatch.setattr("groupwise.training.waiting.REPORT", 0.3)
+    monkeypatch.setattr("groupwise.cluster.rank_threads.REPORT", 0.3)
     monkeypatch.setattr(Progress, "say", said)
     monkeypatch.setattr(Shards, "send", sent)
     monkeypatch.setattr(Watchdog, "_signal", handled)
@@ -131,7 +131,7 @@ def test_a_run_on_two_ranks_whose_rank_is_killed_ends_on_four_with_the_bits_of_o
         gw.train(out=tmp_path, on_iteration=kill, **SMALL | {"cluster.ranks": 2})
     assert caught.value.what == "rank 1 was killed by SIGKILL" and "groupwise resume" in caught.value.fix
     (run,) = tmp_path.iterdir()
-    assert read_recipe(RunLayout(run).recipe).cluster == Cluster(ranks=2, lanes=LANES, deadline=60.0)
+    assert read_recipe(RunLayout(run).recipe).cluster == Cluster(ranks=2, reduction_lanes=LANES, deadline=60.0)
     gw.resume(run, ranks=4)
     assert files(run) == files(one)
     assert len(pids) == 4 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
@@ -143,7 +143,7 @@ def test_an_error_has_the_last_lines_of_a_rank_that_needs_long_to_end(
 ) -> None:
     """A rank on a busy machine has printed its error and closed its connection, and has yet to end."""
     for name in ("CLOSING", "GRACE"):
-        monkeypatch.setattr(f"groupwise.training.follower.{name}", 0.0)
+        monkeypatch.setattr(f"groupwise.training.rank_worker.{name}", 0.0)
     code = "print('no memory', flush=True); import time; time.sleep(600)"
     with LocalProcesses({"rank 1": ["-c", code], "rank 2": ["-c", "import time; time.sleep(600)"]}, {}) as processes:
         while not processes.printed()["rank 1"]:
@@ -247,7 +247,7 @@ def test_other_ranks_need_no_consent_and_other_lanes_do(one: Path) -> None:
         recipe.write_text(text.replace("lanes = 4", "lanes = 8"))
         with pytest.raises(BadData) as caught:
             gw.resume(one)
-        assert caught.value.evidence == "recipe.cluster.lanes: 4 -> 8"
+        assert caught.value.evidence == "recipe.cluster.reduction_lanes: 4 -> 8"
     finally:
         recipe.write_text(text)
 
@@ -268,7 +268,7 @@ def test_settings_that_are_refused(fields: dict[str, float], reason: str) -> Non
 
 
 def test_several_ranks_need_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from groupwise.training import check_machine
+    from groupwise.checks import check_machine
 
     monkeypatch.setattr(check_machine, "find_device", lambda machine: torch.device("cuda"))
     monkeypatch.setattr(check_machine, "machine_line", lambda machine: "")

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from groupwise.data import Diverged, Mismatch, NoSignal, Unverifiable
+from groupwise.core import Diverged, Mismatch, NoSignal, Unverifiable
 from groupwise.learner import NO_TOKEN
 from groupwise.training.guards import PATIENCE, WINDOW, Guards
 
 
 def guards() -> Guards:
-    return Guards(max_unverifiable=0.1, max_gap=1e-3)
+    return Guards(max_unverifiable=0.1, max_logprob_diff=1e-3)
 
 
 def test_a_first_iteration_of_unverifiable_answers_stops_the_run() -> None:

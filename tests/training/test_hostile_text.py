@@ -12,7 +12,8 @@ from groupwise.commands import doctor
 from groupwise.commands.audit import errors
 from groupwise.commands.check import errors_text
 from groupwise.commands.terminal import format_sample
-from groupwise.data import ENVIRONMENT, BadData, Finish, Outcome, Sample, Verdict
+from groupwise.core import BadData
+from groupwise.data import ENVIRONMENT, Finish, Outcome, Sample, Verdict
 from groupwise.evaluation.result import evaluation_text, write
 from groupwise.training.progress import Progress, print_note
 from groupwise.verifiers.audit import AuditResult, Case

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import groupwise as gw
+from groupwise.checks.check import check
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.environments import Hermes, Tools
-from groupwise.training.check import check
 
 CODE = """
 import groupwise as gw

@@ -13,15 +13,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from groupwise.core import Diverged, Mismatch
 from groupwise.data import (
     LARGEST_GAP,
     WRITTEN,
     Batch,
-    Diverged,
     Draw,
     GenerationRequest,
     Ids,
-    Mismatch,
     Outcome,
     Prompt,
     Rollout,
@@ -30,12 +29,13 @@ from groupwise.data import (
     Verdict,
     pack,
 )
+from groupwise.engines import NativeEngine
 from groupwise.learner import StepPlan
 from groupwise.methods import Method, Ramp
 from groupwise.models import Decoder
 from groupwise.objective import KL, complete
 from groupwise.rewards import mixed_outcomes
-from groupwise.rollout import Independent, NativeEngine
+from groupwise.rollout import Independent
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.jsonl import read_lines
 from groupwise.training.loop import OLD_LOGP, due, needed_measures, plan
@@ -69,7 +69,9 @@ def scripted(directory: Path, **changes: Any) -> ToyRun:
         "prompts": 2,
         "iterations": 3,
     }
-    return ToyRun(directory=directory, max_gap=math.inf, **{"engine": FakeEngine(two_letters), **fields, **changes})
+    return ToyRun(
+        directory=directory, max_logprob_diff=math.inf, **{"engine": FakeEngine(two_letters), **fields, **changes}
+    )
 
 
 def test_a_run_with_a_scripted_engine(tmp_path: Path) -> None:
@@ -121,14 +123,14 @@ class Only:
         )
 
 
-def dynamic(*mixed: int, refill: int) -> Method:
-    return small("grpo", group_size=4, filter=mixed_outcomes, refill=refill, strategy=Only(frozenset(mixed)))
+def dynamic(*mixed: int, max_refills: int) -> Method:
+    return small("grpo", group_size=4, filter=mixed_outcomes, max_refills=max_refills, strategy=Only(frozenset(mixed)))
 
 
 @pytest.mark.t(28)
 def test_refilled_and_dropped_groups_are_all_counted(tmp_path: Path) -> None:
     """Draws 0 and 2 have no mixed group: each is refilled and counted."""
-    environment = scripted(tmp_path, iterations=1, method=dynamic(1, 3, refill=5))
+    environment = scripted(tmp_path, iterations=1, method=dynamic(1, 3, max_refills=5))
     line = environment.go()[1]
     values = {name.removeprefix("rollout/"): x for name, x in line.items() if name.startswith("rollout/")}
     assert values == {
@@ -146,7 +148,7 @@ def test_refilled_and_dropped_groups_are_all_counted(tmp_path: Path) -> None:
 
 @pytest.mark.t(29)
 def test_selected_groups_are_trained_after_the_last_refill_round(tmp_path: Path) -> None:
-    environment = scripted(tmp_path, prompts=4, method=dynamic(2, 8, refill=1), iterations=2)
+    environment = scripted(tmp_path, prompts=4, method=dynamic(2, 8, max_refills=1), iterations=2)
     lines = environment.go()
     (warning,) = environment.warnings  # once; later ones are counted
     assert warning.startswith("iteration 1 trains on 1 prompts: 3 missing after 2 rounds")
@@ -332,28 +334,28 @@ def test_a_mask_of_all_tokens_skips_the_step(tmp_path: Path) -> None:
 
 def test_old_log_probs_from_the_engine(tmp_path: Path) -> None:
     """The engine's log-probs are the old ones. The gap becomes part of the ratio, and no measure is needed."""
-    method = small("gspo", minibatches=2, proximal="sampled")
+    method = small("gspo", minibatches=2, old_logprobs="engine")
     assert needed_measures(method, [(StepPlan(()), StepPlan(()))]) == frozenset()
-    assert needed_measures(replace(method, proximal="recomputed"), [(StepPlan(()), StepPlan(()))]) == {OLD_LOGP}
-    assert needed_measures(replace(method, proximal="recomputed"), [(StepPlan(()),)]) == frozenset()
+    assert needed_measures(replace(method, old_logprobs="learner"), [(StepPlan(()), StepPlan(()))]) == {OLD_LOGP}
+    assert needed_measures(replace(method, old_logprobs="learner"), [(StepPlan(()),)]) == frozenset()
     environment = ToyRun(method, tmp_path, iterations=2)
     lines = environment.go()
     assert all(0 < line["sampling/sampling_logp_difference/max"] < 1e-4 for line in lines[1:])  # of the first step
-    again = ToyRun(replace(method, proximal="recomputed"), tmp_path / "recomputed", iterations=2).go()
+    again = ToyRun(replace(method, old_logprobs="learner"), tmp_path / "recomputed", iterations=2).go()
     for a, b in zip(lines[1:], again[1:]):
         assert a["loss"] == pytest.approx(b["loss"], abs=1e-4) and a["grad_norm"] == pytest.approx(b["grad_norm"], 1e-3)
 
 
 def test_a_gap_is_detected_with_old_log_probs_from_the_engine(tmp_path: Path) -> None:
-    environment = scripted(tmp_path, method=small("grpo", group_size=4, proximal="sampled"))
-    environment.guards.max_gap = 1e-3
+    environment = scripted(tmp_path, method=small("grpo", group_size=4, old_logprobs="engine"))
+    environment.guards.max_logprob_diff = 1e-3
     with pytest.raises(Mismatch):
         environment.go()
 
 
 def test_a_run_without_the_gap_metric_fails(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("groupwise.objective.stats.describe_gap", lambda logp, step: {})
-    monkeypatch.setattr("groupwise.training.observe.describe_gap", lambda logp, step: {})
+    monkeypatch.setattr("groupwise.objective.step_metrics.describe_gap", lambda logp, step: {})
+    monkeypatch.setattr("groupwise.training.iteration_records.describe_gap", lambda logp, step: {})
     with pytest.raises(KeyError, match=LARGEST_GAP):
         ToyRun(small("gspo", minibatches=2), tmp_path, iterations=1).go()
 
@@ -376,7 +378,7 @@ def test_tokens_after_the_decoded_ones_end_at_the_end_of_the_text(tmp_path: Path
 @pytest.mark.parametrize("minibatches", [1, 2])
 def test_written_tokens_with_old_log_probs_from_the_engine(minibatches: int, tmp_path: Path) -> None:
     """Written tokens have no log-prob of the engine. The learner's is used, and nothing becomes NaN."""
-    method = small("grpo", group_size=4, proximal="sampled", strategy=with_written_token, minibatches=minibatches)
+    method = small("grpo", group_size=4, old_logprobs="engine", strategy=with_written_token, minibatches=minibatches)
     lines = ToyRun(method, tmp_path).go()
     assert all(line["steps_skipped"] == 0 and math.isfinite(line["loss"]) for line in lines[1:])
 

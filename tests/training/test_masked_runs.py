@@ -10,16 +10,17 @@ import pytest
 import torch
 
 from groupwise.__main__ import main
-from groupwise.config.text import read_recipe
+from groupwise.checks.check import check
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, Outcome, Prompt, Sample
+from groupwise.core import BadData
+from groupwise.data import Outcome, Prompt, Sample
+from groupwise.lifecycle.run import run_from
+from groupwise.lifecycle.start import begin
 from groupwise.methods import co_grpo
 from groupwise.models import MaskedPolicy, Unmask, find_model, read_model, read_tokenizer, write_model
 from groupwise.tasks.beads import has_pattern
 from groupwise.training.build import build
-from groupwise.training.check import check
-from groupwise.training.run import run_from
-from groupwise.training.start import begin
 from groupwise.verifiers import bead_string
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -92,7 +93,7 @@ def test_samples_are_text_and_have_no_picture(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(("steps", "tokens"), [(6, 70), (4, 48)])
 def test_a_reference_from_a_directory_unmasks_as_the_method_does(tmp_path: Path, steps: int, tokens: int) -> None:
     """Its stored schedule is fixed and has 4 steps; the log-probs of knobs need the method's spread and steps."""
-    reference = {"method.models.reference": '{ kind = "Given", directory = "beads" }'}
+    reference = {"method.models.reference": '{ kind = "FromDirectory", directory = "beads" }'}
     changes = {**reference, "method.unmask.steps": steps, "sampling.max_tokens": tokens, "evaluate.problems": 1}
     run, other = (beads_run(tmp_path / name, 2, **changes) for name in ("given", "again"))
     plain = beads_run(tmp_path / "copied", 2, **{name: x for name, x in changes.items() if name not in reference})
@@ -182,7 +183,7 @@ def test_directories_of_masked_models(tmp_path: Path) -> None:
         ({"cells": 0}, "cells is 0"),
         ({"width": 47}, "width is 47"),
         ({"layers": 999}, "layers is 999: it must be a whole number from 1 to 128"),
-        ({"words": 9999, "places": 9999}, "places is 9999 with 9999 embeddings each"),
+        ({"prompt_template": 9999, "places": 9999}, "places is 9999 with 9999 embeddings each"),
         ({"unmask": unmask | {"steps": 99}}, "steps is 99"),
         ({"unmask": unmask | {"temperature": "hot"}}, "temperature is 'hot': it must be a number"),
         ({"unmask": unmask | {"heat": 1}}, "unmask has the fields 'heat'"),
@@ -216,5 +217,5 @@ def test_directories_of_masked_models(tmp_path: Path) -> None:
 def test_verdicts_on_beads(text: str, outcome: Outcome, pattern: float, colours: float) -> None:
     prompt = Prompt("p", (1,), "", {"answer": ["mirror", "red", "green"]})
     verdict = asyncio.run(bead_string(prompt, Sample(context=(1,), stream=(0,), text=text)))
-    assert verdict.outcome is outcome and verdict.parts == {"pattern": pattern, "colours": colours}
+    assert verdict.outcome is outcome and verdict.subscores == {"pattern": pattern, "colours": colours}
     assert has_pattern("rgrgrgrg", "repeat") and not has_pattern("rgrgrgrg", "mirror")

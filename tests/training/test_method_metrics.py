@@ -11,7 +11,7 @@ from groupwise.data import Batch, find_metric, notes
 from groupwise.learner import StepResult
 from groupwise.methods import Method
 from groupwise.objective import MaskedImportance, Objective, SequenceTruncatedImportance, TruncatedImportance
-from groupwise.training.observe import method_metrics
+from groupwise.training.iteration_records import method_metrics
 from tests.laws.batches import step_of
 
 

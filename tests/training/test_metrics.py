@@ -22,7 +22,7 @@ def test_a_run_writes_only_declared_metrics(tmp_path: Path) -> None:
 
 
 def test_refills_and_drops_write_only_declared_metrics(tmp_path: Path) -> None:
-    method = small("dapo", group_size=4, filter=mixed_outcomes, refill=1)
+    method = small("dapo", group_size=4, filter=mixed_outcomes, max_refills=1)
     lines = ToyRun(method, tmp_path, iterations=1).go()
     assert any(name.startswith("rollout/dropped/") for name in lines[1])
     assert undeclared(tmp_path / "metrics.jsonl") == set()

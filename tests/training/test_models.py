@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from groupwise.__main__ import main
 from groupwise.learner import AdamW, Learner
 from groupwise.models import read_model, write_model
-from groupwise.models.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersModel
 from tests.models.directories import characters
 from tests.models.plain import load, made, ours, weighed, written
 from tests.models.test_families import rope
@@ -35,7 +35,16 @@ def test_a_run_from_a_directory_to_a_directory(
     write_model(model, tmp_path / "tiny", tokenizer=characters())
     capsys.readouterr()
     Path("mine.py").write_text("def grade(prompt, answer, gold):\n    return len(answer) % 2 == 0\n")
-    mine = ["--verifier", "mine:grade", "--use", "mine.py", "--machine.recompute", "true", "--optimizer.lr", "0.01"]
+    mine = [
+        "--verifier",
+        "mine:grade",
+        "--use",
+        "mine.py",
+        "--machine.gradient_checkpointing",
+        "true",
+        "--optimizer.lr",
+        "0.01",
+    ]
     assert main(["train", "--model", "tiny", *SMALL, *mine]) == 0
     output = capsys.readouterr()
     assert "done: 1 iterations" in output.out and "%|" not in output.err
@@ -57,7 +66,16 @@ def test_an_adapter_on_a_transformers_model(
     made(tmp_path / "made", kind, **changes)
     write_model(read_model(tmp_path / "made"), tmp_path / "tiny", tokenizer=characters())
     Path("mine.py").write_text("def grade(prompt, answer, gold):\n    return len(answer) % 2 == 0\n")
-    mine = ["--verifier", "mine:grade", "--use", "mine.py", "--optimizer.lr", "0.01", "--machine.recompute", "true"]
+    mine = [
+        "--verifier",
+        "mine:grade",
+        "--use",
+        "mine.py",
+        "--optimizer.lr",
+        "0.01",
+        "--machine.gradient_checkpointing",
+        "true",
+    ]
     lora = ["--lora.rank", "2", "--lora.targets", '["c_attn", "c_fc"]']
     capsys.readouterr()
     assert main(["train", "--model", "tiny", "--name", "first", *SMALL, *lora, *mine]) == 0

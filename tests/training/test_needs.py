@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from groupwise.api import load_method
-from groupwise.data import Draw, Role, Rollout, Sampler, VerdictPart, added_contents, needs, roles_of
-from groupwise.methods import expo, gspo, hill, m_grpo, murphy, published
-from groupwise.rollout import Explained, HintWriter, Independent, Replayed, Surveyed
-from groupwise.rollout.wording import worded
-from groupwise.training.alerts import Alerts, trained_role_reasons
-from groupwise.training.check import check
-from groupwise.training.check_needs import untrainable_roles
+from groupwise.checks.check import check
+from groupwise.checks.check_needs import untrainable_roles
+from groupwise.data import Draw, Role, Rollout, Sampler, Subscore, added_contents, needs, roles_of
+from groupwise.lifecycle.alerts import Alerts, trained_role_reasons
+from groupwise.methods import Explained, HintWriter, Replayed, Surveyed, expo, gspo, hill, m_grpo, murphy, published
+from groupwise.rollout import Independent
+from groupwise.rollout.prompt_template import worded
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b), "solution": "1"} for a in range(1, 6) for b in range(2, 6)]
 
@@ -50,17 +50,17 @@ def test_a_verdict_part_that_no_verdict_has_is_refused_before_the_run(
     errors, _ = checked(tmp_path, ("method", name))
     assert len(errors) == len(parts)
     for error, part in zip(errors, parts):
-        assert f"needs the verdict part '{part}', and verdicts of last_number lack it" in error
+        assert f"needs the subscore '{part}', and verdicts of last_number lack it" in error
         assert "(packaged tasks only), or your own function that returns a Verdict" in error
 
 
 def test_parts_of_the_strategy_and_of_several_verifiers_count(tmp_path: Path) -> None:
     assert checked(tmp_path, ("method", "spo"))[0] == [], "TrackedAnswers adds baseline"
-    shaping = ("method.shaping", '["Score", { kind = "AddPart", part = "shape" }]')
+    shaping = ("method.shaping", '["Score", { kind = "AddSubscore", subscore = "shape" }]')
     several = "several(right=last_number, shape=regex(pattern='1'))"
     assert checked(tmp_path, shaping, verifier=several)[0] == []
     (error,), _ = checked(tmp_path, shaping)
-    assert "AddPart needs the verdict part 'shape'" in error
+    assert "AddSubscore needs the subscore 'shape'" in error
 
 
 def test_nothing_is_known_of_the_verdicts_of_a_user_s_code(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_nothing_is_known_of_the_verdicts_of_a_user_s_code(tmp_path: Path) -> No
 
 def test_the_published_methods_can_train_their_roles() -> None:
     assert [(m.__name__, str(e)) for m in published for e in untrainable_roles(m())] == []
-    trained = {role for method in published for role in method().trains} - {"answer"}
+    trained = {role for method in published for role in method().trained_roles} - {"answer"}
     assert trained >= {"branch", "explained", "helper", "hint", "prediction", "pressed", "refinement", "schedule"}
 
 
@@ -94,11 +94,11 @@ def test_a_filter_that_drops_failures_is_noted_with_a_role_that_failures_mostly_
 
 
 def test_an_objective_without_a_gradient_for_a_lone_sample_is_refused() -> None:
-    crossed = replace(gspo(), strategy=Explained(), trains=("answer", "explained"))
+    crossed = replace(gspo(), strategy=Explained(), trained_roles=("answer", "explained"))
     (error,) = untrainable_roles(crossed)
     assert "no gradient reaches samples of the role explained" in str(error)
     assert not list(untrainable_roles(replace(crossed, objective=expo().objective, models=expo().models)))
-    assert not list(untrainable_roles(replace(crossed, trains=("answer",))))
+    assert not list(untrainable_roles(replace(crossed, trained_roles=("answer",))))
 
 
 def test_a_trained_role_that_the_strategy_does_not_make_is_refused() -> None:
@@ -133,7 +133,7 @@ def test_the_first_iteration_warns_about_a_role_without_a_sample() -> None:
     line: dict[str, Any] = {"iteration": 1, "rollout/roles/helper": 0.0}
     (warning,) = Alerts(1.0, trained_role_reasons(worded(m_grpo(), "packaged")))(line)
     assert warning == (
-        "warning: iteration 1: no sample has the role helper, which method.trains names: one is made where a turn of "
+        "warning: iteration 1: no sample has the role helper, which method.trained_roles names: one is made where a turn of "
         "the main agent ends in '=' (asks)"
     )
     assert Alerts(1.0, trained_role_reasons(worded(m_grpo(), "packaged")))({**line, "rollout/roles/helper": 3.0}) == []
@@ -142,4 +142,4 @@ def test_the_first_iteration_warns_about_a_role_without_a_sample() -> None:
 
 
 def test_needs_of_a_strategy_are_those_of_its_parts() -> None:
-    assert needs(load_method("syn_grpo").strategy) == {VerdictPart("proposed")}
+    assert needs(load_method("syn_grpo").strategy) == {Subscore("proposed")}

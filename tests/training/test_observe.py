@@ -7,9 +7,10 @@ import torch
 
 from groupwise.data import SAMPLED, pack
 from groupwise.learner import StepResult
+from groupwise.methods import Explained, FeedbackTree, Refinement
 from groupwise.objective import Objective
-from groupwise.rollout import Escalate, Explained, FeedbackTree, Independent, Refinement
-from groupwise.training.observe import sample_lines, token_columns
+from groupwise.rollout import Escalate, Independent
+from groupwise.training.iteration_records import sample_lines, token_columns
 from groupwise.whatif.stored import rollouts_of
 from tests.golden.play import PLAIN, RIGHT, WRONG, play, text
 from tests.laws.batches import rollouts, step_of

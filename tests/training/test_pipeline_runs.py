@@ -22,8 +22,8 @@ from groupwise.models import (
     read_model,
     set_pipeline,
 )
-from groupwise.models.flow.pictures import read_png
-from groupwise.models.pipelines.tiny import write_tiny_pipeline
+from groupwise.models.diffusion.tiny import write_tiny_pipeline
+from groupwise.models.flow.latent_pictures import read_png
 from groupwise.planning.pipelines import stored_bytes
 
 pytest.importorskip("diffusers", reason="pipelines need diffusers: pip install 'groupwise[diffusion]'")

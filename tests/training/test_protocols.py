@@ -98,7 +98,7 @@ def test_a_strategy_is_told_with_its_constants_and_its_file() -> None:
         "    async def __call__(self, draw, sampler):\n        return await Independent()(draw, sampler)\n"
     )
     strategy = protocols("--evaluate.strategy", "twice:Twice", "--use", "twice.py")[1]["strategy"]
-    assert strategy["part"] == {"name": "Twice", "inner": {"name": "Inner", "much": 0.5}, "words": ["a"]}
+    assert strategy["part"] == {"name": "Twice", "inner": {"name": "Inner", "much": 0.5}, "prompt_template": ["a"]}
     assert strategy["sha256"] == sha256(Path("twice.py").read_bytes()).hexdigest()
     assert protocols()[1]["strategy"] == "Independent"
 
@@ -118,7 +118,7 @@ def test_a_model_s_hash_depends_on_its_files_not_on_its_path() -> None:
 
 def test_the_protocol_of_a_mixture_names_both_tasks() -> None:
     Path("mixed.toml").write_text('task = "a.jsonl"\nverifier = "exact"\nmethod = { base = "grpo" }\nprompts = 4\n'
-                                  '[[also]]\ntask = "calculator"\n')  # fmt: skip
+                                  '[[extra_tasks]]\ntask = "calculator"\n')  # fmt: skip
     record = protocols("--recipe", "mixed.toml", "--problems", "6")[1]
     assert record["task"]["name"] == "a.jsonl + calculator"
     assert record["verifier"]["name"] == "exact + calculator_answer" and len(record["task"]["data_sha256"]) == 1

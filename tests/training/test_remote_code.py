@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from groupwise.__main__ import main
-from groupwise.data import BadData
+from groupwise.core import BadData
 from groupwise.models import (
     Lora,
     attach,
@@ -23,7 +23,7 @@ from groupwise.models import (
     write_adapter,
     write_model,
 )
-from groupwise.models.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersModel
 from groupwise.training.protocols import model_hash
 from tests.commands.test_bad_input import SMALL, error_of
 from tests.models.directories import characters

@@ -44,7 +44,7 @@ def trained(*words: str) -> tuple[Path, list[dict[str, Any]]]:
 
 def test_every_kind_of_router_replay_trains(home: Path) -> None:
     trainable(home / "tiny")
-    runs = {replay: trained("--method.routing.replay", replay) for replay in ("none", "learner", "engine")}
+    runs = {replay: trained("--method.router_replay", replay) for replay in ("none", "learner", "engine")}
     for run, lines in runs.values():
         assert all(0 < line["routing/changed"] < 1 for line in lines)
         assert all(line["sampling/sampling_logp_difference/max"] < 1e-4 for line in lines)
@@ -75,17 +75,17 @@ def test_the_balance_loss_evens_out_the_load(home: Path) -> None:
 
 def test_a_dense_model_is_refused_before_the_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory(home / "dense")
-    for words in (["--method.routing.replay", "learner"], balance(0.1)):
+    for words in (["--method.router_replay", "learner"], balance(0.1)):
         output = error_of(capsys, 2, "train", "small.toml", *words)  # the packaged model
-        assert "need a mixture of experts" in output and "leave method.routing and RouterBalance out" in output
+        assert "need a mixture of experts" in output and "leave method.router_replay and RouterBalance out" in output
         assert main(["check", "small.toml", "--model", "dense", *words]) == 2
         assert "need a mixture of experts" in capsys.readouterr().out
     assert "nothing to replay" in error_of(
-        capsys, 2, "train", "small.toml", "--method.routing.replay", "learner", "--method.proximal", "sampled"
+        capsys, 2, "train", "small.toml", "--method.router_replay", "learner", "--method.old_logprobs", "engine"
     )
 
 
 def test_diff_shows_the_replay(capsys: pytest.CaptureFixture[str], home: Path) -> None:
-    (home / "r3.toml").write_text(SMALL.replace("minibatches = 2 }", 'minibatches = 2, routing.replay = "engine" }'))
+    (home / "r3.toml").write_text(SMALL.replace("minibatches = 2 }", 'minibatches = 2, router_replay = "engine" }'))
     assert main(["diff", "small.toml", "r3.toml"]) == 0
-    assert capsys.readouterr().out.strip() == "method.routing.replay: none -> engine"
+    assert capsys.readouterr().out.strip() == "method.router_replay: none -> engine"

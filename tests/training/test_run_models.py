@@ -11,22 +11,22 @@ from safetensors.torch import load_file
 
 from groupwise.__main__ import main
 from groupwise.commands.export import export_model
-from groupwise.config.reading import hints_of
+from groupwise.config.parse_values import hints_of
 from groupwise.config.recipe import Evaluate, Recipe, Save
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, Storage, Usage
+from groupwise.core import BadData, Storage, Usage
+from groupwise.inference.open_model import BEST, export, find_run_model
+from groupwise.lifecycle.run import run_from
+from groupwise.lifecycle.run_handle import Control
+from groupwise.lifecycle.start import reopen
 from groupwise.methods import Ramp
 from groupwise.report.read import read
 from groupwise.report.report import POINTS, describe
 from groupwise.report.warnings import headline
-from groupwise.runs.best import METRICS
+from groupwise.runs.best_checkpoint import METRICS
 from groupwise.runs.checkpoints import save_checkpoint
 from groupwise.runs.info import RunInfo
-from groupwise.training.control import Control
-from groupwise.training.models import BEST, export, find_run_model
-from groupwise.training.run import run_from
-from groupwise.training.start import reopen
 from tests.faults.small_runs import ADAPTER, EVERY, Quick, begun, lines, ran, ready
 
 SMALL = replace(
@@ -52,7 +52,7 @@ def stopped(run: Path, recipe: Recipe, after: int) -> Path:
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of three iterations with all its checkpoints and the model of each iteration on the way."""
-    recipe = replace(CONSTANT, save=Save(every=1, keep=9, model_every=1))
+    recipe = replace(CONSTANT, save=Save(every=1, keep=9, export_every=1))
     return ran(tmp_path_factory.mktemp("kept") / "run", recipe)
 
 
@@ -167,7 +167,7 @@ def test_a_run_that_is_stopped_before_it_starts_has_a_checkpoint(tmp_path: Path)
 
 def test_a_finished_run_that_is_extended_equals_a_longer_run(tmp_path: Path, kept: Path) -> None:
     """With a constant rate, no schedule and an evaluation at the seam, metrics, samples and model are equal bytes."""
-    recipe = replace(CONSTANT, save=Save(every=1, keep=9, model_every=1), iterations=2)
+    recipe = replace(CONSTANT, save=Save(every=1, keep=9, export_every=1), iterations=2)
     run = ran(tmp_path / "run", recipe)
     short = files(run / "model")
     again = reopen(run, Use(), 3)

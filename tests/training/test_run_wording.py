@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.config.text import read_recipe
-from groupwise.rollout import Drafts
-from groupwise.rollout.wording import worded
+from groupwise.config.recipe_toml import read_recipe
+from groupwise.methods import Drafts
+from groupwise.rollout.prompt_template import worded
 
 SMALL = ["--method", "igrpo", "--method.group_size", "2", "--method.drafts", "2", "--prompts", "2", "--iterations", "1"]
 
@@ -19,7 +19,10 @@ def test_the_run_s_recipe_has_the_texts_and_goes_on_with_them(
     """They are no change of the published method, and `show` prints both forms with their source."""
     monkeypatch.chdir(tmp_path)
     assert main(["train", *SMALL, "--evaluate.every", "0", "--evaluate.problems", "2", "--name", "a"]) == 0
-    assert "method.strategy.words is auto, here packaged: '{problem}{draft};{problem}'" in capsys.readouterr().err
+    assert (
+        "method.strategy.prompt_template is auto, here packaged: '{problem}{draft};{problem}'"
+        in capsys.readouterr().err
+    )
     (run,) = Path("runs").iterdir()
     assert read_recipe(run / "recipe.toml").method.strategy == worded(Drafts(2), "packaged")
     changed = json.loads((run / "run.json").read_text())["method"]["changed"]

@@ -8,20 +8,21 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
+from groupwise.checks.check_inputs import check_inputs
 from groupwise.config.diff import diff
-from groupwise.config.recipe import Also, Columns, Recipe
-from groupwise.config.text import read_recipe, write
+from groupwise.config.recipe import Columns, ExtraTask, Recipe
+from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.config.user_code import Permissions, Use, load_use
-from groupwise.data import BadData, Draw, Rollout, Sampler, Sampling, Usage
+from groupwise.core import BadData, Usage
+from groupwise.data import Draw, Rollout, Sampler, Sampling
 from groupwise.methods import grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.rollout import Independent, Turns
 from groupwise.tasks import Each, Mixture, Problems
 from groupwise.tasks.mixture import task_index
-from groupwise.training import sources as sources_module
-from groupwise.training.check_inputs import check_inputs
+from groupwise.training import build_tasks as sources_module
+from groupwise.training.build_tasks import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
 from groupwise.training.environments import frame_of, tool_schemas
-from groupwise.training.sources import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
 from groupwise.verifiers import CodeVerifier, exact, last_number
 from tests.models.test_templates import CHATML, trained
 from tests.tasks.published import gsm8k
@@ -49,7 +50,7 @@ def recipe(**fields: Any) -> Recipe:
     return Recipe(**{"method": grpo(), "task": "a.jsonl", "verifier": "exact", **fields})
 
 
-B = Also(task="b.jsonl", weight=2.0, columns=Columns(prompt="q", answer="x.gold"), verifier="last_number")
+B = ExtraTask(task="b.jsonl", weight=2.0, columns=Columns(prompt="q", answer="x.gold"), verifier="last_number")
 
 
 # Tasks and verifiers
@@ -70,10 +71,10 @@ def test_a_mixture_has_a_verifier_per_task() -> None:
 
 
 def test_a_named_task_has_a_default_verifier_and_template() -> None:
-    one, two = sources(recipe(task="countdown:x.jsonl", verifier="", also=(Also(task="gsm8k:gsm.jsonl"),)))
+    one, two = sources(recipe(task="countdown:x.jsonl", verifier="", also=(ExtraTask(task="gsm8k:gsm.jsonl"),)))
     assert (one.verifier, one.template) == ("countdown", "r1")
     assert (two.verifier, two.template) == ("last_number", "no")
-    one, two = sources(recipe(task="countdown:x.jsonl", template="no", also=(Also(task="a.jsonl"),)))
+    one, two = sources(recipe(task="countdown:x.jsonl", template="no", also=(ExtraTask(task="a.jsonl"),)))
     assert (one.verifier, one.template, two.verifier, two.template) == ("exact", "no", "exact", "no")
 
 
@@ -96,7 +97,7 @@ def test_the_verdict_deadline_is_that_of_the_slowest_verifier() -> None:
 
 
 def test_a_recipe_with_a_mixture_reads_back_and_differs() -> None:
-    mixed = recipe(also=(B, Also(task="c.jsonl")), held_out="c.jsonl", template="Q: {prompt}")
+    mixed = recipe(also=(B, ExtraTask(task="c.jsonl")), held_out="c.jsonl", template="Q: {prompt}")
     Path("r.toml").write_text(write(mixed))
     assert read_recipe(Path("r.toml"), (), Use()) == mixed
     assert any(line.startswith("also: none -> ") for line in diff(recipe(), mixed))
@@ -134,7 +135,7 @@ def test_a_strategy_of_a_user_has_the_template_of_the_recipe() -> None:
         (),
         (),
     )  # independent answers have one turn
-    mixed = recipe(method=own, also=(Also(task="countdown:x.jsonl"),))
+    mixed = recipe(method=own, also=(ExtraTask(task="countdown:x.jsonl"),))
     with pytest.raises(Usage, match="the problems use no, r1"):
         prompt_template(templates(mixed, tokenizer))("7*5=")
 
@@ -200,7 +201,7 @@ def test_hints_about_templates() -> None:
     notes_printed: list[str] = []
     check_inputs(recipe(template="r1"), Use(), notes_printed.append)
     assert not any("</answer>" in line for line in notes_printed)  # this model has no such characters
-    from groupwise.training.check_data import data_notes
+    from groupwise.checks.check_data import data_notes
 
     mixed = recipe(template="r1")
     by_name = templates(mixed, trained())
@@ -224,7 +225,12 @@ def test_training_on_a_held_out_task_is_refused_and_evaluation_is_not(capsys: py
 
 def test_a_run_records_its_data_and_resume_refuses_others(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", *SMALL, "--task", "a.jsonl", "--verifier", "last_number", "--name", "m"]
-    words += ["--also", "[{task = 'b.jsonl', columns = {prompt = 'q', answer = 'x.gold'}}]", "--held_out", "c.jsonl"]
+    words += [
+        "--extra_tasks",
+        "[{task = 'b.jsonl', columns = {prompt = 'q', answer = 'x.gold'}}]",
+        "--held_out",
+        "c.jsonl",
+    ]
     _, err = run_command(*words, "--stop-after", "0.001s", code=0, capsys=capsys)
     assert (
         err.startswith("machine: cpu, float32\ndata: a.jsonl: 20 rows") and "data: c.jsonl: 4 rows, 4 held out" in err
@@ -255,7 +261,7 @@ def test_an_overlap_between_files_is_refused(capsys: pytest.CaptureFixture[str])
 @pytest.mark.t(44)
 def test_a_resumed_mixture_ends_with_the_bytes_of_one_without_a_stop(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", *SMALL, "--iterations", "4", "--task", "a.jsonl", "--verifier", "last_number"]
-    words += ["--also", "[{task = 'b.jsonl', weight = 3, columns = {prompt = 'q', answer = 'x.gold'}}]"]
+    words += ["--extra_tasks", "[{task = 'b.jsonl', weight = 3, columns = {prompt = 'q', answer = 'x.gold'}}]"]
     run_command(*words, "--out", "whole", code=0, capsys=capsys)
     run_command(*words, "--out", "parts", "--stop-after", "0.001s", code=0, capsys=capsys)
     (whole,), (parts,) = Path("whole").iterdir(), Path("parts").iterdir()
@@ -279,7 +285,7 @@ def test_a_held_out_task_may_have_fixed_columns() -> None:
 
 def test_a_mixed_task_without_training_problems_is_refused() -> None:
     rows("e.jsonl", [{"problem": "7*7=", "answer": "49"}])
-    mixed = recipe(also=(Also(task="aime24:e.jsonl"),), template="no", sampling=Sampling(max_tokens=8))
+    mixed = recipe(also=(ExtraTask(task="aime24:e.jsonl"),), template="no", sampling=Sampling(max_tokens=8))
     assert [problem.what for problem in check_inputs(mixed, Use())] == ["aime24:e.jsonl has no training problems"]
     assert check_inputs(recipe(sampling=Sampling(max_tokens=8)), Use()) == []
 
@@ -289,7 +295,7 @@ def test_code_tests_of_a_mixture_are_checked(monkeypatch: pytest.MonkeyPatch) ->
     rows("e.jsonl", [{"prompt": "1+1=", "answer": tests}, {"prompt": "1+2=", "answer": tests}])
     tried: list[str] = []
     monkeypatch.setattr(CodeVerifier, "gate", lambda self, prompts: tried.extend(p.text for p in prompts))
-    mixed = recipe(also=(Also(task="e.jsonl", verifier="code"),), sampling=Sampling(max_tokens=8))
+    mixed = recipe(also=(ExtraTask(task="e.jsonl", verifier="code"),), sampling=Sampling(max_tokens=8))
     assert check_inputs(mixed, Use(unsafe_local_exec=True)) == []
     assert sorted(tried) == ["1+1=", "1+2="]
 

@@ -18,8 +18,10 @@ from safetensors.torch import load_file
 from groupwise.__main__ import main
 from groupwise.config.recipe import WarmStart
 from groupwise.config.user_code import Use
-from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Draw, Prompt
+from groupwise.core import BadData
+from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, Draw, Prompt
 from groupwise.learner import AdamW, Learner
+from groupwise.lifecycle.run import run_from
 from groupwise.models import (
     Shared,
     Tokenizer,
@@ -34,7 +36,6 @@ from groupwise.tasks import Demonstration, demonstrations, read_demonstrations
 from groupwise.tasks.big_sums import sum_demonstrations
 from groupwise.training.build import build
 from groupwise.training.progress import Progress
-from groupwise.training.run import run_from
 from groupwise.training.warm_start import supervised_steps, warm_start
 from tests.commands.test_bad_input import SMALL, error_of, rows
 from tests.faults.small_runs import EVERY, begun, ran
@@ -306,7 +307,7 @@ def test_the_tool_recipe_trains_only_the_model_s_tokens(home: Path) -> None:
     recipe = Path(__file__).parents[2] / "recipes" / "big_sums.toml"
     calls = rows("calls.jsonl", *(row for row in islice(sum_demonstrations(), 100) if len(row["messages"]) > 2))
     few = ["--iterations", "1", "--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "4"]
-    few += ["--warm_start.steps", "30", "--warm_start.per_step", "8", "--warm_start.optimizer.warmup", "5"]
+    few += ["--warm_start.steps", "30", "--warm_start.per_step", "8", "--warm_start.optimizer.warmup_steps", "5"]
     assert main(["train", str(recipe), "--warm_start.demonstrations", calls, *few]) == 0
     (run,) = (home / "runs").iterdir()
     lines = [json.loads(line) for line in (run / "samples" / "000001.jsonl").read_text().splitlines()]

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from groupwise.commands.audit import by_family
-from groupwise.data import BadData, Outcome, Prompt, Sample, Verdict
+from groupwise.core import BadData
+from groupwise.data import Outcome, Prompt, Sample, Verdict
 from groupwise.verifiers import find_verifier
 from groupwise.verifiers.audit import (
     AROUND,

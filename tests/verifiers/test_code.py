@@ -7,7 +7,8 @@ from typing import Literal
 import pytest
 
 import groupwise.verifiers.code as code_room
-from groupwise.data import BadData, Outcome, Prompt, Sample, Verdict
+from groupwise.core import BadData
+from groupwise.data import Outcome, Prompt, Sample, Verdict
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.sandbox.sandbox import Execution, Program
 from groupwise.tasks import Problems
@@ -90,7 +91,11 @@ def test_the_last_closed_python_block_is_the_code(text, code):
 )  # fmt: skip
 def test_verdicts(verifier, code, gold, outcome, visible, feedback):
     verdict = ask(verifier, code, gold)
-    assert (verdict.outcome.name, dict(verdict.parts), verdict.feedback) == (outcome, {"visible": visible}, feedback)
+    assert (verdict.outcome.name, dict(verdict.subscores), verdict.feedback) == (
+        outcome,
+        {"visible": visible},
+        feedback,
+    )
 
 
 def test_without_code_an_answer_is_malformed(verifier):

@@ -37,7 +37,7 @@ def test_verdicts_have_exactly_the_declared_parts(name: str, task: str) -> None:
     verdicts = asyncio.run(graded(verifier, problems[0]))
     contents = contents_of(verifier)
     assert contents is not None
-    assert {part for verdict in verdicts for part in verdict.parts} == set(contents.parts)
+    assert {part for verdict in verdicts for part in verdict.subscores} == set(contents.subscores)
     assert any(verdict.feedback for verdict in verdicts) == contents.feedback
 
 
@@ -45,7 +45,7 @@ def test_verdicts_have_exactly_the_declared_parts(name: str, task: str) -> None:
 def test_verdicts_without_declared_contents_have_none(name: str) -> None:
     gold: Any = {"numbers": [3, 4], "target": 7} if name == "countdown" else 7
     verdicts = asyncio.run(graded(find_verifier(name, None), Prompt("p", (1,), "3+4=", {"answer": gold})))
-    assert not any(verdict.parts or verdict.feedback for verdict in verdicts)
+    assert not any(verdict.subscores or verdict.feedback for verdict in verdicts)
 
 
 def test_combinations_declare_what_their_members_do() -> None:
@@ -53,12 +53,12 @@ def test_combinations_declare_what_their_members_do() -> None:
     assert contents_of(several) == VerdictContents(("right", "shape"), feedback=True)
     flipped = find_verifier("flipping(verifier=hackable(verifier=exact), rejects=0.1)", None)
     contents = contents_of(flipped)
-    assert contents is not None and set(contents.parts) == {"quality", "truth", "appealed", "overturned"}
+    assert contents is not None and set(contents.subscores) == {"quality", "truth", "appealed", "overturned"}
     assert not contents.feedback
     verdict = asyncio.run(
         flipped(Prompt("p", (1,), "1=", {"answer": "1"}), Sample(context=(1,), stream=(0,), text="1"))
     )
-    assert set(verdict.parts) == set(contents.parts)
+    assert set(verdict.subscores) == set(contents.subscores)
 
 
 def test_a_user_s_function_declares_nothing_and_a_mixture_with_it_is_unknown() -> None:

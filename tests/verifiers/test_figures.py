@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import BadData, Finish, Outcome, Prompt, Sample, Usage, Verdict
+from groupwise.core import BadData, Usage
+from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.models import encode_action
 from groupwise.tasks import GLYPH_COLOURS, find_task
 from groupwise.verifiers import find_verifier

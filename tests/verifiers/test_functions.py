@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict, Verifier, WorkerLost
+from groupwise.core import Usage, WorkerLost
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.verifiers import grade_function
 
 GRADER = """
@@ -49,7 +50,7 @@ def grade(prompt, answer, gold):
     if answer == "hang": time.sleep(600)
     if answer == "spin":
         while True: pass
-    if answer == "pid": return Verdict(1, parts={"pid": os.getpid(), "calls": CALLS})
+    if answer == "pid": return Verdict(1, subscores={"pid": os.getpid(), "calls": CALLS})
     if answer == "child":
         child = subprocess.Popen(["sleep", "600"])
         open(prompt, "w").write(str(child.pid))
@@ -187,11 +188,11 @@ RULINGS = [
     ("Verdict(1, 2)", RIGHT, 2.0, ""),
     ("Verdict(4)", UNKNOWN, None, "scored without a score"),
     ("Verdict(1, 'high')", UNKNOWN, None, "invalid Verdict"),
-    ("Verdict(1, parts={'a': float('nan')})", UNKNOWN, None, "part a, which is not finite"),
-    ("Verdict(1, parts={'a': 'b'})", UNKNOWN, None, "invalid Verdict"),
-    ("Verdict(1, parts={'a': 10**400})", UNKNOWN, None, "invalid Verdict"),
+    ("Verdict(1, subscores={'a': float('nan')})", UNKNOWN, None, "part a, which is not finite"),
+    ("Verdict(1, subscores={'a': 'b'})", UNKNOWN, None, "invalid Verdict"),
+    ("Verdict(1, subscores={'a': 10**400})", UNKNOWN, None, "invalid Verdict"),
     ("Verdict(1, feedback='x' * 2**21)", UNKNOWN, None, "a reply of more than"),
-    ("Verdict(1, parts={'a': object()})", UNKNOWN, None, "TypeError"),
+    ("Verdict(1, subscores={'a': object()})", UNKNOWN, None, "TypeError"),
 ]
 
 
@@ -231,7 +232,7 @@ def test_the_steps_of_a_functions_verdict_come_along(user, new_verifier):
 
 
 async def returns_verdict(prompt: str, answer: str, gold: object) -> Verdict:
-    return Verdict(Outcome.correct, feedback="well done", parts={"style": 0.5})
+    return Verdict(Outcome.correct, feedback="well done", subscores={"style": 0.5})
 
 
 def test_prompt_answer_and_gold_are_passed_unchanged(user, new_verifier):
@@ -307,7 +308,7 @@ def test_as_many_processes_as_workers_and_none_before_the_first_call(user, new_v
         return await asyncio.gather(*(call(verifier, "pid") for _ in range(12)))
 
     for _ in range(2):
-        pids = {v.parts["pid"] for v in asyncio.run(every())}
+        pids = {v.subscores["pid"] for v in asyncio.run(every())}
         assert 1 <= len(pids) <= 2 and len(set(children()) - others) <= 2
         ask(verifier, "os._exit(0)")
         ask(verifier, "os._exit(0)")

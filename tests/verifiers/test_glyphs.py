@@ -8,7 +8,8 @@ import pytest
 import torch
 from tools.flow_models import glyph_pictures
 
-from groupwise.data import BadData, Finish, Outcome, Prompt, Sample, Usage, Verdict
+from groupwise.core import BadData, Usage
+from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.models import encode_action
 from groupwise.tasks import GLYPH_COLOURS, GLYPH_RELATIONS, Glyphs, find_task
 from groupwise.tasks.glyphs import glyph_split

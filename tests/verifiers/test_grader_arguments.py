@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import ChecksProblems, Finish, GradesGroups, Outcome, Prompt, Sample, Usage, Verdict
+from groupwise.core import Usage
+from groupwise.data import ChecksProblems, Finish, GradesGroups, Outcome, Prompt, Sample, Verdict
 from groupwise.tasks import Each
 from groupwise.verifiers import find_verifier, grade_function
 from groupwise.verifiers.arguments import MissingColumn, Parameters
@@ -181,7 +182,7 @@ def test_several_verifiers_with_a_group_grader(user: ModuleType, grader: Any) ->
     verifier = find_verifier(name, None, load=lambda name: grader(name.partition(":")[2]))
     verdicts = group(verifier, [sample("4"), sample("5")])
     assert [v.outcome.name for v in verdicts] == ["correct", "wrong"]
-    assert [dict(v.parts) for v in verdicts] == [{"right": 1.0, "spread": 0.2}, {"right": 0.0, "spread": 1.2}]
+    assert [dict(v.subscores) for v in verdicts] == [{"right": 1.0, "spread": 0.2}, {"right": 0.0, "spread": 1.2}]
 
 
 def test_a_list_of_the_wrong_length_grades_no_answer(grader: Any) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import MissingRequirement, Outcome, Prompt, Sample, Storage, Usage, Verdict
+from groupwise.core import MissingRequirement, Storage, Usage
+from groupwise.data import Outcome, Prompt, Sample, Verdict
 from groupwise.verifiers import find_verifier
 from groupwise.verifiers.llm_judge import LLMJudge
 
@@ -126,7 +127,7 @@ def test_no_answer_can_close_the_fence(server: Server):
 def test_the_majority_decides(server: Server):
     server.reply = lambda request, number: (200, says(f"Verdict: {'right' if request['seed'] < 2 else 'wrong'}"))
     verdict = ask(LLMJudge(url=server.url, model="m", votes=3))
-    assert verdict.outcome is RIGHT and verdict.parts["votes"] == pytest.approx(2 / 3)
+    assert verdict.outcome is RIGHT and verdict.subscores["votes"] == pytest.approx(2 / 3)
     assert sorted(r["seed"] for r in server.requests) == [0, 1, 2] and {r["temperature"] for r in server.requests} == {
         1.0
     }

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict, Verifier
+from groupwise.core import BadData, MissingRequirement, Usage
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.tasks import Problems
 from groupwise.verifiers import find_verifier
 from groupwise.verifiers.math import Math
@@ -397,7 +398,7 @@ def test_whole_solutions_are_gold_answers_too(exact):
 
 
 def test_without_its_extra_the_fix_installs_it(monkeypatch):
-    monkeypatch.setattr("groupwise.verifiers.math.symbolic.find_spec", lambda name: None)
+    monkeypatch.setattr("groupwise.verifiers.math.sandboxed_algebra.find_spec", lambda name: None)
     with pytest.raises(MissingRequirement) as caught:
         find_verifier("math", None)
     assert "pip install 'groupwise[math]'" in caught.value.fix and "math(symbolic=False)" in caught.value.fix

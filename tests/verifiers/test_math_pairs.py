@@ -57,7 +57,7 @@ def test_no_wrong_answer_of_every_third_pair_is_accepted():
 @needs_extra
 @pytest.mark.slow
 def test_the_page_has_the_errors_in_each_family_none_accepted_and_a_third_of_math_verifys_rejected():
-    from groupwise.verifiers.math.by_default import accepted
+    from groupwise.verifiers.math.math_verify import accepted
 
     judged = judge(PAIRS)
     verdicts = [(case, accepted(case.answer, str(case.gold))) for case in PAIRS]

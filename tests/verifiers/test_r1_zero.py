@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.data import MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict, Verifier
+from groupwise.core import MissingRequirement, Usage
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.verifiers import find_verifier
+from groupwise.verifiers.math.published_graders import answer_of
 from groupwise.verifiers.math.r1_zero import is_plain, math_form, prm_form, repeats
-from groupwise.verifiers.math.variants import answer_of
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
 needs_extra = pytest.mark.skipif(
@@ -237,7 +238,8 @@ def test_gold_answers_that_cannot_be_compared(graders):
 def test_a_package_that_is_missing_is_named(monkeypatch):
     there = importlib.util.find_spec
     monkeypatch.setattr(
-        "groupwise.verifiers.math.symbolic.find_spec", lambda name: None if name == "pylatexenc" else there("json")
+        "groupwise.verifiers.math.sandboxed_algebra.find_spec",
+        lambda name: None if name == "pylatexenc" else there("json"),
     )
     with pytest.raises(MissingRequirement, match="math_dr_grpo needs the package pylatexenc") as caught:
         find_verifier("math_dr_grpo", None)

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import Draw, Outcome, Prompt, Rollout, Sample, Usage, Verdict, pack
+from groupwise.core import Usage
+from groupwise.data import Draw, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.objective import describe_samples
 from groupwise.verifiers import find_verifier, user_functions
 from groupwise.verifiers.several import Member, Several
@@ -30,16 +31,16 @@ def test_the_first_outcome_counts_and_all_scores_are_weighted(
     text: str, outcome: Outcome, score: float, parts: dict[str, float]
 ):
     verdict = ask(find_verifier(SHAPED, None), text)
-    assert verdict.outcome is outcome and verdict.score == pytest.approx(score) and dict(verdict.parts) == parts
+    assert verdict.outcome is outcome and verdict.score == pytest.approx(score) and dict(verdict.subscores) == parts
 
 
 def test_each_verifier_is_a_column_and_a_metric():
     verdict = ask(find_verifier(SHAPED, None), "<a>5</a>")
     sample = Sample(context=(0,), stream=(0,), text="<a>5</a>", verdict=verdict)
     batch = pack([Rollout(Draw(0, Prompt("p", (0,)), 1), (sample,))])
-    assert {name: x.tolist() for name, x in batch.parts.items()} == {"right": [0.0], "shape": [1.0]}
+    assert {name: x.tolist() for name, x in batch.subscores.items()} == {"right": [0.0], "shape": [1.0]}
     metrics = describe_samples(batch)
-    assert (metrics["parts/right"], metrics["parts/shape"]) == (0.0, 1.0)
+    assert (metrics["subscores/right"], metrics["subscores/shape"]) == (0.0, 1.0)
 
 
 def test_a_verifier_that_cannot_judge_is_named():
@@ -63,10 +64,10 @@ def test_a_user_function_is_a_member():
     assert user_functions(name) == ["my_file:grade"]
 
     async def grade(prompt: Prompt, sample: Sample) -> Verdict:
-        return Verdict(Outcome.correct, parts={"wit": 0.5})
+        return Verdict(Outcome.correct, subscores={"wit": 0.5})
 
     verdict = ask(find_verifier(name, None, load=lambda _: grade), "5")
-    assert dict(verdict.parts) == {"right": 0.0, "own": 1.0, "own/wit": 0.5}
+    assert dict(verdict.subscores) == {"right": 0.0, "own": 1.0, "own/wit": 0.5}
     with pytest.raises(Usage, match="is a function in a file"):
         find_verifier(name, None)
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import groupwise as gw
+from groupwise.checks.check import check
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import Finish, GradesGroups, Outcome, Prompt, Sample, Usage, Verdict
+from groupwise.core import Usage
+from groupwise.data import Finish, GradesGroups, Outcome, Prompt, Sample, Verdict
 from groupwise.models import encode_action
-from groupwise.training.check import check
 from groupwise.verifiers import find_verifier, grade_function
 from groupwise.verifiers.arguments import Parameters
 
@@ -141,7 +142,7 @@ def test_several_by_name(user: ModuleType) -> None:
     verifier = find_verifier("several(first='g:first', rank=0.5*'g:ranks')", None, load=load)
     samples = [picture(0.5), picture(-0.5)]
     verdicts = asyncio.run(verifier.grade_group(PROMPT, samples))  # type: ignore[attr-defined]
-    assert [dict(v.parts) for v in verdicts] == [{"first": 0.5, "rank": 1.0}, {"first": -0.5, "rank": 0.0}]
+    assert [dict(v.subscores) for v in verdicts] == [{"first": 0.5, "rank": 1.0}, {"first": -0.5, "rank": 0.0}]
 
 
 POINTS = [{"prompt": word, "x": x} for word, x in (("east", 2.0), ("west", -2.0), ("north", 0.0), ("south", 0.0))]

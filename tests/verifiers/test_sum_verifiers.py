@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict, Verifier
+from groupwise.core import Usage
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.tasks import find_task
 from groupwise.verifiers import SumProposal, SumSteps, find_verifier
 
@@ -49,7 +50,7 @@ def test_each_step_is_graded(text: str, outcome: Outcome, numbers: list[int], pr
     verdict = grade(text)
     assert verdict.outcome is outcome and verdict.feedback == due and verdict.score is None
     assert [number for _, number in verdict.steps["step"]] == numbers
-    assert verdict.parts["progress"] == pytest.approx(progress) and verdict.parts["thought"] == bool(numbers)
+    assert verdict.subscores["progress"] == pytest.approx(progress) and verdict.subscores["thought"] == bool(numbers)
     assert [text[end - 1] for end, _ in verdict.steps["step"]] == [";"] * len(numbers)
 
 
@@ -76,8 +77,8 @@ def test_each_step_costs_the_price() -> None:
 
 def test_a_proposal_is_judged_by_the_answer_before_it() -> None:
     verdict = grade(f"{FIRST}{SECOND}{THIRD}#34;2+9*3=", SumProposal())
-    assert verdict.outcome is RIGHT and verdict.answer == "34" and verdict.parts["proposed"] == 1
-    assert verdict.parts["progress"] == 1
+    assert verdict.outcome is RIGHT and verdict.answer == "34" and verdict.subscores["proposed"] == 1
+    assert verdict.subscores["progress"] == 1
     assert grade("#35;2+9*3=", SumProposal()).outcome is WRONG
     bare = grade("#34", SumProposal())
     assert bare.outcome is RIGHT and bare.parts["proposed"] == 0

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict, Verifier
+from groupwise.core import BadData, MissingRequirement, Usage
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.tasks import Problems
 from groupwise.verifiers import find_verifier
 from groupwise.verifiers.plain_text import plain_text

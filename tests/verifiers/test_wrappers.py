@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict, Verifier
+from groupwise.core import Usage
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.verifiers import Flipping, Hackable, exact, find_verifier, last_number, user_functions
 
 RIGHT, WRONG, MALFORMED = Outcome.correct, Outcome.wrong, Outcome.malformed
@@ -29,15 +30,15 @@ def test_rates_are_those_given() -> None:
     right, wrong = verdicts(noisy, ["yes"] * N), verdicts(noisy, ["no"] * N)
     assert share(right, WRONG) == pytest.approx(0.2, abs=0.02)
     assert share(wrong, RIGHT) == pytest.approx(0.1, abs=0.02)
-    assert {v.parts["truth"] for v in right} == {1.0} and {v.parts["truth"] for v in wrong} == {0.0}
+    assert {v.subscores["truth"] for v in right} == {1.0} and {v.subscores["truth"] for v in wrong} == {0.0}
     rejected = [v for v in (*right, *wrong) if v.outcome is WRONG]
-    appealed = [v for v in rejected if v.parts["appealed"]]
+    appealed = [v for v in rejected if v.subscores["appealed"]]
     assert len(appealed) / len(rejected) == pytest.approx(0.5, abs=0.03)
-    assert all(v.parts["overturned"] == v.parts["truth"] for v in appealed)
-    assert not any(v.parts["appealed"] for v in (*right, *wrong) if v.outcome is RIGHT)
+    assert all(v.subscores["overturned"] == v.subscores["truth"] for v in appealed)
+    assert not any(v.subscores["appealed"] for v in (*right, *wrong) if v.outcome is RIGHT)
     # The estimate of the paper (arXiv:2510.00915): the share of right answers that were rejected.
     kept = sum(v.outcome is RIGHT for v in right)
-    missed = len(rejected) * sum(v.parts["overturned"] for v in appealed) / len(appealed)
+    missed = len(rejected) * sum(v.subscores["overturned"] for v in appealed) / len(appealed)
     assert missed / (missed + kept) == pytest.approx(0.2, abs=0.02)
 
 
@@ -75,7 +76,7 @@ def test_certain_rates_flip_everything_but_malformed_answers() -> None:
 def test_a_flipped_verdict_has_no_score() -> None:
     prompt, sample = Prompt("p", (), "?", {"answer": 3}), Sample(context=(), stream=(0,), text="1+2=3")
     verdict = asyncio.run(Flipping(Hackable(last_number, most=1), rejects=1.0)(prompt, sample))
-    assert verdict.outcome is WRONG and verdict.value == 0 and verdict.parts["quality"] == 1
+    assert verdict.outcome is WRONG and verdict.value == 0 and verdict.subscores["quality"] == 1
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan")])
@@ -93,7 +94,7 @@ QUALITIES = {
 @pytest.mark.parametrize("text", QUALITIES)
 def test_the_judge_counts_equations_and_computes_none(text: str) -> None:
     (verdict,), (plain,) = verdicts(Hackable(last_number, most=4), [text], 3), verdicts(last_number, [text], 3)
-    assert verdict.score == verdict.parts["quality"] == QUALITIES[text] and verdict.outcome is plain.outcome
+    assert verdict.score == verdict.subscores["quality"] == QUALITIES[text] and verdict.outcome is plain.outcome
 
 
 class Grouped:
@@ -125,7 +126,7 @@ def test_a_wrapper_has_the_deadline_checks_and_workers_of_its_verifier() -> None
     grouped = Prompt("grouped", ())
     assert outer.by_group(grouped) and not outer.by_group(Prompt("p", ()))
     judged = asyncio.run(outer.grade_group(grouped, [Sample(context=(), stream=(i,)) for i in range(3)]))
-    assert [v.outcome for v in judged] == [WRONG] * 3 and [v.parts["truth"] for v in judged] == [0, 1, 0]
+    assert [v.outcome for v in judged] == [WRONG] * 3 and [v.subscores["truth"] for v in judged] == [0, 1, 0]
     outer.gate([grouped])
     outer.close()
     assert inner.closed and inner.gated == 1

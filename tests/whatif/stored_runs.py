@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groupwise.config.text import write
+from groupwise.config.recipe_toml import write
 from groupwise.methods import Method
 from tests.runs.infos import INFO
 from tests.toys.echo import ToyRun, small
@@ -12,7 +12,7 @@ from tests.toys.echo import ToyRun, small
 
 def stored_run(directory: Path, method: Method | str = "dapo", **changes: Any) -> Path:
     """A run of two iterations with its samples. Its second iteration has ratios other than 1."""
-    sizes = {"minibatches": 2, "refill": 0, "group_size": 4}
+    sizes = {"minibatches": 2, "max_refills": 0, "group_size": 4}
     value = small(method, **sizes) if isinstance(method, str) else method
     toy = ToyRun(value, directory, **{"lr": 0.1, "max_tokens": 3} | changes)
     toy.go()

@@ -15,7 +15,7 @@ import torch
 from groupwise.__main__ import main
 from groupwise.advantages import centred
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, Storage, Usage
+from groupwise.core import BadData, Storage, Usage
 from groupwise.methods import grpo, gspo
 from groupwise.objective import Clips, TruncatedImportance, complete, token_mean
 from groupwise.rewards import Score
@@ -56,7 +56,7 @@ def own(stored: StoredIteration) -> Recomputed:
 
 @pytest.mark.parametrize("name", ["dapo", "gspo", "cispo", "dr_grpo", "gmpo", "reinforce", "grpo"])
 def test_the_own_method_gives_the_stored_numbers(name: str, tmp_path: Path) -> None:
-    method = small(name, minibatches=2, group_size=4, refill=0, epochs=2)
+    method = small(name, minibatches=2, group_size=4, max_refills=0, epochs=2)
     aggregate = token_mean if name == "grpo" else method.objective.aggregate  # a share that depends on the step
     method = replace(method, objective=replace(method.objective, penalties=(), aggregate=aggregate))
     if name == "dr_grpo":  # its own shaping gives every cut answer 0, and so all answers of this iteration
@@ -88,7 +88,7 @@ def test_stored_samples_have_the_budget_of_the_run(run: Path, tmp_path: Path) ->
 
 def test_dropped_groups_do_not_change_the_steps(tmp_path: Path) -> None:
     """With shuffled samples, the size of a step depends on the number of trained groups."""
-    method = small("dapo", minibatches=2, group_size=4, refill=0, shuffle="samples")
+    method = small("dapo", minibatches=2, group_size=4, max_refills=0, shuffle="samples")
     stored = read(stored_run(tmp_path / "run", method, prompts=8), 1)
     assert len({line["draw"] for line in stored.lines if line["dropped"]}) >= 2
     computed = own(stored)
@@ -320,7 +320,7 @@ def test_the_cosines_of_a_group_are_those_of_its_tokens(run: Path) -> None:
 
 
 def test_the_clipped_tokens_of_a_sample_are_those_of_the_surrogate(tmp_path: Path) -> None:
-    stored = read(stored_run(tmp_path / "run", small("gspo", minibatches=2, group_size=4, refill=0, epochs=2)))
+    stored = read(stored_run(tmp_path / "run", small("gspo", minibatches=2, group_size=4, max_refills=0, epochs=2)))
     for method in (gspo(), grpo(clip=0.001)):
         computed = recompute(stored, "name", method)
         assert isinstance(computed.method.objective.surrogate, Clips)

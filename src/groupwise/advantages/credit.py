@@ -6,47 +6,19 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from groupwise.data import Batch, Credit, Logp, Measure, Segments
+from groupwise.data import Batch, Credit, Logp, Segments, credit
 
-SOCKET = "Credit"
-__all__ = ["ReturnsToGo", "WhitenedTokens", "every_token"]
+__all__ = ["WhitenedTokens", "every_token"]
 
 
+@credit
 def every_token(x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
     """Each token gets its sample's advantage."""
     return b.sequences.spread(x)
 
 
 @dataclass(frozen=True, slots=True)
-class ReturnsToGo:
-    """`A_t = sum over s >= t of gamma^(s - t) r_s`: the sample's reward at its last token, minus `kl k1` at each token.
-
-    `k1 = log pi_old - log reference`. REINFORCE++, arXiv:2501.03262, equation 6. `kl = 0` needs no reference.
-
-    >>> from groupwise.data import rollout_of, pack
-    >>> batch = pack([rollout_of([1.0, 0.0], lengths=[3, 2])])
-    >>> ReturnsToGo(gamma=0.5)(batch.score, batch).tolist()
-    [0.25, 0.5, 1.0, 0.0, 0.0]
-    """
-
-    gamma: float = 1.0
-    kl: float = 0.0
-    model: str = "reference"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.gamma <= 1:
-            raise ValueError(f"ReturnsToGo(gamma={self.gamma}): needs 0 <= gamma <= 1")
-
-    @property
-    def needs(self) -> frozenset[Measure]:
-        return frozenset({Logp("policy"), Logp(self.model)}) if self.kl else frozenset()
-
-    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
-        return discounted(token_rewards(x, b, kl=self.kl, model=self.model), b.sequences.index, self.gamma)
-
-
-@dataclass(frozen=True, slots=True)
-class WhitenedTokens:
+class WhitenedTokens(Credit):
     """Another credit's advantages, whitened over all trained tokens: `(A - mean) / (std + eps)`.
 
     REINFORCE++, arXiv:2501.03262. A mask takes its tokens out of mean and std, unless it reads the advantage.

@@ -7,21 +7,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, VerdictPart
+from groupwise.data import Advantage, Batch, Measure, Subscore
 
-SOCKET = "Advantage"
-__all__ = ["AgainstPart", "EachStandardised", "ForwardCorrection", "Lagrangian"]
+__all__ = ["AgainstSubscore", "EachStandardised", "Lagrangian"]
 
 
 @dataclass(frozen=True, slots=True)
-class EachStandardised:
+class EachStandardised(Advantage):
     """Weighted sum of group z-scores: `reward z(x)`, plus `weight z(score)` for each named score of the verdict. GDPO.
 
     Each reward is standardised by itself before the sum, so none is lost in the spread of another. A sample without a
-    verdict part has 0 for it and is not in its statistics.
+    subscore has 0 for it and is not in its statistics.
 
     >>> from groupwise.data import rollout_of, pack
-    >>> batch = pack([rollout_of([0.0, 1.0], parts={"format": [0.0, 5.0]})])
+    >>> batch = pack([rollout_of([0.0, 1.0], subscores={"format": [0.0, 5.0]})])
     >>> [round(x, 3) for x in EachStandardised((("format", 1.0),))(batch.score, batch).tolist()]
     [-1.414, 1.414]
     """
@@ -35,7 +34,7 @@ class EachStandardised:
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset(VerdictPart(name) for name, _ in self.weights)
+        return frozenset(Subscore(name) for name, _ in self.weights)
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         start = self.reward * b.groups.zscore(x, ddof=self.ddof, eps=self.eps)
@@ -43,7 +42,7 @@ class EachStandardised:
 
 
 @dataclass(frozen=True, slots=True)
-class Lagrangian:
+class Lagrangian(Advantage):
     """The reward's group z-score plus `multiplier * z-score` of each constraint's score. FGRPO, arXiv:2604.08476.
 
     The memory is `Multipliers`. That the z-scores are added so is our reading.
@@ -58,7 +57,7 @@ class Lagrangian:
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset(map(VerdictPart, self.constraints))
+        return frozenset(map(Subscore, self.constraints))
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         multipliers = b.memory[self.memory]
@@ -67,42 +66,28 @@ class Lagrangian:
 
 
 @dataclass(frozen=True, slots=True)
-class AgainstPart:
-    """The reward minus a baseline: the verdict part named by the field `part`, such as the greedy answer's reward.
+class AgainstSubscore(Advantage):
+    """The reward minus a baseline: the subscore named by the field `part`, such as the greedy answer's reward.
 
     >>> from groupwise.data import rollout_of, pack
-    >>> batch = pack([rollout_of([1.0, 0.0], parts={"baseline": [0.5, 0.5]})])
-    >>> AgainstPart()(batch.score, batch).tolist()
+    >>> batch = pack([rollout_of([1.0, 0.0], subscores={"baseline": [0.5, 0.5]})])
+    >>> AgainstSubscore()(batch.score, batch).tolist()
     [0.5, -0.5]
     """
 
-    part: str = "baseline"
+    subscore: str = "baseline"
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({VerdictPart(self.part)})
+        return frozenset({Subscore(self.subscore)})
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        return x - b[VerdictPart(self.part)]
-
-
-@dataclass(frozen=True, slots=True)
-class ForwardCorrection:
-    """`x - (1 - rejects)`: corrects rewards for a verifier that rejects the share `rejects` of correct answers.
-
-    `rejects` is the share of correct answers that the verifier rejects, from the memory `RejectionRate`. A group
-    baseline after it undoes the correction. arXiv:2510.00915, forward correction.
-    """
-
-    memory: str = "rejects"
-
-    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        return x - (1 - b.memory[self.memory])
+        return x - b[Subscore(self.subscore)]
 
 
 def _zscore(b: Batch, name: str, ddof: int, eps: float) -> Float[Tensor, " s"]:
     """The group z-score of a named score of the verdicts, over the samples that have it; 0 for the others."""
-    part, has = b[VerdictPart(name)], b.has(VerdictPart(name))
+    part, has = b[Subscore(name)], b.has(Subscore(name))
     score = torch.zeros_like(part)
     score[has] = b.groups.keep(has).zscore(part[has], ddof=ddof, eps=eps)
     return score

@@ -1,5 +1,5 @@
 """The Python interface: `import groupwise as gw`, then `gw.train`, `gw.evaluate`, `gw.sample`, `gw.resume`."""
 
-from groupwise.data.rooms import open_room
+from groupwise.core.lazy_imports import open_room
 
 open_room(__name__)

@@ -8,7 +8,7 @@ from typing import Any
 from groupwise.api.reward import NO_REWARD, Reward, reward_of, write_code
 from groupwise.api.rows import answer_column, rows_in_memory, write_rows
 from groupwise.config.defaults import is_set, tables_of
-from groupwise.config.settings import fields_of, overrides_of
+from groupwise.config.keyword_arguments import fields_of, overrides_of
 from groupwise.config.toml import PlainText
 from groupwise.config.user_code import Permissions, Use, load_use
 

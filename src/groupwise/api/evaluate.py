@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Any, overload
 
 from groupwise.api.arguments import arguments_of
+from groupwise.api.event_loop import run_blocking
 from groupwise.api.reward import Reward
 from groupwise.api.run import Run
-from groupwise.api.threads import run_blocking
-from groupwise.config.settings import fields_of, overrides_of
+from groupwise.config.keyword_arguments import fields_of, overrides_of
 from groupwise.config.user_code import Permissions, function_hash, load_use
-from groupwise.data import BadData, Usage
+from groupwise.core import BadData, Usage
 from groupwise.evaluation.result import evaluation_text
+from groupwise.inference import evaluate_model as evaluation
+from groupwise.inference.open_model import At
+from groupwise.runs.find_run import run_or_model
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import verifier_of_run
-from groupwise.runs.stems import run_or_model
-from groupwise.training import evaluate as evaluation
-from groupwise.training.models import At
 from groupwise.training.progress import print_note
 from groupwise.verifiers.expression import MEMORY, in_memory, members, python_reward
 
@@ -33,7 +33,7 @@ class Evaluation(dict[str, Any]):
 
     @property
     def figures(self) -> dict[str, float]:
-        """The value of each figure by name: `avg@4`, `level=2` of `evaluate.by`; `greedy ...` of greedy answers."""
+        """The value of each figure by name: `avg@4`, `level=2` of `evaluate.by_column`; `greedy ...` of greedy answers."""
         figures: dict[str, float] = {}
         for number in self["numbers"]:
             kind = "" if number["protocol"]["sampling"]["temperature"] else "greedy "

@@ -5,9 +5,9 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
-from groupwise.config.problems import one_error
-from groupwise.config.reading import Reading
-from groupwise.config.settings import as_data
+from groupwise.config.keyword_arguments import as_data
+from groupwise.config.parse_values import Reading
+from groupwise.config.recipe_errors import one_error
 from groupwise.config.toml import is_toml, read_toml, set_paths
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.methods import Method, published

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from groupwise.config.user_code import Permissions
-from groupwise.data import check_types
+from groupwise.core import check_types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

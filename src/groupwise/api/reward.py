@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from groupwise.api.source import file_source
-from groupwise.data import Usage
+from groupwise.api.function_source import file_source
+from groupwise.core import Usage
 from groupwise.runs.disk import storage_errors, write_file
 from groupwise.verifiers.expression import MEMORY, WRITTEN
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config.recipe import Columns
-from groupwise.data import BadData, Usage
+from groupwise.core import BadData, Usage
 from groupwise.runs.disk import storage_errors, write_file
 
 ANSWER = Columns().answer

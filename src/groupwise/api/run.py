@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData
+from groupwise.core import BadData
 from groupwise.report.read import read
 from groupwise.report.report import escaped, existing_run, write_report
 from groupwise.report.warnings import find_warnings, headline
@@ -14,7 +14,7 @@ from groupwise.runs.info import RunInfo
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import SAMPLE_FILES, RunLayout
 from groupwise.runs.next_command import resume_call
-from groupwise.runs.phases import finished_run, runs_in
+from groupwise.runs.phase_directories import finished_run, runs_in
 
 __all__ = ["Report", "Run"]
 

@@ -11,25 +11,26 @@ from typing import Any
 from groupwise.api.arguments import Arguments
 from groupwise.api.options import RunOptions
 from groupwise.api.reward import NO_REWARD, Reward
+from groupwise.checks.check import check_phases
 from groupwise.config.defaults import complete_phases, starting_point, tables_of
-from groupwise.config.phases import read_phases
-from groupwise.config.settings import base_name
-from groupwise.config.text import DEFAULT, base_of, read_recipe
+from groupwise.config.keyword_arguments import base_name
+from groupwise.config.phase_recipes import read_phases
+from groupwise.config.recipe_toml import DEFAULT, base_of, read_recipe
 from groupwise.config.toml import is_toml, read_toml, read_with_overrides, without_command_text
 from groupwise.config.user_code import Use, function_hash, load_use
-from groupwise.data import BadData, Usage, close_verifier, raise_all
+from groupwise.core import BadData, Usage, raise_all
+from groupwise.data import close_verifier
+from groupwise.lifecycle.run import run_from
+from groupwise.lifecycle.run_handle import Control, Ending
+from groupwise.lifecycle.run_phases import begin_phases, run_phases
+from groupwise.lifecycle.start import begin, directory_name, reach_engines, read_checked, reopen
 from groupwise.runs.checkpoints import RunLock, run_directory
 from groupwise.runs.disk import storage_errors, write_file
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
-from groupwise.runs.phases import KEY, phase_directories, runs_in, whole_run
+from groupwise.runs.phase_directories import KEY, phase_directories, runs_in, whole_run
 from groupwise.training.build import Runtime, build
-from groupwise.training.check import check_phases
-from groupwise.training.control import Control, Ending
-from groupwise.training.phases import begin_phases, run_phases
 from groupwise.training.progress import print_note
-from groupwise.training.run import run_from
-from groupwise.training.start import begin, directory_name, reach_engines, read_checked, reopen
 from groupwise.verifiers.expression import WRITTEN
 
 Finish = Callable[[Ending], object]

@@ -6,17 +6,17 @@ from typing import Any, Literal
 
 from groupwise.api import runs
 from groupwise.api.arguments import arguments_of
+from groupwise.api.event_loop import run_blocking
 from groupwise.api.options import RunOptions
 from groupwise.api.reward import NO_REWARD, reward_of
 from groupwise.api.run import Run
-from groupwise.api.threads import run_blocking
+from groupwise.config.keyword_arguments import recipe_source
 from groupwise.config.recipe import Recipe
-from groupwise.config.settings import recipe_source
 from groupwise.config.user_code import Permissions
-from groupwise.data import Usage
+from groupwise.core import Usage
+from groupwise.lifecycle.run_handle import Control, Ending
 from groupwise.methods import Method
 from groupwise.report.report import existing_run
-from groupwise.training.control import Control, Ending
 from groupwise.training.progress import print_note
 
 __all__ = ["resume", "train"]

@@ -16,14 +16,14 @@ from typing import Any, Literal
 
 from groupwise.certificates.code_hash import code_hash
 from groupwise.config.packaged import find_recipe
-from groupwise.config.problems import one_error
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import read_with_problems
-from groupwise.data import WorkerLost
+from groupwise.config.recipe_errors import one_error
+from groupwise.config.recipe_toml import read_with_problems
+from groupwise.core import WorkerLost
 from groupwise.evaluation.interval import mean_interval
 from groupwise.methods import Effect, Reference
 from groupwise.models import find_model, fingerprint
-from groupwise.models.files import PACKAGED
+from groupwise.models.model_files import PACKAGED
 from groupwise.runs.disk import write_file
 
 SEEDS = (1, 2, 3)

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-from groupwise.sandbox.bound import bound_command
+from groupwise.sandbox.die_with_parent import bound_command
 from groupwise.sandbox.processes import last_lines
 
 

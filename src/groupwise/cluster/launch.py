@@ -2,8 +2,8 @@
 
 from groupwise.cluster.ray import library
 from groupwise.config.recipe import Recipe
-from groupwise.data import Usage
-from groupwise.engines.served import Served
+from groupwise.core import Usage
+from groupwise.engines.remote.served import Served
 
 LOCAL = "--cluster.launch local"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from signal import Signals
 from types import TracebackType
 
-from groupwise.data import WorkerLost
+from groupwise.core import WorkerLost
 
 POLL = 0.02
 """Seconds between two looks at the processes."""

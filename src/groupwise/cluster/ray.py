@@ -16,7 +16,7 @@ from groupwise.cluster.held_process import HeldProcess
 from groupwise.cluster.processes import GRACE, Death
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
-from groupwise.data import EngineLost, MissingRequirement, Usage
+from groupwise.core import EngineLost, MissingRequirement, Usage
 
 ADDRESS = "RAY_ADDRESS"
 RECONNECT, DAYS = "RAY_gcs_rpc_server_reconnect_timeout_s", str(30 * 86400)

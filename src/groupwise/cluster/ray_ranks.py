@@ -6,8 +6,8 @@ from typing import Any
 
 from groupwise.cluster.processes import Death, Processes
 from groupwise.cluster.ray import REPLY, Needs, Places, connected, lost
-from groupwise.data import WorkerLost
-from groupwise.engines.replica import START
+from groupwise.core import WorkerLost
+from groupwise.engines.remote.replica import START
 
 
 class RayProcesses(Processes):

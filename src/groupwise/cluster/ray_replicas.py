@@ -17,12 +17,12 @@ from typing import Any
 from groupwise.cluster.processes import GRACE, Death
 from groupwise.cluster.ray import Needs, Places, connected, lost
 from groupwise.config.recipe import Recipe
-from groupwise.data import EngineLost
-from groupwise.engines.remote import Remote
-from groupwise.engines.replica import Program
-from groupwise.engines.replica_tls import printed_address
-from groupwise.engines.secret import VARIABLE
-from groupwise.engines.tls import TlsAddress
+from groupwise.core import EngineLost
+from groupwise.engines.remote.remote import Remote
+from groupwise.engines.remote.replica import Program
+from groupwise.engines.remote.replica_tls import printed_address
+from groupwise.engines.remote.secret import VARIABLE
+from groupwise.engines.remote.tls import TlsAddress
 
 LOOK = 0.1
 """Seconds between two looks at the output of a process that starts."""

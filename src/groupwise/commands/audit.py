@@ -10,16 +10,8 @@ import numpy as np
 
 from groupwise.commands.table import aligned
 from groupwise.config.user_code import Permissions, Use, load_use
-from groupwise.data import (
-    MissingRequirement,
-    Outcome,
-    Usage,
-    Verdict,
-    Verifier,
-    close_verifier,
-    notices_of,
-    visible,
-)
+from groupwise.core import MissingRequirement, Usage, visible
+from groupwise.data import Outcome, Verdict, Verifier, close_verifier, notices_of
 from groupwise.evaluation.interval import score
 from groupwise.sandbox import Sandbox
 from groupwise.verifiers import find_verifier, grade_function

@@ -8,9 +8,9 @@ from groupwise.certificates.map import map_page
 from groupwise.certificates.page import certificate_page
 from groupwise.certificates.proofs import repository
 from groupwise.certificates.studies import run_studies
-from groupwise.config.problems import method_suggestion
+from groupwise.config.recipe_errors import method_suggestion
 from groupwise.config.registry import methods
-from groupwise.data import Usage, visible
+from groupwise.core import Usage, visible
 from groupwise.runs.disk import check_writable, storage_errors, write_file
 
 ALL, MAP = "all", "index.html"

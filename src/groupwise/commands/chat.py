@@ -7,9 +7,10 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import BadData, GroupwiseError, Sample, Usage, visible
+from groupwise.core import BadData, GroupwiseError, Usage, visible
+from groupwise.data import Sample
+from groupwise.inference.evaluate_model import find_model_of, for_one_answer, open_model, unused
 from groupwise.models import FlowShape, find_model, find_template, read_shape, read_tokenizer
-from groupwise.training.evaluate import find_model_of, for_one_answer, open_model, unused
 from groupwise.training.progress import print_note
 
 Answering = Callable[[Any], Coroutine[Any, Any, tuple[Sample, ...]]]

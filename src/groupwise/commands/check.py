@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from groupwise.checks import check as checks
 from groupwise.config.packaged import given_recipe
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import GroupwiseError, visible
-from groupwise.training import check as checks
+from groupwise.core import GroupwiseError, visible
 
 
 def check(

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.data import BadData, Storage, Usage, or_near, visible
-from groupwise.evaluation.evaluate import KS, NO_OUTCOMES, NO_VERDICT, columns
+from groupwise.core import BadData, Storage, Usage, or_near, visible
+from groupwise.evaluation.accuracy import KS, NO_OUTCOMES, NO_VERDICT, columns
 from groupwise.evaluation.interval import averaged, paired, score_interval
 from groupwise.evaluation.result import MAY_DIFFER, is_judged, model_label, read, tallies, task_label
 from groupwise.runs.info import RunInfo, extensions
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import evaluate_command, recorded_code
-from groupwise.runs.phases import finished_run
+from groupwise.runs.phase_directories import finished_run
 
 
 def compare(a: str, b: str, allow: Sequence[str] = ()) -> int:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from groupwise.data import GroupwiseError, MissingRequirement, visible
-from groupwise.engines.vllm_environment import DEFAULT_PYTHON, PINS, check_environment, installation
+from groupwise.core import GroupwiseError, MissingRequirement, visible
+from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, PINS, check_environment, installation
 from groupwise.models.freed_memory import machine_memory
 from groupwise.sandbox import sandbox_trial
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import visible
+from groupwise.core import visible
+from groupwise.inference.open_model import At, export
 from groupwise.models.upload import check_upload, upload
 from groupwise.report.report import existing_run
-from groupwise.training.models import At, export
 
 
 def export_model(

@@ -13,7 +13,7 @@ from groupwise.config.fields import (
     recipe_fields,
     section_text,
 )
-from groupwise.data import Usage, visible
+from groupwise.core import Usage, visible
 
 WIDTH = 116
 

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 
-from groupwise.data.errors import Usage
+from groupwise.core.errors import Usage
 from groupwise.methods.families import FAMILIES, ROOM, SIZES, method_family, method_files, source_of, subject_of
 from groupwise.methods.reference import year_of
 

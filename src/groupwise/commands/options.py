@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 RECIPE = """\
 fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` explains it:
   (top)             model task also held_out max_prompt_tokens template system template_arguments verifier threshold
-                    environment method prompts iterations seed max_unverifiable sinks
+                    environment method prompts iterations seed max_unverifiable trackers
   lora              rank alpha targets
   pipeline          guidance size
   warm_start        demonstrations columns steps per_step optimizer save_every drop_thoughts thought
@@ -16,19 +16,18 @@ fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` expl
   warm_start.optimizer lr betas eps weight_decay clip warmup decay
   columns           prompt answer
   method            base group_size curriculum strategy denoise unmask trains filter refill unverifiable shaping
-                    advantage credit mask objective auxiliary minibatches shuffle epochs proximal routing models
+                    advantage credit mask objective auxiliary minibatches shuffle epochs old_logprobs routing models
                     memory schedules
   method.denoise    noise steps shift first last
   method.unmask     steps temperature spread floor speed
   method.objective  surrogate weights penalties aggregate
-  method.routing    replay
   sampling          temperature max_tokens top_p top_k min_p stop
-  engine            rows cache_tokens max_gap
+  engine            rows kv_cache_tokens max_logprob_diff
   optimizer         lr betas eps weight_decay clip warmup decay
   machine           device dtype threads microbatch_tokens recompute compile deadline verdict_deadline
-  cluster           launch ranks lanes shard lag deadline
+  cluster           launch ranks lanes shard staleness deadline
   evaluate          every problems samples strategy by best steps
-  save              every keep model_every
+  save              every keep export_every
 
   groupwise train recipe.toml --method.objective.surrogate.high 0.35 --iterations 50
   groupwise train --task problems.jsonl --verifier last_number

@@ -10,12 +10,13 @@ from groupwise.commands.plan_table import pipeline_plan_lines, plan_lines
 from groupwise.config.defaults import starting_point
 from groupwise.config.packaged import given_recipe
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, Use, load_use
-from groupwise.data import Storage, Usage, all_problems, visible
+from groupwise.core import Storage, Usage, visible
+from groupwise.data import all_problems
 from groupwise.models import base_directory, find_model, is_pipeline
+from groupwise.planning.calibration import calibrated
 from groupwise.planning.machines import Machines, on_machines, read_machines
-from groupwise.planning.measured import calibrated
 from groupwise.planning.pipelines import pipeline_memory
 from groupwise.planning.plan import Plan, plan_run
 from groupwise.planning.shapes import planned_shape
@@ -91,7 +92,7 @@ def longest_prompt(recipe: Recipe, use: Use) -> int:
 def write_svg(planned: Plan, path: Path) -> None:
     """Write the timeline of the best trial as SVG. `Storage` if the file cannot be written."""
     best = planned.best
-    title = f"{best.placement.label}, lag {best.lag}: two iterations of {best.seconds:,.1f} s"
+    title = f"{best.placement.label}, staleness {best.staleness}: two iterations of {best.seconds:,.1f} s"
     try:
         path.write_text(timeline_svg(best.simulation, best.warm, title), encoding="utf-8")
     except OSError as error:
@@ -107,7 +108,7 @@ def plan_json(planned: Plan) -> dict[str, Any]:
     ]
     trials = [
         {
-            "lag": trial.lag,
+            "max_staleness": trial.max_staleness,
             **asdict(trial.placement),
             "engines": trial.placement.engines,
             "rows": trial.setup.rows,

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 
 from groupwise.commands.table import aligned
 from groupwise.config.recipe import Recipe
+from groupwise.planning.device_splits import Placement, Trial
 from groupwise.planning.fitting import cached_tokens_that_fit, largest_microbatch
 from groupwise.planning.machines import Machines
 from groupwise.planning.memory import GIB, Memory, advice
 from groupwise.planning.pipelines import pipeline_plan_line
 from groupwise.planning.plan import Plan
-from groupwise.planning.splits import Placement, Trial
 from groupwise.planning.timeline import timeline_text
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -125,7 +125,7 @@ def largest_table(planned: Plan) -> list[str]:
 
 
 def time_table(planned: Plan) -> list[str]:
-    """A row for each lag: the phases of an iteration alone, and the simulated iteration with its best split."""
+    """A row for each staleness: the phases of an iteration alone, and the simulated iteration with its best split."""
     head = ["s per iteration", "sampling", "learning", "publishing", "all", "tokens/s", "learner", "rows", "oldest"]
     rows = []
     for trial in planned.trials:
@@ -133,7 +133,14 @@ def time_table(planned: Plan) -> list[str]:
         phases = (trial.sampling(), trial.learning, trial.setup.publish, trial.seconds)
         live = simulation.rows(warm) * trial.scale / trial.placement.engines
         busy = [f"{simulation.learning(warm):.0%}", f"{live:,.0f}/{trial.setup.rows:,}", str(simulation.oldest)]
-        rows.append([f"lag {trial.lag}, {trial.placement.label}", *map(seconds, phases), f"{trial.rate:,.0f}", *busy])
+        rows.append(
+            [
+                f"staleness {trial.staleness}, {trial.placement.label}",
+                *map(seconds, phases),
+                f"{trial.rate:,.0f}",
+                *busy,
+            ]
+        )
     return aligned([head, *rows], numbers=True)
 
 
@@ -162,7 +169,7 @@ def described(trial: Trial) -> str:
     """A trial in words, with the size of its engines."""
     placement = trial.placement
     size = f", {placement.engines} engines of {placement.split} devices" if placement.split > 1 else ""
-    return f"lag {trial.lag}, {placement.label}{size}"
+    return f"staleness {trial.staleness}, {placement.label}{size}"
 
 
 def does_not_fit(planned: Plan) -> list[str]:

@@ -8,12 +8,20 @@ from pathlib import Path
 import torch
 
 from groupwise.config.devices import device_of
-from groupwise.data import Usage
-from groupwise.engines import EngineServer, Exchange, Identity, Uploads, read_secret, servable, serve_until_signal
-from groupwise.engines.replica_tls import announce, serve_hosts
-from groupwise.engines.weights_file import HERE, most_file_bytes
+from groupwise.core import Usage
+from groupwise.engines import (
+    EngineServer,
+    Exchange,
+    Identity,
+    NativeEngine,
+    Uploads,
+    read_secret,
+    servable,
+    serve_until_signal,
+)
+from groupwise.engines.remote.replica_tls import announce, serve_hosts
+from groupwise.engines.remote.weights_file import HERE, most_file_bytes
 from groupwise.models import find_model, read_model, read_tokenizer
-from groupwise.rollout import NativeEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +40,7 @@ class ServeOptions:
     seed: int
     threads: int
     rows: int
-    cache_tokens: int
+    kv_cache_tokens: int
 
     def check(self) -> None:
         """`Usage` unless there is one place to listen, and a secret for other hosts."""
@@ -52,7 +60,7 @@ def serve(model: str, options: ServeOptions) -> int:
     tokenizer = read_tokenizer(directory)
     exchange = Exchange(Path(tempfile.gettempdir()), HERE) if options.listen else None
     server = EngineServer(
-        NativeEngine(decoder, tokenizer, seed=seed, rows=options.rows, cache_tokens=options.cache_tokens),
+        NativeEngine(decoder, tokenizer, seed=seed, rows=options.rows, kv_cache_tokens=options.kv_cache_tokens),
         Identity.of(decoder, tokenizer, seed=seed), vocabulary=decoder.shape.vocabulary,
         largest=most_file_bytes(decoder), uploads=Uploads(exchange, most_file_bytes(decoder)) if exchange else None,
     )  # fmt: skip

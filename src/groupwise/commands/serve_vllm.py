@@ -11,13 +11,13 @@ import torch
 
 from groupwise.commands.serve import ServeOptions
 from groupwise.config.devices import device_of
-from groupwise.data import WorkerLost
+from groupwise.core import WorkerLost
 from groupwise.engines import EngineAccess, servable, serve_until_signal
-from groupwise.engines.replica import command
-from groupwise.engines.served import Target
-from groupwise.engines.vllm import VllmSettings
-from groupwise.engines.vllm_environment import DEFAULT_PYTHON, check_environment
-from groupwise.engines.vllm_replicas import Vllm, check_model, vllm_program
+from groupwise.engines.remote.replica import command
+from groupwise.engines.remote.served import Target
+from groupwise.engines.vllm.vllm_engine import VllmSettings
+from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, check_environment
+from groupwise.engines.vllm.vllm_replicas import Vllm, check_model, vllm_program
 from groupwise.models import find_model, read_model
 
 GRACE = 5.0
@@ -40,7 +40,7 @@ def serve_vllm(model: str, options: ServeOptions, python: str) -> int:
     with tempfile.TemporaryDirectory() as packages:
         spec = VllmSettings(
             directory=packages, dtype=options.dtype, device=device, threads=options.threads, seed=options.seed,
-            rows=options.rows, cache_tokens=options.cache_tokens, compiled=False, adapter="", keyed=defaults.keyed,
+            rows=options.rows, kv_cache_tokens=options.kv_cache_tokens, compiled=False, adapter="", keyed=defaults.keyed,
             deadline=defaults.deadline, sleeps=False, model=model, socket=_absolute(options.socket),
             listen=options.listen, key=_absolute(options.key), secret_file=_absolute(options.secret_file),
         )  # fmt: skip

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.certificates.proofs import proofs_of
+from groupwise.config import recipe_toml
 from groupwise.config import registry as names
-from groupwise.config import text
 from groupwise.config.diff import diff, label
-from groupwise.config.problems import method_suggestion, one_error
-from groupwise.config.reading import own_arguments
+from groupwise.config.parse_values import own_arguments
 from groupwise.config.recipe import Recipe
-from groupwise.data import Usage, looks_like_path, or_near
+from groupwise.config.recipe_errors import method_suggestion, one_error
+from groupwise.core import Usage, looks_like_path, or_near
 from groupwise.methods import Method, Reference, reference_of
 from groupwise.methods.families import method_family
-from groupwise.rollout.wording import OURS, wordings
+from groupwise.rollout.prompt_template import OURS, wordings
 from groupwise.runs.layout import RunLayout
 
 WIDTH = 116
@@ -26,7 +26,7 @@ def show(what: str) -> str:
     """The text of a method (formula, constants, differences from its paper, its tests), or a recipe in full."""
     if what in names.methods():
         return show_method(names.methods()[what])
-    return text.write(read(what)).rstrip()
+    return recipe_toml.write(read(what)).rstrip()
 
 
 def show_method(function: Callable[..., Method]) -> str:
@@ -40,7 +40,7 @@ def show_method(function: Callable[..., Method]) -> str:
         "formula": reference.formula.splitlines(),
         f"changes in {reference.parent}": changes,
         "arguments, each a field beside method.base": textwrap.wrap(arguments(function), WIDTH),
-        "constants": text.write(function()).rstrip().splitlines(),
+        "constants": recipe_toml.write(function()).rstrip().splitlines(),
         "differences": table(differences(reference, function()), WIDTH),
         "auto": auto_texts(function()),
         "effect": [reference.effect.claim(name)] if reference.effect else textwrap.wrap(reference.no_effect, WIDTH),
@@ -102,13 +102,13 @@ def read(what: str) -> Any:
     """Find what to show: a method by name, or the recipe of a file or run. Imports no user code. Raises `Usage`."""
     if what in names.methods():
         return names.methods()[what]()
-    path = text.DEFAULT if what == "calculator" else Path(what)
+    path = recipe_toml.DEFAULT if what == "calculator" else Path(what)
     path = RunLayout(path).recipe if path.is_dir() else path
     if not path.is_file():
         known = method_suggestion(what, names.methods())
         fix = or_near(what, "name a recipe file or a run") if looks_like_path(what) else known
         raise Usage(f"{what!r} is neither a method nor a file", fix=fix)
-    recipe, problems = text.read_with_problems(path)
+    recipe, problems = recipe_toml.read_with_problems(path)
     if recipe is None or problems:
         raise one_error(problems)
     return recipe

@@ -13,12 +13,12 @@ from groupwise.commands.sweep_table import Result, run_rows, seed_rows
 from groupwise.commands.table import aligned
 from groupwise.commands.train import resume, train
 from groupwise.config.user_code import Permissions
-from groupwise.data import Diverged, Usage, visible
+from groupwise.core import Diverged, Usage, visible
 from groupwise.report.read import read
 from groupwise.report.report import write_report
+from groupwise.runs.find_run import newest_run
 from groupwise.runs.layout import RunLayout
-from groupwise.runs.phases import phase_directories
-from groupwise.runs.stems import newest_run
+from groupwise.runs.phase_directories import phase_directories
 
 RANGE = re.compile(r"(\d+)\.\.(\d+)")
 MOST = 10_000

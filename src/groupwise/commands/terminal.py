@@ -2,7 +2,8 @@
 
 from itertools import groupby
 
-from groupwise.data import ENVIRONMENT, TEMPLATE, Outcome, Sample, Verdict, visible
+from groupwise.core import visible
+from groupwise.data import ENVIRONMENT, TEMPLATE, Outcome, Sample, Verdict
 
 
 def format_sample(sample: Sample) -> str:

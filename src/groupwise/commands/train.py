@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise.api import given, runs
+from groupwise.api import external_ranks, runs
 from groupwise.api.arguments import Arguments
 from groupwise.api.options import RunOptions
 from groupwise.config.packaged import given_recipe
-from groupwise.data import visible
+from groupwise.core import visible
+from groupwise.lifecycle.run_handle import Ending
 from groupwise.models.upload import check_upload, upload
 from groupwise.report.report import existing_run
 from groupwise.runs.layout import RunLayout
-from groupwise.runs.phases import runs_in
-from groupwise.training.control import Ending
+from groupwise.runs.phase_directories import runs_in
 
 
 def train(
@@ -30,9 +30,9 @@ def train(
     if push:
         check_upload(push)
     source = given_recipe(file, recipe_name)
-    if given.follows(source, overrides, options):
+    if external_ranks.follows(source, overrides, options):
         return 0
-    if begun := given.restarted(source, overrides, options):
+    if begun := external_ranks.restarted(source, overrides, options):
         return pushed(begun, runs.proceed(begun, options, print_ending).code, push)
     run, ending = runs.start(source, Arguments(tuple(overrides)), options, print_ending)
     return pushed(run, ending.code, push)
@@ -46,7 +46,7 @@ def resume(run: str, options: RunOptions = RunOptions(), *, push: str = "") -> i
     if push:
         check_upload(push)
     directory = existing_run(run)
-    if given.follows_again(directory, options):
+    if external_ranks.follows_again(directory, options):
         return 0
     return pushed(directory, runs.proceed(directory, options, print_ending).code, push)
 

@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.report.live import LivePage
 from groupwise.report.report import existing_run
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from groupwise.commands.table import aligned
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import BadData, Usage, visible
+from groupwise.core import BadData, Usage, visible
 from groupwise.report.report import report
 from groupwise.runs.jsonl import finite
 from groupwise.whatif.compare import FIGURES, OWN, Comparison, compare_methods, groups_of, named_method

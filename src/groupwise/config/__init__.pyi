@@ -1,7 +1,4 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
-from groupwise.config.other_names import FIELD_HINTS as FIELD_HINTS
-from groupwise.config.other_names import OTHER_NAMES as OTHER_NAMES
-from groupwise.config.other_names import other_name_fix as other_name_fix
 from groupwise.config.packaged import find_recipe as find_recipe
 from groupwise.config.packaged import given_recipe as given_recipe
 from groupwise.config.recipe import Cluster as Cluster
@@ -10,3 +7,6 @@ from groupwise.config.recipe import Evaluate as Evaluate
 from groupwise.config.recipe import Machine as Machine
 from groupwise.config.recipe import Recipe as Recipe
 from groupwise.config.recipe import Save as Save
+from groupwise.config.trl_verl_names import FIELD_HINTS as FIELD_HINTS
+from groupwise.config.trl_verl_names import OTHER_NAMES as OTHER_NAMES
+from groupwise.config.trl_verl_names import other_name_fix as other_name_fix

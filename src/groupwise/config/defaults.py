@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config.devices import AUTO, device_of, dtype_of
-from groupwise.config.phases import read_phases
-from groupwise.config.text import DEFAULT
+from groupwise.config.phase_recipes import read_phases
+from groupwise.config.recipe_toml import DEFAULT
 from groupwise.config.toml import CommandText, override_value, read_toml, set_path, set_paths
-from groupwise.data import GroupwiseError, Sampling
+from groupwise.core import GroupwiseError
+from groupwise.data import Sampling
 from groupwise.models import LORA_TARGETS, base_directory, find_model, is_pipeline, outline, read_shape
-from groupwise.runs.phases import KEY, trained_model
+from groupwise.runs.phase_directories import KEY, trained_model
 
 METHOD: str = read_toml(DEFAULT)["method"]["base"]
 LEARNING_RATES = ((10_000_000, 2e-4), (1_000_000_000, 1e-5), (math.inf, 1e-6))

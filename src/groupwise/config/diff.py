@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import Field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
-from groupwise.config.reading import hints_of
+from groupwise.config.parse_values import hints_of
 from groupwise.config.registry import UnloadedPart, public_name
-from groupwise.data import Usage, name_of
+from groupwise.core import Usage
+from groupwise.data import name_of
 
 
 def diff(a: Any, b: Any) -> list[str]:
@@ -14,8 +15,8 @@ def diff(a: Any, b: Any) -> list[str]:
 
     >>> from dataclasses import replace
     >>> from groupwise.methods import Method
-    >>> diff(Method(), replace(Method(), refill=3, minibatches=2))
-    ['filter: everything -> everything (refill 3)', 'minibatches: 1 -> 2']
+    >>> diff(Method(), replace(Method(), max_refills=3, minibatches=2))
+    ['filter: everything -> everything (max_refills 3)', 'minibatches: 1 -> 2']
     """
     return differences(a, b, type(a), "")
 
@@ -50,7 +51,7 @@ def differences(a: Any, b: Any, hint: Any, where: str) -> list[str]:
 
 
 def _label_with(value: Any, f: Field[Any], companions: list[Field[Any]], hints: Mapping[str, Any]) -> str:
-    """A field's value as text, with related fields that are not at their default: `mixed_outcomes (refill 10)`."""
+    """A field's value as text, with related fields that are not at their default: `mixed_outcomes (max_refills 10)`."""
     notes = [
         f"({g.name} {label(getattr(value, g.name), hints[g.name])})"
         for g in companions

@@ -8,23 +8,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from groupwise.data.rooms import files_of
+from groupwise.core.lazy_imports import bases_of, names_of
 
 SECTIONS: dict[str, tuple[str, str]] = {
     "": ("groupwise.config.recipe", "Recipe"),
     "lora": ("groupwise.models.lora", "Lora"),
-    "pipeline": ("groupwise.models.pipelines.settings", "Pipeline"),
+    "pipeline": ("groupwise.models.diffusion.settings", "Pipeline"),
     "warm_start": ("groupwise.config.recipe", "WarmStart"),
     "warm_start.columns": ("groupwise.config.recipe", "Columns"),
     "warm_start.optimizer": ("groupwise.learner.optimizer", "AdamW"),
     "columns": ("groupwise.config.recipe", "Columns"),
-    "also": ("groupwise.config.recipe", "Also"),
+    "extra_tasks": ("groupwise.config.recipe", "Also"),
     "also.columns": ("groupwise.config.recipe", "Columns"),
     "method": ("groupwise.methods.method", "Method"),
     "method.objective": ("groupwise.objective.objective", "Objective"),
-    "method.routing": ("groupwise.learner.routing", "Routing"),
     "sampling": ("groupwise.data.generation", "Sampling"),
-    "engine": ("groupwise.rollout.native", "Native"),
+    "engine": ("groupwise.engines.native_settings", "Native"),
     "optimizer": ("groupwise.learner.optimizer", "AdamW"),
     "machine": ("groupwise.config.recipe", "Machine"),
     "cluster": ("groupwise.config.recipe", "Cluster"),
@@ -52,7 +51,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "iterations": ("iterations of the run", "iterations", "100"),
     "seed": ("the seed of all random numbers of the run", "", "1"),
     "max_unverifiable": ("a run stops if more than this share of its answers cannot be verified", "share", "0.2"),
-    "sinks": ("trackers that receive the metrics: tensorboard, wandb, trackio, or your own", "", '["wandb"]'),
+    "trackers": ("trackers that receive the metrics: tensorboard, wandb, trackio, or your own", "", '["wandb"]'),
     "lora.rank": ("the rank of the adapter", "", "32"),
     "lora.alpha": ("the adapter's scale times its rank", "", "64"),
     "lora.targets": ("the adapted linear layers, by the end of their names", "", '["q_proj", "v_proj"]'),
@@ -83,9 +82,9 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "method.strategy": ("how a prompt is answered: independent answers, conversations, your own", "", "Turns"),
     "method.denoise": ("for a flow policy: steps, times and noise of its denoising", "", "{ steps = 20 }"),
     "method.unmask": ("for a masked policy: steps of its unmasking, and its schedule", "", "{ steps = 4 }"),
-    "method.trains": ("roles of the samples that are trained", "", '["answer"]'),
+    "method.trained_roles": ("roles of the samples that are trained", "", '["answer"]'),
     "method.filter": ("the groups that are selected for training", "", "mixed_outcomes"),
-    "method.refill": ("extra rounds of sampling that replace filtered prompts", "rounds", "2"),
+    "method.max_refills": ("extra rounds of sampling that replace filtered prompts", "rounds", "2"),
     "method.unverifiable": ("the treatment of answers that cannot be verified", "", "drop_group"),
     "method.shaping": ("verdict to reward, in order", "", '["Score"]'),
     "method.advantage": ("reward to advantage of a sample, in order", "", '["Standardised"]'),
@@ -95,7 +94,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "method.minibatches": ("optimizer steps of one epoch", "steps", "4"),
     "method.shuffle": ("the unit that an epoch shuffles", "", "samples"),
     "method.epochs": ("passes over the samples of an iteration", "epochs", "2"),
-    "method.proximal": ("the old log-probs: computed again by the learner, or the engine's", "", "sampled"),
+    "method.old_logprobs": ("the old log-probs: computed again by the learner, or the engine's", "", "sampled"),
     "method.models": ("side models by name: references, teachers, critics", "", '{ ref = "InitialPolicy" }'),
     "method.memory": ("numbers that outlive an iteration, by name", "", '{ kl = "AdaptiveKL" }'),
     "method.schedules": ("constants that change over the run, by their dotted names", "", "{}"),
@@ -103,23 +102,27 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "method.objective.weights": ("factors of a token's gain", "", "[]"),
     "method.objective.penalties": ("costs of a token, such as a KL penalty", "", "[]"),
     "method.objective.aggregate": ("the weight of a token in the mean of a step", "", "token_mean"),
-    "method.routing.replay": ("the recorded experts that a mixture of experts uses again", "", "engine"),
+    "method.router_replay": ("the recorded experts that a mixture of experts uses again", "", "engine"),
     "sampling.temperature": ("temperature of the softmax; 0 is greedy, in eval and sample only", "", "0.7"),
     "sampling.max_tokens": ("the longest answer", "tokens", "256"),
     "sampling.top_p": ("tokens with this much probability are kept; in eval and sample only", "share", "0.95"),
     "sampling.top_k": ("this many tokens are kept, 0 for all; in eval and sample only", "tokens", "20"),
     "sampling.min_p": ("least probability relative to the likeliest token; in eval and sample only", "share", "0.05"),
     "sampling.stop": ("texts that end an answer; they stay in it", "", '["</answer>"]'),
-    "engine.rows": ("answers that are generated at once", "answers", "64"),
-    "engine.cache_tokens": ("the size of the engine's cache of keys and values", "tokens", "65536"),
-    "engine.max_gap": ("the largest difference between the engine's and the learner's log-prob", "nats", "0.01"),
+    "engine.max_num_seqs": ("answers that are generated at once", "answers", "64"),
+    "engine.kv_cache_tokens": ("the size of the engine's cache of keys and values", "tokens", "65536"),
+    "engine.max_logprob_diff": (
+        "the largest difference between the engine's and the learner's log-prob",
+        "nats",
+        "0.01",
+    ),
     "optimizer.lr": ("the learning rate, after the warmup", "", "1e-5"),
     "optimizer.betas": ("decay of AdamW's averages of the gradient and its square", "", "[0.9, 0.95]"),
     "optimizer.eps": ("the term in the denominator of AdamW", "", "1e-8"),
     "optimizer.weight_decay": ("the decoupled weight decay", "", "0.01"),
-    "optimizer.clip": ("the largest norm of a step's gradient", "", "0.5"),
-    "optimizer.warmup": ("steps in which the learning rate rises from 0", "steps", "10"),
-    "optimizer.decay": ("the learning rate after the warmup", "", "cosine"),
+    "optimizer.max_grad_norm": ("the largest norm of a step's gradient", "", "0.5"),
+    "optimizer.warmup_steps": ("steps in which the learning rate rises from 0", "steps", "10"),
+    "optimizer.lr_scheduler": ("the learning rate after the warmup", "", "cosine"),
     "machine.device": (
         "the torch device of model and optimizer; auto is cuda if there is one, else cpu",
         "",
@@ -128,30 +131,34 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "machine.dtype": ("the type of weights and activations; auto is bfloat16 on a GPU, else float32", "", "bfloat16"),
     "machine.threads": ("threads of torch", "threads", "4"),
     "machine.microbatch_tokens": ("tokens of one forward pass of the learner", "tokens", "8192"),
-    "machine.recompute": ("less memory, about a third more learning time: layers run again backward", "", "true"),
+    "machine.gradient_checkpointing": (
+        "less memory, about a third more learning time: layers run again backward",
+        "",
+        "true",
+    ),
     "machine.compile": ("compiled elementwise kernels, for GPUs", "", "true"),
     "machine.deadline": ("the time limit of one draw", "seconds", "120"),
     "machine.verdict_deadline": ("the time limit of one call of your grade function or environment", "seconds", "30"),
     "cluster.launch": ("the processes of a run are started by it, by others, or on the nodes of Ray", "", "ray"),
     "cluster.ranks": ("processes that share the microbatches of each optimizer step", "processes", "2"),
-    "cluster.lanes": (
+    "cluster.reduction_lanes": (
         "microbatches whose gradients are added in a tree, a power of two; equal lanes give equal bits on any ranks",
         "",
         "4",
     ),
     "cluster.shard": ("full: each rank holds a part of the rows of weights, gradients and moments", "", "full"),
-    "cluster.lag": ("iterations that are sampled ahead of the learner; 0 waits for it", "iterations", "1"),
+    "cluster.max_staleness": ("iterations that are sampled ahead of the learner; 0 waits for it", "iterations", "1"),
     "cluster.deadline": ("the time limit of one rank's wait for another", "seconds", "60"),
     "evaluate.every": ("iterations between two evaluations; 0: only first and last", "iterations", "10"),
     "evaluate.problems": ("held-out problems of an evaluation", "problems", "128"),
     "evaluate.samples": ("sampled answers to each problem, beside the greedy one", "answers", "4"),
     "evaluate.strategy": ("how a held-out problem is answered", "", "Turns"),
-    "evaluate.by": ("a column of the rows; accuracy is also given for each of its values", "", "level"),
+    "evaluate.by_column": ("a column of the rows; accuracy is also given for each of its values", "", "level"),
     "evaluate.steps": ("denoising steps of a flow model, if not those of training", "steps", "40"),
-    "evaluate.best": ("metric of the best checkpoint; empty: greedy accuracy, else score", "", "eval/accuracy"),
+    "evaluate.best_metric": ("metric of the best checkpoint; empty: greedy accuracy, else score", "", "eval/accuracy"),
     "save.every": ("iterations between two checkpoints; 0: only at the end", "iterations", "20"),
     "save.keep": ("the newest checkpoints that are kept, beside the best one", "checkpoints", "3"),
-    "save.model_every": ("iterations between two model directories in models/; 0: none", "iterations", "50"),
+    "save.export_every": ("iterations between two model directories in models/; 0: none", "iterations", "50"),
 }
 """(meaning, unit, example) of each recipe field. `warm_start.optimizer.lr` means the same as `optimizer.lr`."""
 
@@ -208,11 +215,19 @@ def part_constants(socket: str, constant: str) -> dict[str, tuple[str, str]]:
 
 def parts_of(socket: str) -> dict[str, str]:
     """The module of each packaged component that implements a Protocol (socket), by the component's name."""
-    rooms = ("rollout", "engines", "rewards", "advantages", "objective", "learner", "methods")
-    files = {module: lists for room in rooms for module, lists in files_of(f"groupwise.{room}").items()}
-    return {
-        name: module for module, lists in files.items() if lists.get("SOCKET") == socket for name in lists["__all__"]
-    }
+    rooms = [
+        f"groupwise.{room}"
+        for room in ("rollout", "engines", "rewards", "advantages", "objective", "learner", "methods")
+    ]
+    bases = {name: base for room in rooms for name, base in bases_of(room).items()}
+    public = {name: module for room in rooms for name, module in names_of(room).items()}
+    return {name: module for name, module in public.items() if socket in _ancestors(name, bases)}
+
+
+def _ancestors(name: str, bases: Mapping[str, str]) -> Iterator[str]:
+    """The base class of a class, its base class, and so on; for a function, the socket that its decorator declares."""
+    while name := bases.get(name, ""):
+        yield name.capitalize() if name.islower() else name
 
 
 def declared(module: str, name: str) -> list[tuple[str, str, str]]:

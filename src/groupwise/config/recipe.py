@@ -3,11 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from groupwise.data import EngineKind, Sampling, Strategy, check_types
+from groupwise.core import check_types
+from groupwise.data import EngineKind, Sampling, Strategy
+from groupwise.engines import Native
 from groupwise.learner import AdamW, check_lanes
 from groupwise.methods import Method
 from groupwise.models import Lora, Pipeline
-from groupwise.rollout import Independent, Native, Turns
+from groupwise.rollout import Independent, Turns
 
 __all__ = ["Cluster", "Columns", "Evaluate", "Machine", "Recipe", "Save"]
 
@@ -38,7 +40,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Also:
+class ExtraTask:
     """An additional task, drawn `weight` times as often as the recipe's `task`.
 
     An empty `verifier` means the task's default verifier; if it has none, the recipe's verifier.
@@ -98,10 +100,10 @@ class Machine:
     and one execution of an answer's code, whose CPU time is limited to a fifth of it.
 
     With `bfloat16`, weights and activations are bfloat16; log-probs are float32, and the optimizer keeps a float32 copy
-    of each weight, from which the weight is rounded. `recompute` forwards each layer again in the backward pass instead
-    of storing its activations: equal gradients, less memory, about a third more learning time. `compile` compiles the
-    elementwise operations of a layer (all but matrix products and attention), so that a GPU launches fewer kernels; the
-    first iterations include the compilation.
+    of each weight, from which the weight is rounded. `gradient_checkpointing` forwards each layer again in the backward
+    pass instead of storing its activations: equal gradients, less memory, about a third more learning time. `compile`
+    compiles the elementwise operations of a layer (all but matrix products and attention), so that a GPU launches fewer
+    kernels; the first iterations include the compilation.
 
     One thread is the fastest measured setting for models under a million parameters. It is also the only setting in
     which a sample's bits do not depend on the other samples of the batch.
@@ -111,7 +113,7 @@ class Machine:
     dtype: Literal["auto", "float32", "float64", "bfloat16"] = "auto"
     threads: int = 1
     microbatch_tokens: int = 16384
-    recompute: bool = False
+    gradient_checkpointing: bool = False
     compile: bool = False
     deadline: float = 600.0
     verdict_deadline: float = 10.0
@@ -132,38 +134,38 @@ class Cluster:
     """The processes of the learner, and how far sampling runs ahead of it.
 
     `ranks` processes share the microbatches of each optimizer step. With `launch = "local"` the run starts them and the
-    replicas of its engine on this host, with `"ray"` on the nodes of a Ray cluster. With `"given"` others have started
-    all of them, such as Slurm: each rank reads its place from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and the
-    engines are at the engine's `addresses`. No bit depends on it.
+    replicas of its engine on this host, with `"ray"` on the nodes of a Ray cluster. With `"external"` others have
+    started all of them, such as Slurm: each rank reads its rank and addresses from RANK, WORLD_SIZE, MASTER_ADDR and
+    MASTER_PORT, and the engines are at the engine's `addresses`. No bit depends on it.
 
-    A step adds the gradients of `lanes` microbatches in a fixed tree. So equal `lanes` give equal bits on any number
-    of ranks that divides them; other `lanes` are another run. 0 lanes are as many as `ranks` when the run starts; its
-    recipe holds the number. Lanes are a power of two. With `shard = "none"` each rank holds all weights, gradients and
-    moments; with `"full"` its part of the rows of each (FSDP2). `deadline` limits the wait of one rank for another, in
-    seconds.
+    A step adds the gradients of `reduction_lanes` microbatches in a fixed tree. So equal `reduction_lanes` give equal
+    bits on any number of ranks that divides them; another number is another run. 0 means `ranks`; the run's recipe
+    holds the resolved number, a power of two. With `shard = "none"` each rank holds all weights, gradients and moments;
+    with `"full"` its shard of the rows of each (FSDP2). `deadline` limits the wait of one rank for another, in seconds.
 
-    With `lag` 0, an iteration is sampled by the weights that it then changes. With 1, the next iteration is sampled
-    while the learner works; each sample is one version behind. Both are reproducible. With a larger lag, weights change
-    while samples are generated: no token is more than `lag` versions old, and the run is not reproducible.
+    With `max_staleness` 0, an iteration is sampled by the weights that it then changes. With 1, the next iteration is
+    sampled while the learner works; each sample is exactly one version behind. Both are reproducible. With more,
+    weights change while samples are generated: no token is more than `max_staleness` versions old, and the run is not
+    reproducible.
     """
 
-    launch: Literal["local", "given", "ray"] = "local"
+    launch: Literal["local", "external", "ray"] = "local"
     ranks: int = 1
-    lanes: int = 0
+    reduction_lanes: int = 0
     shard: Literal["none", "full"] = "none"
-    lag: int = 0
+    max_staleness: int = 0
     deadline: float = 600.0
 
     def __post_init__(self) -> None:
-        at_least(self, ranks=1, lanes=0, lag=0)
+        at_least(self, ranks=1, reduction_lanes=0, max_staleness=0)
         if not self.deadline > 0:
             raise ValueError("deadline must be above 0 seconds")
-        if not self.lanes and self.ranks & (self.ranks - 1):
+        if not self.reduction_lanes and self.ranks & (self.ranks - 1):
             raise ValueError(
                 f"ranks is {self.ranks}: the gradients of the ranks are added in a binary tree\n"
                 f"use a power of two for ranks, such as {1 << self.ranks.bit_length() - 1}"
             )
-        check_lanes(self.lanes or self.ranks, self.ranks)
+        check_lanes(self.reduction_lanes or self.ranks, self.ranks)
 
     @property
     def sharded(self) -> bool:
@@ -176,18 +178,19 @@ class Evaluate:
     """Held-out evaluation before the first iteration, every `every` iterations (0: not in between) and after the last.
 
     `strategy` answers each of `problems` held-out problems once greedily and `samples` times by `Recipe.sampling`.
-    Accuracy is also given for each value of the column `by` of the rows.
+    Accuracy is also given for each value of the column `by_column` of the rows.
     A flow model takes `steps` denoising steps; without it, those of `method.denoise`, as in training.
     The best checkpoint is kept beside the newest ones: it has the highest greedy accuracy; between equal ones the
-    greedy score decides, then accuracy and score of sampled answers, then the later iteration. `best` decides first.
+    greedy score decides, then accuracy and score of sampled answers, then the later iteration. `best_metric` decides
+    first.
     """
 
     every: int = 0
     problems: int = 256
     samples: int = 1
     strategy: Strategy = Independent()  # noqa: RUF009
-    by: str = ""
-    best: Literal["", "eval/accuracy_greedy", "eval/score_greedy", "eval/accuracy", "eval/score"] = ""
+    by_column: str = ""
+    best_metric: Literal["", "eval/accuracy_greedy", "eval/score_greedy", "eval/accuracy", "eval/score"] = ""
     steps: int | None = None
 
     def __post_init__(self) -> None:
@@ -198,33 +201,32 @@ class Evaluate:
 class Save:
     """A checkpoint every `every` iterations (0: only at the end); the newest `keep` and the best one are kept.
 
-    Every `model_every` iterations (0: never) a plain model directory is written to `models/` of the run.
+    Every `export_every` iterations (0: never) a plain model directory is written to `models/` of the run.
     """
 
     every: int = 10
     keep: int = 2
-    model_every: int = 0
+    export_every: int = 0
 
     def __post_init__(self) -> None:
-        at_least(self, every=0, keep=1, model_every=0)
+        at_least(self, every=0, keep=1, export_every=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """All settings of a run. A recipe file and the command-line options set fields of this class.
 
-    `model` is a directory or a packaged name. `task` is a named task or a source of rows (docs/tasks.md); `also`
+    `model` is a directory or a packaged name. `task` is a named task or a source of rows (docs/tasks.md); `extra_tasks`
     lists additional tasks; `held_out` is a task to evaluate on instead of the held-out split of these. Problems with
-    more than `max_prompt_tokens` tokens are left out; without it, one that does not fit is an error. `template`
-    is the text around a problem; `verifier` is a public name or `my_file:grade`; if empty, both are the task's
-    default. With the template `chat`, `system` is the system message of prompts that have none, and
-    `template_arguments` are variables of the chat template.
-    An answer with a score of at least `threshold` is correct; without a threshold, answers that a verifier only
-    scores are neither correct nor wrong. `environment` is the other side of a conversation, such as
-    `my_file:MyEnvironment`; it replaces the strategy `Independent` of method and evaluation by `Turns`. `prompts`
-    is the number of prompts of an iteration. With `lora`, an adapter is trained and the model's weights are frozen.
-    `pipeline` matters if the model is a pipeline of diffusers.
-    `warm_start` runs before the first iteration.
+    more than `max_prompt_tokens` tokens are left out; without it, one that does not fit is an error. `template` is the
+    text around a problem; `verifier` is a public name or `my_file:grade`; if empty, both are the task's default. With
+    the template `chat`, `system` is the system message of prompts that have none, and `template_arguments` are
+    variables of the chat template. An answer with a score of at least `threshold` is correct; without a threshold,
+    answers that a verifier only scores are neither correct nor wrong. `environment` is the other side of a
+    conversation, such as `my_file:MyEnvironment`; it replaces the strategy `Independent` of method and evaluation by
+    `Turns`. `prompts` is the number of prompts of an iteration. With `lora`, an adapter is trained and the model's
+    weights are frozen. `pipeline` matters if the model is a pipeline of diffusers. `warm_start` runs before the first
+    iteration.
     """
 
     model: str = "calculator"
@@ -233,7 +235,7 @@ class Recipe:
     warm_start: WarmStart | None = None
     task: str = "calculator"
     columns: Columns = Columns()
-    also: tuple[Also, ...] = ()
+    extra_tasks: tuple[ExtraTask, ...] = ()
     held_out: str = ""
     max_prompt_tokens: int | None = None
     template: str = ""
@@ -254,7 +256,7 @@ class Recipe:
     cluster: Cluster = Cluster()
     evaluate: Evaluate = Evaluate()
     save: Save = Save()
-    sinks: tuple[str, ...] = ()
+    trackers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         at_least(self, prompts=1, iterations=0, seed=0)

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.runs.layout import RunLayout
-from groupwise.runs.phases import phase_directories
+from groupwise.runs.phase_directories import phase_directories
 
 TEXTS = ("template", "sampling")
 """Fields whose text is never a path, so that an `@` in it is not a reference."""

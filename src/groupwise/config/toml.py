@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config.registry import methods
-from groupwise.data import Usage, is_nested_deeper, or_near
+from groupwise.core import Usage, is_nested_deeper, or_near
 
 
 class CommandText(str):

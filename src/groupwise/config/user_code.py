@@ -13,10 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from groupwise.config.neighbours import imported_files, module_names
-from groupwise.data import BadData, Usage, describe_error, or_near, visible
-from groupwise.data.place import INSTALLED
-from groupwise.engines.access import EngineAccess
+from groupwise.config.local_imports import imported_files, module_names
+from groupwise.core import BadData, Usage, describe_error, or_near, visible
+from groupwise.core.error_location import INSTALLED
+from groupwise.engines.remote.access import EngineAccess
 from groupwise.runs.permissions import words_of_permissions
 from groupwise.tasks.judge_access import JudgeAccess
 from groupwise.verifiers.expression import MEMORY

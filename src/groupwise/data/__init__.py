@@ -1,5 +1,5 @@
 """The data types that flow from a prompt to a gradient, and the Protocols (sockets) that components implement."""
 
-from groupwise.data.rooms import open_room
+from groupwise.core.lazy_imports import open_room
 
 open_room(__name__)

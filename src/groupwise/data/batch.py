@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from groupwise.data.errors import Usage
+from groupwise.core.errors import Usage
 from groupwise.data.generation import Ids
-from groupwise.data.measures import Logp, Mark, Measure, VerdictPart
+from groupwise.data.measures import Logp, Mark, Measure, Subscore
 from groupwise.data.sample import SAMPLED, Rollout, Sample
 from groupwise.data.segments import Segments
 from groupwise.data.verdicts import Outcome
@@ -65,7 +65,7 @@ class Batch:
     """For a mixture of experts: the experts of each context and answer token before the update, where known."""
     outcome: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     score: Float[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    parts: Mapping[str, Float[Tensor, " s"]] = field(default_factory=dict, metadata=PER_SAMPLE)
+    subscores: Mapping[str, Float[Tensor, " s"]] = field(default_factory=dict, metadata=PER_SAMPLE)
     length: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     """Number of tokens of each sample after its prompt, trained or not. A mask does not change it."""
     finish: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
@@ -73,7 +73,7 @@ class Batch:
     """The largest `length` that each sample may reach: `max_tokens`, or less after a prompt that leaves less room."""
     age: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     """For each sample: the policy's weight version minus that of its oldest sampled token; 0 if none was sampled."""
-    lag: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
+    max_staleness: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
     """For each token: the policy's weight version minus the version that sampled it; 0 if it was not sampled."""
     reward: Later[Float[Tensor, " s"]] = field(default=UNWRITTEN, metadata=PER_SAMPLE)
 
@@ -93,15 +93,15 @@ class Batch:
     memory: Memories = field(default_factory=dict, metadata=PER_RUN)
 
     def __getitem__(self, measure: Measure) -> Float[Tensor, " n_or_s"]:
-        """The values of a measure, such as reference log-probs: one per token, or one per sample for a `VerdictPart`.
+        """The values of a measure, such as reference log-probs: one per token, or one per sample for a `Subscore`.
 
         Raises `Usage` for a part that no verdict has, unless no answer of the batch was graded.
 
-        >>> pack([rollout_of([1.0, 0.0], parts={"style": [0.5, 0.25]})])[VerdictPart("style")].tolist()
+        >>> pack([rollout_of([1.0, 0.0], subscores={"style": [0.5, 0.25]})])[Subscore("style")].tolist()
         [0.5, 0.25]
         """
-        if isinstance(measure, VerdictPart):
-            return self._verdict_part(measure.name)
+        if isinstance(measure, Subscore):
+            return self._subscore(measure.name)
         if measure == Logp("policy"):
             return self.logp_old
         if isinstance(measure, Mark) and measure not in self.measures:
@@ -122,17 +122,17 @@ class Batch:
         same = torch.tensor([SAMPLED not in s.views for s in self.samples], dtype=torch.bool, device=self.place.device)
         return self.sequences.spread(same)
 
-    def has(self, part: VerdictPart) -> Bool[Tensor, " s"]:
+    def has(self, part: Subscore) -> Bool[Tensor, " s"]:
         """For each sample, whether its verdict has a score of this name. A missing score is not the same as 0."""
-        given = [s.verdict is not None and part.name in s.verdict.parts for s in self.samples]
+        given = [s.verdict is not None and part.name in s.verdict.subscores for s in self.samples]
         return torch.tensor(given, dtype=torch.bool, device=self.score.device)
 
-    def _verdict_part(self, name: str) -> Float[Tensor, " s"]:
-        if name in self.parts:
-            return self.parts[name]
+    def _subscore(self, name: str) -> Float[Tensor, " s"]:
+        if name in self.subscores:
+            return self.subscores[name]
         if bool(((self.outcome == Outcome.malformed) | (self.outcome == Outcome.unverifiable)).all()):
             return torch.zeros_like(self.score)  # nothing was graded, so the name may still be right
-        evidence = f"their parts are {', '.join(self.parts)}" if self.parts else "they have no parts"
+        evidence = f"their parts are {', '.join(self.subscores)}" if self.subscores else "they have no parts"
         raise Usage(
             f"no verdict has a part called {name!r}",
             evidence=evidence,
@@ -281,7 +281,7 @@ def pack(
     origin = torch.tensor(_entries([s.origin for s in samples], trained), dtype=torch.long)
     verdicts = [s.verdict for s in samples]
     assert all(v is not None for v in verdicts), "a sample without a verdict cannot be packed"
-    names = sorted({name for v in verdicts if v is not None for name in v.parts})
+    names = sorted({name for v in verdicts if v is not None for name in v.subscores})
     if max_tokens is None:
         max_tokens = max((s.limit for r in rollouts for s in r.samples), default=0)
     return Batch(
@@ -294,12 +294,14 @@ def pack(
         routes=tuple(s.routes for s in samples),
         outcome=torch.tensor([int(v.outcome) for v in verdicts if v], dtype=torch.long),
         score=torch.tensor([v.value for v in verdicts if v], dtype=torch.float64),
-        parts={n: torch.tensor([v.parts.get(n, 0.0) for v in verdicts if v], dtype=torch.float64) for n in names},
+        subscores={
+            n: torch.tensor([v.subscores.get(n, 0.0) for v in verdicts if v], dtype=torch.float64) for n in names
+        },
         length=torch.tensor([len(s.tokens) for s in samples], dtype=torch.long),
         finish=torch.tensor([-1 if s.finish is None else int(s.finish) for s in samples], dtype=torch.long),
         limit=torch.tensor([s.limit for s in samples], dtype=torch.long),
         age=torch.tensor([version - (version if s.oldest is None else s.oldest) for s in samples], dtype=torch.long),
-        lag=torch.where(origin >= 0, version - origin, 0),
+        max_staleness=torch.where(origin >= 0, version - origin, 0),
         logp_engine=torch.tensor(_entries([s.logp for s in samples], trained), dtype=torch.float64),
         measures={Mark(name): _marks(name, samples, trained) for name in sorted({n for s in samples for n in s.marks})},
         max_tokens=max_tokens,
@@ -330,7 +332,7 @@ def rollout_of(
     *,
     lengths: Sequence[int] | None = None,
     limit: int = 16,
-    parts: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    subscores: Mapping[str, Sequence[float]] = MappingProxyType({}),
 ) -> Rollout:
     """Create a rollout with these scores and lengths, for examples and tests. Token ids and log-probs are arbitrary.
 
@@ -345,7 +347,7 @@ def rollout_of(
         return Sample(
             context=(1, 2), stream=(i,), limit=limit, tokens=tuple(3 + (i + t) % 5 for t in range(n)), origin=(0,) * n,
             logp=(-1.0,) * n, finish=Finish.stop,
-            verdict=Verdict(outcome, None if score != score else score, {name: xs[i] for name, xs in parts.items()}),
+            verdict=Verdict(outcome, None if score != score else score, {name: xs[i] for name, xs in subscores.items()}),
         )  # fmt: skip
 
     lengths = [2] * len(scores) if lengths is None else lengths

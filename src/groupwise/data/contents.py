@@ -13,7 +13,7 @@ T = TypeVar("T")
 class VerdictContents:
     """The names of the parts that verdicts may have, and whether the verdict on a wrong answer has feedback."""
 
-    parts: tuple[str, ...] = ()
+    subscores: tuple[str, ...] = ()
     feedback: bool = False
 
 
@@ -23,7 +23,7 @@ def verdicts_have(*parts: str, feedback: bool = False) -> Callable[[T], T]:
     >>> @verdicts_have("visible", feedback=True)
     ... async def grade(prompt, sample): ...
     >>> contents_of(grade)
-    VerdictContents(parts=('visible',), feedback=True)
+    VerdictContents(subscores=('visible',), feedback=True)
     """
 
     def declare(owner: T) -> T:
@@ -42,10 +42,10 @@ def joined_contents(several: Iterable[VerdictContents | None]) -> VerdictContent
     """The contents of verdicts of several kinds: all their parts. None if one of them is unknown.
 
     >>> joined_contents([VerdictContents(("a",)), VerdictContents(("a", "b"), feedback=True)])
-    VerdictContents(parts=('a', 'b'), feedback=True)
+    VerdictContents(subscores=('a', 'b'), feedback=True)
     """
     known = list(several)
     if None in known:
         return None
-    parts = dict.fromkeys(name for contents in known if contents for name in contents.parts)
+    parts = dict.fromkeys(name for contents in known if contents for name in contents.subscores)
     return VerdictContents(tuple(parts), any(contents.feedback for contents in known if contents))

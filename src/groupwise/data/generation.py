@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from groupwise.data.field_types import check_types
+from groupwise.core.field_types import check_types
 
 __all__ = ["COLDEST", "ContextKey", "Finish", "Generation", "GenerationRequest", "Ids", "Likeliest", "Sampling"]
 

@@ -18,8 +18,8 @@ __all__ = [
     "Mark",
     "Measure",
     "Return",
+    "Subscore",
     "Value",
-    "VerdictPart",
     "in_batch",
     "in_graph",
     "label_of",
@@ -50,7 +50,7 @@ class Entropy:
 
 
 @dataclass(frozen=True, slots=True)
-class VerdictPart:
+class Subscore:
     """A named score in the verifier's verdicts, such as a format score, per sample; 0 for a verdict without it.
 
     A part of a method that declares it can be checked before a run: `check` gives the synthetic verdicts this part.

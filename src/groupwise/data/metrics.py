@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from groupwise.data.gap import GAP, LARGEST_GAP
+from groupwise.data.logprob_gap import GAP, LARGEST_GAP
 
 __all__ = [
     "ACCURACY",
@@ -14,8 +14,6 @@ __all__ = [
     "ENTROPY_WINDOW",
     "GRAD_NORM",
     "INTERVALS",
-    "LAG_MAX",
-    "LAG_MEAN",
     "LOSS",
     "MEAN_LENGTH",
     "METRICS",
@@ -26,6 +24,8 @@ __all__ = [
     "SCORE_GREEDY",
     "SECONDS",
     "SPEED",
+    "STALENESS_MAX",
+    "STALENESS_MEAN",
     "TOKENS_PER_SECOND",
     "TRAINED_TOKENS",
     "TRUNCATED",
@@ -58,7 +58,7 @@ ENTROPY_SHARE, ENTROPY_WINDOW = 0.2, 20
 """Entropy has collapsed if it falls to this fraction of its maximum over this many iterations."""
 UNVERIFIABLE, UNVERIFIABLE_HELD_OUT = "outcome/unverifiable", "eval/unverifiable"
 SECONDS, TOKENS_PER_SECOND, ZERO_LOSS = "seconds", "tokens_per_second", "loss_zero_by_construction"
-LAG_MEAN, LAG_MAX, VERSIONS = "lag/mean", "lag/max", "lag/versions"
+STALENESS_MEAN, STALENESS_MAX, VERSIONS = "staleness/mean", "staleness/max", "staleness/versions"
 INTERVALS = {
     ACCURACY_GREEDY: ("eval/low_greedy", "eval/high_greedy"),
     ACCURACY: ("eval/low", "eval/high"),
@@ -129,11 +129,18 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric("score/min", "smallest score of the batch's verdicts"),
         Metric("score/mean", "mean score of the batch's verdicts"),
         Metric("score/max", "largest score of the batch's verdicts"),
-        Metric("parts/<name>", "mean of a verdict part over the batch"),
-        Metric("eval/accuracy/<column>=<value>", "accuracy on the held-out problems with this value (`evaluate.by`)"),
-        Metric("eval/score/<column>=<value>", "mean score on the held-out problems with this value (`evaluate.by`)"),
-        Metric("eval/parts/<name>", "mean of a verdict part over held-out answers, without unverifiable ones"),
-        Metric("eval/parts_of_correct/<name>", "mean of a verdict part over correct held-out answers"),
+        Metric("subscores/<name>", "mean of a subscore over the batch"),
+        Metric(
+            "eval/accuracy/<column>=<value>", "accuracy on the held-out problems with this value (`evaluate.by_column`)"
+        ),
+        Metric(
+            "eval/score/<column>=<value>", "mean score on the held-out problems with this value (`evaluate.by_column`)"
+        ),
+        Metric("eval/subscores/<name>", "mean of a subscore over held-out answers, without unverifiable ones"),
+        Metric(
+            "eval/subscores_of_correct/<name>",
+            "mean of a subscore over correct held-out answers",
+        ),
     ),
     SIGNAL: (
         Metric(NO_SIGNAL, "share of groups with equal rewards", better="lower", bound=0.7),
@@ -245,14 +252,19 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         *_conversation("counts/errors", "calls per conversation whose tool failed", better="lower"),
         *_conversation("counts/<name>", "a count of the environment or of the strategy, per conversation"),
     ),
-    ENGINES: (  # the bound on the gap is `engine.max_gap` of the recipe
+    ENGINES: (  # the bound on the gap is `engine.max_logprob_diff` of the recipe
         Metric(
             f"{GAP}/mean", "mean difference between the engine's and the learner's log-prob of a token", better="lower"
         ),
-        Metric(LARGEST_GAP, "largest such difference; the run stops above `engine.max_gap`", better="lower"),
-        Metric(LAG_MEAN, "with `cluster.lag`: mean age of the sampled tokens in versions of the weights"),
-        Metric(LAG_MAX, "with `cluster.lag`: largest such age, at most `cluster.lag` unless old samples are replayed"),
-        Metric(VERSIONS, "with `cluster.lag`: versions of the weights that sampled the iteration's tokens"),
+        Metric(LARGEST_GAP, "largest such difference; the run stops above `engine.max_logprob_diff`", better="lower"),
+        Metric(
+            STALENESS_MEAN, "with `cluster.max_staleness`: mean age of the sampled tokens in versions of the weights"
+        ),
+        Metric(
+            STALENESS_MAX,
+            "with `cluster.max_staleness`: largest such age, at most `cluster.max_staleness` unless old samples are replayed",
+        ),
+        Metric(VERSIONS, "with `cluster.max_staleness`: versions of the weights that sampled the iteration's tokens"),
     ),
     SPEED: (
         Metric(TRAINED_TOKENS, "trained tokens of the iteration; in `warm_start/metrics.jsonl` of the step"),
@@ -263,7 +275,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         ),
         Metric(
             f"{SECONDS}/sleep",
-            "with `engine.place` same: seconds until the engines have freed their memory for the learner",
+            "with `engine.placement` colocated: seconds until the engines have freed their memory for the learner",
             better="lower",
         ),
         Metric(f"{SECONDS}/learn", "seconds of the learner's work", better="lower"),
@@ -271,10 +283,12 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric(f"{SECONDS}/evaluate", "seconds of the evaluation", better="lower"),
         Metric(
             f"{SECONDS}/wait",
-            "with `cluster.lag` 1: seconds in which the learner waits for the next iteration's rollouts",
+            "with `cluster.max_staleness` 1: seconds in which the learner waits for the next iteration's rollouts",
             better="lower",
         ),
-        Metric(f"{SECONDS}/engine_idle", "with `cluster.lag`: seconds in which the engines wait", better="lower"),
+        Metric(
+            f"{SECONDS}/engine_idle", "with `cluster.max_staleness`: seconds in which the engines wait", better="lower"
+        ),
         Metric("engine/<number>/rows", "mean number of requests in an engine, while any engine has one"),
         Metric("engine/<number>/passes", "with `Speculative`: forward passes that generated tokens"),
         Metric(

@@ -8,7 +8,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from groupwise.data.field_types import check_types
+from groupwise.core.field_types import check_types
 from groupwise.data.generation import ContextKey, Finish, Ids, Likeliest, content_hash
 from groupwise.data.verdicts import Verdict
 
@@ -71,7 +71,7 @@ class Draw:
     id: int
     prompt: Prompt
     n: int
-    memo: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,11 +273,11 @@ class Sample:
             numbers[token] = number if math.isnan(numbers[token]) else numbers[token] + number
         return tuple(numbers)
 
-    def add_parts(self, parts: Mapping[str, float]) -> "Sample":
+    def add_subscores(self, parts: Mapping[str, float]) -> "Sample":
         """A copy whose verdict also has these named scores. A sample without a verdict is returned unchanged."""
         if self.verdict is None:
             return self
-        return replace(self, verdict=replace(self.verdict, parts={**self.verdict.parts, **parts}))
+        return replace(self, verdict=replace(self.verdict, subscores={**self.verdict.subscores, **parts}))
 
     def add_counts(self, counts: Mapping[str, float]) -> "Sample":
         """A copy with these counts added to the existing ones."""

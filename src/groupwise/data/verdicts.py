@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import inf, isfinite
 
-from groupwise.data.field_types import check_types
+from groupwise.core.field_types import check_types
 
 __all__ = ["Outcome", "Verdict"]
 
@@ -38,7 +38,7 @@ class Verdict:
 
     outcome: Outcome
     score: float | None = None
-    parts: Mapping[str, float] = field(default_factory=dict)
+    subscores: Mapping[str, float] = field(default_factory=dict)
     feedback: str = ""
     cause: str = ""
     answer: str | None = None
@@ -83,7 +83,7 @@ def invalidity(verdict: Verdict, text: str | None = None) -> str:
         return f"the score {verdict.score}: expected a finite number"
     if verdict.score is None and verdict.outcome is Outcome.scored:
         return "the outcome scored without a score"
-    infinite = [name for name, value in verdict.parts.items() if not isfinite(value)]
+    infinite = [name for name, value in verdict.subscores.items() if not isfinite(value)]
     if infinite:
         return f"the part {infinite[0]}, which is not finite"
     for name, (end, number) in ((name, step) for name, steps in verdict.steps.items() for step in steps):

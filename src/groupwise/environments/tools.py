@@ -12,8 +12,8 @@ from fractions import Fraction
 from random import Random
 from typing import Any, Protocol, runtime_checkable
 
+from groupwise.core.errors import ends_run
 from groupwise.data import CountedText, Observation, Prompt
-from groupwise.data.errors import ends_run
 from groupwise.environments.schemas import tool_schema
 from groupwise.sandbox.code_block import code_of
 from groupwise.sandbox.sandbox import Program, Sandbox

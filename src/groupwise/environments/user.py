@@ -7,17 +7,9 @@ from random import Random
 from threading import Thread
 from typing import Any
 
-from groupwise.data import (
-    Environment,
-    Observation,
-    Outcome,
-    Prompt,
-    Usage,
-    Verdict,
-    WorkerLost,
-    describe_error,
-)
-from groupwise.data.errors import ends_run
+from groupwise.core import Usage, WorkerLost, describe_error
+from groupwise.core.errors import ends_run
+from groupwise.data import Environment, Observation, Outcome, Prompt, Verdict
 from groupwise.data.verdicts import as_verdict
 
 __all__ = ["user_environment"]

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from groupwise.data import ACCURACY, SCORE, Prompt, Rollout, Usage
-from groupwise.evaluation.evaluate import Figure, average, has_outcomes, has_scores, has_verdicts, mean_score
+from groupwise.core import Usage
+from groupwise.data import ACCURACY, SCORE, Prompt, Rollout
+from groupwise.evaluation.accuracy import Figure, average, has_outcomes, has_scores, has_verdicts, mean_score
 
 __all__ = ["check_column", "figures_by", "scores_by"]
 
@@ -54,12 +55,12 @@ def check_column(column: str, prompts: Sequence[Prompt]) -> None:
     fix = "name another column, or leave it out"
     if not values:
         has = ", ".join(sorted({str(name) for prompt in prompts for name in prompt.row})) or "no columns"
-        what = f"evaluate.by is {column!r}, and no held-out problem has a value in this column"
+        what = f"evaluate.by_column is {column!r}, and no held-out problem has a value in this column"
         raise Usage(what, evidence=f"the rows have {has}", fix=fix)
     for value in values:
         if not isinstance(value, str | int | float) or len(str(value)) > LONGEST or not str(value).isprintable():
             evidence = f"a value is {str(value)[:LONGEST]!r}, not a number or a text of at most {LONGEST} characters"
-            raise Usage(f"evaluate.by is {column!r}, whose values are no names", evidence=evidence, fix=fix)
+            raise Usage(f"evaluate.by_column is {column!r}, whose values are no names", evidence=evidence, fix=fix)
     if len(set(values)) > MOST:
-        what = f"evaluate.by is {column!r}, a column with {len(set(values)):,} different values"
+        what = f"evaluate.by_column is {column!r}, a column with {len(set(values)):,} different values"
         raise Usage(what, evidence=f"{MOST} at most: each is a metric", fix=fix)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, Usage
+from groupwise.core import BadData, Usage
 
 Overrides = tuple[tuple[str, str], ...]
 """Recipe fields with their values as text, as on a command line: `("sampling.top_p", "0.7")`."""
 
 RESET: Overrides = (
-    ("also", "[]"), ("held_out", ""), ("columns.prompt", "prompt"), ("columns.answer", "answer"),
+    ("extra_tasks", "[]"), ("held_out", ""), ("columns.prompt", "prompt"), ("columns.answer", "answer"),
     ("evaluate.strategy", "Independent"),
 )  # fmt: skip
 """Recipe fields that are reset to these values in every evaluation on a published benchmark."""

@@ -9,10 +9,9 @@ from math import fsum, isclose
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, Rollout, Storage, visible
-from groupwise.evaluation.by_column import figures_by
-from groupwise.evaluation.conversations import describe_conversations
-from groupwise.evaluation.evaluate import (
+from groupwise.core import BadData, Storage, visible
+from groupwise.data import Rollout
+from groupwise.evaluation.accuracy import (
     KS,
     MOST_VOTES,
     NO_OUTCOMES,
@@ -31,6 +30,8 @@ from groupwise.evaluation.evaluate import (
     problem_scores,
     tally,
 )
+from groupwise.evaluation.by_column import figures_by
+from groupwise.evaluation.conversations import describe_conversations
 from groupwise.evaluation.interval import averaged
 from groupwise.runs.disk import check_writable, write_file
 from groupwise.runs.layout import numbered

@@ -1,5 +1,5 @@
 """The learner: forward, microbatches, backward, optimizer, and models besides the policy, such as a reference."""
 
-from groupwise.data.rooms import open_room
+from groupwise.core.lazy_imports import open_room
 
 open_room(__name__)

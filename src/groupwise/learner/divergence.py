@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from groupwise.data import Backbone, Usage
+from groupwise.core import Usage
+from groupwise.data import Backbone
 from groupwise.learner.forward import LOGITS_AT_ONCE
 from groupwise.models import logprobs
 

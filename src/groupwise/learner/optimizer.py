@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from groupwise.data import check_types
-from groupwise.learner.ranks import Alone, Ranks
+from groupwise.core import check_types
+from groupwise.learner.distributed import Alone, Ranks
 
 __all__ = ["AdamW"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamW:
-    """Settings of AdamW (arXiv:1711.05101). `clip` bounds the global norm of a step's gradient.
+    """Settings of AdamW (arXiv:1711.05101). `max_grad_norm` bounds the global norm of a step's gradient.
 
-    The learning rate rises linearly over the first `warmup` optimizer steps. Then it stays (`constant`) or falls to 0
-    at the end of the run (`linear`, `cosine`).
+    The learning rate rises linearly over the first `warmup_steps` optimizer steps. Then it stays (`constant`) or falls
+    to 0 at the end of the run (`linear`, `cosine`).
 
-    >>> a = AdamW(lr=1.0, warmup=2, decay="linear")
+    >>> a = AdamW(lr=1.0, warmup_steps=2, lr_scheduler="linear")
     >>> [a.rate(step, 6) for step in range(6)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
@@ -31,24 +31,31 @@ class AdamW:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
-    clip: float = 1.0
-    warmup: int = 0
-    decay: Literal["constant", "linear", "cosine"] = "constant"
+    max_grad_norm: float = 1.0
+    warmup_steps: int = 0
+    lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
 
     def __post_init__(self) -> None:
         check_types(self)
-        valid = self.clip > 0 and self.eps > 0 and self.warmup >= 0 and all(0 <= beta < 1 for beta in self.betas)
+        valid = (
+            self.max_grad_norm > 0
+            and self.eps > 0
+            and self.warmup_steps >= 0
+            and all(0 <= beta < 1 for beta in self.betas)
+        )
         if not (valid and 0 <= self.lr < math.inf and 0 <= self.weight_decay < math.inf):
-            raise ValueError(f"{self}\nneeds lr, weight_decay and warmup >= 0, eps and clip > 0, 0 <= betas < 1")
+            raise ValueError(
+                f"{self}\nneeds lr, weight_decay and warmup_steps >= 0, eps and max_grad_norm > 0, 0 <= betas < 1"
+            )
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of optimizer step number `step` (from 0) in a run of `steps` steps."""
-        if step < self.warmup:
-            return self.lr * (step + 1) / self.warmup
-        if self.decay == "constant":
+        if step < self.warmup_steps:
+            return self.lr * (step + 1) / self.warmup_steps
+        if self.lr_scheduler == "constant":
             return self.lr
-        progress = min(1.0, (step - self.warmup) / max(1, steps - self.warmup))
-        return self.lr * (1 - progress if self.decay == "linear" else 0.5 * (1 + math.cos(math.pi * progress)))
+        progress = min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps))
+        return self.lr * (1 - progress if self.lr_scheduler == "linear" else 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 AT_ONCE = 1 << 22
@@ -109,7 +116,7 @@ class Optimizer:
         at = [i for i, m in enumerate(self.masters) if m.grad is not None]
         masters, counts = [self.masters[i] for i in at], [self._counts[i] for i in at]
         total = torch.tensor(norm, dtype=masters[0].dtype)
-        torch.nn.utils.clip_grads_with_norm_(masters, self.settings.clip, total)
+        torch.nn.utils.clip_grads_with_norm_(masters, self.settings.max_grad_norm, total)
         moments = [[self._moments[i][k] for i in at] for k in (0, 1)]
         updated = [masters, *moments]
         blocks = [[self._blocks(x) for x in tensors] for tensors in updated]

@@ -1,7 +1,6 @@
 """Expert choices of a mixture of experts in training: their replay, and the load of each expert."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -10,27 +9,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Sample, Usage
-from groupwise.learner.lanes import joined
-from groupwise.learner.ranks import Ranks
+from groupwise.core import Usage
+from groupwise.data import Batch, Sample
+from groupwise.learner.distributed import Ranks
+from groupwise.learner.gradient_tree import joined
 from groupwise.models import Experts, Routes, Shared
 
-__all__ = ["Routing", "check_routing", "mixture", "routes_experts"]
+__all__ = ["RouterReplay", "check_routing", "mixture", "routes_experts"]
 
 Lines = tuple[bytes, ...]
 """The experts of each token of a sample, in the format of `batch.routes`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routing:
-    """Router replay: train a mixture of experts with the experts that an earlier forward pass chose.
+RouterReplay = Literal["none", "learner", "engine"]
+"""Trains a mixture of experts with the experts that an earlier forward pass chose.
 
-    `replay` sends the tokens of an iteration's steps to the experts that the old policy chose: in the `learner`, as it
-    computed the old log-probs (R2, arXiv:2512.01374), or in the `engine`, as it sampled (R3, arXiv:2510.11370; the old
-    log-probs then use these experts, too). The current router computes the experts' weights, so it still learns.
-    """
-
-    replay: Literal["none", "learner", "engine"] = "none"
+The tokens of an iteration's steps go to the experts that the old policy chose: in the `learner`, as it computed the old
+log-probs (R2, arXiv:2512.01374), or in the `engine`, as it sampled (R3, arXiv:2510.11370; the old log-probs then use
+these experts, too). The current router computes the experts' weights, so it still learns.
+"""
 
 
 class RoutedForward:
@@ -96,9 +93,9 @@ class RoutedForward:
 class StepRouting:
     """Forward passes of one step of a mixture of experts: counts expert choices that differ from recorded ones."""
 
-    def __init__(self, model: Any, routing: Routing, *, keep_logits: bool = False) -> None:
+    def __init__(self, model: Any, replay: RouterReplay, *, keep_logits: bool = False) -> None:
         self.experts, self.keep_logits = mixture(model), keep_logits
-        self.replay = routing.replay != "none"
+        self.replay = replay != "none"
         self.changed, self.choices = 0, 0
 
     def forward_pass(self) -> RoutedForward | None:
@@ -131,19 +128,19 @@ def joined_routes(
     return routes
 
 
-def routes_experts(routing: Routing, auxiliary: Sequence[Any]) -> bool:
+def routes_experts(replay: RouterReplay, auxiliary: Sequence[Any]) -> bool:
     """Whether a method needs a mixture of experts: for the replay of expert choices, or for a loss on router logits."""
-    return routing != Routing() or any(getattr(part, "router_logits", False) for part in auxiliary)
+    return replay != "none" or any(getattr(part, "router_logits", False) for part in auxiliary)
 
 
-def check_routing(routing: Routing, auxiliary: Sequence[Any], experts: Experts | None) -> None:
+def check_routing(replay: RouterReplay, auxiliary: Sequence[Any], experts: Experts | None) -> None:
     """Raise Usage if a method needs expert routing (replay, balance loss) and the model is not a known mixture."""
-    if experts is not None or not routes_experts(routing, auxiliary):
+    if experts is not None or not routes_experts(replay, auxiliary):
         return
     raise Usage(
-        "method.routing and RouterBalance need a mixture of experts, and this model has no supported routers",
-        evidence=f"{routing}; a supported router weights its experts by a softmax, and all layers' routers are alike",
-        fix="leave method.routing and RouterBalance out, or take a mixture such as Qwen3-MoE or Mixtral",
+        "method.router_replay and RouterBalance need a mixture of experts, and this model has no supported routers",
+        evidence=f"method.router_replay is {replay!r}; a supported router weights its experts by a softmax, and all layers' routers are alike",
+        fix="leave method.router_replay and RouterBalance out, or take a mixture such as Qwen3-MoE or Mixtral",
     )
 
 

@@ -1,5 +1,6 @@
 """Side models: models besides the policy, such as a reference model, a teacher, or an average of the policy."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
@@ -7,8 +8,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-SOCKET = "SideModel"
-__all__ = ["EMA", "Given", "InitialPolicy", "SamplingPolicy", "SideModel"]
+__all__ = ["EMA", "FromDirectory", "InitialPolicy", "SamplingPolicy", "SideModel"]
 
 
 @runtime_checkable
@@ -21,10 +21,13 @@ class SideModel(Protocol):
     `ValueModel`, which has its own loss.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, weights: Sequence[Tensor], policy: Sequence[Tensor], step: int, /) -> None: ...
 
 
-class _Frozen:
+class _Frozen(SideModel):
     __slots__ = ()
     frozen: ClassVar[bool] = True
 
@@ -37,7 +40,7 @@ class InitialPolicy(_Frozen):
 
 
 @dataclass(frozen=True, slots=True)
-class Given(_Frozen):
+class FromDirectory(_Frozen):
     """A frozen model that is read from a directory, such as a teacher. No checkpoint contains it.
 
     `directory` is a path, a packaged model or a name on the hub. The model needs the policy's vocabulary.
@@ -47,7 +50,7 @@ class Given(_Frozen):
 
 
 @dataclass(frozen=True, slots=True)
-class EMA:
+class EMA(SideModel):
     """The exponential moving average of the policy: `keep * average + (1 - keep) * policy` after every `every` steps.
 
     It starts as the initial policy. `keep = 0` copies the policy; with a large `every` that is a lagged reference.
@@ -74,11 +77,11 @@ class EMA:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingPolicy:
+class SamplingPolicy(SideModel):
     """The policy that generated the samples: a copy of the weights after the last optimizer step of each iteration.
 
     An `EMA` with `keep = 0` counts steps instead, and iterations differ in their number of steps if a filter drops
-    prompts or a step is skipped. With `cluster.lag` above 0, samples come from older weights than this copy.
+    prompts or a step is skipped. With `cluster.max_staleness` above 0, samples come from older weights than this copy.
 
     >>> copy, policy = [torch.zeros(2)], [torch.ones(2)]
     >>> SamplingPolicy()(copy, policy, 1)

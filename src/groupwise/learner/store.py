@@ -15,7 +15,7 @@ from threading import Event, Thread
 
 import torch.distributed as dist
 
-from groupwise.data import Usage, WorkerLost
+from groupwise.core import Usage, WorkerLost
 
 Store, TCPStore, PrefixStore = dist.Store, dist.TCPStore, dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 IDLE = 60.0

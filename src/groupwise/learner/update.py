@@ -12,29 +12,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import (
-    Backbone,
-    Batch,
-    Entropy,
-    Logp,
-    Measure,
-    Memory,
-    Policy,
-    Usage,
-    in_batch,
-    in_graph,
-    name_of,
-    needs,
-)
+from groupwise.core import Usage
+from groupwise.data import Backbone, Batch, Entropy, Logp, Measure, Memory, Policy, in_batch, in_graph, name_of, needs
 from groupwise.learner.auxiliary import AuxiliaryLoss, Forwarded, Forwards, Term, coefficient_of
+from groupwise.learner.compute_measures import reads_policy
+from groupwise.learner.distributed import Alone, Ranks
 from groupwise.learner.forward import States
-from groupwise.learner.lanes import LaneSums, joined, order_of
-from groupwise.learner.language import LanguagePolicy, policy_of
-from groupwise.learner.measures import reads_policy
+from groupwise.learner.gradient_tree import LaneSums, joined, order_of
+from groupwise.learner.language_policy import LanguagePolicy, policy_of
+from groupwise.learner.microbatches import StepPlan
 from groupwise.learner.optimizer import AdamW, Optimizer
-from groupwise.learner.plan import StepPlan
-from groupwise.learner.ranks import Alone, Ranks
-from groupwise.learner.routing import RoutedForward, Routing, StepRouting, joined_routes, mixture
+from groupwise.learner.routing import RoutedForward, RouterReplay, StepRouting, joined_routes, mixture
 from groupwise.learner.side_models import FollowingWeights, SideModel
 from groupwise.learner.token_gradients import Loss, token_gradients
 from groupwise.learner.value_model import Critic, ValueModel
@@ -42,7 +30,6 @@ from groupwise.models import Decoder, logprob_dtype
 
 __all__ = ["NO_TOKEN", "Learner", "StepResult"]
 
-PLAIN = Routing()
 OLD = Logp("policy")
 POLICY = "policy."
 """The prefix of the policy's tensors in a checkpoint."""
@@ -157,7 +144,7 @@ class Learner:
 
     @torch.no_grad()
     def compute_measures(
-        self, batch: Batch, plan: Sequence[StepPlan], measures: frozenset[Measure], routing: Routing = PLAIN
+        self, batch: Batch, plan: Sequence[StepPlan], measures: frozenset[Measure], replay: RouterReplay = "none"
     ) -> Batch:
         """The batch with old log-probs and other `measures` (numbers per token), computed in the order of `plan`.
 
@@ -172,10 +159,10 @@ class Learner:
         microbatches = [microbatch for step in plan for microbatch in step.microbatches]
         columns: dict[Measure, list[Tensor]] = {measure: [] for measure in wanted}
         experts = mixture(self.model)
-        records = forwards_policy and experts is not None and routing.replay != "engine"
+        records = forwards_policy and experts is not None and replay != "engine"
         lines: list[list[tuple[bytes, ...]]] = []
         for i in order_of(self.ranks, self.ranks.rank, len(microbatches)) if wanted else ():
-            routed = RoutedForward(experts, replay=routing.replay == "engine") if experts else None
+            routed = RoutedForward(experts, replay=replay == "engine") if experts else None
             part = batch.take(microbatches[i])
             numbers = self._measured(self._policy(routed), part, wanted)
             for measure, column in columns.items():
@@ -217,7 +204,7 @@ class Learner:
         batch: Batch,
         step: StepPlan,
         objective: Loss,
-        routing: Routing = PLAIN,
+        replay: RouterReplay = "none",
         auxiliary: Sequence[AuxiliaryLoss] = (),
     ) -> StepResult:
         """Take one optimizer step. The weights stay if loss or gradient is not finite, or no token is trained."""
@@ -225,7 +212,7 @@ class Learner:
         settings = self.optimizer.settings
         rate = settings.rate(self.steps_taken, self.steps)
         loss, forwarded, gradient, step_routing, auxiliary_losses = self._backward(
-            whole, step, objective, routing, auxiliary
+            whole, step, objective, replay, auxiliary
         )
         norm = self.optimizer.norm()
         critic_norms = {name: critic.optimizer.norm() for name, critic in self._critics.items()}
@@ -269,7 +256,7 @@ class Learner:
         whole: Batch,
         step: StepPlan,
         objective: Loss,
-        routing: Routing = PLAIN,
+        replay: RouterReplay = "none",
         auxiliary: Sequence[AuxiliaryLoss] = (),
     ) -> tuple[float, Batch, Tensor, StepRouting, dict[str, float]]:
         """Accumulate gradients by microbatch.
@@ -279,7 +266,7 @@ class Learner:
         microbatches = _microbatches(whole, step)
         terms = [part for part in auxiliary if coefficient_of(part)]
         keep_logits = any(getattr(part, "router_logits", False) for part in terms)
-        step_routing = StepRouting(self.model, routing, keep_logits=keep_logits)
+        step_routing = StepRouting(self.model, replay, keep_logits=keep_logits)
         forwards = Forwards(self.model, microbatches, step_routing.forward_pass, self.ranks)
         prepared = [(coefficient_of(part), part(forwards)) for part in terms]
         sums = LaneSums(self._optimizers(), self.ranks)

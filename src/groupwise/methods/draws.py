@@ -3,8 +3,8 @@
 from groupwise.data import Curriculum, Strategy, name_of, with_fields
 
 
-def check_curriculum(curriculum: Curriculum, strategy: Strategy, refill: int, proximal: str) -> None:
-    """Raise ValueError if a curriculum requires another strategy, more sampling rounds or `proximal = "sampled"`.
+def check_curriculum(curriculum: Curriculum, strategy: Strategy, max_refills: int, old_logprobs: str) -> None:
+    """Raise ValueError if a curriculum requires another strategy, more sampling rounds or `old_logprobs = "engine"`.
 
     `needs_strategy` is the name of the strategy that reads its draws, `rounds` the sampling rounds of an iteration, and
     `replays_answers` is true if it draws stored answers.
@@ -13,12 +13,12 @@ def check_curriculum(curriculum: Curriculum, strategy: Strategy, refill: int, pr
     if needed and needed not in {type(part).__name__ for part in with_fields((strategy,))}:
         what = f"the curriculum {name} needs the strategy {needed}, and the strategy is {name_of(strategy)}"
         raise ValueError(f"{what}\nset method.strategy = {around(needed, strategy)}")
-    if (rounds := getattr(curriculum, "rounds", 1)) > refill + 1:
-        what = f"the curriculum {name} needs {rounds} sampling rounds in an iteration, and refill is {refill}"
-        raise ValueError(f"{what}\nset method.refill = {rounds - 1}")
-    if getattr(curriculum, "replays_answers", False) and proximal != "sampled":
+    if (rounds := getattr(curriculum, "rounds", 1)) > max_refills + 1:
+        what = f"the curriculum {name} needs {rounds} sampling rounds in an iteration, and max_refills is {max_refills}"
+        raise ValueError(f"{what}\nset method.max_refills = {rounds - 1}")
+    if getattr(curriculum, "replays_answers", False) and old_logprobs != "engine":
         what = f"the curriculum {name} draws stored answers, and their old log-probs would be recomputed"
-        raise ValueError(f'{what}\nset method.proximal = "sampled"')
+        raise ValueError(f'{what}\nset method.old_logprobs = "engine"')
 
 
 def around(needed: str, strategy: Strategy) -> str:

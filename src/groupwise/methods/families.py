@@ -6,12 +6,12 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from groupwise.data.rooms import names_of
+from groupwise.core.lazy_imports import names_of
 
 ROOM = __name__.rpartition(".")[0]
-FAMILIES = ("start", "ratio", "reward", "rollout", "contrast", "agents", "flow")
+FAMILIES = ("classics", "ratio", "rewards_and_advantages", "sampling", "contrast", "multi_agent", "flow")
 """The folders, in the order of docs/methods.md. The docstring of each `__init__.py` says what the family is about."""
-SIZES = ("group_size", "refill", "minibatches", "epochs", "shuffle")
+SIZES = ("group_size", "max_refills", "minibatches", "epochs", "shuffle")
 """Fields for sizes, which nearly every method sets. Comparisons of methods leave them out if anything else differs."""
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from groupwise.advantages import every_token
+from groupwise.core import check_types
 from groupwise.data import (
     Advantage,
     Credit,
@@ -15,13 +16,12 @@ from groupwise.data import (
     Return,
     Shaping,
     Strategy,
-    check_types,
     in_batch,
     in_graph,
     needs,
     side_models_of,
 )
-from groupwise.learner import AuxiliaryLoss, Routing, SideModel, ValueModel
+from groupwise.learner import AuxiliaryLoss, RouterReplay, SideModel, ValueModel
 from groupwise.methods.draws import check_curriculum, check_group_size
 from groupwise.methods.schedules import FromMemory, Schedule
 from groupwise.methods.value_targets import check_side_models, value_targets
@@ -34,7 +34,7 @@ __all__ = ["Method"]
 
 MOST_SAMPLES = 1 << 16
 """The most samples of a group."""
-FIXED = ("curriculum", "trains", "unverifiable", "denoise", "unmask", "models", "memory", "schedules")
+FIXED = ("curriculum", "trained_roles", "unverifiable", "denoise", "unmask", "models", "memory", "schedules")
 """Fields of a method that cannot have a schedule, since a run reads them only at its start."""
 
 
@@ -43,13 +43,13 @@ class Method:
     """A training method: all its components and numbers, from the choice of prompts to the gradient. Hashable.
 
     An epoch of an iteration has `minibatches` optimizer steps, and an iteration has `epochs` epochs, shuffled by
-    `prompts` or by `samples`. `refill` is the number of extra sampling rounds that replace filtered prompts.
-    `proximal` selects the old log-probs: `recomputed` by the learner, or `sampled` from the engine.
+    `prompts` or by `samples`. `max_refills` is the number of extra sampling rounds that replace filtered prompts.
+    `old_logprobs` selects the old log-probs: `recomputed` by the learner, or `sampled` from the engine.
     `unverifiable` answers are excluded from statistics, sums and divisors, count as wrong, or drop their group.
     `denoise` is set for a flow policy, whose tokens are denoising steps, and None for a language model.
     `unmask` is set for a masked policy, whose tokens are commits of symbols and the knobs of its schedule.
-    `trains` lists the roles of samples that are trained. Filters, curricula and metrics read the answers only.
-    `auxiliary` are losses beside the objective, and `routing` configures router replay for mixtures of experts.
+    `trained_roles` lists the roles of samples that are trained. Filters, curricula and metrics read the answers only.
+    `auxiliary` are losses beside the objective, and `router_replay` reuses recorded experts in mixtures of experts.
     `models` are the side models, and `memory` the memories, as pairs of a name and a value.
     `schedules` are pairs of a dotted path to a constant and a `Schedule`.
     """
@@ -59,9 +59,9 @@ class Method:
     strategy: Strategy = Independent()  # noqa: RUF009
     denoise: Denoise | None = field(default=None, metadata={"written_if_set": True})
     unmask: Unmask | None = field(default=None, metadata={"written_if_set": True})
-    trains: tuple[str, ...] = ("answer",)
+    trained_roles: tuple[str, ...] = ("answer",)
     filter: Filter = everything
-    refill: int = field(default=0, metadata={"printed_with": "filter"})
+    max_refills: int = field(default=0, metadata={"printed_with": "filter"})
     unverifiable: Literal["exclude", "wrong", "drop_group"] = "exclude"
     shaping: tuple[Shaping, ...] = (Score(),)
     advantage: tuple[Advantage, ...] = ()
@@ -72,23 +72,23 @@ class Method:
     minibatches: int = 1
     shuffle: Literal["prompts", "samples"] = "prompts"
     epochs: int = 1
-    proximal: Literal["recomputed", "sampled"] = "recomputed"
-    routing: Routing = Routing()  # noqa: RUF009
+    old_logprobs: Literal["recomputed", "sampled"] = "recomputed"
+    router_replay: RouterReplay = "none"
     models: tuple[tuple[str, SideModel], ...] = ()
     memory: tuple[tuple[str, Memory], ...] = ()
     schedules: tuple[tuple[str, Schedule], ...] = ()
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name, least in (("group_size", 1), ("refill", 0), ("minibatches", 1), ("epochs", 1)):
+        for name, least in (("group_size", 1), ("max_refills", 0), ("minibatches", 1), ("epochs", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least {least}")
         if self.group_size > MOST_SAMPLES:
             raise ValueError(f"group_size is {self.group_size}\nuse at most {MOST_SAMPLES}")
-        if "answer" not in self.trains:
+        if "answer" not in self.trained_roles:
             raise ValueError(
                 f"trains, the roles of trained samples, is {self.trains}: the role answer is missing\n"
-                'add "answer" to method.trains'
+                'add "answer" to method.trained_roles'
             )
         if not self.shaping:
             raise ValueError('shaping is empty: its first component creates the reward\nset method.shaping = ["Score"]')
@@ -98,12 +98,12 @@ class Method:
             )
         check_side_models(self.models, self.needs)
         value_targets(self.models, self.credit)
-        check_curriculum(self.curriculum, self.strategy, self.refill, self.proximal)
+        check_curriculum(self.curriculum, self.strategy, self.max_refills, self.old_logprobs)
         check_group_size(self.group_size, self.curriculum, self.strategy)
         early = [m for m in needs(self.filter) if isinstance(m, Return) or not in_batch(m)]
         if early:
             why = f"the filter needs {early[0]}, and a filter runs before the learner computes measures"
-            raise ValueError(f"{why}\nuse a filter that needs VerdictPart or Mark only: these exist before learning")
+            raise ValueError(f"{why}\nuse a filter that needs Subscore or Mark only: these exist before learning")
         if self.group_size == 1 and any(getattr(a, "compares", False) for a in (*self.advantage, self.credit)):
             why = "group_size is 1 and the advantage compares samples of a group: every advantage would be 0"
             raise ValueError(f"{why}\nset group_size to 2 or more")
@@ -115,12 +115,14 @@ class Method:
             if isinstance(schedule, FromMemory) and schedule.memory not in dict(self.memory):
                 why = f"the schedule of {path} reads memory {schedule.memory!r}, which method.memory does not define"
                 raise ValueError(f'{why}\nset method.memory = {{ {schedule.memory} = "AdaptiveKL" }}')
-        if self.proximal == "sampled" and self.objective.weights:
-            why = 'proximal = "sampled": ratios already correct the engine-learner gap; weights would correct it twice'
-            raise ValueError(f'{why}\nremove objective.weights, or set proximal = "recomputed"')
-        if self.proximal == "sampled" and self.routing.replay == "learner":
-            why = 'proximal = "sampled": without old log-probs, routing.replay = "learner" has nothing to replay'
-            raise ValueError(f'{why}\nset routing.replay = "engine", or proximal = "recomputed"')
+        if self.old_logprobs == "engine" and self.objective.weights:
+            why = (
+                'old_logprobs = "engine": ratios already correct the engine-learner gap; weights would correct it twice'
+            )
+            raise ValueError(f'{why}\nremove objective.weights, or set old_logprobs = "learner"')
+        if self.old_logprobs == "engine" and self.router_replay == "learner":
+            why = 'old_logprobs = "engine": without old log-probs, router_replay = "learner" has nothing to replay'
+            raise ValueError(f'{why}\nset router_replay = "engine", or old_logprobs = "learner"')
 
     @property
     def models_in_use(self) -> tuple[tuple[str, SideModel], ...]:

@@ -1,5 +1,5 @@
 """Models that engine and learner share: decoder, checkpoints, tokenizer, sampling distributions, randomness."""
 
-from groupwise.data.rooms import open_room
+from groupwise.core.lazy_imports import open_room
 
 open_room(__name__)

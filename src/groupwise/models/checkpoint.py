@@ -11,29 +11,29 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from groupwise.data import BadData, Usage, visible
-from groupwise.models.decoder import Decoder, Shape, Sizes
-from groupwise.models.families import config_of, shape_of, unsupported
-from groupwise.models.fields import short
-from groupwise.models.files import base_directory, listing, read_json
-from groupwise.models.flow.files import flow_config, flow_shape, is_flow, read_flow
-from groupwise.models.flow.policy import FlowPolicy
-from groupwise.models.flow.velocity import FlowShape
-from groupwise.models.lora import read_adapter
-from groupwise.models.masked.files import is_masked, masked_config, masked_shape, read_masked
-from groupwise.models.masked.policy import MaskedPolicy
-from groupwise.models.masked.predictor import MaskedShape
-from groupwise.models.pipelines.files import pipeline_outline, read_pipeline
-from groupwise.models.pipelines.index import is_pipeline, pipeline_shape
-from groupwise.models.pipelines.shape import PipelineShape
-from groupwise.models.tokenizer import Tokenizer
-from groupwise.models.transformers_files import (
+from groupwise.core import BadData, Usage, visible
+from groupwise.models.decoder.architectures import config_of, shape_of, unsupported
+from groupwise.models.decoder.decoder import Decoder, Shape, Sizes
+from groupwise.models.decoder.transformers_files import (
     read_transformers,
     transformers_outline,
     transformers_sizes,
     write_transformers,
 )
-from groupwise.models.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersModel
+from groupwise.models.diffusion.files import pipeline_outline, read_pipeline
+from groupwise.models.diffusion.index import is_pipeline, pipeline_shape
+from groupwise.models.diffusion.shape import PipelineShape
+from groupwise.models.flow.flow_files import flow_config, flow_shape, is_flow, read_flow
+from groupwise.models.flow.policy import FlowPolicy
+from groupwise.models.flow.velocity import FlowShape
+from groupwise.models.json_fields import short
+from groupwise.models.lora import read_adapter
+from groupwise.models.masked.masked_files import is_masked, masked_config, masked_shape, read_masked
+from groupwise.models.masked.policy import MaskedPolicy
+from groupwise.models.masked.predictor import MaskedShape
+from groupwise.models.model_files import base_directory, listing, read_json
+from groupwise.models.tokenizer import Tokenizer
 from groupwise.models.weights import FRESH, Stored, fingerprint, header, refuse_types, tensors, weight_files
 
 __all__ = [

@@ -9,7 +9,7 @@ from itertools import chain
 import tokenizers
 from tokenizers import pre_tokenizers
 
-from groupwise.data import BadData
+from groupwise.core import BadData
 
 ROUNDS = 4
 """After this many rounds of breaks in single spellings, a break follows each character of the text."""

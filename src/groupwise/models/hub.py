@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from groupwise.data import BadData, GroupwiseError, MissingRequirement, Storage
+from groupwise.core import BadData, GroupwiseError, MissingRequirement, Storage
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 """`owner/name`, or `owner/name@revision`: a branch, a tag or a commit."""

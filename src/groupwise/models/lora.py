@@ -16,12 +16,12 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from groupwise.data import BadData, GroupwiseError, MissingRequirement, Usage, check_types, visible
-from groupwise.models.fields import json_object, mapping, real, short, whole
-from groupwise.models.files import ADAPTER, listing, read_json
+from groupwise.core import BadData, GroupwiseError, MissingRequirement, Usage, check_types, visible
+from groupwise.models.decoder.transformers_model import TransformersModel
 from groupwise.models.flow.policy import FlowPolicy
 from groupwise.models.hub import is_hub_name
-from groupwise.models.transformers_model import TransformersModel
+from groupwise.models.json_fields import json_object, mapping, real, short, whole
+from groupwise.models.model_files import ADAPTER, listing, read_json
 from groupwise.models.weights import header, metadata, refuse_types, tensors
 
 __all__ = ["Lora", "attach", "check_targets", "has_adapter", "load_peft", "merge", "write_adapter"]

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, MissingRequirement
+from groupwise.core import BadData, MissingRequirement
 
 WORKER = Path(__file__).with_name("template_worker.py")
 

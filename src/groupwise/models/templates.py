@@ -11,9 +11,10 @@ from typing import Any
 
 import tokenizers
 
-from groupwise.data import BadData, Ids, Usage
+from groupwise.core import BadData, Usage
+from groupwise.data import Ids
 from groupwise.models.control_tokens import ControlTokens, unused_character
-from groupwise.models.fields import json_object
+from groupwise.models.json_fields import json_object
 from groupwise.models.rendering import render
 from groupwise.models.tokenizer import Tokenizer, chat_templates
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import tokenizers
 
-from groupwise.data import BadData, read_regular
+from groupwise.core import BadData, read_regular
 from groupwise.models.control_tokens import ControlTokens
-from groupwise.models.fields import MOST_BYTES, json_object, whole
-from groupwise.models.files import base_directory, listing, read_json
+from groupwise.models.diffusion.index import is_pipeline
+from groupwise.models.diffusion.prompts import byte_tokenizer
 from groupwise.models.flow.velocity import END
-from groupwise.models.pipelines.index import is_pipeline
-from groupwise.models.pipelines.prompts import byte_tokenizer
+from groupwise.models.json_fields import MOST_BYTES, json_object, whole
+from groupwise.models.model_files import base_directory, listing, read_json
 
 __all__ = ["Tokenizer", "read_tokenizer"]
 

@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import GroupwiseError, MissingRequirement, Usage
+from groupwise.core import GroupwiseError, MissingRequirement, Usage
 from groupwise.models.hub import causes_of, has_type, is_hub_name
 
 

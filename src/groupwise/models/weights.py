@@ -16,10 +16,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from groupwise.data import BadData, open_regular, visible
-from groupwise.models.fields import short
-from groupwise.models.files import base_directory, listing, read_json
-from groupwise.models.pipelines.index import is_pipeline, pipeline_files
+from groupwise.core import BadData, open_regular, visible
+from groupwise.models.diffusion.index import is_pipeline, pipeline_files
+from groupwise.models.json_fields import short
+from groupwise.models.model_files import base_directory, listing, read_json
 
 __all__ = ["fingerprint", "weight_files"]
 

@@ -5,23 +5,22 @@ the vocabulary. The effect of the policy on which contexts occur is ignored, as 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Couples, Logp, Measure
+from groupwise.data import Batch, Logp, Measure, Penalty
 from groupwise.objective.ratios import MAX_LOG_RATIO, bounded
 
-SOCKET = "Penalty"
-__all__ = ["KL", "EntropyBonus", "KLFromOld", "KLHinge", "kl_k1", "kl_k3"]
+__all__ = ["KL", "EntropyBonus", "kl_k1", "kl_k3"]
 
 Form = Literal["k2", "k3", "corrected"]
 
 
 @dataclass(frozen=True, slots=True)
-class KL:
+class KL(Penalty):
     """`coefficient * KL(pi || reference)`, estimated from the sampled token alone.
 
     With `x = log reference - log pi`:
@@ -70,7 +69,7 @@ class KL:
 
 
 @dataclass(frozen=True, slots=True)
-class EntropyBonus:
+class EntropyBonus(Penalty):
     """`-coefficient * entropy(pi)`, estimated from the sampled token alone as `r (1 - log pi) - 1`, with r the ratio.
 
     At pi = pi_old the estimator is `-log pi`, and its gradient `-log pi` times the score. The means of value and
@@ -84,44 +83,6 @@ class EntropyBonus:
         if self.coefficient == 0:
             return torch.zeros_like(b.logp)
         return -self.coefficient * (_ratio(b) * (1 - b.logp) - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class KLFromOld:
-    """`coefficient * (log pi_old - log pi)`: KL(pi_old || pi), estimated from the sampled token alone.
-
-    The means of value and gradient over samples of pi_old are exact. One value may be negative. SAGE-GRPO,
-    arXiv:2603.21872.
-    """
-
-    coefficient: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.coefficient < float("inf"):
-            raise ValueError(f"KLFromOld({self.coefficient})\nuse a coefficient of at least 0")
-
-    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        return self.coefficient * (b.logp_old - b.logp)
-
-
-@dataclass(frozen=True, slots=True)
-class KLHinge:
-    """A penalty on the KL to the old policy beyond `delta`: `sg[coefficient max(KL - delta, 0)] KL`.
-
-    Its gradient is that of `coefficient / 2 max(KL - delta, 0)^2`: none inside the trust region. DRPO,
-    arXiv:2510.04474. The KL is averaged by the objective's aggregate. The whole step is one microbatch, since the
-    factor is one number of the step.
-    """
-
-    couples: ClassVar[Couples] = "step"
-
-    coefficient: float = 1e3
-    delta: float = 1e-4
-
-    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        drift = b.logp_old - b.logp
-        kl = (b.share * drift.detach()).sum()
-        return self.coefficient * (kl - self.delta).clamp(min=0) * drift
 
 
 def _ratio(b: Batch) -> Float[Tensor, " n"]:

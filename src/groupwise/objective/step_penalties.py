@@ -6,17 +6,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure
-from groupwise.models import StepConstant, StepKL, VelocityGap
+from groupwise.data import Batch, Measure, Penalty
+from groupwise.models import StepConstant, StepKL
 
-SOCKET = "Penalty"
-__all__ = ["StepKLPenalty", "VelocityPenalty"]
+__all__ = ["StepKLPenalty"]
 
 _LENGTH = StepConstant("dt")
 
 
 @dataclass(frozen=True, slots=True)
-class StepKLPenalty:
+class StepKLPenalty(Penalty):
     """`coefficient * KL(pi || reference)` of each Gaussian step, exact: `mean (mu - mu_ref)^2 / (2 S^2)`.
 
     With `by_dt` it is multiplied by the length of the step, as in the code of Flow-GRPO; without, it is the paper's,
@@ -45,24 +44,6 @@ class StepKLPenalty:
     def notes(self, b: Batch) -> dict[str, float]:
         """A metric: the mean KL of a step, per number of its state."""
         return {"kl": float(b[StepKL(self.model)].detach().mean())} if self.coefficient and b.tokens else {}
-
-
-@dataclass(frozen=True, slots=True)
-class VelocityPenalty:
-    """`coefficient * mean (v - v_ref)^2`: the squared distance between velocities. DiffusionNFT, arXiv:2509.16117."""
-
-    coefficient: float = 1e-4
-    model: str = "reference"
-
-    def __post_init__(self) -> None:
-        check_coefficient(self.coefficient)
-
-    @property
-    def needs(self) -> frozenset[Measure]:
-        return frozenset({VelocityGap(self.model)}) if self.coefficient else frozenset()
-
-    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        return self.coefficient * b[VelocityGap(self.model)] if self.coefficient else torch.zeros_like(b.logp)
 
 
 def check_coefficient(coefficient: float) -> None:

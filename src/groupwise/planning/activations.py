@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from groupwise.models import Shape
 
 LONG = 64
-"""Longest prompt, in tokens, whose keys are copied for each answer on a CPU (`LONG` of `models/layout.py`)."""
+"""Longest prompt, in tokens, whose keys are copied for each answer on a CPU (`LONG` of `prefix_packing.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Predicts the size of an evaluation: a line of text for a large one, `Usage` for one that does not fit in memory."""
 
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.planning.memory import GIB, TOKEN
 
 ANSWER = 8192

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import override
+from groupwise.config.recipe_toml import override
+from groupwise.engines import Native
 from groupwise.models import Shape
 from groupwise.planning.machines import Machines
 from groupwise.planning.memory import BYTES, Process, key_value_bytes, run_memory
 from groupwise.planning.shapes import Sparse
-from groupwise.rollout import Native
 
 MOST_TOKENS = 1 << 24
 """The largest microbatch and the largest cache that is tried, in tokens."""
@@ -83,7 +83,7 @@ def nearest_changes(recipe: Recipe, shape: Shape, fitting: Fits, context: int) -
 
 def candidates(recipe: Recipe, shape: Shape, context: int) -> Iterator[Change]:
     """Changes that save memory: first those without an effect on the gradient, last those that train less."""
-    recompute = "machine.recompute", "true"
+    recompute = "machine.gradient_checkpointing", "true"
     learning = (run_memory(each, shape, context).during("learning") for each in (changed(recipe, [recompute]), recipe))
     if next(learning).peak < next(learning).peak:  # of a small model, it saves less than its modules need
         yield recompute
@@ -91,10 +91,10 @@ def candidates(recipe: Recipe, shape: Shape, context: int) -> Iterator[Change]:
     if recipe.machine.microbatch_tokens > answer:
         yield "machine.microbatch_tokens", str(answer)
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
-    if engine.cache_tokens > answer:
-        yield "engine.cache_tokens", str(answer)
-    if engine.rows > 1:
-        yield "engine.rows", "1"
+    if engine.kv_cache_tokens > answer:
+        yield "engine.kv_cache_tokens", str(answer)
+    if engine.max_num_seqs > 1:
+        yield "engine.max_num_seqs", "1"
     if recipe.machine.dtype != "bfloat16":
         yield "machine.dtype", "bfloat16"
     if recipe.lora is None and not isinstance(shape, Sparse):
@@ -111,7 +111,7 @@ def changed(recipe: Recipe, changes: list[Change]) -> Recipe:
 def relaxed(recipe: Recipe, changes: list[Change], fitting: Fits) -> list[Change]:
     """The same changes with the largest microbatch, cache and number of rows that still fit."""
     for i, (path, value) in enumerate(changes):
-        if path not in ("machine.microbatch_tokens", "engine.cache_tokens", "engine.rows"):
+        if path not in ("machine.microbatch_tokens", "engine.kv_cache_tokens", "engine.max_num_seqs"):
             continue
 
         def fitting_with(n: int, i: int = i, path: str = path) -> bool:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 from groupwise.config.devices import AUTO
-from groupwise.config.problems import HELP
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import read
-from groupwise.data import Usage, check_types
+from groupwise.config.recipe_errors import HELP
+from groupwise.config.recipe_toml import read
+from groupwise.core import Usage, check_types
 
 SHOWN = "groupwise plan --help shows a machine file"
 LARGEST = 1e9

@@ -9,14 +9,14 @@ from torch import nn
 
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
-from groupwise.data import Usage, couples
-from groupwise.engines import Served
-from groupwise.learner import EMA, Given, SamplingPolicy, SideModel, ValueModel
+from groupwise.core import Usage
+from groupwise.data import couples
+from groupwise.engines import Native, Served
+from groupwise.engines.native.layouts import chunk_end, shared_tokens
+from groupwise.learner import EMA, FromDirectory, SamplingPolicy, SideModel, ValueModel
 from groupwise.models import Decoder, Lora, Shape
 from groupwise.planning.activations import Packed, activation_bytes, forward_bytes
 from groupwise.planning.shapes import layer_weights, weights_of
-from groupwise.rollout import Native
-from groupwise.rollout.layouts import chunk_end, shared_tokens
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
 GIB = 1 << 30
@@ -25,7 +25,7 @@ PROCESS = 275 << 20
 BACKWARD = 36 << 20
 """Bytes of the modules that torch imports in its first backward pass, such as sympy."""
 CHECKPOINT = 41 << 20
-"""Bytes of the modules that `torch.utils.checkpoint` imports, which `machine.recompute` uses."""
+"""Bytes of the modules that `torch.utils.checkpoint` imports, which `machine.gradient_checkpointing` uses."""
 SHARDING = 49 << 20
 """Bytes of torch's modules for sharded weights, beside those of `BACKWARD`."""
 PEFT = 125 << 20
@@ -35,13 +35,13 @@ LOGITS = 1 << 22
 NARROWEST = 256
 """The number of vocabulary entries in the smallest block of logits."""
 PREFILL = 8192
-"""Tokens of prompts that the engine forwards at once (`PACK` of `rollout/engine.py`), unless one prompt is longer."""
+"""Tokens of prompts that the engine forwards at once (`PACK` of `native_engine.py`), unless one prompt is longer."""
 BLOCKED = 1 << 16
-"""Elements of the smallest weight that the engine copies to blocks (`LEAST` of `models/blocks.py`)."""
+"""Elements of the smallest weight that the engine copies to blocks (`LEAST` of `models/decoder/blocked_weights.py`)."""
 TOKEN = 100
 """Bytes of a sampled token outside the model: its id, log-prob, origin (weights version) and place in the batch."""
 BFLOAT16, ADAPTER = "use --machine.dtype bfloat16", "train an adapter: --lora.rank 16"
-RECOMPUTE = "use --machine.recompute true"
+RECOMPUTE = "use --machine.gradient_checkpointing true"
 FIXES: Mapping[str, tuple[str, ...]] = {
     "weights": (BFLOAT16, "use a smaller model"),
     "optimizer": (ADAPTER, "use a smaller model"),
@@ -50,9 +50,9 @@ FIXES: Mapping[str, tuple[str, ...]] = {
     "gathered": ("use a smaller model", BFLOAT16),
     "activations": (RECOMPUTE, "lower machine.microbatch_tokens"),
     "logits": ("lower machine.microbatch_tokens",),
-    "engine": (BFLOAT16, "lower engine.rows"),
-    "rows": ("lower engine.rows, engine.cache_tokens or sampling.max_tokens",),
-    "prompts": ("lower evaluate.problems, prompts or engine.cache_tokens",),
+    "engine": (BFLOAT16, "lower engine.max_num_seqs"),
+    "rows": ("lower engine.max_num_seqs, engine.kv_cache_tokens or sampling.max_tokens",),
+    "prompts": ("lower evaluate.problems, prompts or engine.kv_cache_tokens",),
     "samples": ("lower prompts, method.group_size or sampling.max_tokens",),
     "checkpoint": (ADAPTER, BFLOAT16),
 }
@@ -133,7 +133,7 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
         samples = recipe.prompts * recipe.method.group_size * recipe.sampling.max_tokens * TOKEN
         always["samples"] = samples if on_cpu else 0  # else they are in the memory of the host
     cache = cache_bytes(recipe, shape, context, process) if process.samples else {}
-    shares_weights = process.shares_weights and not (recipe.cluster.lag or isinstance(recipe.engine, Served))
+    shares_weights = process.shares_weights and not (recipe.cluster.max_staleness or isinstance(recipe.engine, Served))
     if not process.learns or shares_weights:
         always["prompts"] = cache.pop("prompts")
     kept = cache if shares_weights else {}
@@ -165,15 +165,17 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
 def keeps_memory(recipe: Recipe) -> bool:
     """Whether an engine with its own weights has them and its cache while the learner works.
 
-    With a lag it samples meanwhile. An engine in another process frees them if its place is the learner's device.
+    With a staleness it samples meanwhile. An engine in another process frees them if its place is the learner's device.
     """
-    return bool(recipe.cluster.lag) or (isinstance(recipe.engine, Served) and recipe.engine.place == "apart")
+    return bool(recipe.cluster.max_staleness) or (
+        isinstance(recipe.engine, Served) and recipe.engine.placement == "separate"
+    )
 
 
 def libraries(recipe: Recipe, process: Process) -> int:
     """Bytes of Python and of the libraries that a process imports."""
     used = {PEFT: recipe.lora is not None, BACKWARD: process.learns}
-    used[CHECKPOINT] = process.learns and recipe.machine.recompute
+    used[CHECKPOINT] = process.learns and recipe.machine.gradient_checkpointing
     used[SHARDING] = process.learns and process.ranks > 1
     return PROCESS + sum(bytes_ for bytes_, applies in used.items() if applies)
 
@@ -187,13 +189,13 @@ def critics(recipe: Recipe) -> int:
 def learner_state(recipe: Recipe, held: int, trained: int, size: int) -> dict[str, int]:
     """Bytes of the optimizer and of side models, before ranks share them. `held` and `trained` count weights."""
     models = [part for _, part in recipe.method.models_in_use]
-    sides = sum(side_model_bytes(part, held if isinstance(part, Given) else trained, size) for part in models)
+    sides = sum(side_model_bytes(part, held if isinstance(part, FromDirectory) else trained, size) for part in models)
     return {"optimizer": (1 + critics(recipe)) * trained * (12 if size < 4 else 2 * size), "side models": sides}
 
 
 def given_bytes(recipe: Recipe, held: int, size: int) -> int:
     """Bytes of side models from directories, which no checkpoint contains."""
-    return sum(isinstance(part, Given) for _, part in recipe.method.models_in_use) * held * size
+    return sum(isinstance(part, FromDirectory) for _, part in recipe.method.models_in_use) * held * size
 
 
 def cache_bytes(recipe: Recipe, shape: Shape, context: int, process: Process) -> dict[str, int]:
@@ -228,12 +230,12 @@ def learning_bytes(
     """
     machine, size = recipe.machine, BYTES[recipe.machine.dtype]
     on_cpu = device_of(machine.device) == "cpu"
-    lanes = max(process.ranks, recipe.cluster.lanes)
+    lanes = max(process.ranks, recipe.cluster.reduction_lanes)
     packed, several = microbatch(recipe, context, lanes)
     earlier = trained * max(size, 4) // process.ranks if several or process.ranks > 1 else 0
     head = 0 if recipe.lora else shape.vocabulary * shape.width * size
     own = sum(isinstance(part, ValueModel) and part.trunk == "own" for _, part in recipe.method.models_in_use)
-    stored = activation_bytes(shape, packed, size, recompute=machine.recompute, on_cpu=on_cpu)
+    stored = activation_bytes(shape, packed, size, recompute=machine.gradient_checkpointing, on_cpu=on_cpu)
     answers = recipe.prompts * recipe.method.group_size
     iteration = recipe.prompts * context + answers * recipe.sampling.max_tokens
     measured = max(packed.tokens, min(iteration, machine.microbatch_tokens))
@@ -298,7 +300,7 @@ def live_rows(recipe: Recipe, engines: int = 1) -> int:
     """The most sequences that one of the engines continues at once."""
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
     evaluated = recipe.evaluate.problems * recipe.evaluate.samples
-    return min(engine.rows, -(-max(recipe.prompts * recipe.method.group_size, evaluated) // engines))
+    return min(engine.max_num_seqs, -(-max(recipe.prompts * recipe.method.group_size, evaluated) // engines))
 
 
 def live_tokens(recipe: Recipe, context: int, engines: int = 1) -> int:
@@ -308,7 +310,7 @@ def live_tokens(recipe: Recipe, context: int, engines: int = 1) -> int:
     """
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
     row = chunk_end(context + recipe.sampling.max_tokens - shared_tokens(context))
-    return min(live_rows(recipe, engines) * row, engine.cache_tokens)
+    return min(live_rows(recipe, engines) * row, engine.kv_cache_tokens)
 
 
 def blocked_weights(shape: Shape) -> int:
@@ -321,7 +323,7 @@ def blocked_weights(shape: Shape) -> int:
 def cached_prompts(recipe: Recipe, context: int, engines: int = 1) -> int:
     """Tokens of prompts whose keys and values an engine caches until it loads new weights."""
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
-    return min(-(-(recipe.evaluate.problems + recipe.prompts) // engines) * context, engine.cache_tokens)
+    return min(-(-(recipe.evaluate.problems + recipe.prompts) // engines) * context, engine.kv_cache_tokens)
 
 
 def key_value_bytes(shape: Shape, size: int) -> int:
@@ -341,7 +343,11 @@ def plan_line(recipe: Recipe, memory: Memory) -> str:
 def advice(recipe: Recipe, memory: Memory) -> str:
     """The changes that save most of the largest use of memory, without those that the recipe has made."""
     machine = recipe.machine
-    made = {BFLOAT16: machine.dtype == "bfloat16", ADAPTER: recipe.lora is not None, RECOMPUTE: machine.recompute}
+    made = {
+        BFLOAT16: machine.dtype == "bfloat16",
+        ADAPTER: recipe.lora is not None,
+        RECOMPUTE: machine.gradient_checkpointing,
+    }
     largest = max(memory.parts, key=lambda name: memory.parts[name])
     fixes = [fix for fix in FIXES[largest] if not made.get(fix)]
     return ", or ".join(fixes or ["use a machine with more memory, or a smaller model"])

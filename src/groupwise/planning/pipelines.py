@@ -9,6 +9,8 @@ from torch import Tensor
 
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
+from groupwise.engines import Native
+from groupwise.engines.native.layouts import padded
 from groupwise.learner import EMA, SamplingPolicy
 from groupwise.models import (
     PipelineShape,
@@ -20,14 +22,12 @@ from groupwise.models import (
     pipeline_shape,
     sized,
 )
-from groupwise.models.files import read_json
-from groupwise.models.pipelines.family import PipelineFamily
-from groupwise.models.pipelines.velocity import CACHED
-from groupwise.models.transformers_files import quiet
+from groupwise.models.decoder.transformers_files import quiet
+from groupwise.models.diffusion.family import PipelineFamily
+from groupwise.models.diffusion.velocity import CACHED
+from groupwise.models.model_files import read_json
 from groupwise.models.weights import header
 from groupwise.planning.memory import BACKWARD, BYTES, GIB, PEFT, PROCESS, Memory
-from groupwise.rollout import Native
-from groupwise.rollout.layouts import padded
 
 DIFFUSERS = 280 << 20
 """Bytes of the modules of diffusers and transformers that a pipeline imports."""
@@ -39,7 +39,7 @@ DECODING = 6
 
 
 def pipeline_memory(recipe: Recipe, directory: Path) -> Memory:
-    """The memory of a run on one device, an upper bound: all samples of an iteration at once, in `engine.rows` rows.
+    """The memory of a run on one device, an upper bound: all samples of an iteration at once, in `engine.max_num_seqs` rows.
 
     Predicted, not measured. With a GPU, samples are in the memory of the host.
     """
@@ -65,9 +65,9 @@ def pipeline_memory(recipe: Recipe, directory: Path) -> Memory:
     samples = recipe.prompts * recipe.method.group_size * sample_bytes(recipe, shape)
     forward = forwarded_rows(recipe) * tokens * shape.width * FORWARD * size
     decoding = DECODING * decoder_channels(path) * shape.size**2 * 4
-    copy = network * size if recipe.cluster.lag else 0
+    copy = network * size if recipe.cluster.max_staleness else 0
     learned = microbatch_steps(recipe)
-    stored = stored_bytes(family, transformer, shape, text, recompute=recipe.machine.recompute)
+    stored = stored_bytes(family, transformer, shape, text, recompute=recipe.machine.gradient_checkpointing)
     guided = 2 if shape.guidance == "classifier-free" and guidance_scale(shape, recipe.pipeline) != 1 else 1
     return Memory(
         total=network + encoders + decoder,
@@ -117,7 +117,7 @@ def forwarded_rows(recipe: Recipe) -> int:
     """The most rows of a forward of the engine."""
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
     answers = max(recipe.prompts * recipe.method.group_size, recipe.evaluate.problems * recipe.evaluate.samples)
-    return padded(min(engine.rows, answers), min(16, engine.rows))
+    return padded(min(engine.max_num_seqs, answers), min(16, engine.max_num_seqs))
 
 
 def microbatch_steps(recipe: Recipe) -> int:

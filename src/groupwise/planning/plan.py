@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from groupwise.config.recipe import Recipe
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.models import Shape
+from groupwise.planning.cost_model import Lengths, draw_lengths
+from groupwise.planning.device_splits import Placement, Trial, any_fits, try_all
 from groupwise.planning.fitting import Change, nearest_changes
 from groupwise.planning.machines import MOST_DEVICES, Machines, on_machines
 from groupwise.planning.memory import Memory, run_memory
-from groupwise.planning.rates import Lengths, draw_lengths
 from groupwise.planning.shapes import Sparse, weights_of
-from groupwise.planning.splits import Placement, Trial, any_fits, try_all
 
 NEAR = 0.02
 """Trials whose tokens per second differ by at most this share count as equally fast."""
@@ -19,7 +19,7 @@ NEAR = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A plan: `trials` has one simulated placement for each lag, and is empty if nothing fits.
+    """A plan: `trials` has one simulated placement for each staleness, and is empty if nothing fits.
 
     Then `changes` are those of the nearest recipe that fits (None if there is none), and `devices` is the smallest
     number of devices, as a power of two times the given one, on which the recipe fits unchanged (0 if there is none).
@@ -40,13 +40,13 @@ class Plan:
 
     @property
     def best(self) -> Trial:
-        """The trial with the smallest lag among those that are about as fast as the fastest."""
-        return smallest_lag(self.trials)
+        """The trial with the smallest staleness among those that are about as fast as the fastest."""
+        return smallest_staleness(self.trials)
 
     @property
     def reproducible(self) -> Trial:
-        """The best trial with a lag of 0 or 1, in which each sample has one version."""
-        return smallest_lag([trial for trial in self.trials if trial.lag <= 1])
+        """The best trial with a staleness of 0 or 1, in which each sample has one version."""
+        return smallest_staleness([trial for trial in self.trials if trial.max_staleness <= 1])
 
     def memories(self, placement: Placement) -> dict[str, Memory]:
         """The memory of each kind of process of a placement."""
@@ -62,10 +62,10 @@ class Plan:
         return list(found) or [Placement(devices=count, generators=count, learners=count, split=1)]
 
 
-def smallest_lag(trials: Sequence[Trial]) -> Trial:
-    """The trial with the smallest lag whose tokens per second are within `NEAR` of the most."""
+def smallest_staleness(trials: Sequence[Trial]) -> Trial:
+    """The trial with the smallest staleness whose tokens per second are within `NEAR` of the most."""
     most = max(trial.rate for trial in trials)
-    return min((trial for trial in trials if trial.rate >= most * (1 - NEAR)), key=lambda trial: trial.lag)
+    return min((trial for trial in trials if trial.rate >= most * (1 - NEAR)), key=lambda trial: trial.max_staleness)
 
 
 def plan_run(recipe: Recipe, shape: Shape, machines: Machines, prompt: int) -> Plan:

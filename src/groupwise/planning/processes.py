@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from groupwise.config.recipe import Recipe
-from groupwise.data import Usage
+from groupwise.core import Usage
 from groupwise.engines import Served
 from groupwise.models import Shape
 from groupwise.planning.memory import BYTES, GIB, Memory, Process, plan_line, refuse_beyond, run_memory
@@ -50,7 +50,7 @@ def engines_of(recipe: Recipe) -> int:
 def at_once(recipe: Recipe, processes: Mapping[str, Memory]) -> int:
     """The most bytes that all processes have at once: their peaks, unless engines sleep while the learner works."""
     engines = [memory for memory in processes.values() if "learning" not in memory.phases]
-    if not (engines and isinstance(recipe.engine, Served) and recipe.engine.place == "same"):
+    if not (engines and isinstance(recipe.engine, Served) and recipe.engine.placement == "colocated"):
         return sum(memory.peak for memory in processes.values())
     learners = [memory for memory in processes.values() if memory not in engines]
     fixed = sum(memory.process for memory in processes.values())

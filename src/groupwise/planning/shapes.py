@@ -4,11 +4,11 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
-from groupwise.data import BadData, Usage
+from groupwise.core import BadData, Usage
 from groupwise.models import Decoder, FlowShape, MaskedShape, Shape, base_directory, read_shape
-from groupwise.models.families import SIZE, shape_of
-from groupwise.models.fields import flag, whole
-from groupwise.models.files import read_json
+from groupwise.models.decoder.architectures import SIZE, shape_of
+from groupwise.models.json_fields import flag, whole
+from groupwise.models.model_files import read_json
 
 SPARSE = {"qwen3_moe": "qwen3"}
 """Families whose layers are mixtures of experts, each with the family whose attention is equal."""

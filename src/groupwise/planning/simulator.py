@@ -1,4 +1,4 @@
-"""Simulates engines and learner of a run, event by event: seconds per iteration, idle time, and the lag of tokens."""
+"""Simulates engines and learner of a run, event by event: seconds per iteration, idle time, and the staleness of tokens."""
 
 import heapq
 from collections import deque
@@ -21,9 +21,10 @@ class Setup:
     wait. An iteration has `prompts` draws of `group` samples; `length(draw, sample)` is a sample's number of tokens.
     The learner also forwards `prompt` tokens of each draw.
 
-    An iteration is launched when at most `lag` iterations before it are neither trained nor published. If `pinned`,
-    weights are published only while no row is live, so each sample has one version: with `lag` 0 engines wait for the
-    learner, with 1 the next iteration is sampled while the learner trains. If not, weights change while rows are live.
+    An iteration is launched when at most `max_staleness` iterations before it are neither trained nor published. If
+    `pinned`, weights are published only while no row is live, so each sample has one version: with `max_staleness` 0
+    engines wait for the learner, with 1 the next iteration is sampled while the learner trains. If not, weights change
+    while rows are live.
     """
 
     engines: int
@@ -37,12 +38,12 @@ class Setup:
     learn: float
     update: float
     publish: float
-    lag: int
+    max_staleness: int
 
     @property
     def pinned(self) -> bool:
         """Whether each sample has one version, which makes a run reproducible."""
-        return self.lag <= 1
+        return self.max_staleness <= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,8 @@ class BusyTime:
 class Simulation:
     """The result. `published` holds the time of each new version, and `tokens` the trained tokens of each iteration.
 
-    `oldest` is the largest lag, in versions, of any trained token; `live` are pairs (time, live rows of all engines).
+    `oldest` is the largest staleness, in versions, of any trained token; `live` are pairs (time, live rows of all
+    engines).
     """
 
     published: tuple[float, ...]
@@ -172,9 +174,9 @@ class _Run:
         self._rows = 0
 
     def launch(self) -> None:
-        """Launch iterations as far as the lag allows, and give waiting samples to the engines with the fewest rows."""
+        """Launch iterations as far as the staleness allows, and give waiting samples to the engines with the fewest rows."""
         s = self.setup
-        ahead = self.started if s.pinned and s.lag else self.version + s.lag
+        ahead = self.started if s.pinned and s.max_staleness else self.version + s.max_staleness
         while self.launched <= ahead:
             self.missing[self.launched] = s.prompts * s.group
             self.tokens.append(s.prompts * s.prompt)
@@ -208,7 +210,7 @@ class _Run:
             heapq.heappush(self._events, (rows.next_end(), i, rows.stamp))
 
     def learn(self) -> None:
-        """Publish if the lag allows it. Train on the next iteration if it is complete."""
+        """Publish if the staleness allows it. Train on the next iteration if it is complete."""
         s = self.setup
         if self.state == "barrier" and not (s.pinned and (self._rows or self.waiting)):
             self.begin("publish", s.publish)
@@ -254,11 +256,11 @@ class _Run:
 def simulate(setup: Setup, iterations: int) -> Simulation:
     """Simulate a number of iterations. The result depends on the setup alone: nothing is drawn here.
 
-    With lag 0 an iteration takes the sum of its phases. Rows of 10 tokens at 1 s a token, learning of 5 s and
+    With staleness 0 an iteration takes the sum of its phases. Rows of 10 tokens at 1 s a token, learning of 5 s and
     publishing of 2 s:
 
     >>> numbers = dict(engines=1, rows=4, token=1.0, row=0.0, prompts=1, group=4, prompt=10, length=lambda d, i: 10)
-    >>> simulate(Setup(**numbers, learn=0.1, update=0.0, publish=2.0, lag=0), 3).published
+    >>> simulate(Setup(**numbers, learn=0.1, update=0.0, publish=2.0, max_staleness=0), 3).published
     (17.0, 34.0, 51.0)
     """
     run = _Run(setup)

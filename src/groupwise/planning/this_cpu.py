@@ -12,11 +12,11 @@ from functools import cache
 import torch
 
 from groupwise.config.recipe import Recipe
+from groupwise.engines import Native
 from groupwise.models import Shape
+from groupwise.planning.cost_model import Lengths, passes, times_of
 from groupwise.planning.machines import Machines
 from groupwise.planning.memory import ALONE, BYTES
-from groupwise.planning.rates import Lengths, passes, times_of
-from groupwise.rollout import Native
 
 OPERATION = 16 * 64
 """Elements of a small tensor: an operation on it takes the time of its call."""
@@ -88,7 +88,7 @@ def run_duration(recipe: Recipe, shape: Shape, prompt: int, held_out: int, rates
     method, tokens = recipe.method, recipe.sampling.max_tokens
     answers = recipe.prompts * method.group_size
     times = times_of(recipe, shape, machines, Lengths(prompt=prompt, answers=(tokens,)), ALONE)
-    rows = recipe.engine.rows if isinstance(recipe.engine, Native) else answers
+    rows = recipe.engine.max_num_seqs if isinstance(recipe.engine, Native) else answers
     distribution = DISTRIBUTION_READS / 2 * shape.vocabulary * BYTES["float32"] / rates.read
 
     def sampled(count: int) -> float:

@@ -9,7 +9,7 @@ from groupwise.report.read import read
 from groupwise.report.report import page, page_data
 from groupwise.report.rollouts import as_json
 from groupwise.runs.layout import RunLayout
-from groupwise.runs.phases import runs_in
+from groupwise.runs.phase_directories import runs_in
 
 
 class LivePage:

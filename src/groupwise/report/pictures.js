@@ -1,7 +1,7 @@
 "use strict";
 // Pictures of samples: one per answer, trajectories of points in the plane, and prompts before and after training.
 
-const REACH = 3.5; // the largest coordinate of the plane, as in models/flow/pictures.py
+const REACH = 3.5; // the largest coordinate of the plane, as in models/flow/latent_pictures.py
 const SECONDS = 2.5; // of an animation from the noise to the last state
 const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from groupwise.models.flow.pictures import Pixels, png, read_png, reduced
+from groupwise.models.flow.latent_pictures import Pixels, png, read_png, reduced
 from groupwise.report.read import is_answer, lines, number
 from groupwise.runs.layout import PICTURES
 

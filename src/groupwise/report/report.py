@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from groupwise.data import BadData, Storage, Usage, or_near, visible
+from groupwise.core import BadData, Storage, Usage, or_near, visible
 from groupwise.report.chain import chain_parts
 from groupwise.report.charts import charts_data
 from groupwise.report.comparisons import read_comparisons
@@ -20,12 +20,12 @@ from groupwise.report.pictures import before_and_after
 from groupwise.report.read import Curve, Run, flat, lines, number, read, thin
 from groupwise.report.rollouts import as_json, choose, files, packed, prompt_map, scan, steps
 from groupwise.report.warnings import RULES, RunWarning, find_warnings, headline
-from groupwise.runs.best import METRICS, best_iteration, describe_best, held_out_values
+from groupwise.runs.best_checkpoint import METRICS, best_iteration, describe_best, held_out_values
 from groupwise.runs.disk import DRAFT, check_writable, write_file
+from groupwise.runs.find_run import newest_run
 from groupwise.runs.info import extensions
 from groupwise.runs.layout import PICTURES, RunLayout
-from groupwise.runs.phases import runs_in
-from groupwise.runs.stems import newest_run
+from groupwise.runs.phase_directories import runs_in
 
 PAGE = Path(__file__).parent
 STYLES = ("uplot/uPlot.min.css", "page.css")
@@ -251,7 +251,7 @@ def seams(run: Run) -> list[str]:
 
 def selection(run: Run) -> list[str]:
     """A note on a run's best evaluation, if there are several: the largest of several values is optimistic."""
-    metric = str(run.fields.get("evaluate.best") or "")
+    metric = str(run.fields.get("evaluate.best_metric") or "")
     curves = {name: run.metrics[name].finite for name in METRICS if name in run.metrics}
     rows: dict[int, dict[str, Any]] = {}
     for name, curve in curves.items():

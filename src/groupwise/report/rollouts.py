@@ -219,8 +219,10 @@ def _sample(row: dict[str, Any], arrays: dict[str, np.ndarray], tokens: slice | 
         x = number(row.get(name))
         sample[name] = None if math.isnan(x) else x
     sample["selected"] = row.get("selected", True) is not False
-    parts = row.get("parts")
-    sample["parts"] = {str(k)[:80]: _text(v) for k, v in list(parts.items())[:12]} if isinstance(parts, dict) else {}
+    parts = row.get("subscores")
+    sample["subscores"] = (
+        {str(k)[:80]: _text(v) for k, v in list(parts.items())[:12]} if isinstance(parts, dict) else {}
+    )
     if tokens is None or "ends" not in arrays:
         return sample
     ends = np.clip(np.maximum.accumulate(arrays["ends"][tokens].astype(np.int64)), 0, len(text))

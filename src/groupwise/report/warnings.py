@@ -26,7 +26,7 @@ from groupwise.data import (
     metric_bound,
 )
 from groupwise.report.read import Curve, Run
-from groupwise.runs.best import HELD_OUT
+from groupwise.runs.best_checkpoint import HELD_OUT
 from groupwise.runs.learning import NEEDED, has_solved, is_learning
 
 Curves = Mapping[str, Curve]
@@ -182,9 +182,9 @@ def not_finite(run: Run) -> tuple[str, int] | None:
     return f"{name} was not finite in {count(times, 'iteration')}, first at {first}", first
 
 
-def max_gap(run: Run) -> float:
-    """The limit of the engine-learner log-prob gap: `engine.max_gap` of the run's recipe."""
-    bound, dtype = run.fields.get("engine.max_gap", "by_dtype"), run.fields.get("machine.dtype", "float32")
+def max_logprob_diff(run: Run) -> float:
+    """The limit of the engine-learner log-prob gap: `engine.max_logprob_diff` of the run's recipe."""
+    bound, dtype = run.fields.get("engine.max_logprob_diff", "by_dtype"), run.fields.get("machine.dtype", "float32")
     return gap_bound(bound, dtype if dtype in GAPS else "float32")
 
 
@@ -214,10 +214,10 @@ RULES = {
         "share of truncated answers",
     ),
     "engines": above(
-        "engine and learner log-probs differ by more than engine.max_gap",
+        "engine and learner log-probs differ by more than engine.max_logprob_diff",
         LARGEST_GAP,
         "largest engine-learner log-prob gap",
-        max_gap,
+        max_logprob_diff,
     ),
     "gradient": Rule("gradient norm over ten times its running median", (GRAD_NORM,), gradient_spike),
     "unverifiable": Rule(

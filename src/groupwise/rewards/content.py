@@ -6,22 +6,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, VerdictPart
+from groupwise.data import Batch, Measure, Shaping, Subscore
 
-SOCKET = "Shaping"
 __all__ = ["ContentWeighted"]
 
 
 @dataclass(frozen=True, slots=True)
-class ContentWeighted:
-    """Creates the reward `(1 - d) m(fidelity) + d mean m(quality)`, with d the verdict part `texture`. GDPO-SR.
+class ContentWeighted(Shaping):
+    """Creates the reward `(1 - d) m(fidelity) + d mean m(quality)`, with d the subscore `texture`. GDPO-SR.
 
-    m scales a verdict part to 0 (least of the group) .. 1 (largest); it is 0 where all are equal. `texture` is the
+    m scales a subscore to 0 (least of the group) .. 1 (largest); it is 0 where all are equal. `texture` is the
     share of the picture with texture: a smooth picture is judged by its fidelity. arXiv:2603.16769.
 
     >>> from groupwise.data import rollout_of, pack
     >>> parts = {"texture": [0.75] * 3, "psnr": [24.0, 25.0, 26.0], "sharpness": [0.6, 0.5, 0.4]}
-    >>> batch = pack([rollout_of([0.0] * 3, parts=parts)])
+    >>> batch = pack([rollout_of([0.0] * 3, subscores=parts)])
     >>> ContentWeighted(fidelity="psnr", quality=("sharpness",))(batch.score, batch).tolist()
     [0.75, 0.5, 0.25]
     """
@@ -36,16 +35,16 @@ class ContentWeighted:
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset(map(VerdictPart, (self.fidelity, *self.quality, self.texture)))
+        return frozenset(map(Subscore, (self.fidelity, *self.quality, self.texture)))
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         quality = torch.stack([in_range(b, name) for name in self.quality]).mean(0)
-        return in_range(b, self.fidelity).lerp(quality, b[VerdictPart(self.texture)])
+        return in_range(b, self.fidelity).lerp(quality, b[Subscore(self.texture)])
 
 
 def in_range(b: Batch, part: str) -> Float[Tensor, " s"]:
-    """A verdict part, scaled to 0 .. 1 within each group; 0 in a group of equal values."""
-    x, g = b[VerdictPart(part)], b.groups
+    """A subscore, scaled to 0 .. 1 within each group; 0 in a group of equal values."""
+    x, g = b[Subscore(part)], b.groups
     least, most = -g.largest(-x), g.largest(x)
     width = g.spread(most - least)
     return (x - g.spread(least)) / width.masked_fill(width == 0, 1.0)

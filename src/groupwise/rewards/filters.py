@@ -1,30 +1,22 @@
 """Filters: select the samples of a rollout to train on. They run before shaping and read verdicts, not rewards."""
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from groupwise.data import WRITTEN, Batch, Measure, Outcome, Usage, VerdictPart
+from groupwise.core import Usage
+from groupwise.data import Batch, Outcome, filter
 
-SOCKET = "Filter"
-__all__ = [
-    "Distinct",
-    "correct_only",
-    "everything",
-    "mixed_groups",
-    "mixed_outcomes",
-    "mixed_scores",
-    "not_all_correct",
-]
+__all__ = ["correct_only", "everything", "mixed_groups", "mixed_outcomes", "mixed_scores", "not_all_correct"]
 
 
+@filter
 def everything(rollout: Batch) -> Bool[Tensor, " s"]:
     """Selects every sample."""
     return torch.ones_like(rollout.outcome, dtype=torch.bool)
 
 
+@filter
 def mixed_outcomes(rollout: Batch) -> Bool[Tensor, " s"]:
     """Selects all samples of a prompt if some of its answers are correct and some are not, else none of them.
 
@@ -42,6 +34,7 @@ def mixed_outcomes(rollout: Batch) -> Bool[Tensor, " s"]:
     return torch.full_like(rollout.outcome, 0 < correct < verified, dtype=torch.bool)
 
 
+@filter
 def not_all_correct(rollout: Batch) -> Bool[Tensor, " s"]:
     """Selects all samples of a prompt if at least one answer is wrong or malformed, else none. NGRPO, arXiv:2509.18851.
 
@@ -55,6 +48,7 @@ def not_all_correct(rollout: Batch) -> Bool[Tensor, " s"]:
     return torch.full_like(rollout.outcome, correct < verified, dtype=torch.bool)
 
 
+@filter
 def mixed_scores(rollout: Batch) -> Bool[Tensor, " s"]:
     """Selects all samples of a prompt if the scores of its answers differ, else none. For scores without a threshold.
 
@@ -66,6 +60,7 @@ def mixed_scores(rollout: Batch) -> Bool[Tensor, " s"]:
     return torch.full_like(rollout.outcome, len(scores.unique()) > 1, dtype=torch.bool)
 
 
+@filter
 def correct_only(rollout: Batch) -> Bool[Tensor, " s"]:
     """Selects the correct answers: positive-only training, such as POPO, arXiv:2605.06650.
 
@@ -77,30 +72,7 @@ def correct_only(rollout: Batch) -> Bool[Tensor, " s"]:
     return rollout.outcome == Outcome.correct
 
 
-@dataclass(frozen=True, slots=True)
-class Distinct:
-    """Selects answers whose verdict part `part` differs by `distance` or more from an answer of the other outcome.
-
-    Written answers stay, and every answer of the other outcome is distinct from them. DaGRPO, arXiv:2512.06337; the
-    measure of distinctness is our reading.
-    """
-
-    part: str
-    distance: float = 0.2
-
-    @property
-    def needs(self) -> frozenset[Measure]:
-        return frozenset({VerdictPart(self.part)})
-
-    def __call__(self, rollout: Batch) -> Bool[Tensor, " s"]:
-        part, correct = rollout[VerdictPart(self.part)], rollout.outcome == Outcome.correct
-        written = [WRITTEN in s.origin for s in rollout.samples]
-        anchor = torch.tensor(written, dtype=torch.bool, device=correct.device)
-        far = ((part[:, None] - part).abs() >= self.distance) | anchor[:, None] | anchor
-        same_group = rollout.groups.index[:, None] == rollout.groups.index
-        return anchor | (same_group & (correct[:, None] != correct) & far).any(1)
-
-
+@filter
 def mixed_groups(rollout: Batch) -> Bool[Tensor, " s"]:
     """Selects the groups that have correct and wrong answers, where a prompt has several groups.
 

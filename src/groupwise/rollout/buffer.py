@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from groupwise.core import Usage, WorkerLost
 from groupwise.data import (
     Batch,
     Curriculum,
@@ -22,20 +23,18 @@ from groupwise.data import (
     Sample,
     Strategy,
     Task,
-    Usage,
-    WorkerLost,
     name_of,
     pack,
 )
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.models import Purpose
-from groupwise.rollout.attempts import is_graded
+from groupwise.rollout.gather import together
 from groupwise.rollout.mechanisms import mechanism_numbers
 from groupwise.rollout.round import Round
 from groupwise.rollout.sampler import DrawSampler
 from groupwise.rollout.setting import RolloutSetting
-from groupwise.rollout.strategy import Independent
-from groupwise.rollout.together import together
+from groupwise.rollout.strategies.attempts import is_graded
+from groupwise.rollout.strategies.independent import Independent
 
 __all__ = ["Buffer", "Pending", "Rollouts", "answers"]
 
@@ -151,7 +150,7 @@ class Buffer:
     curriculum: Curriculum[Any]
     setting: RolloutSetting
     unverifiable: UnverifiableRule = "exclude"
-    trains: tuple[str, ...] = ("answer",)
+    trained_roles: tuple[str, ...] = ("answer",)
     """The roles of samples to train on. Filters read only answers; other samples follow an answer of their rollout."""
     pending: list[Pending] = field(default_factory=list)
     _drawn: int = field(init=False)
@@ -160,21 +159,21 @@ class Buffer:
     def __post_init__(self) -> None:
         self._drawn, self._state = 0, self.curriculum.init(self.task, self.setting.seed)
 
-    async def take(self, n: int, group_size: int, strategy: Strategy, filter: Filter, refill: int) -> Rollouts:
+    async def take(self, n: int, group_size: int, strategy: Strategy, filter: Filter, max_refills: int) -> Rollouts:
         """Generate rollouts until `n` are selected. A refill round draws exactly as many prompts as are missing.
 
-        There are at most `refill` rounds after the first. A call that raises changes no state and can be repeated.
+        There are at most `max_refills` rounds after the first. A call that raises changes no state and can be repeated.
         Raises WorkerLost when a rollout exceeds its deadline.
         """
         before = self._drawn, self._state
         try:
-            return await self.complete(Pending(), n, group_size, strategy, filter, refill)
+            return await self.complete(Pending(), n, group_size, strategy, filter, max_refills)
         except BaseException:
             self._drawn, self._state = before
             raise
 
     async def complete(
-        self, pending: Pending, n: int, group_size: int, strategy: Strategy, filter: Filter, refill: int
+        self, pending: Pending, n: int, group_size: int, strategy: Strategy, filter: Filter, max_refills: int
     ) -> Rollouts:
         """As `take`, from the progress of `pending`, which it updates. Several calls may run at once.
 
@@ -185,7 +184,7 @@ class Buffer:
         if finished:
             collected = self._marked(finished, filter, one_by_one)
         missing = _missing(n, collected)
-        while missing and pending.rounds <= refill:
+        while missing and pending.rounds <= max_refills:
             pending.draws = pending.draws or self._draws(missing, group_size)
             if not pending.draws:
                 break
@@ -201,7 +200,7 @@ class Buffer:
             pending.rounds, pending.draws = pending.rounds + 1, ()
         if pending.rounds:
             self._state = self.curriculum.end_iteration(self._state, collected)
-        numbers = mechanism_numbers(collected, strategy, self.curriculum, self.trains)
+        numbers = mechanism_numbers(collected, strategy, self.curriculum, self.trained_roles)
         if isinstance(self.curriculum, ReportsNumbers):
             inner = self.curriculum.numbers(self._state, collected)
             numbers |= {f"curriculum/{name}": float(x) for name, x in inner.items()}
@@ -210,7 +209,7 @@ class Buffer:
 
     def pack(self, rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
         """The selected samples as one batch. With `unverifiable = "wrong"`, unverifiable outcomes become wrong."""
-        return self._packed(rollouts, version=version, roles=self.trains)
+        return self._packed(rollouts, version=version, roles=self.trained_roles)
 
     def _packed(self, rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] = ("answer",)) -> Batch:
         batch = pack(rollouts, version=version, roles=roles, max_tokens=self.setting.sampling.max_tokens)
@@ -273,12 +272,13 @@ class Buffer:
 
     def _also_trained(self, sample: Sample) -> bool:
         """Whether to train a sample whose role is not "answer", in a rollout with selected answers."""
-        if sample.role == "answer" or sample.role not in self.trains:
+        if sample.role == "answer" or sample.role not in self.trained_roles:
             return False
         if sample.verdict is None:
-            problem = f"method.trains names the role {sample.role}, but a sample with this role has no verdict"
+            problem = f"method.trained_roles names the role {sample.role}, but a sample with this role has no verdict"
             raise Usage(
-                problem, fix="let the strategy verify it or give it a verdict, or leave the role out of method.trains"
+                problem,
+                fix="let the strategy verify it or give it a verdict, or leave the role out of method.trained_roles",
             )
         return self.unverifiable == "wrong" or is_graded(sample)
 

@@ -4,15 +4,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 from groupwise.data import SAMPLED, WRITTEN, Curriculum, Rollout, Strategy
-from groupwise.rollout.curriculum import Shuffled
-from groupwise.rollout.strategy import Independent, Turns
+from groupwise.rollout.curricula.shuffled import Shuffled
+from groupwise.rollout.strategies.independent import Independent, Turns
 
 ROLES = "rollout/roles"
 """The prefix of the metrics with the number of samples of a role."""
 
 
 def mechanism_numbers(
-    rollouts: Sequence[Rollout], strategy: Strategy, curriculum: Curriculum, trains: Sequence[str]
+    rollouts: Sequence[Rollout], strategy: Strategy, curriculum: Curriculum, trained_roles: Sequence[str]
 ) -> dict[str, float]:
     """Counts over all samples of an iteration, by metric.
 
@@ -22,7 +22,7 @@ def mechanism_numbers(
     if not rollouts:
         return {}
     samples = [(rollout.draw.prompt.context, sample) for rollout in rollouts for sample in rollout.samples]
-    roles = Counter(dict.fromkeys(trains, 0))
+    roles = Counter(dict.fromkeys(trained_roles, 0))
     roles.update(sample.role for _, sample in samples)
     numbers = {f"{ROLES}/{role}": float(n) for role, n in sorted(roles.items()) if role != "answer"}
     if isinstance(strategy, Independent | Turns) and isinstance(curriculum, Shuffled):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeVar
 
+from groupwise.core import Usage, describe_error
+from groupwise.core.errors import ends_run
 from groupwise.data import (
     ENVIRONMENT,
     TEMPLATE,
@@ -23,18 +25,15 @@ from groupwise.data import (
     Prompt,
     Sample,
     Sampling,
-    Usage,
     Verdict,
     Verifier,
-    describe_error,
 )
-from groupwise.data.errors import ends_run
 from groupwise.data.verdicts import invalidity, with_threshold
 from groupwise.models import Purpose, conversation_turn, encode_answer, keyed_random
 from groupwise.rollout.conversation import Conversation, ReplayMismatch
+from groupwise.rollout.gather import together
 from groupwise.rollout.round import Round
 from groupwise.rollout.setting import RolloutSetting
-from groupwise.rollout.together import together
 
 __all__ = ["DrawSampler"]
 

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from groupwise.data import Locked, Storage
+from groupwise.core import Locked, Storage
 from groupwise.runs.disk import DISK, PARKED, Disk, delete_directory, remove_leftovers, storage_errors, write_directory
 from groupwise.runs.layout import RunLayout
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from groupwise.data import Storage, Usage
+from groupwise.core import Storage, Usage
 from groupwise.runs.layout import RunLayout
 
 DRAFT, DELETING, PARKED = ".writing-", ".deleting-", ".replaced"

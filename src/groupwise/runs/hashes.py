@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from groupwise.data import Storage
+from groupwise.core import Storage
 
 
 def log_difference(data: bytes, size: int, sha256: str | None) -> str:

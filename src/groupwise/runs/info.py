@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import Storage
+from groupwise.core import Storage
 from groupwise.runs.disk import DISK, Disk, storage_errors, write_file
 from groupwise.runs.layout import RunLayout
 

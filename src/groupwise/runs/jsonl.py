@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import Storage
+from groupwise.core import Storage
 
 ENCODER = json.JSONEncoder(allow_nan=False)
 

@@ -78,7 +78,7 @@ class RunLayout:
 
     @property
     def models(self) -> Path:
-        """The folder with models of iterations, one directory each, written by `save.model_every` or `eval --at`."""
+        """The folder with models of iterations, one directory each, written by `save.export_every` or `eval --at`."""
         return self.run / "models"
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from groupwise.data import Storage
+from groupwise.core import Storage
 from groupwise.runs.checkpoints import tensor_bytes
 from groupwise.runs.disk import DISK, DRAFT, Disk, storage_errors, write_file
 from groupwise.runs.hashes import check_hashes, hash_line, log_difference
@@ -38,14 +38,14 @@ class RunLogs:
         self,
         run: Path,
         *,
-        sinks: Iterable[str] = (),
+        trackers: Iterable[str] = (),
         load: Callable[[str], Any] | None = None,
         changes: Sequence[str] = (),
         disk: Disk = DISK,
     ) -> None:
         self.failures = 0
         self.changes = tuple(changes)  # accepted differences between the logs and the checkpoint's hashes
-        self._layout, self._disk, self._sinks = RunLayout(run), disk, Sinks(sinks, run, load)
+        self._layout, self._disk, self._sinks = RunLayout(run), disk, Sinks(trackers, run, load)
         self._paths = log_paths(run)
         logs = {name: file_bytes(path) for name, path in self._paths.items()}
         self._sizes = {name: len(data) for name, data in logs.items()}
@@ -61,7 +61,7 @@ class RunLogs:
         state: Mapping[str, Any],
         iteration: int,
         *,
-        sinks: Iterable[str] = (),
+        trackers: Iterable[str] = (),
         load: Callable[[str], Any] | None = None,
         changed: bool = False,
         warn: Callable[[str], None] = lambda text: None,
@@ -72,7 +72,7 @@ class RunLogs:
         `state` is the value of `state()` in that checkpoint; `{}` and 0 start empty logs. Raises `Storage`, before any
         change on disk, if metrics or samples differ from the checkpoint's. With `changed` the logs are accepted as
         they are and `changes` lists the differences. Missing sample files are passed to `warn`. `load`
-        finds a user's sink.
+        finds a user's tracker.
         """
         sizes, hashes = state.get("sizes", {}), state.get("hashes", {})
         changes: list[str] = []
@@ -97,11 +97,11 @@ class RunLogs:
             later = [path for i, path in iteration_files(samples, (*SAMPLE_FILES, PICTURES)) if i > iteration]
             for path in [*sorted(samples.glob(f"{DRAFT}*")), *later]:
                 disk.remove(path)
-        return cls(run, sinks=sinks, load=load, changes=changes, disk=disk)
+        return cls(run, trackers=trackers, load=load, changes=changes, disk=disk)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One line for each tracker (sink) that failed and is no longer used, with the reason."""
+        """One line for each tracker (tracker) that failed and is no longer used, with the reason."""
         return self._sinks.warnings
 
     def metrics(self, line: Mapping[str, Any]) -> None:
@@ -143,7 +143,7 @@ class RunLogs:
         return {"sizes": dict(self._sizes), "hashes": {name: h.hexdigest() for name, h in self._hashes.items()}}
 
     def close(self) -> None:
-        """Try once more to write unwritten data, and close the trackers (sinks)."""
+        """Try once more to write unwritten data, and close the trackers."""
         self._flush()
         self._sinks.close()
 

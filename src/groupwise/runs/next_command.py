@@ -8,11 +8,11 @@ from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
-from groupwise.data import Storage
+from groupwise.core import Storage
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.permissions import arguments_of_permissions, words_of_permissions
-from groupwise.runs.phases import whole_run
+from groupwise.runs.phase_directories import whole_run
 from groupwise.verifiers.expression import in_memory as functions_in_memory
 from groupwise.verifiers.expression import python_reward
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from groupwise.data import visible
+from groupwise.core import visible
 
 COLUMNS = ("prompt_id", "group", "prompt", "text", "outcome", "score", "reward", "advantage", "finish", "length")
 """The columns of the table of samples that trackers receive."""

@@ -1,4 +1,4 @@
-"""Trackers (sinks): TensorBoard, wandb, trackio or a user's class receive metrics, timings and some samples."""
+"""Trackers (trackers): TensorBoard, wandb, trackio or a user's class receive metrics, timings and some samples."""
 
 import html
 import importlib
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from groupwise.data import MissingRequirement, Usage
+from groupwise.core import MissingRequirement, Usage
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.sample_table import SampleTable, code_block
 
@@ -25,7 +25,7 @@ class Sink(Protocol):
 
 @runtime_checkable
 class TakesSamples(Protocol):
-    """A tracker (sink) that also receives a table of samples in each iteration, before the iteration's numbers."""
+    """A tracker (tracker) that also receives a table of samples in each iteration, before the iteration's numbers."""
 
     def write_samples(self, iteration: int, table: SampleTable) -> None: ...
 
@@ -102,63 +102,69 @@ OPENERS: dict[str, tuple[str, Callable[[Any, Path], Sink]]] = {
 
 
 class Sinks:
-    """The named sinks of a run. A sink that fails while training is dropped with a warning; training continues."""
+    """The named trackers of a run. A tracker that fails while training is dropped with a warning; training continues."""
 
     def __init__(self, names: Iterable[str], run: Path, load: Callable[[str], Any] | None = None) -> None:
-        """`load` returns the class of a user's sink by its name, such as `my_file:MySink`."""
+        """`load` returns the class of a user's tracker by its name, such as `my_file:MyTracker`."""
         self.warnings: tuple[str, ...] = ()
         self._open: dict[str, Sink] = {}
         for name in names:
             if ":" in name and load is not None:
-                sink = load(name)
+                tracker = load(name)
                 try:
-                    self._open[name] = sink(run)
+                    self._open[name] = tracker(run)
                 except Exception as error:  # a user's class may raise anything
-                    evidence, fix = f"{type(error).__name__}: {error}", "correct the class, or leave the sink out"
-                    raise MissingRequirement(f"the sink {name} cannot be opened", evidence=evidence, fix=fix) from error
+                    evidence, fix = f"{type(error).__name__}: {error}", "correct the class, or leave the tracker out"
+                    raise MissingRequirement(
+                        f"the tracker {name} cannot be opened", evidence=evidence, fix=fix
+                    ) from error
                 continue
             if name not in OPENERS:
-                raise Usage(f"unknown sink {name!r}", fix="the sinks are " + ", ".join(OPENERS))
+                raise Usage(f"unknown tracker {name!r}", fix="the trackers are " + ", ".join(OPENERS))
             module, opener = OPENERS[name]
             try:
                 package = importlib.import_module(module)
             except ImportError as error:
                 fix = f"pip install 'groupwise[{name}]'"
                 raise MissingRequirement(
-                    f"the sink {name} needs the package {module}", evidence=str(error), fix=fix
+                    f"the tracker {name} needs the package {module}", evidence=str(error), fix=fix
                 ) from error
             try:
                 self._open[name] = opener(package, run)
             except Exception as error:  # a tracker may raise anything; its message may contain a key, its type does not
-                fix = f"log in to {name}, configure it for offline use, or leave the sink out"
+                fix = f"log in to {name}, configure it for offline use, or leave the tracker out"
                 raise MissingRequirement(
-                    f"the sink {name} cannot be opened", evidence=type(error).__name__, fix=fix
+                    f"the tracker {name} cannot be opened", evidence=type(error).__name__, fix=fix
                 ) from None
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Send the finite numbers of an iteration's metrics or timings to each sink."""
+        """Send the finite numbers of an iteration's metrics or timings to each tracker."""
         numbers = {
             name: float(value)
             for name, value in line.items()
             if name != "iteration" and isinstance(value, int | float) and math.isfinite(value)
         }
-        self._each(lambda sink: sink.write(int(line.get("iteration", 0)), numbers))
+        self._each(lambda tracker: tracker.write(int(line.get("iteration", 0)), numbers))
 
     def write_samples(self, iteration: int, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Send a table of some samples to each sink that takes samples."""
-        if any(isinstance(sink, TakesSamples) for sink in self._open.values()):
+        """Send a table of some samples to each tracker that takes samples."""
+        if any(isinstance(tracker, TakesSamples) for tracker in self._open.values()):
             table = SampleTable.of(lines)
-            self._each(lambda sink: sink.write_samples(iteration, table) if isinstance(sink, TakesSamples) else None)
+            self._each(
+                lambda tracker: tracker.write_samples(iteration, table) if isinstance(tracker, TakesSamples) else None
+            )
 
     def close(self) -> None:
-        self._each(lambda sink: sink.close())
+        self._each(lambda tracker: tracker.close())
 
     def _each(self, act: Callable[[Sink], None]) -> None:
-        for name, sink in list(self._open.items()):
+        for name, tracker in list(self._open.items()):
             try:
-                act(sink)
+                act(tracker)
             except Exception as error:  # a tracker may raise anything, and no tracker may stop a run
                 # The type only: the message of a failed request may contain a key.
                 why = type(error).__name__
-                self.warnings += (f"the sink {name} failed and is no longer used ({why}); metrics.jsonl is complete",)
+                self.warnings += (
+                    f"the tracker {name} failed and is no longer used ({why}); metrics.jsonl is complete",
+                )
                 del self._open[name]

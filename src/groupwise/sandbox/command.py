@@ -6,8 +6,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from groupwise.data import MissingRequirement
-from groupwise.sandbox.view import LIBRARIES, PYTHON, hidden, mounts, python
+from groupwise.core import MissingRequirement
+from groupwise.sandbox.mounts import LIBRARIES, PYTHON, hidden, mounts, python
 
 SERVER = Path(__file__).with_name("server.py")
 LAUNCH = Path(__file__).with_name("launch.py")

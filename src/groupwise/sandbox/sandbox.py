@@ -18,7 +18,7 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from groupwise.data import MissingRequirement
+from groupwise.core import MissingRequirement
 from groupwise.sandbox.command import (
     ENVIRONMENT,
     SERVER,
@@ -28,8 +28,8 @@ from groupwise.sandbox.command import (
     start_error,
     unsafe_command,
 )
+from groupwise.sandbox.mounts import PACKAGES, package
 from groupwise.sandbox.processes import WorkerPool, WorkerProcess
-from groupwise.sandbox.view import PACKAGES, package
 from groupwise.sandbox.wall_limit import WallLimit, process_of, thread_times
 
 __all__ = ["Execution", "Limits", "Program", "Sandbox", "sandbox_trial"]

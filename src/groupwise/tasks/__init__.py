@@ -1,5 +1,5 @@
 """Tasks: where problems come from. Packaged and published sets, a user's data rows, mixtures."""
 
-from groupwise.data.rooms import open_room
+from groupwise.core.lazy_imports import open_room
 
 open_room(__name__)

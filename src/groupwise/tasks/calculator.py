@@ -87,13 +87,13 @@ async def calculator_answer(prompt: Prompt, sample: Sample) -> Verdict:
     chain, _ = solve(prompt.text)
     parts = {"chain_true": float(sample.text.partition("#")[0] == chain)}
     if form is None:
-        return Verdict(Outcome.malformed, parts=parts)
+        return Verdict(Outcome.malformed, subscores=parts)
     _, sign, digits = form.groups()
     # Compare as text: an answer of a million digits is then wrong at no cost.
     number = digits.lstrip("0") or "0"
     answer = f"-{number}" if sign == "-" and number != "0" else number
     return Verdict(
-        Outcome.correct if answer == str(prompt.row["answer"]) else Outcome.wrong, parts=parts, answer=answer
+        Outcome.correct if answer == str(prompt.row["answer"]) else Outcome.wrong, subscores=parts, answer=answer
     )
 
 

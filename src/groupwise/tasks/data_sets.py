@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, MissingRequirement
+from groupwise.core import BadData, MissingRequirement
 from groupwise.models.hub import causes_of, has_type
 
 HUB = "datasets:"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Ids, Usage
+from groupwise.core import BadData, Usage
+from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, Ids
 from groupwise.tasks.big_sums import sum_demonstrations
 from groupwise.tasks.coin import coin_demonstrations
 from groupwise.tasks.deduction import deduction_demonstrations

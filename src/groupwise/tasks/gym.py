@@ -5,7 +5,8 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from groupwise.data import BadData, Ids, MissingRequirement, Prompt, Usage
+from groupwise.core import BadData, MissingRequirement, Usage
+from groupwise.data import Ids, Prompt
 from groupwise.tasks.problems import Problems, key_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats, counted
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from groupwise.data import Usage, is_host, is_this_machine, user_cache
+from groupwise.core import Usage, is_host, is_this_machine, user_cache
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CACHE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")

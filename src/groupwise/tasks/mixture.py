@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import floor, isfinite
 
+from groupwise.core import Usage
 from groupwise.data import (
     GradesGroups,
     ListsProblems,
     Prompt,
     Sample,
     Task,
-    Usage,
     Verdict,
     VerdictContents,
     Verifier,

@@ -7,7 +7,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import Ids, Task, Usage, looks_like_path, or_near
+from groupwise.core import Usage, looks_like_path, or_near
+from groupwise.data import Ids, Task
 from groupwise.tasks.beads import Beads
 from groupwise.tasks.big_sums import BigSums
 from groupwise.tasks.calculator import Calculator

@@ -7,7 +7,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, open_regular, or_near
+from groupwise.core import BadData, open_regular, or_near
 from groupwise.tasks.data_sets import HUB, data_set, is_saved, missing_package
 
 SHOWN = 5

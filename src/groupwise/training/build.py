@@ -14,23 +14,13 @@ from groupwise.cluster.ray_replicas import RayReplicas
 from groupwise.config.devices import device_label, device_of, resolved
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import Use
-from groupwise.data import (
-    Engine,
-    MissingRequirement,
-    Prompt,
-    Rollout,
-    Sampling,
-    Task,
-    Usage,
-    Verifier,
-    gap_bound,
-    notices_of,
-)
-from groupwise.engines.access import EngineAccess
-from groupwise.engines.served import Served, Target
+from groupwise.core import MissingRequirement, Usage
+from groupwise.data import Engine, Prompt, Rollout, Sampling, Task, Verifier, gap_bound, notices_of
+from groupwise.engines.remote.access import EngineAccess
+from groupwise.engines.remote.served import Served, Target
+from groupwise.evaluation.accuracy import scores
 from groupwise.evaluation.by_column import scores_by
-from groupwise.evaluation.evaluate import scores
-from groupwise.learner import Alone, Given, Learner, Ranks, check_routing, mixture
+from groupwise.learner import Alone, FromDirectory, Learner, Ranks, check_routing, mixture
 from groupwise.models import (
     Decoder,
     Experts,
@@ -52,13 +42,11 @@ from groupwise.models import (
     write_adapter,
     write_model,
 )
-from groupwise.models.files import base_directory
+from groupwise.models.model_files import base_directory
 from groupwise.rollout import Buffer, RolloutSetting, answers
-from groupwise.runs.phases import phase_directories
+from groupwise.runs.phase_directories import phase_directories
 from groupwise.tasks import Demonstration, SourceStats
-from groupwise.training.environments import environment_of, frame_of, tool_schemas
-from groupwise.training.guards import Guards
-from groupwise.training.sources import (
+from groupwise.training.build_tasks import (
     Templates,
     demonstrations_of,
     prompt_template,
@@ -67,7 +55,9 @@ from groupwise.training.sources import (
     verdict_wait,
     verifier_of,
 )
-from groupwise.training.wording import with_wording
+from groupwise.training.environments import environment_of, frame_of, tool_schemas
+from groupwise.training.fill_templates import with_wording
+from groupwise.training.guards import Guards
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -130,7 +120,7 @@ class Runtime:
     def start_learner(self, ranks: Ranks | None = None) -> Learner:
         """Create the learner. Models such as `InitialPolicy` copy the present weights: call it after the warm start."""
         assert self._learner is None, "the learner has started: its reference model is fixed"
-        ranks = ranks or Alone(self.recipe.cluster.lanes)
+        ranks = ranks or Alone(self.recipe.cluster.reduction_lanes)
         self._learner = new_learner(self.model, self.recipe, ranks, self.tokenizer)
         return self._learner
 
@@ -167,7 +157,7 @@ class Runtime:
         sampling = self.recipe.sampling
         greedy = await self.answers(1, replace(sampling, temperature=0.0))
         sampled = await self.answers(self.recipe.evaluate.samples, sampling)
-        return scores(greedy, sampled) | scores_by(sampled, self.recipe.evaluate.by)
+        return scores(greedy, sampled) | scores_by(sampled, self.recipe.evaluate.by_column)
 
     @property
     def held_out(self) -> Sequence[Prompt]:
@@ -186,8 +176,8 @@ def read_policy(recipe: Recipe, use: Use, device: torch.device) -> Model:
     model = read_stored(find_model(recipe.model), recipe, use, device)
     if recipe.lora is not None:
         attach(model, recipe.lora, seed=recipe.seed)
-    check_routing(recipe.method.routing, recipe.method.auxiliary, mixture(model))
-    model.recompute, model.compiled = recipe.machine.recompute, recipe.machine.compile
+    check_routing(recipe.method.router_replay, recipe.method.auxiliary, mixture(model))
+    model.recompute, model.compiled = recipe.machine.gradient_checkpointing, recipe.machine.compile
     if model.recompute and isinstance(model, FlowPolicy):
         recompute_pipeline(model)
     return model
@@ -218,7 +208,7 @@ def policy_outline(recipe: Recipe) -> Model | None:
         return None
     if recipe.lora is not None:
         attach(model, recipe.lora, seed=recipe.seed)
-    model.recompute = recipe.machine.recompute
+    model.recompute = recipe.machine.gradient_checkpointing
     return model
 
 
@@ -253,7 +243,7 @@ def given_models(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenize
     device = torch.device("cpu") if ranks.shards else parameter.device  # the policy of such a rank has no weights
     models: dict[str, Model] = {}
     for name, part in recipe.method.models_in_use:
-        if isinstance(part, Given):
+        if isinstance(part, FromDirectory):
             directory = find_model(part.directory)
             if tokenizer is not None:
                 check_vocabulary(name, directory, tokenizer)
@@ -344,12 +334,12 @@ def check_engine(
         placed = recipe.cluster.launch == "ray" and engine.replicas > 0
         device = device_of(recipe.machine.device)
         target = Target(dtype=recipe.machine.dtype, device=device, adapter=adapter, placed=placed)
-        engine.check(model, experts if recipe.method.routing.replay == "engine" else None, target, access)
+        engine.check(model, experts if recipe.method.router_replay == "engine" else None, target, access)
 
 
 def build_engine(recipe: Recipe, model: Model, tokenizer: Tokenizer, access: EngineAccess) -> Engine:
     """The engine of a recipe. Ray starts its replicas if it is the recipe's launcher."""
-    engine, experts = recipe.engine, mixture(model) if recipe.method.routing.replay == "engine" else None
+    engine, experts = recipe.engine, mixture(model) if recipe.method.router_replay == "engine" else None
     if not isinstance(engine, Served):
         return engine.build(model, tokenizer, seed=recipe.seed, experts=experts)
     if recipe.cluster.launch == "ray" and engine.replicas:
@@ -368,7 +358,9 @@ def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> Runtime:
     tokenizer, task, verifier = inputs.tokenizer, inputs.task, inputs.verifier
     model = read_policy(recipe, use, device)
     method = recipe.method
-    sampled = deepcopy(model) if recipe.cluster.lag else model  # the learner changes its own while the engine samples
+    sampled = (
+        deepcopy(model) if recipe.cluster.max_staleness else model
+    )  # the learner changes its own while the engine samples
     engine = build_engine(recipe, sampled, tokenizer, use.engines)
     setting = RolloutSetting(
         engine=engine,
@@ -384,7 +376,9 @@ def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> Runtime:
         positions=model.shape.positions,
         threshold=recipe.threshold,
     )
-    buffer = Buffer(task, method.curriculum, setting, unverifiable=method.unverifiable, trains=method.trains)
-    gap = gap_bound(recipe.engine.max_gap, recipe.machine.dtype)
-    guards = Guards(max_unverifiable=recipe.max_unverifiable, max_gap=gap)
+    buffer = Buffer(
+        task, method.curriculum, setting, unverifiable=method.unverifiable, trained_roles=method.trained_roles
+    )
+    gap = gap_bound(recipe.engine.max_logprob_diff, recipe.machine.dtype)
+    guards = Guards(max_unverifiable=recipe.max_unverifiable, max_logprob_diff=gap)
     return Runtime(model, inputs, engine, buffer, guards, recipe, use)

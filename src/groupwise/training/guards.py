@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from groupwise.data import Diverged, Mismatch, NoSignal, Unverifiable
+from groupwise.core import Diverged, Mismatch, NoSignal, Unverifiable
 from groupwise.learner import NO_TOKEN
 
 PATIENCE = 3
@@ -18,7 +18,7 @@ class Guards:
     """Checks a run, with counts that checkpoints store. Each `check_` method raises an error beyond its limit."""
 
     max_unverifiable: float
-    max_gap: float
+    max_logprob_diff: float
     no_signal: int = 0
     right: int = 0
     skipped: int = 0
@@ -54,7 +54,7 @@ class Guards:
             raise NoSignal(
                 f"{PATIENCE} iterations in a row had no group to train on",
                 evidence=", ".join(f"{n} rollouts dropped: {cause}" for cause, n in sorted(dropped.items())),
-                fix="use easier or harder problems, or raise method.group_size, sampling.temperature or method.refill",
+                fix="use easier or harder problems, or raise method.group_size, sampling.temperature or method.max_refills",
             )
         return False
 
@@ -84,13 +84,13 @@ class Guards:
 
     def check_gap(self, gap: float) -> None:
         """`Mismatch` if `gap`, the largest log-prob difference between engine and learner for a token, is too large."""
-        if not gap <= self.max_gap:
+        if not gap <= self.max_logprob_diff:
             raise Mismatch(
                 f"engine and learner differ by {gap:.3g} in the log-prob of a token",
-                evidence=f"the bound, engine.max_gap, is {self.max_gap:g}",
+                evidence=f"the bound, engine.max_logprob_diff, is {self.max_logprob_diff:g}",
                 fix="check that both have the same weights; if the gap is bfloat16's rounding, use machine.dtype "
-                "float32, or raise engine.max_gap and correct the gap with a weight such as TruncatedImportance;\n"
-                "if two experts of a mixture are nearly tied, use method.routing.replay engine",
+                "float32, or raise engine.max_logprob_diff and correct the gap with a weight such as TruncatedImportance;\n"
+                "if two experts of a mixture are nearly tied, use method.router_replay engine",
             )
 
     def state(self) -> dict[str, Any]:

@@ -6,8 +6,10 @@ from functools import partial
 
 import torch
 
+from groupwise.cluster.messages import send_iteration
+from groupwise.cluster.rank_threads import in_thread
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import at
+from groupwise.config.recipe_toml import at
 from groupwise.data import (
     LARGEST_GAP,
     Batch,
@@ -25,12 +27,10 @@ from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_
 from groupwise.methods import Method, Now
 from groupwise.models import Purpose, permutation
 from groupwise.rollout import Buffer, Pending, Rollouts
-from groupwise.training.ahead import AHEAD, Ahead
+from groupwise.training.async_sampling import AHEAD, Ahead
 from groupwise.training.guards import Guards
-from groupwise.training.messages import send_iteration
-from groupwise.training.observe import has_engine_logprobs, lag_metrics, method_metrics
+from groupwise.training.iteration_records import has_engine_logprobs, lag_metrics, method_metrics
 from groupwise.training.recorder import Recorder
-from groupwise.training.waiting import in_thread
 from groupwise.training.watchdog import Stuck
 
 OLD_LOGP = Logp("policy")
@@ -55,9 +55,9 @@ async def run(
     if recorder.done < 0:
         recorder.evaluation(await evaluate())
         recorder.save(learner, buffer, guards)
-    lag = recipe.cluster.lag
+    max_staleness = recipe.cluster.max_staleness
     sampling = partial(take, recipe, buffer, learner)
-    async with Ahead(buffer.pending, sampling, lag=lag, last=recipe.iterations) as ahead:
+    async with Ahead(buffer.pending, sampling, max_staleness=max_staleness, last=recipe.iterations) as ahead:
         while recorder.done < recipe.iterations and not (recorder.stopping or recorder.solved):
             iteration = recorder.done
             with recorder.phase("sample"):
@@ -74,15 +74,15 @@ async def run(
                 with recorder.phase("sleep"):
                     await engine.sleep()
             steps = partial(train, recipe, method, learner, collected, batch, iteration)
-            with recorder.phase("learn", watched_as=AHEAD if lag else ""):
-                apart = lag or learner.ranks.size > 1
+            with recorder.phase("learn", watched_as=AHEAD if max_staleness else ""):
+                apart = max_staleness or learner.ranks.size > 1
                 batch, results = await in_thread(steps, learner.ranks, recorder.warn) if apart else steps()
-            if lag:
+            if max_staleness:
                 recorder.add_seconds("engine_idle", ahead.idle)
                 with recorder.phase("wait", watched_as=AHEAD):
                     await ahead.settle()
             line = recorder.iteration(collected, batch, results, method.objective)
-            line |= lag_metrics(batch) if lag else {}
+            line |= lag_metrics(batch) if max_staleness else {}
             guards.check_steps([t.skipped for t in results], str(recorder.dumps))
             if has_engine_logprobs(results):
                 guards.check_gap(line[LARGEST_GAP])
@@ -122,7 +122,7 @@ def take(
 ) -> Awaitable[Rollouts]:
     """Generate the rollouts of an iteration, by the method as its schedules and memories have it now."""
     method = at(recipe.method, Now(iteration, recipe.iterations, learner.memories))
-    wanted = recipe.prompts, method.group_size, method.strategy, method.filter, method.refill
+    wanted = recipe.prompts, method.group_size, method.strategy, method.filter, method.max_refills
     return buffer.take(*wanted) if pending is None else buffer.complete(pending, *wanted)
 
 
@@ -143,16 +143,16 @@ def learn(
     lanes = learner.ranks.lanes
     plans = [plan(recipe, method, batch, iteration, epoch, lanes) for epoch in range(method.epochs)]
     # Tokens that the engine did not sample have no log-prob of it.
-    no_engine = method.proximal == "sampled" and bool(batch.logp_engine.isnan().any())
+    no_engine = method.old_logprobs == "engine" and bool(batch.logp_engine.isnan().any())
     needed = needed_measures(method, plans) | ({OLD_LOGP} if no_engine else frozenset())
     first = measure_plan(plans[0], batch, microbatch_tokens=recipe.machine.microbatch_tokens, lanes=lanes)
-    batch = learner.compute_measures(batch, first, needed, method.routing)
-    if method.proximal == "sampled":
+    batch = learner.compute_measures(batch, first, needed, method.router_replay)
+    if method.old_logprobs == "engine":
         sampled = batch.logp_engine.to(learner.dtype)
         batch = batch.having(logp_old=torch.where(sampled.isnan(), batch.logp_old, sampled) if no_engine else sampled)
     batch = compute_advantages(batch, method)
     results = [
-        learner.step(batch, step, method.objective, method.routing, method.auxiliary_losses)
+        learner.step(batch, step, method.objective, method.router_replay, method.auxiliary_losses)
         for steps in plans
         for step in steps
     ]
@@ -178,7 +178,7 @@ def plan(
 def needed_measures(method: Method, plans: Sequence[Sequence[StepPlan]]) -> frozenset[Measure]:
     """The measures to compute before the first step. Old log-probs are left out if nothing needs them."""
     several = sum(map(len, plans)) > 1
-    if method.proximal == "sampled":
+    if method.old_logprobs == "engine":
         return method.needs_before_steps - {OLD_LOGP}
     return method.needs_before_steps | {OLD_LOGP} if several or method.memory else method.needs_before_steps
 

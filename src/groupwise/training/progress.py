@@ -6,15 +6,15 @@ import time
 from contextlib import suppress
 from typing import Any, TextIO
 
+from groupwise.core import visible
 from groupwise.data import (
     ACCURACY_GREEDY,
-    LAG_MEAN,
     MEAN_LENGTH,
     REWARD,
     SCORE_GREEDY,
+    STALENESS_MEAN,
     TOKENS_PER_SECOND,
     UNVERIFIABLE_HELD_OUT,
-    visible,
 )
 
 
@@ -50,8 +50,8 @@ class Progress:
         text += self.held_out
         if MEAN_LENGTH in line:
             text += f"  length {line[MEAN_LENGTH]:.1f}  {timing[TOKENS_PER_SECOND]:,.0f} tok/s"
-        if LAG_MEAN in line:
-            text += f"  lag {line[LAG_MEAN]:.1f}"
+        if STALENESS_MEAN in line:
+            text += f"  staleness {line[STALENESS_MEAN]:.1f}"
         if rows := [f"{timing[name]:.0f}" for name in timing if name.startswith("engine/") and name.endswith("/rows")]:
             text += f"  rows {'+'.join(rows)}"
         text += self._left(done)

@@ -23,7 +23,7 @@ from groupwise.data import (
 from groupwise.evaluation.interval import LEVEL, RESAMPLES, RULE
 from groupwise.models import Purpose, find_model, is_pipeline, pipeline_files
 from groupwise.training.build import Runtime
-from groupwise.training.sources import Source, held_out_sources, sources
+from groupwise.training.build_tasks import Source, held_out_sources, sources
 from groupwise.verifiers import user_functions
 
 PACKAGES = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safetensors")

@@ -11,22 +11,23 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from groupwise.data import SECONDS, TOKENS_PER_SECOND, UNVERIFIABLE, Batch, Ids, Storage, metric_bound
+from groupwise.cluster.messages import other_parts
+from groupwise.core import Storage
+from groupwise.data import SECONDS, TOKENS_PER_SECOND, UNVERIFIABLE, Batch, Ids, metric_bound
 from groupwise.evaluation.conversations import describe_conversations
 from groupwise.learner import Learner, StepResult
 from groupwise.models.freed_memory import return_freed_memory
 from groupwise.objective import Objective
 from groupwise.rollout import Buffer, Rollouts
-from groupwise.runs.best import best_iteration, held_out_values, is_evaluated
+from groupwise.runs.best_checkpoint import best_iteration, held_out_values, is_evaluated
 from groupwise.runs.checkpoints import Checkpoint, save_checkpoint, tensor_bytes
 from groupwise.runs.disk import DISK, Disk, write_file
 from groupwise.runs.jsonl import finite, json_line, read_lines
 from groupwise.runs.layout import SAMPLE_FILES, RunLayout, numbered
 from groupwise.runs.logs import RunLogs
 from groupwise.training.guards import Guards
-from groupwise.training.messages import other_parts
-from groupwise.training.observe import batch_dump, iteration_metrics, sample_lines, token_columns
-from groupwise.training.pictures import sample_pictures
+from groupwise.training.iteration_records import batch_dump, iteration_metrics, sample_lines, token_columns
+from groupwise.training.sample_pictures import sample_pictures
 
 T = TypeVar("T")
 MISSES = 3

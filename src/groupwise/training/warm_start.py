@@ -96,8 +96,10 @@ async def warm_start(
             disk.mkdir(folder)
             disk.sync(run)
     demonstrations, _ = runtime.demonstrations
-    learner = Learner(runtime.model, optimizer=settings.optimizer, steps=steps, ranks=Alone(recipe.cluster.lanes))
-    guards = Guards(max_unverifiable=1.0, max_gap=math.inf)
+    learner = Learner(
+        runtime.model, optimizer=settings.optimizer, steps=steps, ranks=Alone(recipe.cluster.reduction_lanes)
+    )
+    guards = Guards(max_unverifiable=1.0, max_logprob_diff=math.inf)
     checkpoint = newest_checkpoint(folder)
     state, saved = (checkpoint.state, checkpoint.iteration) if checkpoint else ({}, 0)
     logs = RunLogs.resume(folder, state, saved, changed=changed, disk=disk)

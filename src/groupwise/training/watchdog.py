@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from groupwise.data import visible
-from groupwise.training.ahead import AHEAD
+from groupwise.core import visible
+from groupwise.training.async_sampling import AHEAD
 
 INTERRUPTED, TERMINATED = 130, 143
 CODES = {"interrupted": INTERRUPTED, "terminated": TERMINATED}
@@ -30,7 +30,7 @@ PATIENCE = 5.0
 """Seconds after a signal until code that blocks the event loop is interrupted."""
 WATCHED_PHASES = ("sample", "evaluate", AHEAD)
 """Phases of an iteration in which nothing may block the event loop. Learning, loading and saving may."""
-FORWARD = "groupwise.rollout.engine"
+FORWARD = "groupwise.engines.native.native_engine"
 """The engine's module. Its forward passes may block the event loop, too."""
 JUDGES = ("DrawSampler._judged", "Several._verdict", "EnvironmentThreads.call")
 """Qualified names of functions that call verifiers or environments. An exception in a call becomes a verdict."""

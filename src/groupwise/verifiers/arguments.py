@@ -8,8 +8,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.data import Prompt, Sample, Usage
-from groupwise.models.flow.actions import all_states, graded_state
+from groupwise.core import Usage
+from groupwise.data import Prompt, Sample
+from groupwise.models.flow.denoising_actions import all_states, graded_state
 from groupwise.verifiers.other_signatures import refuse_others
 
 Kind = Literal["answer", "group", "bulk"]

@@ -10,8 +10,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from groupwise.data import BadData, Outcome, Prompt, Sample, Verdict, Verifier, or_near
-from groupwise.data.errors import ends_run
+from groupwise.core import BadData, or_near
+from groupwise.core.errors import ends_run
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 
 SHOWN = 5
 DEADLINE = 60.0

@@ -16,7 +16,7 @@ async def bead_string(prompt: Prompt, sample: Sample) -> Verdict:
     pattern, *colours = prompt.row["answer"]
     beads = sample.text.strip()
     if len(beads) != STRING_LENGTH or not set(beads) <= {name[0] for name in BEAD_COLOURS}:
-        return Verdict(Outcome.malformed, parts={"pattern": 0.0, "colours": 0.0})
+        return Verdict(Outcome.malformed, subscores={"pattern": 0.0, "colours": 0.0})
     has_colours = set(beads) == {colour[0] for colour in colours}
     parts = {"pattern": float(has_pattern(beads, pattern)), "colours": float(has_colours)}
-    return Verdict(Outcome(int(all(parts.values()))), parts=parts, answer=beads)
+    return Verdict(Outcome(int(all(parts.values()))), subscores=parts, answer=beads)

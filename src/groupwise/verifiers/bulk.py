@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
-from groupwise.data import Prompt, Sample, Usage, Verdict
+from groupwise.core import Usage
+from groupwise.data import Prompt, Sample, Verdict
 from groupwise.verifiers.arguments import Item
 
 Waiting = tuple[Item, "asyncio.Future[Verdict]"]

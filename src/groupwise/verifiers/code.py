@@ -9,15 +9,8 @@ from hashlib import sha256
 from typing import Any
 from weakref import WeakValueDictionary
 
-from groupwise.data import (
-    BadData,
-    ListsProblems,
-    Outcome,
-    Prompt,
-    Sample,
-    Verdict,
-    verdicts_have,
-)
+from groupwise.core import BadData
+from groupwise.data import ListsProblems, Outcome, Prompt, Sample, Verdict, verdicts_have
 from groupwise.sandbox.code_block import code_of
 from groupwise.sandbox.sandbox import Execution, Program, Sandbox
 
@@ -139,7 +132,7 @@ class CodeVerifier:
     """Right if the code passes all visible, unseen and generated hidden cases, each in a separate execution.
 
     An answer without code is malformed. Too much time, memory or output is wrong. A failure of the sandbox, of the
-    generator or of the reference is unverifiable. The verdict part `visible` is 1 if the code passes the visible cases;
+    generator or of the reference is unverifiable. The subscore `visible` is 1 if the code passes the visible cases;
     1 with a wrong verdict indicates a memorised table. Equal code for the same problem is judged once, and its verdict
     is cached. Reference and generator run in processes that run no answers.
     """
@@ -155,7 +148,7 @@ class CodeVerifier:
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         code = code_of(sample.text)
         if code is None:
-            return Verdict(Outcome.malformed, parts={"visible": 0.0})
+            return Verdict(Outcome.malformed, subscores={"visible": 0.0})
         key = (prompt.id, code)
         async with self._locks.setdefault(key, asyncio.Lock()):  # an equal answer waits for the cached verdict
             if key not in self._verdicts:
@@ -190,7 +183,7 @@ class CodeVerifier:
             execution = await sandbox.execute(tests.program(code, case.given))
             if verdict := failure(tests, execution, case, "a hidden case", visible=1.0):
                 return verdict
-        return Verdict(Outcome.correct, parts={"visible": 1.0})
+        return Verdict(Outcome.correct, subscores={"visible": 1.0})
 
     async def hidden(self, name: str, tests: CodeTests, seed: int) -> Case:
         """A hidden test case from the problem's generator. ValueError if the generator or the reference fails."""
@@ -282,7 +275,7 @@ def failure(tests: CodeTests, execution: Execution, case: Case, which: str, visi
     if tests.passed(execution, case.expected):
         return None
     feedback = f"{which}: {execution.error or 'another value'}"
-    return Verdict(Outcome.wrong, parts={"visible": visible}, feedback=feedback)
+    return Verdict(Outcome.wrong, subscores={"visible": visible}, feedback=feedback)
 
 
 def code_verifier(task: Any, sandbox: Callable[[], Sandbox] = Sandbox) -> CodeVerifier:

@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Bool
 from numpy.typing import NDArray
 
-from groupwise.data import InvalidValue, Outcome, Prompt, Sample, Verdict, verdicts_have
-from groupwise.models.flow.pictures import picture_of, reduced
+from groupwise.core import InvalidValue
+from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
+from groupwise.models.flow.latent_pictures import picture_of, reduced
 from groupwise.tasks.glyphs import GLYPH_COLOURS
 from groupwise.verifiers.flow_states import check_asks, state_of, verdict_of_parts
 

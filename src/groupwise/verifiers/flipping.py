@@ -22,7 +22,7 @@ class Flipping(Wrapper):
     >>> from groupwise.verifiers import exact
     >>> strict = Flipping(exact, rejects=1.0)
     >>> verdict = asyncio.run(strict(Prompt("p", (), "2+2=", {"answer": 4}), Sample(context=(), stream=(0,), text="4")))
-    >>> verdict.outcome.name, verdict.parts["truth"]
+    >>> verdict.outcome.name, verdict.subscores["truth"]
     ('wrong', 1.0)
     """
 
@@ -44,7 +44,7 @@ class Flipping(Wrapper):
         rejected = judged and right is flipped
         appealed = rejected and self._number("appeal", prompt, sample) < self.appeals
         parts = {"truth": float(right), "appealed": float(appealed), "overturned": float(appealed and right)}
-        verdict = replace(verdict, parts={**verdict.parts, **parts})
+        verdict = replace(verdict, subscores={**verdict.subscores, **parts})
         return replace(verdict, outcome=Outcome(int(not right)), score=None) if flipped else verdict
 
     def _number(self, purpose: str, prompt: Prompt, sample: Sample) -> float:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.data import Finish, InvalidValue, Outcome, Prompt, Sample, Verdict, verdicts_have
-from groupwise.models.flow.actions import decoded_picture, graded_state
+from groupwise.core import InvalidValue
+from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, verdicts_have
+from groupwise.models.flow.denoising_actions import decoded_picture, graded_state
 from groupwise.tasks.quilts import QUILT_COLOURS, QUILT_SHAPE
 from groupwise.tasks.rings import DIRECTIONS, RING_RADIUS, ring_centre
 
@@ -32,8 +33,8 @@ async def ring_direction(prompt: Prompt, sample: Sample) -> Verdict:
     axis = np.array(ring_centre(prompt.row["answer"])) / RING_RADIUS
     parts = {"alignment": float(axis @ point.astype(float))}
     if distances[nearest] > RING_NEAR:
-        return Verdict(Outcome.malformed, parts=parts)
-    return Verdict(Outcome(int(nearest == prompt.row["answer"])), parts=parts, answer=nearest)
+        return Verdict(Outcome.malformed, subscores=parts)
+    return Verdict(Outcome(int(nearest == prompt.row["answer"])), subscores=parts, answer=nearest)
 
 
 @verdicts_have("patches")
@@ -48,7 +49,7 @@ async def quilt_patches(prompt: Prompt, sample: Sample) -> Verdict:
     colours = patch_colours(picture)
     right = sum(colour == wanted for colour, wanted in zip(colours, prompt.row["answer"], strict=True))
     outcome = Outcome.malformed if None in colours else Outcome(int(right == len(colours)))
-    return Verdict(outcome, parts={"patches": right / len(colours)}, answer=" ".join(c or "none" for c in colours))
+    return Verdict(outcome, subscores={"patches": right / len(colours)}, answer=" ".join(c or "none" for c in colours))
 
 
 def patch_colours(picture: NDArray[np.float32]) -> list[str | None]:
@@ -88,4 +89,4 @@ def check_asks(asks: str, names: Sequence[str]) -> str:
 def verdict_of_parts(parts: Mapping[str, bool], asks: str, answer: str) -> Verdict:
     """The verdict on parts that hold or not: right if the part `asks` holds, or, where that is "", all do."""
     right = parts[asks] if asks else all(parts.values())
-    return Verdict(Outcome(int(right)), parts={name: float(holds) for name, holds in parts.items()}, answer=answer)
+    return Verdict(Outcome(int(right)), subscores={name: float(holds) for name, holds in parts.items()}, answer=answer)

@@ -8,18 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import (
-    BadData,
-    MissingRequirement,
-    Outcome,
-    Prompt,
-    Sample,
-    Usage,
-    Verdict,
-    is_nested_deeper,
-    read_regular,
-    verdicts_have,
-)
+from groupwise.core import BadData, MissingRequirement, Usage, is_nested_deeper, read_regular
+from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.plain_text import is_blank
 from groupwise.verifiers.pool import CpuTimeExceeded, FunctionPool, WorkerSpec, check_workers

@@ -16,7 +16,7 @@ _FENCE = re.compile(r"^[ \t]*```(json)?[ \t\r]*$", re.MULTILINE | re.IGNORECASE)
 class Verdict:
     outcome: int
     score: float | None = None
-    parts: dict[str, float] = field(default_factory=dict)
+    subscores: dict[str, float] = field(default_factory=dict)
     feedback: str = ""
     cause: str = ""
     answer: str | None = None

@@ -11,7 +11,8 @@ from math import inf
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from groupwise.data import Finish, Outcome, Prompt, Sample, Usage, Verdict, Verifier, WorkerLost, describe_error
+from groupwise.core import Usage, WorkerLost, describe_error
+from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.data.verdicts import as_verdict, unverifiable
 from groupwise.verifiers.arguments import Item, MissingColumn, Parameters
 from groupwise.verifiers.bulk import BulkVerifier

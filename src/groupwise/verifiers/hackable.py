@@ -37,4 +37,4 @@ class Hackable(Wrapper):
     def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:
         """Replace the verdict's score by the hackable one, which is also recorded under the name `quality`."""
         quality = min(len(_EQUATION.findall(sample.text)) / self.most, 1.0)
-        return replace(verdict, score=quality, parts={**verdict.parts, "quality": quality})
+        return replace(verdict, score=quality, subscores={**verdict.subscores, "quality": quality})

@@ -16,7 +16,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from groupwise.data import MissingRequirement, Outcome, Prompt, Sample, Storage, Usage, Verdict, verdicts_have
+from groupwise.core import MissingRequirement, Storage, Usage
+from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.tasks.judge_access import host_of
 
@@ -116,7 +117,7 @@ class LLMJudge:
         if 2 * max(right, wrong) <= self.votes:
             failures = [v for v in votes if v not in ("right", "wrong")]
             return unverifiable(f"{len(failures)} of {self.votes} votes failed: {failures[0]}")
-        return Verdict(Outcome(right > wrong), parts={"votes": right / (right + wrong)})
+        return Verdict(Outcome(right > wrong), subscores={"votes": right / (right + wrong)})
 
     def prompt(self, problem: str, gold: Any, answer: str) -> str:
         """The prompt to the judge. The answer cannot contain the marks around it: they hold a hash of all texts."""

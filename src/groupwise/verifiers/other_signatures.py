@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Sequence
 
-from groupwise.data import Usage
+from groupwise.core import Usage
 
 TRL = {"completions": "answers", "prompts": "prompts", "answer": "golds"}
 """Parameters of TRL's reward functions, all lists, each with the corresponding parameter of a bulk grader."""
@@ -21,7 +21,7 @@ def refuse_others(name: str, parameters: Sequence[inspect.Parameter]) -> None:
 
     >>> refuse_others("grade", list(inspect.signature(lambda completions, **kwargs: []).parameters.values()))
     Traceback (most recent call last):
-    groupwise.data.errors.Usage: the reward function grade has TRL's signature
+    groupwise.core.errors.Usage: the reward function grade has TRL's signature
       seen: def grade(completions, **kwargs)
       do:   for one answer, return a number:
             def grade(answer, gold, row): ...

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from groupwise.data import Outcome, Usage, Verdict, WorkerLost
+from groupwise.core import Usage, WorkerLost
+from groupwise.data import Outcome, Verdict
 from groupwise.data.verdicts import as_verdict, unverifiable
 from groupwise.sandbox.processes import WorkerPool, WorkerProcess
 
@@ -244,7 +245,7 @@ def _to_verdict(reply: dict[str, Any]) -> Verdict:
     fields = reply["verdict"]
     try:
         score = None if fields["score"] is None else _number(fields["score"])
-        parts = {name: _number(value) for name, value in fields["parts"].items()}
+        parts = {name: _number(value) for name, value in fields["subscores"].items()}
         texts = {name: str(fields[name]) for name in ("feedback", "cause")}
         answer = fields["answer"] if isinstance(fields["answer"], str) else None
         steps = {

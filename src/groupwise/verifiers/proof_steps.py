@@ -35,7 +35,7 @@ class ProofSteps:
         count = max(len(valid), 1)
         return Verdict(
             Outcome.malformed if unfinished or not mark or rest or not steps else outcome,
-            parts={"valid": sum(valid) / count, "leading": leading / count, "reached": float(reached)},
+            subscores={"valid": sum(valid) / count, "leading": leading / count, "reached": float(reached)},
             steps={"step": [(end, float(ok)) for end, ok in zip(ends, valid)]},
             feedback=next((step for step, ok in zip(steps, valid) if not ok), ""),
         )

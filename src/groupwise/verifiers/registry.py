@@ -7,16 +7,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from groupwise.data import (
-    BadData,
-    ChecksGold,
-    InvalidValue,
-    Task,
-    Usage,
-    VerdictContents,
-    Verifier,
-    contents_of,
-)
+from groupwise.core import BadData, InvalidValue, Usage
+from groupwise.data import ChecksGold, Task, VerdictContents, Verifier, contents_of
 from groupwise.sandbox.sandbox import Sandbox
 from groupwise.tasks.beads import Beads
 from groupwise.tasks.calculator import Calculator, calculator_answer
@@ -113,7 +105,7 @@ def packaged_contents() -> dict[str, VerdictContents | None]:
     """What the verdicts of the packaged verifiers contain, by name; without those that combine or wrap others.
 
     >>> packaged_contents()["sum_steps"].feedback, packaged_contents()["last_number"]
-    (True, VerdictContents(parts=(), feedback=False))
+    (True, VerdictContents(subscores=(), feedback=False))
     """
     verifiers = FUNCTIONS | CLASSES | {"code": CodeVerifier}
     return {name: contents_of(verifier) for name, verifier in sorted(verifiers.items())}

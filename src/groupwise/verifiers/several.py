@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from groupwise.core import describe_error
+from groupwise.core.errors import ends_run
 from groupwise.data import (
     ChecksProblems,
     GradesGroups,
@@ -15,13 +17,11 @@ from groupwise.data import (
     Verifier,
     close_verifier,
     contents_of,
-    describe_error,
     joined_contents,
     keeps_time,
     notices_of,
     packages_of,
 )
-from groupwise.data.errors import ends_run
 from groupwise.data.verdicts import unverifiable
 
 
@@ -39,7 +39,7 @@ def contents_of_member(member: Member) -> VerdictContents | None:
     contents = contents_of(member.verifier)
     if contents is None:
         return None
-    return replace(contents, parts=(member.name, *(f"{member.name}/{name}" for name in contents.parts)))
+    return replace(contents, subscores=(member.name, *(f"{member.name}/{name}" for name in contents.subscores)))
 
 
 class Several:
@@ -52,7 +52,7 @@ class Several:
     >>> both = Several([Member("right", last_number), Member("bare", exact, 0.25)], deadline=10.0)
     >>> sample = Sample(context=(), stream=(0,), text="so 4")
     >>> verdict = asyncio.run(both(Prompt("p", (), "2+2=", {"answer": 4}), sample))
-    >>> verdict.outcome.name, verdict.score, dict(verdict.parts)
+    >>> verdict.outcome.name, verdict.score, dict(verdict.subscores)
     ('correct', 0.8, {'right': 1.0, 'bare': 0.0})
     """
 
@@ -91,11 +91,11 @@ class Several:
         steps = {f"{m.name}/{name}": x for m, v in zip(self.members, verdicts) for name, x in v.steps.items()}
         for member, verdict in zip(self.members, verdicts, strict=True):
             parts[member.name] = verdict.value
-            parts |= {f"{member.name}/{name}": x for name, x in verdict.parts.items()}
+            parts |= {f"{member.name}/{name}": x for name, x in verdict.subscores.items()}
         weights = sum(m.weight for m in self.members)
         score = sum(m.weight * v.value for m, v in zip(self.members, verdicts, strict=True)) / weights
         messages = [f"{m.name}: {v.feedback}" for m, v in zip(self.members, verdicts, strict=True) if v.feedback]
-        return replace(verdicts[0], score=score, parts=parts, steps=steps, feedback="; ".join(messages))
+        return replace(verdicts[0], score=score, subscores=parts, steps=steps, feedback="; ".join(messages))
 
     async def _verdicts(self, verifier: Verifier, prompt: Prompt, samples: Sequence[Sample]) -> Sequence[Verdict]:
         """A member's verdicts on the samples of a group."""

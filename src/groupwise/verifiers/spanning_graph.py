@@ -19,9 +19,9 @@ class SpanningGraph:
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if len(sample.text) != len(EDGES) or not set(sample.text) <= {"0", "1"}:
-            return Verdict(Outcome.malformed, parts={"joined": 0.0, "allowed": 0.0, "edges": 0.0})
+            return Verdict(Outcome.malformed, subscores={"joined": 0.0, "allowed": 0.0, "edges": 0.0})
         graph = [edge for edge, digit in zip(EDGES, sample.text) if digit == "1"]
         forbidden = prompt.row["answer"]
         joined, allowed = joins_all(graph), sum(edge not in graph for edge in forbidden) / len(forbidden)
         parts = {"joined": float(joined), "allowed": allowed, "edges": float(len(graph))}
-        return Verdict(Outcome(int(joined and allowed == 1)), parts=parts)
+        return Verdict(Outcome(int(joined and allowed == 1)), subscores=parts)

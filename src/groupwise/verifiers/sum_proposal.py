@@ -20,4 +20,4 @@ class SumProposal:
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         steps, mark, rest = sample.text.partition("#")
         verdict = await SumSteps()(prompt, replace(sample, text=f"{steps}{mark}{rest.partition(';')[0]}"))
-        return replace(verdict, parts={**verdict.parts, "proposed": float(bool(proposed_problem(sample.text)))})
+        return replace(verdict, subscores={**verdict.subscores, "proposed": float(bool(proposed_problem(sample.text)))})

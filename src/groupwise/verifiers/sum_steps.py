@@ -31,7 +31,7 @@ class SumSteps:
         return replace(
             verdict,
             score=(verdict.outcome is Outcome.correct) - self.price * len(numbers) if self.price else None,
-            parts={**verdict.parts, "progress": reached / len(solution), "thought": float(bool(numbers))},
+            subscores={**verdict.subscores, "progress": reached / len(solution), "thought": float(bool(numbers))},
             steps={"step": numbers},
             feedback=solution[reached] if reached < len(solution) else "",
         )

@@ -2,7 +2,8 @@
 
 from typing import Any, cast, get_args
 
-from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict, verdicts_have
+from groupwise.core import Usage
+from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.math.extract import LONGEST, Extraction, Place, Which, extract_answer
 from groupwise.verifiers.option_letter import OptionLetter

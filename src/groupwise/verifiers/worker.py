@@ -137,7 +137,7 @@ def grade_of(result: Any) -> dict[str, Any]:
         fields: dict[str, Any] = {name: getattr(result, name) for name in ("score", "feedback", "cause")}
         fields["answer"] = getattr(result, "answer", None)
         fields["steps"] = {name: list(map(list, steps)) for name, steps in getattr(result, "steps", {}).items()}
-        return {"verdict": {"outcome": int(result.outcome), "parts": dict(result.parts), **fields}}
+        return {"verdict": {"outcome": int(result.outcome), "subscores": dict(result.subscores), **fields}}
     if isinstance(result, bool | int | float):
         return {"value": result}
     return {"error": f"it returned {type(result).__name__}: expected True, False, a number or a Verdict"}

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.config.problems import method_suggestion
+from groupwise.config.recipe_errors import method_suggestion
 from groupwise.config.registry import methods as published_methods
-from groupwise.data import BadData, Usage
+from groupwise.core import BadData, Usage
 from groupwise.methods import Method
 from groupwise.objective import Clips, describe_step
 from groupwise.whatif.recompute import Recomputed, recompute

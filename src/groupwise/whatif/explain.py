@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from groupwise.config.diff import label
-from groupwise.data import BadData, Usage
+from groupwise.core import BadData, Usage
 from groupwise.methods import Method
 from groupwise.objective import Clips, token_ratio
 from groupwise.whatif.compare import OWN

@@ -1,41 +1,21 @@
 """Computes a method on an iteration's stored samples (rewards, advantages, gradient), with the code of training."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.advantages import SemanticEntropy
 from groupwise.config.diff import label
-from groupwise.config.text import at
-from groupwise.data import (
-    BadData,
-    Batch,
-    Mark,
-    Measure,
-    Outcome,
-    Usage,
-    in_batch,
-    label_of,
-    name_of,
-    needs,
-    with_fields,
-)  # fmt: skip
+from groupwise.config.recipe_toml import at
+from groupwise.core import BadData, Usage  # fmt: skip
+from groupwise.data import Batch, Mark, Measure, Outcome, in_batch, label_of, name_of, needs, with_fields
 from groupwise.learner import token_gradients
 from groupwise.methods import FromMemory, Method, Now
-from groupwise.objective import HasView
 from groupwise.rollout.buffer import eligible_answers, with_rule
-from groupwise.rollout.wording import FORMS, worded
+from groupwise.rollout.prompt_template import FORMS, worded
 from groupwise.training.loop import OLD_LOGP, compute_advantages, plan
 from groupwise.whatif.stored import StoredIteration
-
-NOT_STORED: Mapping[type, str] = {
-    SemanticEntropy: "the answers that the verifier read",
-    HasView: "the other prompts of a sample",
-}
-"""Components that need data which stored samples lack."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -66,7 +46,7 @@ def recompute(stored: StoredIteration, name: str, method: Method) -> Recomputed:
     if not chosen:
         raise unavailable(name, f"{name_of(method.filter)} drops all samples that the run trained")
     batch = batch.take(chosen)
-    if method.proximal == "sampled":
+    if method.old_logprobs == "engine":
         sampled = batch.logp_engine
         batch = batch.having(logp_old=torch.where(sampled.isnan(), batch.logp_old, sampled))
     try:
@@ -113,7 +93,7 @@ def without_terms(stored: StoredIteration, name: str, method: Method) -> tuple[M
     method = replace(method, auxiliary=(), objective=replace(method.objective, penalties=penalties))
     parts = (method.filter, *method.shaping, *method.advantage, method.credit, *method.mask, method.objective)
     missing = not_stored(stored.batch, needs(parts))
-    missing += [lacks for part in with_fields(parts) for kind, lacks in NOT_STORED.items() if isinstance(part, kind)]
+    missing += [part.not_stored for part in with_fields(parts) if hasattr(part, "not_stored")]
     if missing:
         raise unavailable(name, f"it needs {' and '.join(missing)}, which samples/ does not have")
     return method, notes
@@ -148,7 +128,7 @@ def chosen_samples(batch: Batch, method: Method) -> list[int]:
             selected[rows] = method.filter(answers.take(rows))
     chosen = {numbers[i] for i in selected.nonzero().squeeze(1).tolist()}
     draws = {batch.keys[i][0] for i in chosen}
-    trained = [s.role in method.trains and s.role != "answer" for s in batch.samples]
+    trained = [s.role in method.trained_roles and s.role != "answer" for s in batch.samples]
     judged = (batch.outcome != Outcome.unverifiable).tolist()
     others = {i for i, key in enumerate(batch.keys) if trained[i] and judged[i] and key[0] in draws}
     return sorted(chosen | others)

@@ -13,9 +13,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
+from groupwise.core import BadData
+from groupwise.data import Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.report.read import read as read_run
 from groupwise.report.report import existing_run
 from groupwise.runs.info import check_format
@@ -73,7 +74,7 @@ def read_iteration(run: str, iteration: int | None, use: Use) -> StoredIteration
         rollouts, numbers = rollouts_of(lines, columns)
     trained = [r for r in rollouts if any(r.selected or ())]  # as in training: the steps depend on their number
     version = iteration - 1  # each iteration publishes one version
-    batch = pack(trained, version=version, roles=recipe.method.trains, max_tokens=recipe.sampling.max_tokens)
+    batch = pack(trained, version=version, roles=recipe.method.trained_roles, max_tokens=recipe.sampling.max_tokens)
     if not len(batch):
         cause = next((str(line["dropped"]) for line in lines if line.get("dropped")), "")
         what = f"iteration {iteration} of {run} trained no sample"
@@ -174,7 +175,7 @@ def verdict_of(line: Mapping[str, Any]) -> Verdict:
     judged = line.get("steps", {}) if line.get("turns", 1) == 1 else {}
     steps = {name: [(int(end), float(x)) for end, x in pairs] for name, pairs in judged.items()}
     return Verdict(
-        Outcome[line["outcome"]], line["score"], line["parts"], line["feedback"], line["cause"], steps=steps
+        Outcome[line["outcome"]], line["score"], line["subscores"], line["feedback"], line["cause"], steps=steps
     )  # fmt: skip
 
 

@@ -1,19 +1,82 @@
 """DaGRPO: distinctiveness-aware GRPO, with anchors for hard prompts."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
 from groupwise.advantages import Standardised
+from groupwise.data import WRITTEN, Batch, Draw, Filter, Measure, Outcome, Rollout, Sampler, Strategy, Subscore
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, Routed, ShapedLikelihood, token_mean, written_tokens
-from groupwise.rewards import Correctness, Distinct
-from groupwise.rollout import Anchored
+from groupwise.rewards import Correctness
+from groupwise.rollout import text_of
+from groupwise.rollout.strategies.attempts import attempts, is_correct
 
-__all__ = ["dagrpo"]
+__all__ = ["Anchored", "Distinct", "dagrpo"]
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct(Filter):
+    """Selects answers whose subscore `part` differs by `distance` or more from an answer of the other outcome.
+
+    Written answers stay, and every answer of the other outcome is distinct from them. DaGRPO, arXiv:2512.06337; the
+    measure of distinctness is our reading.
+    """
+
+    subscore: str
+    distance: float = 0.2
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Subscore(self.subscore)})
+
+    def __call__(self, rollout: Batch) -> Bool[Tensor, " s"]:
+        subscore, correct = rollout[Subscore(self.subscore)], rollout.outcome == Outcome.correct
+        written = [WRITTEN in s.origin for s in rollout.samples]
+        anchor = torch.tensor(written, dtype=torch.bool, device=correct.device)
+        far = ((subscore[:, None] - subscore).abs() >= self.distance) | anchor[:, None] | anchor
+        same_group = rollout.groups.index[:, None] == rollout.groups.index
+        return anchor | (same_group & (correct[:, None] != correct) & far).any(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchored(Strategy):
+    """Samples answers. If at most the fraction `at_most` is correct, the solution in the data row joins their group.
+
+    The solution is the column `column` of the row; it is graded as an answer is, and trained with the origin WRITTEN.
+    A group whose row has no solution stays as it is. DaGRPO, arXiv:2512.06337; that one solution joins groups without
+    a correct answer is our reading.
+    """
+
+    columns_as: ClassVar[str] = "text"
+    skips_rows: ClassVar[bool] = True
+
+    column: str = "solution"
+    at_most: float = 0.0
+
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        """The columns of the data rows that it reads."""
+        return (self.column,)
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        solution = text_of(draw, self.column, self)
+        answers = await attempts(sampler, draw.prompt.context, draw.n)
+        if not solution or sum(map(is_correct, answers)) > self.at_most * draw.n:
+            return Rollout(draw, tuple(answers))
+        (empty,) = sampler.start(draw.prompt.context)
+        (anchor,) = await sampler.verify([sampler.write(empty, solution)])
+        return Rollout(draw, (*answers, anchor))
 
 
 def dagrpo(
     *,
     group_size: int = 8,
-    part: str = "chain_true",
+    subscore: str = "chain_true",
     distance: float = 0.2,
     column: str = "solution",
     gamma: float = 0.1,
@@ -23,7 +86,7 @@ def dagrpo(
     return Method(
         group_size=group_size,
         strategy=Anchored(column),
-        filter=Distinct(part, distance),
+        filter=Distinct(subscore, distance),
         shaping=(Correctness(),),
         advantage=(Standardised(),),
         objective=Objective(surrogate=Routed(written_tokens, ShapedLikelihood(gamma), Clip()), aggregate=token_mean),
@@ -43,7 +106,10 @@ J = 1/Z [ sum over kept answers and tokens of min(r A, clip(r) A) + sum over anc
 kept: an answer whose score differs by 0.2 from one of the other outcome; anchors: written solutions of hard groups""",
     differences=(
         Difference(
-            "distinctiveness", "a fine score of an LLM", "not found", "difference of a part of the verdict (inferred)"
+            "distinctiveness",
+            "a fine score of an LLM",
+            "not found",
+            "difference of a subscore of the verdict (inferred)",
         ),
         Difference(
             "anchors", "expert solutions for hard prompts", "not found", "one, where no answer is correct (inferred)"
@@ -67,7 +133,7 @@ kept: an answer whose score differs by 0.2 from one of the other outcome; anchor
         least=0.1,
         matched="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
-        own_settings=("method.filter.part = progress",),
+        own_settings=("method.filter.subscore = progress",),
     ),
     finding="With written solutions no group of hinted_sums is without signal; with GRPO a quarter of the groups is.",
 )

@@ -1,11 +1,40 @@
 """POPO: positive-only policy optimization."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch, Couples, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import Objective, PositiveOnly, group_token_mean
+from groupwise.objective import Objective, group_token_mean
+from groupwise.objective.ratios import bounded
 from groupwise.rewards import correct_only
 
-__all__ = ["popo"]
+__all__ = ["PositiveOnly", "popo"]
+
+
+@dataclass(frozen=True, slots=True)
+class PositiveOnly(Surrogate):
+    """Weighted mean log-probs of a group's answers; the weights are a softmax of their log-prob gains since sampling.
+
+    POPO, arXiv:2605.06650: for groups of correct answers alone. The weights are our reading. The paper's penalty on
+    hidden states is not here.
+    """
+
+    couples: ClassVar[Couples] = "group"
+
+    temperature: float = 1.0
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        g, s = b.groups, b.sequences.mean(b.logp)
+        drift = bounded((s.detach() - b.sequences.mean(b.logp_old)) / self.temperature)
+        w = torch.where(b.sequences.lengths > 0, drift.exp(), 0.0)
+        total = g.spread(g.total(w))
+        return b.token_groups.spread(g.total(w / total.masked_fill(total == 0, 1.0) * s))
 
 
 def popo(*, group_size: int = 8, temperature: float = 1.0, minibatches: int = 1) -> Method:
@@ -13,7 +42,7 @@ def popo(*, group_size: int = 8, temperature: float = 1.0, minibatches: int = 1)
     return Method(
         group_size=group_size,
         filter=correct_only,
-        refill=10,
+        max_refills=10,
         objective=Objective(surrogate=PositiveOnly(temperature), aggregate=group_token_mean),
         minibatches=minibatches,
     )

@@ -1,12 +1,80 @@
 """REAL: rewards as labels of a classification."""
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from groupwise.data import Batch, Couples, Outcome, Surrogate, aggregate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import BinaryLabels, LabelContrast, Objective, group_token_mean, mixed_mean
+from groupwise.objective import Objective, group_token_mean
+from groupwise.objective.ratios import bounded
 
-__all__ = ["real"]
+__all__ = ["BinaryLabels", "LabelContrast", "mixed_mean", "real"]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelContrast(Surrogate):
+    """A classification loss for groups with correct and wrong answers; the outcomes are labels. REAL, arXiv:2602.05630.
+
+    `-log(1 + sum over wrong exp(s / tau)) - log(1 + sum over correct exp(-s / tau))`, s the mean log-ratio of an
+    answer. An answer's weight is at most `1 / tau`. `product` is `-log(1 + the product of both sums)`. 0 in a group
+    without both outcomes.
+    """
+
+    couples: ClassVar[Couples] = "group"
+
+    tau: float = 0.5
+    form: Literal["anchored", "product"] = "anchored"
+
+    def __post_init__(self) -> None:
+        if self.tau <= 0:
+            raise ValueError(f"{self}: needs tau > 0")
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        g, s, correct = b.groups, bounded(b.sequences.mean(b.logp - b.logp_old)) / self.tau, labels(b)
+        wrong_sum = g.total(torch.where(correct == -1, s.exp(), 0.0))
+        correct_sum = g.total(torch.where(correct == 1, (-s).exp(), 0.0))
+        if self.form == "product":
+            loss = (wrong_sum * correct_sum).log1p()
+        else:
+            loss = wrong_sum.log1p() + correct_sum.log1p()
+        return -b.token_groups.spread(loss)
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryLabels(Surrogate):
+    """Binary classification by an answer's mean log-ratio s: `log sigmoid(s / tau)`, with -s if it is wrong. REAL.
+
+    0 in a group without both outcomes. For the aggregate `mixed_mean`.
+    """
+
+    couples: ClassVar[Couples] = "group"
+
+    tau: float = 0.5
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        s = b.sequences.mean(b.logp - b.logp_old) / self.tau
+        label = labels(b)
+        return b.sequences.spread(torch.where(label != 0, logsigmoid(label * s), 0.0))
+
+
+def labels(b: Batch) -> Int[Tensor, " s"]:
+    """1 for a correct and -1 for a wrong answer; 0 without trained tokens, or if the group does not have both."""
+    live, correct = b.sequences.lengths > 0, b.outcome == Outcome.correct
+    both = (b.groups.total((live & correct).double()) > 0) & (b.groups.total((live & ~correct).double()) > 0)
+    return torch.where(b.groups.spread(both) & live, torch.where(correct, 1, -1), 0)
+
+
+@aggregate
+def mixed_mean(step: Batch) -> Float[Tensor, " n"]:
+    """The mean over answers, in groups with correct and wrong answers. For `BinaryLabels`."""
+    s, mixed = step.sequences, (labels(step) != 0).to(step.advantage.dtype)
+    return s.spread(mixed / mixed.sum().clamp(min=1) / s.size(step.advantage).clamp(min=1))
 
 
 def real(

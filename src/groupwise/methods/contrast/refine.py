@@ -1,12 +1,45 @@
 """ReFIne: rewards structure and calibrated confidence, besides correctness."""
 
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from groupwise.advantages import Standardised
+from groupwise.data import Batch, Measure, Outcome, Shaping, Subscore
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Objective, token_mean
-from groupwise.rewards import AddCalibration, AddPart, Correctness
+from groupwise.rewards import AddSubscore, Correctness
 
-__all__ = ["refine"]
+__all__ = ["AddCalibration", "refine"]
+
+
+@dataclass(frozen=True, slots=True)
+class AddCalibration(Shaping):
+    """Adds a Brier score, `weight (1 - (p - correct)^2)`, for the confidence p that the answer states. ReFIne.
+
+    An answer without a confidence loses: it counts as p = 1/2, less 1.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> batch = pack([rollout_of([1.0, 0.0], subscores={"confidence": [0.9, 0.9]})])
+    >>> [round(x, 4) for x in AddCalibration("confidence")(batch.score, batch).tolist()]
+    [1.2475, 0.0475]
+    """
+
+    subscore: str
+    weight: float = 0.25
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Subscore(self.subscore)})
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        stated = b.has(Subscore(self.subscore))
+        p = torch.where(stated, b[Subscore(self.subscore)].clamp(0, 1), 0.5)
+        correct = (b.outcome == Outcome.correct).double()
+        return reward + self.weight * (1 - (p - correct) ** 2 - (~stated).double())
 
 
 def refine(
@@ -19,7 +52,7 @@ def refine(
     """GRPO on a weighted sum of correctness, verdict `parts` and the Brier score of the stated confidence. No KL."""
     shaping = (
         Correctness(right=weight),
-        *(AddPart(part, weight) for part in parts),
+        *(AddSubscore(part, weight) for part in parts),
         AddCalibration(confidence, weight),
     )
     return Method(
@@ -51,7 +84,7 @@ A_i = (R_i - mean(R)) / std(R), PPO's clip, no KL""",
             "structure and references",
             "tags in order, and references to them",
             "by regular expressions",
-            "parts of the verdict",
+            "subscores of the verdict",
         ),
         Difference(
             "supervised phase before", "tagged traces, debiased confidence", "the same", "[[phase]] tables of a recipe"

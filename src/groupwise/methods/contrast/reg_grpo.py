@@ -1,13 +1,121 @@
 """Reg-GRPO: group-normalised log-ratios are fitted to group-normalised rewards."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypedDict
+
+from jaxtyping import Float
+from torch import Tensor
+
 from groupwise.advantages import Standardised
+from groupwise.data import (
+    Batch,
+    Couples,
+    Curriculum,
+    Draw,
+    Outcome,
+    Rollout,
+    Sample,
+    Sampler,
+    Strategy,
+    Surrogate,
+    Task,
+)
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import KL, Objective, RatioRegression, group_mean
-from groupwise.rollout import Cued, RecentRewards
+from groupwise.objective import KL, Objective, group_mean
+from groupwise.rollout import Shuffled
+from groupwise.rollout.curricula.shuffled import ShuffledState
+from groupwise.rollout.strategies.attempts import attempts, is_correct, score_of, with_role
 
-__all__ = ["reg_grpo"]
+__all__ = ["Cued", "RatioRegression", "RecentRewards", "reg_grpo"]
+
+
+@dataclass(frozen=True, slots=True)
+class RatioRegression(Surrogate):
+    """`-(A - z)^2`: fits z, the z-score of an answer's log-ratio in its group, to the advantage A. Reg-GRPO.
+
+    `eps` is added to the standard deviation. At the policy before the update all log-ratios are 0; the std there is
+    floored, so that its gradient is finite.
+    """
+
+    couples: ClassVar[Couples] = "group"
+
+    eps: float = 1e-4
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        s, g = b.sequences, b.groups
+        gap = s.total(b.logp - b.logp_old)
+        away = gap - g.spread(g.mean(gap))  # Segments.away has no gradient among equal values, where a run starts
+        std = g.mean(away**2).clamp(min=1e-12).sqrt() + self.eps
+        z = away / g.spread(std)
+        return -s.spread((s.mean(b.advantage) - z) ** 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Cued(Strategy):
+    """Samples answers. If their mean score is below the recent mean, new ones continue a prefix of a correct one.
+
+    The share of the correct answer that is given grows with the gap to the mean of recent rewards (`RecentRewards`), up
+    to `most`. The cue is not trained, and the first round gets the role `first`. Reg-GRPO's augmentation of hard
+    prompts, arXiv:2506.07464; the share is our reading.
+    """
+
+    most: float = 0.5
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        answers = await attempts(sampler, draw.prompt.context, draw.n)
+        cue = self._cue(answers, draw.metadata.get("mean"))
+        if not cue:
+            return Rollout(draw, tuple(answers))
+        again = await attempts(sampler, draw.prompt.context, draw.n, prefix=cue)
+        return Rollout(draw, (*again, *with_role(answers, "first")))
+
+    def _cue(self, answers: list[Sample], usual: float | None) -> tuple[int, ...]:
+        """A prefix of a correct answer, longer for a lower mean score; empty for a mean of `usual` or more."""
+        correct = next((s for s in answers if is_correct(s)), None)
+        mean = sum(map(score_of, answers)) / len(answers)
+        if usual is None or correct is None or mean >= usual:
+            return ()
+        share = self.most * (min((usual - mean) / abs(usual), 1.0) if usual else 1.0)
+        return correct.tokens[: int(share * (len(correct.tokens) - 1))]
+
+
+class RecentState(TypedDict):
+    """State of `RecentRewards`: that of `Shuffled`, and the mean score of each of the last sampling rounds."""
+
+    shuffled: ShuffledState
+    means: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class RecentRewards(Curriculum[RecentState]):
+    """Draws prompts in random order, and passes the mean score of the last `window` rounds on, as `Draw.memo["mean"]`.
+
+    The replay buffer of rewards of Reg-GRPO, arXiv:2506.07464. The first draws carry no mean. Unverifiable answers do
+    not count.
+    """
+
+    window: int = 50
+
+    def init(self, task: Task, seed: int) -> RecentState:
+        return RecentState(shuffled=Shuffled().init(task, seed), means=[])
+
+    def draw(self, state: RecentState, task: Task, n: int, group_size: int) -> tuple[RecentState, list[Draw]]:
+        shuffled, draws = Shuffled().draw(state["shuffled"], task, n, group_size)
+        means = state["means"]
+        metadata = {"mean": sum(means) / len(means)} if means else {}
+        return RecentState(shuffled=shuffled, means=means), [replace(draw, metadata=metadata) for draw in draws]
+
+    def observe(self, state: RecentState, rollouts: Sequence[Rollout]) -> RecentState:
+        verdicts = [s.verdict for r in rollouts for s in r.samples if s.verdict is not None and s.role == "answer"]
+        scores = [verdict.value for verdict in verdicts if verdict.outcome is not Outcome.unverifiable]
+        means = [*state["means"], sum(scores) / len(scores)][-self.window :] if scores else state["means"]
+        return RecentState(shuffled=state["shuffled"], means=means)
+
+    def end_iteration(self, state: RecentState, rollouts: Sequence[Rollout]) -> RecentState:
+        return state
 
 
 def reg_grpo(*, group_size: int = 8, kl: float = 0.04, window: int = 50, cue: float = 0.5, epochs: int = 2) -> Method:

@@ -1,13 +1,94 @@
 """SRPO: correct answers learn by GRPO, wrong ones by self-distillation."""
 
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
 from groupwise.advantages import centred
+from groupwise.data import Batch, Draw, Entropy, Mask, Measure, Outcome, Rollout, Sample, Sampler, Strategy, Weight
 from groupwise.learner import EMA
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import Clip, Distillation, HasView, Objective, Routed, TeacherCertainty, token_mean
-from groupwise.rollout import SiblingView
+from groupwise.objective import Clip, Distillation, Objective, Routed, token_mean
+from groupwise.rollout import AUTO, Forms, check_wording
+from groupwise.rollout.strategies.attempts import attempts, context_of, is_correct
 
-__all__ = ["srpo"]
+__all__ = ["HasView", "SiblingView", "TeacherCertainty", "srpo"]
+
+
+@dataclass(frozen=True, slots=True)
+class HasView(Mask):
+    """Selects the tokens of answers that have a view: a second prompt for the same tokens, such as one with a hint."""
+
+    not_stored: ClassVar[str] = "the other prompts of a sample"
+
+    view: str
+
+    def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
+        has = torch.tensor([self.view in s.views for s in b.samples], dtype=torch.bool, device=b.place.device)
+        return b.sequences.spread(has)
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherCertainty(Weight):
+    """Weight `exp(-beta H) / mean`, H the entropy of a teacher that reads the prompt `view`; 1 for answers without it.
+
+    SRPO, arXiv:2604.02288, equation 9.
+    """
+
+    beta: float = 1.0
+    model: str = "teacher"
+    view: str = "sibling"
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Entropy(self.model, self.view)})
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        has = HasView(self.view)(step)
+        w = torch.where(has, (-self.beta * step[Entropy(self.model, self.view)]).exp(), 0.0)
+        mean = w.sum() / has.sum().clamp(min=1)
+        return torch.where(has, w / mean.masked_fill(mean == 0, 1.0), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SiblingView(Strategy):
+    """Samples answers. If any is correct, each wrong one gets a second prompt with a correct one, for a teacher.
+
+    The wrong answer's own tokens are then scored by a teacher under the view. SDPO, arXiv:2601.20802. The first correct
+    answer is the solution. An answer for which the view leaves no room has none.
+    """
+
+    forms: ClassVar[dict[str, Forms]] = {
+        "prompt_template": Forms(
+            "{problem}{solution}{problem}",
+            "{problem}\nCorrect solution:\n\n{solution}\n\nCorrectly solve the original question.",
+            "lasgroup/SDPO, verl/trainer/config/actor/actor.yaml, 0736c78",
+        )
+    }
+
+    view: str = "sibling"
+    prompt_template: str = AUTO
+
+    def __post_init__(self) -> None:
+        check_wording(self.prompt_template, ("problem", "solution"))
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        answers = await attempts(sampler, draw.prompt.context, draw.n)
+        solution = next((s for s in answers if is_correct(s)), None)
+        if solution is None:
+            return Rollout(draw, tuple(answers))
+        context = context_of(sampler, self.prompt_template, {"problem": draw.prompt.text, "solution": solution.text})
+        room = sampler.room(context) if context else -1
+
+        def viewed(s: Sample) -> Sample:
+            wrong = s.verdict is not None and s.verdict.outcome in (Outcome.wrong, Outcome.malformed)
+            return replace(s, views={self.view: context}) if wrong and len(s.tokens) <= room else s
+
+        return Rollout(draw, tuple(map(viewed, answers)))
 
 
 def srpo(
@@ -18,14 +99,14 @@ def srpo(
     keep: float = 0.95,
     low: float = 0.2,
     high: float = 0.28,
-    words: str = "auto",
+    prompt_template: str = "auto",
 ) -> Method:
     """Correct answers learn by GRPO. Wrong ones are distilled from an EMA of the policy that sees a correct answer."""
     view = "sibling"
     surrogate = Routed(HasView(view), Distillation("teacher", alpha, view), Clip(low, high))
     return Method(
         group_size=group_size,
-        strategy=SiblingView(view, words),
+        strategy=SiblingView(view, prompt_template),
         advantage=(centred,),
         models=(("teacher", EMA(keep)),),
         objective=Objective(

@@ -1,12 +1,40 @@
 """TRPA: Trust Region Preference Approximation."""
 
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch, Measure, Outcome, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Objective, Preference, ReplaceAggregate, pair_mean, token_mean
-from groupwise.rewards import Levels
 
-__all__ = ["trpa"]
+__all__ = ["Levels", "trpa"]
+
+
+@dataclass(frozen=True, slots=True)
+class Levels(Shaping):
+    """Creates the reward: -1 for a correct answer, -3 for a malformed (unreadable) one, -2 for any other.
+
+    With a `form`, an answer whose part of that name is 0 has -4. TRPA, arXiv:2504.04524: only their order matters.
+    """
+
+    form: str = ""
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Subscore(self.form)}) if self.form else frozenset()
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        level = torch.full_like(b.score, -2.0)
+        level = level.masked_fill(b.outcome == Outcome.malformed, -3.0).masked_fill(b.outcome == Outcome.correct, -1.0)
+        if not self.form:
+            return level
+        formless = b.has(Subscore(self.form)) & (b[Subscore(self.form)] == 0)
+        return level.masked_fill(formless, -4.0)
 
 
 def trpa(

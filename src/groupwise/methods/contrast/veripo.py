@@ -1,15 +1,65 @@
 """VerIPO: phases of GRPO, and between them preferences among verified answers."""
 
+from dataclasses import dataclass
 from typing import Literal
 
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
 from groupwise.advantages import Standardised
+from groupwise.data import Batch, Finish, Ids, Measure, Outcome, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, Preference, group_mean, pair_mean
-from groupwise.rewards import AddPart, Correctness, PassesChecks
+from groupwise.rewards import AddSubscore, Correctness
 
-__all__ = ["veripo"]
+__all__ = ["PassesChecks", "veripo"]
+
+
+@dataclass(frozen=True, slots=True)
+class PassesChecks(Shaping):
+    """Creates the reward: 1 (plus `length / max_tokens` with `longer`) for an answer that passes all checks, else 0.
+
+    The checks: it is correct, it is complete, its subscore `consistent` is at least 1/2 (the reasoning leads to the
+    answer), and at most a share `repeated` of its n-grams of tokens occurred before. For `Preference`: of two answers
+    that pass, the longer one is preferred. VerIPO, arXiv:2505.19000; the rules for repetition and length are our
+    reading.
+    """
+
+    consistent: str = ""
+    repeated: float = 0.5
+    n: int = 4
+    longer: bool = True
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or not 0 <= self.repeated <= 1:
+            raise ValueError(f"{self}: needs n >= 1 and 0 <= repeated <= 1")
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Subscore(self.consistent)}) if self.consistent else frozenset()
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        bonus = b.length.to(reward.dtype) / max(b.max_tokens, 1) if self.longer else torch.zeros_like(reward)
+        return torch.where(self._passes(b), 1 + bonus, 0.0)
+
+    def _passes(self, b: Batch) -> Bool[Tensor, " s"]:
+        shares = [repetition(s.tokens, self.n) for s in b.samples]
+        original = torch.tensor(shares, dtype=torch.float64, device=b.score.device) <= self.repeated
+        passes = (b.outcome == Outcome.correct) & (b.finish != Finish.length) & original
+        return passes & (b[Subscore(self.consistent)] >= 0.5) if self.consistent else passes
+
+
+def repetition(tokens: Ids, n: int) -> float:
+    """The share of n-grams that occurred before in the same answer; 0 without an n-gram.
+
+    >>> repetition((1, 2, 1, 2, 1, 2), 2), repetition((1, 2, 3), 2)
+    (0.6, 0.0)
+    """
+    grams = [tokens[i : i + n] for i in range(len(tokens) - n + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def veripo(
@@ -23,7 +73,7 @@ def veripo(
 ) -> Method:
     """DPO on pairs of sampled answers: those that pass all checks are preferred. `phase = "search"` is GRPO."""
     if phase == "search":
-        shaping = (Correctness(), AddPart(form, 0.5)) if form else (Correctness(),)
+        shaping = (Correctness(), AddSubscore(form, 0.5)) if form else (Correctness(),)
         objective = Objective(surrogate=Clip(0.2, 0.2), aggregate=group_mean)
         return Method(group_size=group_size, shaping=shaping, advantage=(Standardised(),), objective=objective)
     return Method(
@@ -49,7 +99,7 @@ recipe: search, align, search, ...""",
     differences=(
         Difference("phases", "activation, search, align, search", "not released", "recipes/veripo.toml"),
         Difference("rollouts of the pairs", "logged in the search", "not released", "sampled at the phase's start"),
-        Difference("consistency", "a small language model reads the reasoning", "not released", "a verdict part"),
+        Difference("consistency", "a small language model reads the reasoning", "not released", "a subscore"),
         Difference("repetition", "rejected; rule not obtained", "not released", "0.5 of 4-grams (inferred)"),
         Difference("length", "preferred; rule not obtained", "not released", "longer of two that pass (inferred)"),
         Difference("reflective pairs", "a corrected first attempt over it", "not released", "left out"),
@@ -66,7 +116,7 @@ recipe: search, align, search, ...""",
         "tests/golden/test_contrast.py::test_preference_at_the_reference",
     ),
     effect=Effect(
-        metric="eval/parts_of_correct/chain_true",
+        metric="eval/subscores_of_correct/chain_true",
         direction="up",
         task="hinted_sums",
         parent="grpo",

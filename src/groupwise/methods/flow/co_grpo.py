@@ -1,17 +1,147 @@
 """Co-GRPO: a masked diffusion model and the schedule that unmasks it learn from the same trajectories."""
 
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from groupwise.advantages import Standardised
+from groupwise.data import (
+    Aggregate,
+    Batch,
+    Draw,
+    Mask,
+    Penalty,
+    Role,
+    Rollout,
+    Sample,
+    Sampler,
+    Segments,
+    Strategy,
+    Weighs,
+)
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.methods.schedules import Cycle
-from groupwise.models import Unmask
-from groupwise.objective import KL, Clip, Objective, OfRole, PenaltyOfRole, Routed, TakingTurns, role_mean
-from groupwise.rollout import SCHEDULE, CoSampled
+from groupwise.models import Knobs, Unmask, decode_masked
+from groupwise.objective import KL, Clip, Objective, Routed
 
-__all__ = ["co_grpo"]
+__all__ = ["SCHEDULE", "CoSampled", "OfRole", "PenaltyOfRole", "TakingTurns", "co_grpo", "role_mean"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleMean(Aggregate):
+    """The sum over roles of `sequence_mean` within the role: live sequences of a role weigh the same.
+
+    With samples of a single role it is `sequence_mean`. Co-GRPO, arXiv:2512.22288: the losses of tokens and schedule.
+    """
+
+    name: ClassVar[str] = "role_mean"
+    weighs: ClassVar[Weighs] = "sequences"
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        s, roles = step.sequences, by_role(step)
+        live = roles.spread(roles.total((s.lengths > 0).to(step.advantage)))
+        return s.spread(1 / s.size(step.advantage).clamp(min=1) / live.clamp(min=1))
+
+
+def by_role(step: Batch) -> Segments:
+    """The samples of a step in segments: one for each role, in alphabetical order."""
+    names = sorted({sample.role for sample in step.samples})
+    number = [names.index(sample.role) for sample in step.samples]
+    return Segments(torch.tensor(number, dtype=torch.long, device=step.place.device), len(names))
+
+
+role_mean = RoleMean()
+
+
+def of_role(b: Batch, role: str) -> Bool[Tensor, " n"]:
+    """For each token, whether its sample has the role."""
+    has = torch.tensor([s.role == role for s in b.samples], dtype=torch.bool, device=b.place.device)
+    return b.sequences.spread(has)
+
+
+@dataclass(frozen=True, slots=True)
+class OfRole(Mask):
+    """Selects the tokens of samples with this role."""
+
+    role: str
+
+    def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
+        return of_role(b, self.role)
+
+
+@dataclass(frozen=True, slots=True)
+class TakingTurns(Mask):
+    """Selects the tokens of the role `roles[turn]`; a schedule moves `turn`, so that roles are trained by turns.
+
+    Weights that only other roles read get no gradient, and AdamW leaves such weights as they are, to the bit.
+    """
+
+    roles: tuple[str, ...]
+    turn: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.roles or not 0 <= self.turn < len(self.roles):
+            raise ValueError(f"{self}\nneeds one or more roles, and turn from 0 to below their number")
+
+    def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
+        return of_role(b, self.roles[int(self.turn)])
+
+
+@dataclass(frozen=True, slots=True)
+class PenaltyOfRole(Penalty):
+    """The `penalty` for tokens of samples with this role, and 0 for all others. It must be finite everywhere."""
+
+    role: str = "answer"
+    penalty: Penalty = KL(0.01)  # noqa: RUF009
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        return torch.where(of_role(b, self.role), self.penalty(b), 0.0)
+
+
+SCHEDULE = "schedule"
+"""The role of the samples with the knobs of an answer's steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoSampled(Strategy):
+    """`draw.n` answers of a masked policy, each split into two samples with one verdict. Co-GRPO, arXiv:2512.22288.
+
+    The commits and the text stay in the answer. The knobs become a sample of the role `schedule`, so the knobs of a
+    group are compared with each other, and get the advantages of their answers. A fixed schedule has no knobs.
+    """
+
+    whole_answers: ClassVar[bool] = True
+
+    roles: ClassVar[tuple[Role, ...]] = (Role(SCHEDULE, "where the schedule of the masked policy has knobs"),)
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        answers = await sampler.verify(await sampler.sample(draw.prompt.context, draw.n))
+        knobs = [[is_knobs(sample, i) for i in range(len(sample.tokens))] for sample in answers]
+        commits = [chosen(sample, [not knob for knob in row]) for sample, row in zip(answers, knobs)]
+        schedules = [
+            replace(chosen(sample, row), role=SCHEDULE, parent=i, stream=(*sample.stream, 0), text="", ends=())
+            for i, (sample, row) in enumerate(zip(answers, knobs))
+            if any(row)
+        ]
+        return Rollout(draw, (*commits, *schedules))
+
+
+def is_knobs(sample: Sample, i: int) -> bool:
+    """Whether a token of a sample is the knobs of a step."""
+    return i < len(sample.path) and isinstance(decode_masked(sample.path[i]), Knobs)
+
+
+def chosen(sample: Sample, which: Sequence[bool]) -> Sample:
+    """The sample with these tokens alone. The others decode to no text."""
+    per_token = {name: tuple(compress(getattr(sample, name), which)) for name in ("tokens", "origin", "logp", "ends")}
+    return replace(sample, **per_token, path=tuple(compress(sample.path, which)), marks={}, likeliest=())
 
 
 TURNS = TakingTurns((SCHEDULE, "answer"))
@@ -33,7 +163,7 @@ def co_grpo(
         group_size=group_size,
         unmask=Unmask(steps=steps, spread=spread),
         strategy=CoSampled(),
-        trains=("answer", SCHEDULE),
+        trained_roles=("answer", SCHEDULE),
         advantage=(Standardised(ddof=0, eps=1e-4),),
         mask=(TURNS,) if turns else (),
         schedules=(("mask.0.turn", Cycle((0.0, 1.0))),) if turns else (),

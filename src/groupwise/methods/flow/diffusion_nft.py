@@ -1,14 +1,94 @@
 """DiffusionNFT: the velocity moves towards good samples and away from bad ones, on the forward process."""
 
-from groupwise.advantages import Bounded, Optimality, Standardised
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.advantages import Bounded, Standardised
+from groupwise.data import Advantage, Batch, Measure, Penalty, Surrogate
 from groupwise.learner import InitialPolicy, SamplingPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.models import Denoise, FlowNoise
-from groupwise.objective import ImplicitPair, Objective, VelocityPenalty, token_mean
+from groupwise.models import Denoise, FlowNoise, ImplicitError, VelocityGap
+from groupwise.objective import Objective, token_mean
+from groupwise.objective.step_penalties import check_coefficient
 from groupwise.rollout import Retraced
 
-__all__ = ["diffusion_nft"]
+__all__ = ["ImplicitPair", "Optimality", "VelocityPenalty", "diffusion_nft"]
+
+
+@dataclass(frozen=True, slots=True)
+class Optimality(Advantage):
+    """`clip(x / (2 limit) + 1/2, 0, 1)`: an advantage as the chance that the sample is good. arXiv:2509.16117.
+
+    >>> import torch
+    >>> from groupwise.data import pack, rollout_of
+    >>> batch = pack([rollout_of([1.0, 0.5, 0.0])])
+    >>> Optimality(5.0)(torch.tensor([2.0, 0.0, -9.0]), batch).tolist()
+    [0.699999988079071, 0.5, 0.0]
+    """
+
+    limit: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not self.limit > 0:
+            raise ValueError(
+                f"limit is {self.limit}\nuse a number above 0, such as the bound of the advantage before it"
+            )
+
+    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return (x / (2 * self.limit) + 0.5).clamp(0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ImplicitPair(Surrogate):
+    """`-scale / beta (r l+ + (1 - r) l-)`, with the advantage as r, the chance that the sample is good.
+
+    l+ is the error of a velocity moved by `beta` from the old one towards the policy's, l- that of one moved as far
+    away. Between them, a good sample pulls the policy's velocity to its own, a bad one pushes it away. DiffusionNFT,
+    arXiv:2509.16117.
+    """
+
+    beta: float = 1.0
+    scale: float = 5.0
+    model: str = "old"
+
+    def __post_init__(self) -> None:
+        if not (self.beta > 0 and self.scale > 0):
+            raise ValueError(f"{self}\nneeds beta > 0 and scale > 0")
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({ImplicitError(self.beta, self.model), ImplicitError(-self.beta, self.model)})
+
+    @property
+    def sampled_by(self) -> str:
+        """The old velocity is that of the policy which generated the samples."""
+        return self.model
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        towards, away = (b[ImplicitError(beta, self.model)] for beta in (self.beta, -self.beta))
+        return -self.scale / self.beta * (b.advantage * towards + (1 - b.advantage) * away)
+
+
+@dataclass(frozen=True, slots=True)
+class VelocityPenalty(Penalty):
+    """`coefficient * mean (v - v_ref)^2`: the squared distance between velocities. DiffusionNFT, arXiv:2509.16117."""
+
+    coefficient: float = 1e-4
+    model: str = "reference"
+
+    def __post_init__(self) -> None:
+        check_coefficient(self.coefficient)
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({VelocityGap(self.model)}) if self.coefficient else frozenset()
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        return self.coefficient * b[VelocityGap(self.model)] if self.coefficient else torch.zeros_like(b.logp)
 
 
 def diffusion_nft(*, group_size: int = 24, steps: int = 10, beta: float = 1.0, distance: float = 1e-4) -> Method:

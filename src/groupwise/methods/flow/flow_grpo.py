@@ -1,15 +1,53 @@
 """Flow-GRPO: GRPO on the denoising steps of a flow model."""
 
+from dataclasses import dataclass
+
 from groupwise.advantages import Bounded, Standardised
+from groupwise.data import Draw, Rollout, Sample, Sampler, Strategy
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.models import Denoise, FlowNoise
 from groupwise.objective import Clip, Objective, StepKLPenalty, token_mean
 from groupwise.rewards import mixed_scores
-from groupwise.rollout import Independent, NoiseWindow
+from groupwise.rollout import Independent
+from groupwise.rollout.gather import together
+from groupwise.rollout.strategies.step_slices import without_noise
 
-__all__ = ["flow_grpo"]
+__all__ = ["NoiseWindow", "flow_grpo"]
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseWindow(Strategy):
+    """`draw.n` answers with noise in `width` consecutive steps, the same of a group. Flow-GRPO-Fast.
+
+    The window begins at a step from `first` to before `last`, by a draw for each prompt. The other steps have no noise,
+    so they are not trained. arXiv:2505.05470.
+    """
+
+    width: int = 2
+    first: int = 0
+    last: int = 5
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or not 0 <= self.first < self.last:
+            raise ValueError(f"{self}\nneeds width >= 1 and 0 <= first < last")
+
+    @property
+    def noisy_steps(self) -> tuple[int, ...]:
+        """The steps that must have noise."""
+        return tuple(range(self.first, self.last + self.width - 1))
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        start = sampler.random(0).randrange(self.first, self.last)
+        samples = sampler.start(draw.prompt.context, draw.n)
+        answers = await together(self._denoised(sample, start, sampler) for sample in samples)
+        return Rollout(draw, tuple(await sampler.verify(answers)))
+
+    async def _denoised(self, sample: Sample, start: int, sampler: Sampler) -> Sample:
+        sample = await sampler.extend(sample, limit=start, sampling=without_noise(sampler))
+        sample = await sampler.extend(sample, limit=self.width)
+        return await sampler.extend(sample, sampling=without_noise(sampler))
 
 
 def flow_grpo(

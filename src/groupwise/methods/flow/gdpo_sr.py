@@ -1,14 +1,50 @@
 """GDPO-SR: DPO over a whole group, on the forward process of its samples."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
 from groupwise.advantages import Standardised
+from groupwise.data import Batch, Couples, Logp, Measure, Surrogate
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.models import Denoise, FlowNoise
-from groupwise.objective import GroupPreference, Objective, group_mean
+from groupwise.objective import Objective, group_mean
 from groupwise.rollout import Retraced
 
-__all__ = ["gdpo_sr"]
+__all__ = ["GroupPreference", "gdpo_sr"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPreference(Surrogate):
+    """DPO over a whole group: `log sigmoid(beta sum_i A_i d_i)`, d the log-ratio of an answer to the reference.
+
+    Every answer takes part with its advantage A. Two answers with the advantages 1 and -1 give DPO, arXiv:2305.18290.
+    Where the advantages of a group sum to 0, a shift of all d changes nothing. d is a sum over tokens. GDPO-SR,
+    arXiv:2603.16769. For the aggregate `group_mean`.
+    """
+
+    couples: ClassVar[Couples] = "group"
+
+    beta: float = 5000.0
+    model: str = "reference"
+
+    def __post_init__(self) -> None:
+        if not self.beta > 0:
+            raise ValueError(f"{self}: needs beta > 0")
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Logp(self.model)})
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        d = b.sequences.total(b.logp - b[Logp(self.model)])
+        z = self.beta * b.groups.total(b.sequences.mean(b.advantage) * d)
+        return b.token_groups.spread(logsigmoid(z))
 
 
 def gdpo_sr(*, group_size: int = 6, steps: int = 10, beta: float = 5000.0) -> Method:

@@ -1,14 +1,108 @@
 """Pref-GRPO: the reward of a picture is the share of its group that it beats in pairs."""
 
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Protocol, runtime_checkable
+
 from groupwise.advantages import Bounded, EachStandardised
+from groupwise.core.errors import ends_run
+from groupwise.data import Draw, Prompt, Rollout, Sample, Sampler, Strategy, verdicts_have
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.models import Denoise, FlowNoise
 from groupwise.objective import CentredStepRatio, Clip, Objective, PerStepLength, token_mean
-from groupwise.rewards import PartReward
-from groupwise.rollout import PairwiseWins
+from groupwise.rewards import SubscoreReward
+from groupwise.rollout import Independent
+from groupwise.rollout.gather import together
+from groupwise.rollout.strategies.attempts import is_graded
 
-__all__ = ["pref_grpo"]
+__all__ = ["HigherScore", "PairJudge", "PairwiseWins", "pref_grpo"]
+
+
+@runtime_checkable
+class PairJudge(Protocol):
+    """Compares two answers that have verdicts: 1 if the first is better, 0 if the second is, 1/2 for a tie."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def __call__(self, prompt: Prompt, first: Sample, second: Sample, /) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HigherScore(PairJudge):
+    """Prefers the answer whose verdict has the higher score, or subscore `part`.
+
+    A difference of at most `margin` is a tie: a judge does not see it.
+    """
+
+    subscore: str = ""
+    margin: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.margin < float("inf"):
+            raise ValueError(f"{self}\nneeds margin >= 0")
+
+    async def __call__(self, prompt: Prompt, first: Sample, second: Sample) -> float:
+        gap = self._score(first) - self._score(second)
+        return 0.5 if abs(gap) <= self.margin else float(gap > 0)
+
+    def _score(self, sample: Sample) -> float:
+        if sample.verdict is None:
+            return 0.0
+        return sample.verdict.subscores.get(self.subscore, 0.0) if self.subscore else sample.verdict.value
+
+
+@verdicts_have("wins", "unjudged")
+@dataclass(frozen=True, slots=True)
+class PairwiseWins(Strategy):
+    """Adds the part `wins` to verdicts: the share of the group's other answers that an answer beats. Pref-GRPO.
+
+    A tie is half a win. Each pair is judged once, in the order of sampling. A call of the judge that fails counts as a
+    tie; the part `unjudged` is the share of an answer's pairs that failed. An answer without a rival has 0 wins.
+    arXiv:2508.20751.
+    """
+
+    judge: PairJudge = HigherScore()
+    strategy: Strategy = Independent()  # noqa: RUF009
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        rollout = await self.strategy(draw, sampler)
+        samples = list(rollout.samples)
+        rivals = [i for i, sample in enumerate(samples) if has_rivals(sample)]
+        pairs = [(i, j) for i, j in combinations(rivals, 2) if samples[i].group == samples[j].group]
+        results: dict[int, list[float | None]] = {i: [] for i in rivals}
+        calls = (self._result(draw.prompt, samples[i], samples[j], sampler) for i, j in pairs)
+        for (i, j), result in zip(pairs, await together(calls)):
+            results[i].append(result)
+            results[j].append(None if result is None else 1 - result)
+        for i in rivals:
+            samples[i] = samples[i].add_subscores(parts_of(results[i]))
+        return replace(rollout, samples=tuple(samples))
+
+    async def _result(self, prompt: Prompt, first: Sample, second: Sample, sampler: Sampler) -> float | None:
+        """The result for the first sample; None if the judge fails, or returns no number from 0 to 1."""
+        try:
+            result = await sampler.outside(self.judge, prompt, first, second)
+            return float(result) if 0 <= result <= 1 else None
+        except Exception as error:
+            if ends_run(error):
+                raise
+            return None
+
+
+def has_rivals(sample: Sample) -> bool:
+    """Whether a sample is compared: it is an answer, and its verdict is not unverifiable."""
+    return sample.role == "answer" and is_graded(sample)
+
+
+def parts_of(results: Sequence[float | None]) -> dict[str, float]:
+    """The subscores of an answer from the results of its pairs; None is a pair without a result."""
+    pairs = max(len(results), 1)
+    wins = sum(0.5 if result is None else result for result in results)
+    return {"wins": round(wins / pairs, 3), "unjudged": sum(result is None for result in results) / pairs}
 
 
 def pref_grpo(
@@ -25,7 +119,7 @@ def pref_grpo(
         group_size=group_size,
         denoise=Denoise(noise=FlowNoise(noise), steps=steps),
         strategy=PairwiseWins(),
-        shaping=(PartReward("wins"),),
+        shaping=(SubscoreReward("wins"),),
         advantage=(EachStandardised(parts, reward=wins, ddof=1, eps=1e-8), Bounded(5.0)),
         objective=Objective(
             surrogate=Clip(clip, clip, ratio=CentredStepRatio()), weights=(PerStepLength(),), aggregate=token_mean
@@ -77,11 +171,11 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
             'method.filter = "everything"',
             "method.objective.surrogate.low = 2e-6",
             "method.objective.surrogate.high = 2e-6",
-            'method.shaping = [{kind = "PartReward", part = "alignment"}]',
+            'method.shaping = [{kind = "SubscoreReward", subscore = "alignment"}]',
         ),
         own_settings=(
-            'method.shaping = [{kind = "PartReward", part = "wins"}]',
-            'method.strategy.judge = {kind = "HigherScore", part = "alignment", margin = 0.5}',
+            'method.shaping = [{kind = "SubscoreReward", subscore = "wins"}]',
+            'method.strategy.judge = {kind = "HigherScore", subscore = "alignment", margin = 0.5}',
         ),
     ),
     toy="tests/golden/test_flow_pref_grpo.py::test_small_differences_are_ties_for_a_judge_with_a_margin",

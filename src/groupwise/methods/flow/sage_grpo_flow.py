@@ -1,13 +1,56 @@
 """SAGE-GRPO: exact noise of long steps, equal gradients of all steps, and two trust regions."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
 from groupwise.advantages import Bounded, Standardised
+from groupwise.data import Batch, Measure, Penalty, Weight
 from groupwise.learner import EMA
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.models import Denoise, IntegratedNoise
-from groupwise.objective import Clip, EqualisedSteps, KLFromOld, Objective, StepKLPenalty, token_mean
+from groupwise.models.flow.flow_measures import StepConstant
+from groupwise.objective import Clip, Objective, StepKLPenalty, token_mean
 
-__all__ = ["sage_grpo_flow"]
+__all__ = ["EqualisedSteps", "KLFromOld", "sage_grpo_flow"]
+
+_SENSITIVITY = StepConstant("sensitivity")
+
+
+@dataclass(frozen=True, slots=True)
+class KLFromOld(Penalty):
+    """`coefficient * (log pi_old - log pi)`: KL(pi_old || pi), estimated from the sampled token alone.
+
+    The means of value and gradient over samples of pi_old are exact. One value may be negative. SAGE-GRPO,
+    arXiv:2603.21872.
+    """
+
+    coefficient: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.coefficient < float("inf"):
+            raise ValueError(f"KLFromOld({self.coefficient})\nuse a coefficient of at least 0")
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        return self.coefficient * (b.logp_old - b.logp)
+
+
+@dataclass(frozen=True, slots=True)
+class EqualisedSteps(Weight):
+    """`median(n) / n`, with n the sensitivity of a step: the change of its mean, in units of std, with the velocity.
+
+    Without it, the gradient of a log-ratio is largest at the steps with the least noise. The median is over the trained
+    steps of the optimizer step. SAGE-GRPO, arXiv:2603.21872.
+    """
+
+    needs: ClassVar[frozenset[Measure]] = frozenset({_SENSITIVITY})
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        n = step[_SENSITIVITY]
+        return n.quantile(0.5) / n if len(n) else n
 
 
 def sage_grpo_flow(

@@ -1,12 +1,37 @@
 """CISPO: Clipped IS-weight Policy Optimization."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Bool
+from torch import Tensor
+
 from groupwise.advantages import Standardised
+from groupwise.data import Batch, Mask, Ratio
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import ClippedWeight, InsideClip, Objective, Routed, nothing, token_mean
+from groupwise.objective import ClippedWeight, Objective, Routed, nothing, token_mean, token_ratio
 from groupwise.rewards import mixed_outcomes
 
-__all__ = ["cispo"]
+__all__ = ["InsideClip", "cispo"]
+
+
+@dataclass(frozen=True, slots=True)
+class InsideClip(Mask):
+    """Selects the tokens that PPO's clip does not cut: a ratio up to `1 + high` (A > 0) or from `1 - low` on (A < 0).
+
+    As a gate of `ClippedWeight` it is the unified token mask of CISPO, arXiv:2506.13585, equation 7.
+    """
+
+    reads_advantage: ClassVar[bool] = True
+
+    low: float = 0.2
+    high: float = 0.2
+    ratio: Ratio = token_ratio
+
+    def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
+        r, a = self.ratio(b).detach(), b.advantage
+        return ~(((a > 0) & (r > 1 + self.high)) | ((a < 0) & (r < 1 - self.low)))
 
 
 def cispo(
@@ -27,7 +52,7 @@ def cispo(
     return Method(
         group_size=group_size,
         filter=mixed_outcomes,
-        refill=10,
+        max_refills=10,
         advantage=(Standardised(),),
         objective=Objective(surrogate=surrogate, aggregate=token_mean),
         minibatches=minibatches,
@@ -57,7 +82,7 @@ A_it = (R_i - mean(R)) / std(R)""",
         ),
         Difference("group size", "not specified", "not released; ScaleRL 16", "16 (inferred)"),
         Difference("minibatches", "16, as the comparison with DAPO (recalled)", "not released; verl 4", "16"),
-        Difference("mixed groups only", "as in DAPO", "not released", "yes, refill = 10"),
+        Difference("mixed groups only", "as in DAPO", "not released", "yes, max_refills = 10"),
         Difference(
             "length penalty", "as in DAPO, no buffer given", "not released", "none; add Overlong(buffer) to shaping"
         ),

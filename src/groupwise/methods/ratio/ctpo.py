@@ -1,11 +1,75 @@
 """CTPO: Cumulative Token Policy Optimization."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from groupwise.advantages import Standardised
+from groupwise.data import Batch, Couples, Ratio, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import LogClip, Objective, SequenceTruncatedImportance, token_mean
+from groupwise.objective import MAX_LOG_RATIO, Objective, SequenceTruncatedImportance, token_mean
+from groupwise.objective.ratios import bounded
+from groupwise.objective.surrogates import Clipped
 
-__all__ = ["ctpo"]
+__all__ = ["LogClip", "ctpo", "prefix_ratio"]
+
+MAX_LOG_PREFIX = 10.0
+"""The upper bound of the log of a prefix's ratio, which is a product of token ratios."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixRatio(Ratio):
+    """`sg[product of r up to the token] pi / sg[pi]`: the prefix's ratio, with the gradient of the token's log-prob.
+
+    Its mean weighs each token's context as the current policy does. The log is at most 10, as in the authors' code.
+    CTPO, arXiv:2605.07331.
+    """
+
+    name: ClassVar[str] = "prefix_ratio"
+    couples: ClassVar[Couples] = "sequence"
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        prefix = b.sequences.prefix(bounded((b.logp - b.logp_old).detach()))
+        return (prefix.clamp(-MAX_LOG_RATIO, MAX_LOG_PREFIX) + b.logp - b.logp.detach()).exp()
+
+
+prefix_ratio = PrefixRatio()
+
+
+@dataclass(frozen=True, slots=True)
+class LogClip(Surrogate):
+    """PPO's clip of the log-ratio, in a range that grows with `position ** power`; for A < 0 also an upper bound.
+
+    `position` counts the trained tokens of an answer from 1. CTPO, arXiv:2605.07331.
+    """
+
+    low: float = 0.025
+    high: float = 0.05
+    cap: float = 0.05
+    power: float = 0.5
+    ratio: Ratio = prefix_ratio
+
+    def __post_init__(self) -> None:
+        if min(self.low, self.high, self.cap) < 0:
+            raise ValueError(f"{self}: low, high and cap are distances from 0 in log space and cannot be negative")
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        r, a, width = self.ratio(b), b.advantage, self._width(b)
+        near = r.log().maximum(-self.low * width).minimum(self.high * width).exp()
+        gain = torch.minimum(r * a, near * a)
+        return torch.where(a < 0, torch.maximum(gain, (self.cap * width).exp() * a), gain)
+
+    def clipped(self, b: Batch) -> Clipped:
+        gap, a, width = self.ratio(b).log(), b.advantage, self._width(b)
+        above = torch.where(a < 0, gap > self.cap * width, gap > self.high * width)
+        return (a < 0) & (gap < -self.low * width), (a != 0) & above
+
+    def _width(self, b: Batch) -> Float[Tensor, " n"]:
+        return b.sequences.prefix(torch.ones_like(b.advantage)) ** self.power
 
 
 def ctpo(

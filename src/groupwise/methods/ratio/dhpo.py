@@ -1,11 +1,64 @@
 """DHPO: Dynamic Hybrid Policy Optimization."""
 
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from groupwise.advantages import Standardised
+from groupwise.data import Batch, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import Clip, EntropyShare, MixedClip, Objective, group_mean, sequence_ratio_per_token
+from groupwise.objective import Clip, EntropyShare, Objective, Scale, group_mean, sequence_ratio_per_token
+from groupwise.objective.surrogates import Clipped
 
-__all__ = ["dhpo"]
+__all__ = ["MixedClip", "dhpo"]
+
+
+@dataclass(frozen=True, slots=True)
+class MixedClip(Surrogate):
+    """PPO's clip with a mix of the token ratio r and the sequence ratio s: `w clip(r) + (1 - w) clip(s)`.
+
+    `joint` takes the minimum of the mixes, `min(m A, m^ A)`; `separate` mixes the two minima. They differ where one
+    ratio is above its range and the other below. `mix` is w, a number or a `Scale`. DHPO, arXiv:2601.05607; that the
+    minimum is joint is our reading.
+    """
+
+    token: Clip = Clip()  # noqa: RUF009
+    sequence: Clip = Clip(3e-4, 4e-4, sequence_ratio_per_token)  # noqa: RUF009
+    mix: float | Scale = 0.5
+    form: Literal["joint", "separate"] = "joint"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.mix, float | int) and not 0 <= self.mix <= 1:
+            raise ValueError(f"{self}: needs 0 <= mix <= 1")
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        w = self.mix if isinstance(self.mix, float | int) else self.mix(b).detach()
+        if self.form == "separate":
+            return w * self.token(b) + (1 - w) * self.sequence(b)
+        r, s = self.token.ratio(b), self.sequence.ratio(b)
+        near = w * _near(r, self.token) + (1 - w) * _near(s, self.sequence)
+        return torch.minimum((w * r + (1 - w) * s) * b.advantage, near * b.advantage)
+
+    def clipped(self, b: Batch) -> Clipped:
+        """The tokens without a gradient: all ratios in the mix are outside their ranges, and the minimum is clipped."""
+        w = self.mix if isinstance(self.mix, float | int) else self.mix(b).detach()
+        if self.form == "separate":
+            (low, high), (sequence_low, sequence_high) = self.token.clipped(b), self.sequence.clipped(b)
+            no_token, no_sequence = w == 0, w == 1
+            return (low | no_token) & (sequence_low | no_sequence), (high | no_token) & (sequence_high | no_sequence)
+        r, s, a = self.token.ratio(b), self.sequence.ratio(b), b.advantage
+        near_r, near_s = _near(r, self.token), _near(s, self.sequence)
+        change = w * (near_r - r) + (1 - w) * (near_s - s)
+        outside = ((near_r != r) | (w == 0)) & ((near_s != s) | (w == 1))
+        return outside & (a < 0) & (change > 0), outside & (a > 0) & (change < 0)
+
+
+def _near(ratio: Tensor, clip: Clip) -> Tensor:
+    return ratio.clamp(1 - clip.low, 1 + clip.high)
 
 
 def dhpo(

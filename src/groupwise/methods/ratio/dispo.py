@@ -21,7 +21,7 @@ def dispo(
     return Method(
         group_size=group_size,
         filter=mixed_outcomes,
-        refill=10,
+        max_refills=10,
         advantage=(Standardised(),),
         objective=Objective(surrogate=surrogate, aggregate=token_mean),
         minibatches=minibatches,

@@ -1,11 +1,44 @@
 """ETR: Outcome-Guided Elastic Trust Regions."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
 from groupwise.advantages import Standardised
+from groupwise.data import Batch, Couples, Outcome
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import ElasticScale, Objective, ScaledClip, group_mean
+from groupwise.objective import Objective, Scale, ScaledClip, group_mean
 
-__all__ = ["etr"]
+__all__ = ["ElasticScale", "etr"]
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticScale(Scale):
+    """A wider clip range for tokens with a large |advantage|, and in groups with a pass rate near one half. ETR.
+
+    ETR, arXiv:2601.03723: the paper's formula is not public, so the form and all four constants are our reading.
+    `macro = 0` is its form by token alone.
+    """
+
+    couples: ClassVar[Couples] = "group"
+
+    micro: float = 0.5
+    macro: float = 0.5
+    least: float = 0.5
+    most: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.least <= 1 <= self.most:
+            raise ValueError(f"{self}: needs 0 < least <= 1 <= most")
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        correct = (b.outcome == Outcome.correct).to(b.advantage.dtype)
+        p = b.token_groups.spread(b.groups.mean(correct))
+        wide = (1 + self.micro * (b.advantage.abs() - 1)) * (1 + self.macro * (4 * p * (1 - p) - 0.5))
+        return wide.clamp(self.least, self.most)
 
 
 def etr(*, group_size: int = 8, low: float = 0.2, high: float = 0.2, minibatches: int = 8) -> Method:

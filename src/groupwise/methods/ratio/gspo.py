@@ -45,10 +45,10 @@ A_i = (R_i - mean(R)) / std(R)""",
             "experts of a mixture",
             "no replay; its GRPO baseline uses R2",
             "not released; ms-swift: R2 and R3",
-            'none; routing.replay = "learner" or "engine"',
+            'none; router_replay = "learner" or "engine"',
         ),
         Difference(
-            "old policy", "can be the engine's", "not released; verl: recomputed", 'recomputed; proximal = "sampled"'
+            "old policy", "can be the engine's", "not released; verl: recomputed", 'recomputed; old_logprobs = "engine"'
         ),
     ),
     proofs=(

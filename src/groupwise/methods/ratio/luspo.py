@@ -1,11 +1,36 @@
 """LUSPO: Length-Unbiased Sequence Policy Optimization."""
 
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
 from groupwise.advantages import Standardised
+from groupwise.data import Aggregate, Batch, Weighs
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import Clip, Objective, ScaledByLength, group_mean, sequence_ratio
+from groupwise.objective import Clip, Objective, group_mean, sequence_ratio
 
-__all__ = ["luspo"]
+__all__ = ["ScaledByLength", "luspo"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledByLength(Aggregate):
+    """The share (token weight) by another aggregate, times the number of tokens of the sequence.
+
+    With a ratio per sequence, it makes a sequence count as often as it has tokens, which the mean over its tokens in
+    the ratio cancels in the gradient: LUSPO, arXiv:2602.05261.
+    """
+
+    aggregate: Aggregate = group_mean
+
+    @property
+    def weighs(self) -> Weighs:
+        return getattr(self.aggregate, "weighs", "tokens")
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        s, share = step.sequences, self.aggregate(step)
+        return share * s.spread(s.size(share))
 
 
 def luspo(*, group_size: int = 16, low: float = 2e-3, high: float = 2.5e-3, minibatches: int = 4) -> Method:

@@ -1,14 +1,37 @@
 """MDPO: Mirror Descent Policy Optimization, for language models."""
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from jaxtyping import Float
+from torch import Tensor
 
 from groupwise.advantages import Whitened, centred
+from groupwise.data import Batch, Couples, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.methods.schedules import Inverse
-from groupwise.objective import KL, Objective, SquaredRatio, Unclipped, sequence_mean, token_mean
+from groupwise.objective import KL, Objective, Unclipped, sequence_mean, token_mean
 
-__all__ = ["mdpo"]
+__all__ = ["SquaredRatio", "mdpo"]
+
+
+@dataclass(frozen=True, slots=True)
+class SquaredRatio(Surrogate):
+    """`-(weight * log-ratio of the answer - A)^2`: fits an answer's weighted log-ratio to its advantage A.
+
+    Its optimum is the step of mirror descent with step size `1 / weight`. MDPO, arXiv:2005.09814; Kimi k1.5,
+    arXiv:2501.12599.
+    """
+
+    couples: ClassVar[Couples] = "sequence"
+    one_per_sequence: ClassVar[bool] = True
+
+    weight: float = 1.0
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        s = b.sequences
+        return -s.spread((self.weight * s.total(b.logp - b.logp_old) - s.mean(b.advantage)) ** 2)
 
 
 def mdpo(

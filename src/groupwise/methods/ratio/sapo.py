@@ -1,11 +1,40 @@
 """SAPO: Soft Adaptive Policy Optimization."""
 
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from groupwise.advantages import Standardised
+from groupwise.data import Batch, Ratio, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import Objective, SoftGate, group_mean
+from groupwise.objective import Objective, group_mean, token_ratio
 
-__all__ = ["sapo"]
+__all__ = ["SoftGate", "sapo"]
+
+
+@dataclass(frozen=True, slots=True)
+class SoftGate(Surrogate):
+    """`4 / tau sigmoid(tau (r - 1)) A`, tau by the sign of A: a smooth clip. SAPO, arXiv:2511.20347.
+
+    At r = 1 the gradient is REINFORCE's for every tau, and the value is `2 A / tau`, not A.
+    """
+
+    positive: float = 1.0
+    negative: float = 1.05
+    ratio: Ratio = token_ratio
+
+    def __post_init__(self) -> None:
+        if not (0 < self.positive < math.inf and 0 < self.negative < math.inf):
+            raise ValueError(f"{self}: needs 0 < positive < inf and 0 < negative < inf")
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        a = b.advantage
+        tau = torch.full_like(a, self.negative).masked_fill(a > 0, self.positive)
+        return 4 / tau * torch.sigmoid(tau * (self.ratio(b) - 1)) * a
 
 
 def sapo(*, group_size: int = 16, positive: float = 1.0, negative: float = 1.05, minibatches: int = 4) -> Method:

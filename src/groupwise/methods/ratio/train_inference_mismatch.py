@@ -1,29 +1,113 @@
 """Corrections of the mismatch between engine and learner: TIS, MIS, IcePop, rejection, and their relatives."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Weight
+from groupwise.data import Batch, Couples, Logp, Mask, Measure, Weight
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import (
     GeometricMaskedImportance,
     MaskedImportance,
-    NormalisedWeight,
     Objective,
-    OnPolicy,
-    Reject,
     Routed,
     SequenceMaskedImportance,
     SequenceTruncatedImportance,
     TruncatedImportance,
     group_mean,
     nothing,
+    written_tokens,
 )
+from groupwise.objective.importance_weights import log_rho
 
-__all__ = ["train_inference_mismatch"]
+__all__ = ["NormalisedWeight", "OnPolicy", "Reject", "train_inference_mismatch"]
+
+
+@dataclass(frozen=True, slots=True)
+class OnPolicy(Mask):
+    """Leaves out tokens with A < 0 in answers that are off-policy: mean `log pi_engine - log pi` above `delta`.
+
+    The off-policy sequence mask of DeepSeek-V3.2, arXiv:2512.02556. `log pi` is the current policy's, without gradient.
+    Written tokens have no engine log-prob and count as 0.
+    """
+
+    couples: ClassVar[Couples] = "sequence"
+    reads_advantage: ClassVar[bool] = True
+
+    delta: float = 0.1
+
+    def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
+        s = b.sequences
+        drift = s.spread(s.mean(_drift(b)))
+        return ~((b.advantage < 0) & (drift > self.delta))
+
+
+def _drift(b: Batch) -> Float[Tensor, " n"]:
+    return torch.where(written_tokens(b), 0.0, b.logp_engine - b.logp.detach())
+
+
+@dataclass(frozen=True, slots=True)
+class Reject(Mask):
+    """Keeps tokens with a small engine-learner gap, by a statistic of `log rho = log (learner / engine probability)`.
+
+    k1 is `log rho`, with absolute bounds on rho itself; k2 is `log(rho)^2 / 2` and k3 `rho - 1 - log rho`, with `cap`
+    alone. `k1` over the `mean` is the geometric filter, over the `sum` the product of the answer. Rejected tokens leave
+    all divisors, unlike those of weight 0. "When Speed Kills Stability", 2025, and verl's rejection sampling.
+    """
+
+    needs: ClassVar[frozenset[Measure]] = frozenset({Logp("policy")})
+
+    statistic: Literal["k1", "k2", "k3"] = "k1"
+    over: Literal["token", "sum", "mean", "largest"] = "mean"
+    floor: float = 0.999
+    cap: float = 1.001
+
+    def __post_init__(self) -> None:
+        if self.statistic == "k1" and not 0 < self.floor <= 1 <= self.cap:
+            raise ValueError(
+                f"{self}: k1 needs 0 < floor <= 1 <= cap, to keep tokens with equal log-probs in engine and learner"
+            )
+        if self.cap < 0:
+            raise ValueError(f"{self}: needs cap >= 0, to keep tokens with equal log-probs in engine and learner")
+
+    def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
+        gap, s = log_rho(b), b.sequences
+        x = {"k1": gap, "k2": gap**2 / 2, "k3": torch.expm1(gap) - gap}[self.statistic]
+        if self.over != "token":
+            x = s.spread({"sum": s.total, "mean": s.mean, "largest": s.largest}[self.over](x))
+        if self.statistic == "k1":
+            return (x >= math.log(self.floor)) & (x <= math.log(self.cap))
+        return x <= self.cap
+
+
+@dataclass(frozen=True, slots=True)
+class NormalisedWeight(Weight):
+    """Another weight, divided by its mean over the step's tokens or sequences, so that its mean is 1.
+
+    Batch normalisation of importance weights, after their truncation, as in verl. A step with weights of 0 keeps them.
+    """
+
+    weight: Weight
+    over: Literal["tokens", "sequences"] = "tokens"
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        w, s = self.weight(step), step.sequences
+        units = w if self.over == "tokens" else s.mean(w)[s.lengths > 0]
+        mean = units.mean() if len(units) else w.new_ones(())
+        return w / mean.masked_fill(mean == 0, 1.0)
+
+    def notes(self, step: Batch) -> Mapping[str, float]:
+        """A metric: the effective sample size of the weights, divided by the number of tokens."""
+        w = self(step).double()
+        return {"effective_share": float(w.sum() ** 2 / (w**2).sum() / len(w))} if bool((w != 0).any()) else {}
+
 
 Correction = Literal[
     "tis", "sequence_tis", "icepop", "sequence_mis", "sequence_mask_tis", "normalised", "geometric", "v3.2", "bypass"
@@ -50,7 +134,7 @@ def train_inference_mismatch(*, group_size: int = 8, correction: Correction = "t
             surrogate = Routed(OnPolicy(0.1), then=plain.surrogate, otherwise=nothing)
             return replace(base, objective=replace(plain, surrogate=surrogate))
         case "bypass":
-            return replace(base, proximal="sampled")
+            return replace(base, old_logprobs="engine")
     return replace(base, objective=replace(plain, weights=(WEIGHTS[correction],)))
 
 
@@ -78,7 +162,7 @@ v3.2: answers with A_i < 0 and mean_t(log pi_engine - log pi) > 0.1 have no grad
             "on rho",
         ),
         Difference("delta of v3.2", "no value", "not released; verl none", "0.1 (inferred)"),
-        Difference("advice", "mend the engine first", "verl: a warning", "engine.max_gap stops the run"),
+        Difference("advice", "mend the engine first", "verl: a warning", "engine.max_logprob_diff stops the run"),
         Difference("objective", "any", "any", "GRPO without KL; the parts fit every method"),
         Difference("group size, minibatches", "any", "any", "8 and 4"),
     ),

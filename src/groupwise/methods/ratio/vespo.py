@@ -1,11 +1,49 @@
 """VESPO: Variational Sequence-Level Soft Policy Optimization."""
 
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from groupwise.advantages import Standardised
+from groupwise.data import Batch, Couples, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import GammaWeight, Objective, token_mean
+from groupwise.objective import Objective, token_mean
+from groupwise.objective.ratios import bounded
 
-__all__ = ["vespo"]
+__all__ = ["GammaWeight", "vespo"]
+
+
+@dataclass(frozen=True, slots=True)
+class GammaWeight(Surrogate):
+    """`sg[W^k exp(decay (1 - W))] A log pi`, with W the product of a sequence's ratios. VESPO, arXiv:2602.10693.
+
+    The weight is 1 at W = 1, is largest at W = k / decay, and falls to 0 on both sides, so nothing is clipped. `k` and
+    `decay` (the paper's c1 and c2) differ by the sign of A. The value depends on `log pi`, as in `ClippedWeight`.
+    """
+
+    couples: ClassVar[Couples] = "sequence"
+
+    k_positive: float = 2.0
+    decay_positive: float = 3.0
+    k_negative: float = 3.0
+    decay_negative: float = 2.0
+
+    def __post_init__(self) -> None:
+        numbers = (self.k_positive, self.decay_positive, self.k_negative, self.decay_negative)
+        if not all(0 < x < math.inf for x in numbers):
+            raise ValueError(f"{self}: needs k and decay above 0, so that the weight falls to 0 on both sides of 1")
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        s, a = b.sequences, b.advantage
+        log_w = s.spread(bounded(s.total(bounded((b.logp - b.logp_old).detach()))))
+        k = torch.where(a < 0, self.k_negative, self.k_positive)
+        decay = torch.where(a < 0, self.decay_negative, self.decay_positive)
+        return (k * log_w + decay * (1 - log_w.exp())).exp() * a * b.logp
 
 
 def vespo(
@@ -45,7 +83,7 @@ A_i = (R_i - mean(R)) / std(R)""",
             "mu",
             "the behaviour policy",
             "the old policy, times the engine's truncated weights where set; its scripts set none",
-            'the old policy; proximal = "sampled" takes the engine',
+            'the old policy; old_logprobs = "engine" takes the engine',
         ),
         Difference(
             "exponent's clamp",

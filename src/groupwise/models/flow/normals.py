@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.models.keyed import LOW, Key, key_words, philox
+from groupwise.models.philox import LOW, Key, key_words, philox
 
 __all__ = ["normals"]
 

@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from groupwise.data import Batch, Entropy, Ids, Logp, Measure, Usage
-from groupwise.models.flow.actions import Pixels, decode_action
+from groupwise.core import Usage
+from groupwise.data import Batch, Entropy, Ids, Logp, Measure
 from groupwise.models.flow.denoise import Denoise
-from groupwise.models.flow.measures import ImplicitError, StepConstant, StepKL, VelocityGap
+from groupwise.models.flow.denoising_actions import Pixels, decode_action
+from groupwise.models.flow.flow_measures import ImplicitError, StepConstant, StepKL, VelocityGap
 from groupwise.models.flow.noise import Noise, wide
 from groupwise.models.flow.velocity import END, FlowShape, Velocity
 from groupwise.models.sampling import logprob_dtype

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from groupwise.data import Ids
-from groupwise.models.decoder import Sizes
+from groupwise.models.decoder.decoder import Sizes
 from groupwise.models.flow.denoise import MOST_STEPS
 
 __all__ = ["FlowShape", "Velocity"]

@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from groupwise.data import Batch, Entropy, Ids, Logp, Measure, Usage
-from groupwise.models.masked.actions import Commit, Knobs, decode_masked
+from groupwise.core import Usage
+from groupwise.data import Batch, Entropy, Ids, Logp, Measure
 from groupwise.models.masked.predictor import MaskedShape, Predictor
 from groupwise.models.masked.unmask import Unmask, UnmaskingSchedule
+from groupwise.models.masked.unmasking_actions import Commit, Knobs, decode_masked
 from groupwise.models.sampling import logprob_dtype
 
 __all__ = ["MaskedPolicy"]

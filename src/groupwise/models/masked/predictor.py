@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from groupwise.data import Ids
-from groupwise.models.decoder import Sizes
+from groupwise.models.decoder.decoder import Sizes
 from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS
 
 __all__ = ["MaskedShape", "Predictor"]

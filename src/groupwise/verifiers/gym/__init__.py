@@ -5,7 +5,8 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import replace
 
-from groupwise.data import Prompt, Sample, Task, Usage, Verdict, Verifier, verdicts_have
+from groupwise.core import Usage
+from groupwise.data import Prompt, Sample, Task, Verdict, Verifier, verdicts_have
 from groupwise.data.verdicts import with_threshold
 from groupwise.tasks.gym import generator
 from groupwise.verifiers.functions import grade_function

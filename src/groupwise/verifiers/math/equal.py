@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from groupwise.verifiers.math.normalise import LABEL, tidy
+from groupwise.verifiers.math.parse_answer import Equation, Read, Row, Several, Value, Word, is_definition, read
 from groupwise.verifiers.math.quantities import Quantity
 from groupwise.verifiers.math.separators import INDIAN
-from groupwise.verifiers.math.structure import Equation, Read, Row, Several, Value, Word, is_definition, read
-from groupwise.verifiers.math.tidy import LABEL, tidy
 from groupwise.verifiers.math.units import fitting, nouns_of
 
 Algebra = Callable[[str, str], bool | None]

@@ -9,7 +9,7 @@ from typing import Literal
 from groupwise.verifiers.math.assertions import stated
 from groupwise.verifiers.math.beside import beside
 from groupwise.verifiers.math.boxes import LONGEST, Boxed, boxes
-from groupwise.verifiers.math.tidy import bare, tidy
+from groupwise.verifiers.math.normalise import bare, tidy
 
 Which = Literal["first", "last", "only"]
 Place = Literal["either", "boxed", "line", "tag"]

@@ -3,8 +3,8 @@
 import re
 
 from groupwise.verifiers.math.extract import LONGEST
+from groupwise.verifiers.math.normalise import tidy
 from groupwise.verifiers.math.rational import rational
-from groupwise.verifiers.math.tidy import tidy
 
 _TOO_LARGE = (
     (re.compile(r"\d{401}"), "a number of more than 400 digits"),

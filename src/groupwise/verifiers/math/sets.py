@@ -3,8 +3,8 @@
 import re
 from itertools import pairwise
 
+from groupwise.verifiers.math.normalise import split_top
 from groupwise.verifiers.math.rational import rational
-from groupwise.verifiers.math.tidy import split_top
 
 _BUILDER = re.compile(
     r"(?P<name>[a-z])(?: ?\\in ?\\reals)? ?(?:\\mid(?![A-Za-z])|\\vert(?![A-Za-z])|[|:]) ?(?P<condition>.+)"

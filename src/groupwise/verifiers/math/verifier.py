@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, cast, get_args
 
-from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict, verdicts_have
+from groupwise.core import Usage
+from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.sandbox.sandbox import Sandbox
 from groupwise.verifiers.math.equal import same
 from groupwise.verifiers.math.extract import Place, Which, extract_answer
 from groupwise.verifiers.math.limits import is_algebra, too_much
+from groupwise.verifiers.math.normalise import tidy
 from groupwise.verifiers.math.rational import rational
-from groupwise.verifiers.math.symbolic import MAKE, Symbolic
-from groupwise.verifiers.math.tidy import tidy
+from groupwise.verifiers.math.sandboxed_algebra import MAKE, Symbolic
 from groupwise.verifiers.math.units import split_unit
 from groupwise.verifiers.pool import check_workers
 

@@ -1,0 +1,55 @@
+"""Ranks that others have started, such as Slurm: they take the optimizer steps of a run that rank 0 writes."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from groupwise.api.options import RunOptions
+from groupwise.cluster.external import RESTARTS
+from groupwise.config.defaults import starting_point
+from groupwise.config.devices import resolved
+from groupwise.config.recipe import Cluster
+from groupwise.config.recipe_toml import read_recipe
+from groupwise.config.toml import read_with_overrides
+from groupwise.config.user_code import Use, load_use
+from groupwise.lifecycle.start import with_ranks
+from groupwise.runs.layout import RunLayout
+from groupwise.runs.phase_directories import KEY, runs_in
+from groupwise.training.rank_worker import follow_given, place_of
+
+
+def follows(source: str | Path | None, overrides: Sequence[tuple[str, str]], options: RunOptions) -> bool:
+    """Whether this process is a given rank above 0 of a new run. If so, it has followed the run to its end."""
+    if not above_zero() or (source and KEY in read_with_overrides(source, overrides)):  # phases have no given ranks
+        return False
+    use = load_use(options.allowed)
+    return follow_given(cluster_of(source, overrides, use), use)
+
+
+def follows_again(run: Path, options: RunOptions) -> bool:
+    """As `follows`, for a run that is continued."""
+    if not above_zero():
+        return False
+    use = load_use(options.allowed)
+    recipe = read_recipe(RunLayout(runs_in(run)[-1]).recipe, (), use)
+    return follow_given(with_ranks(recipe, options.ranks, options.shard, options.launch).cluster, use)
+
+
+def restarted(source: str | Path | None, overrides: Sequence[tuple[str, str]], options: RunOptions) -> Path | None:
+    """The run that this process began before torchrun restarted it; None in most processes."""
+    if os.environ.get(RESTARTS, "0") == "0" or (source and KEY in read_with_overrides(source, overrides)):
+        return None
+    cluster = cluster_of(source, overrides, load_use(options.allowed))
+    place = place_of(cluster)
+    return place.recorded_run(cluster.ranks, cluster.deadline) if place else None
+
+
+def cluster_of(source: str | Path | None, overrides: Sequence[tuple[str, str]], use: Use) -> Cluster:
+    """The processes of a new run."""
+    chosen = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
+    return resolved(read_recipe(chosen.source, chosen.fields, use)).cluster
+
+
+def above_zero() -> bool:
+    """Whether the environment names this process a rank above 0; most do not name it a rank."""
+    return os.environ.get("RANK", "0") != "0"

@@ -1,0 +1,1 @@
+"""What `check` tests before a run: recipe, data, model, method and machine."""

@@ -1,0 +1,145 @@
+"""`groupwise check`: all errors of a recipe, in seconds; no weights are loaded, no engine starts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from groupwise.checks.check_inputs import check_inputs
+from groupwise.checks.check_method import dry_run, inactive_parts
+from groupwise.checks.check_model import other_ids
+from groupwise.config.defaults import complete_phases, starting_point
+from groupwise.config.phase_recipes import Phase, read_phases
+from groupwise.config.recipe import Recipe
+from groupwise.config.recipe_toml import read_with_problems
+from groupwise.config.toml import read_with_overrides, without_command_text
+from groupwise.config.user_code import Use
+from groupwise.core import GroupwiseError, Usage
+from groupwise.models import (
+    find_model,
+    weight_files,
+)
+from groupwise.runs.phase_directories import KEY
+
+INPUT_FIELDS = (
+    "model",
+    "lora",
+    "warm_start",
+    "task",
+    "columns",
+    "extra_tasks",
+    "held_out",
+    "max_prompt_tokens",
+    "template",
+    "system",
+    "template_arguments",
+    "verifier",
+    "environment",
+    "sampling",
+)
+"""Recipe fields about model, data, verifier and sampling. They can be checked even if the method is invalid."""
+
+
+def check(
+    source: str | Path | None,
+    overrides: Sequence[tuple[str, Any]] = (),
+    use: Use | None = None,
+    warn: Callable[[str], None] = lambda line: None,
+) -> list[GroupwiseError]:
+    """All errors of a recipe: in its text, its model directory, its task, and its method's formulas.
+
+    Without a source, it is the recipe of `train` without one. Notes and warnings are passed to `warn`.
+    """
+    use = use or Use()
+    try:
+        if source is not None and KEY in (data := without_command_text(read_with_overrides(source, overrides))):
+            data, notes = complete_phases(data, trust_remote_code=use.trust_remote_code)
+            for note in notes:
+                warn(note)
+            return check_phases(read_phases(data), use, warn)
+        start = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
+    except Usage as error:
+        return [error]
+    if start.note:
+        warn(start.note)
+    recipe, problems = read_with_problems(start.source, start.fields, use)
+    errors: list[GroupwiseError] = [*problems]
+    readable = recipe is not None
+    if recipe is None:  # the fields for model and task may still be valid
+        recipe, _ = read_with_problems(start.source, start.fields, use, only=INPUT_FIELDS)
+    else:
+        errors += dry_run(recipe)
+        for line in inactive_parts(recipe.method):
+            warn(line)
+    if recipe is not None:
+        inputs = check_inputs(
+            recipe, use, warn, fetch=False, method=readable, receive=lambda read: other_ids(recipe, read, warn)
+        )
+        errors += [error for error in inputs if not any(e.what.endswith(error.what) for e in errors)]
+    return errors
+
+
+def check_phases(
+    phases: Sequence[Phase], use: Use, warn: Callable[[str], None] = lambda line: None
+) -> list[GroupwiseError]:
+    """All errors of a recipe with phases that can be found before the first phase starts.
+
+    In place of the model of an earlier phase, a phase is checked with the model that the earlier phase starts from.
+    The inputs of a phase with other references are read only when it starts.
+    """
+    errors: dict[str, GroupwiseError] = {}
+    recipes: dict[str, Recipe] = {}
+    for phase in phases:
+        others: set[str] = set()
+
+        def locate(name: str, path: str, others: set[str] = others) -> str:
+            if path == "model":
+                return recipes[name].model
+            others.add(f"@{name}/{path}")
+            return f"@{name}/{path}"
+
+        warn(f"phase {phase.name}:")
+        recipe, problems = phase.recipe(locate, use)
+        found: list[GroupwiseError] = [*problems]
+        if recipe is not None:
+            found += [*dry_run(recipe), *second_adapter(phase, recipe, recipes), *given_ranks(recipe)]
+            for line in inactive_parts(recipe.method):
+                warn(line)
+            if others:
+                warn(f"  note: its inputs are checked when it starts: {', '.join(sorted(others))}")
+            elif not found:
+                found += check_inputs(standing_in(phase, recipe), use, warn, fetch=False)
+        for error in found:
+            if error.what not in errors:  # an error in the recipe above the phases is reported once
+                errors[error.what] = error
+                error.what = f"phase {phase.name}: {error.what}"
+        if recipe is None:  # later phases may refer to it
+            break
+        recipes[phase.name] = recipe
+    return list(errors.values())
+
+
+def standing_in(phase: Phase, recipe: Recipe) -> Recipe:
+    """The recipe with which a phase is checked before it starts: without LoRA if its model has no weights yet."""
+    try:
+        bare = bool(phase.starts_from) and not weight_files(find_model(recipe.model, weights=False))
+    except GroupwiseError:  # `check_inputs` reports it
+        return recipe
+    return replace(recipe, lora=None) if bare else recipe
+
+
+def second_adapter(phase: Phase, recipe: Recipe, earlier: Mapping[str, Recipe]) -> list[Usage]:
+    """An error if a phase adds LoRA to a model that is itself a LoRA adapter of an earlier phase; else no error."""
+    source = earlier.get(phase.starts_from)
+    if recipe.lora is None or source is None or source.lora is None:
+        return []
+    what = f"the phase adds LoRA, but the model of phase {phase.starts_from} is already an adapter"
+    return [Usage(what, fix="remove lora from this phase to train that adapter")]
+
+
+def given_ranks(recipe: Recipe) -> list[Usage]:
+    """An error if others start the ranks of a phase: they follow one run to its end. Else no error."""
+    if recipe.cluster.launch != "given" or recipe.cluster.ranks == 1:
+        return []
+    fix = "run the phases one by one, or use --cluster.launch local"
+    return [Usage("given ranks follow one run, and this recipe has phases", fix=fix)]

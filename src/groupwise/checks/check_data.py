@@ -1,0 +1,100 @@
+"""Checks of a recipe's problems, and notes about them."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from groupwise.config.recipe import Recipe
+from groupwise.core import BadData, GroupwiseError
+from groupwise.data import ListsProblems, Prompt, Task, all_problems, data_stats
+from groupwise.rollout import check_columns
+from groupwise.runs.checkpoints import plain_json
+from groupwise.tasks import Mixture
+from groupwise.tasks.fields import is_conversation, problem_text
+from groupwise.training.build_tasks import Templates, held_out_sources, sources
+
+
+def check_problems(recipe: Recipe, task: Task) -> None:
+    """`BadData` for a task without training problems, or with rows that checkpoints cannot hold and must."""
+    for source, part in zip(sources(recipe), task.tasks if isinstance(task, Mixture) else (task,), strict=True):
+        if not len(part):
+            fix = "use it as held_out of another task, or evaluate on it: groupwise eval"
+            raise BadData(f"{source.task} has no training problems", evidence="all are held out", fix=fix)
+    if recipe.cluster.max_staleness:
+        check_rows(all_problems(task))
+
+
+def few_problems(recipe: Recipe, task: Task) -> str:
+    """A note if an iteration draws problems several times, since it has more prompts than the task has; else empty."""
+    count = sum(len(part) for part in (task.tasks if isinstance(task, Mixture) else (task,)))
+    if not 0 < count < recipe.prompts:
+        return ""
+    problems = "1 problem" if count == 1 else f"{count} problems"
+    times = -(-recipe.prompts // count)
+    return f"  note: an iteration draws {recipe.prompts} prompts from {problems}: up to {times} times the same one"
+
+
+def check_rows(problems: Iterable[Prompt]) -> None:
+    """`BadData` for a row that is no JSON. With a staleness, checkpoints hold the rows of samples for later iterations."""
+    for prompt in problems:
+        try:
+            plain_json(dict(prompt.row))
+        except (TypeError, ValueError) as error:
+            raise BadData(
+                f"the row of problem {prompt.id} cannot be stored in a checkpoint, as cluster.max_staleness needs it",
+                evidence=str(error),
+                fix="use rows of text, numbers, lists and mappings, or --cluster.max_staleness 0",
+            ) from None
+
+
+def missing_columns(recipe: Recipe, task: Task, warn: Callable[[str], None], *, train: bool) -> list[GroupwiseError]:
+    """An error for each strategy, of training and of evaluation, that reads a column which rows lack.
+
+    Of a task that does not list its training problems, the first one is checked. `warn` gets notes about rows that a
+    strategy leaves alone.
+    """
+    errors: list[GroupwiseError] = []
+    parts = task.tasks if isinstance(task, Mixture) else (task,)
+    listed = [part.training if isinstance(part, ListsProblems) else [part[0]] for part in parts if train and len(part)]
+    read = {"method": [prompt for prompts in listed for prompt in prompts], "evaluate": task.held_out}
+    for owner, prompts in read.items():
+        try:
+            for note in check_columns(getattr(recipe, owner).strategy, prompts):
+                warn(f"  note: {owner}.strategy: {note}")
+        except GroupwiseError as error:
+            error.what = f"{owner}.strategy: {error.what}"
+            errors.append(error)
+    return errors
+
+
+def data_notes(recipe: Recipe, task: Task, templates: Templates) -> list[str]:
+    """Lines about the data that a user should read before a run: sizes, mixture, template warnings."""
+    lines = [line for stats in stats_to_show(recipe, task) for line in stats.lines]
+    if isinstance(task, Mixture) and len(task.tasks) > 1 and len(task):
+        parts = ", ".join(f"{share:.0%} {s.task}" for share, s in zip(task.shares, sources(recipe), strict=True))
+        lines.append(f"mixture: {parts}; an epoch has {len(task)} draws")
+    if ended := sum(ends_with_assistant(prompt) for prompt in all_problems(task)):
+        prompts = "1 prompt ends" if ended == 1 else f"{ended} prompts end"
+        lines.append(f"  note: {prompts} with an assistant's message: the model begins a new one after it")
+    for name, template in templates.items():
+        lines += [f"  warning: {note}" for note in template.warnings]
+        if name == "r1" and "</answer>" not in recipe.sampling.stop:
+            lines.append("  note: answers with the template r1 end with </answer>: add --sampling.stop '</answer>'")
+    return lines
+
+
+def ends_with_assistant(prompt: Prompt) -> bool:
+    """Whether a prompt is a conversation whose last message is the assistant's."""
+    messages: Any = prompt.row.get("messages")
+    return is_conversation(messages) and problem_text(messages) == prompt.text and messages[-1]["role"] == "assistant"
+
+
+def stats_to_show(recipe: Recipe, task: Task) -> list[Any]:
+    """The statistics of the data. For multiple choice, no prompt counts as containing its answer, which is a letter."""
+    parts = task.parts if isinstance(task, Mixture) else (task,)
+    shown = []
+    for source, part in zip((*sources(recipe), *held_out_sources(recipe)), parts, strict=True):
+        with_options = re.search(r"\bchoice\b", source.verifier) is not None
+        shown += [replace(stats, answer_in_prompt=()) if with_options else stats for stats in data_stats(part)]
+    return shown

@@ -1,0 +1,194 @@
+"""Checks the inputs of a recipe: model directory, tokenizer, task and verifier."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from groupwise.checks.check_data import check_problems, data_notes, few_problems, missing_columns
+from groupwise.checks.check_flow import unfinished_pictures, unfit_prompts
+from groupwise.checks.check_machine import (
+    available_memory,
+    check_machine,
+    check_pipeline_memory,
+    check_place,
+    check_sharding,
+)
+from groupwise.checks.check_masked import kind_errors, schedule_notes
+from groupwise.checks.check_method import method_notes
+from groupwise.checks.check_model import check_model, check_side_models
+from groupwise.checks.check_needs import need_notes, unmet_needs
+from groupwise.config.devices import resolved
+from groupwise.config.recipe import Recipe
+from groupwise.config.user_code import Use
+from groupwise.core import BadData, GroupwiseError, Usage
+from groupwise.data import ChecksProblems, Task, Verifier, all_problems, notices_of
+from groupwise.engines import Native
+from groupwise.evaluation.by_column import check_column
+from groupwise.models import (
+    PipelineShape,
+    Shape,
+    find_model,
+    of_hub,
+    read_shape,
+    read_tokenizer,
+    weight_files,
+)
+from groupwise.planning.processes import check_memory
+from groupwise.tasks import Demonstration, Each, Mixture, Problems, listed_tokens
+from groupwise.training.build import Inputs
+from groupwise.training.build_tasks import demonstrations_of, task_of, templates, verifier_of
+from groupwise.training.environments import check_judge, environment_of, frame_of, tool_schemas
+from groupwise.training.fill_templates import wording_notes
+
+
+def check_inputs(
+    recipe: Recipe,
+    use: Use,
+    warn: Callable[[str], None] = lambda line: None,
+    *,
+    train: bool = True,
+    fetch: bool = True,
+    method: bool = True,
+    receive: Callable[[Inputs], None] = lambda inputs: None,
+) -> list[GroupwiseError]:
+    """Errors of trackers, environment, model directory, tokenizer, task and verifier.
+
+    With `train` the task must have training problems. With `fetch` the weights of a model on the hub are downloaded and
+    checked. Without `method`, that of the recipe is a placeholder, and checks that read it are skipped. Warnings are
+    passed to `warn`. `receive` gets what was read, so that a run reads it once.
+    """
+    recipe = resolved(recipe)
+    weights = fetch or not of_hub(recipe.model)
+    errors = [*check_machine(recipe, use, warn, train=train), *(check_place(recipe) if train else ())]
+    for line in (*notices_of(recipe.engine), *(method_notes(recipe) if train and method else ())):
+        warn(line)
+    with collected(errors):
+        environment_of(recipe, use)
+    try:
+        directory = find_model(recipe.model, weights=weights)
+    except GroupwiseError as error:
+        return [*errors, error]
+    if not weights:
+        warn(f"only configuration and tokenizer of {recipe.model} were checked: train downloads its weights")
+    with collected(errors):
+        check_model(recipe, directory, use, weights=weights)
+    with collected(errors):
+        _ = weight_files(directory) if weights else None
+    with collected(errors):
+        tokenizer = read_tokenizer(directory)
+        errors += check_side_models(recipe, tokenizer, fetch=fetch) if train else ()
+        for line in wording_notes(recipe, tokenizer) if method else ():
+            warn(line)
+        by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
+        task = task_of(recipe, by_name)
+        frame_of(recipe, by_name)
+        for line in data_notes(recipe, task, by_name):
+            warn(line)
+        errors += missing_columns(recipe, task, warn, train=train)
+        check_column(recipe.evaluate.by_column, task.held_out)
+        if train:
+            check_problems(recipe, task)
+        if train and (note := few_problems(recipe, task)):
+            warn(note)
+        demonstrations = demonstrations_of(recipe, tokenizer, by_name) if train else None
+        for line in (line for source in demonstrations[1] for line in source.lines) if demonstrations else ():
+            warn(line)
+        longest = longest_request(recipe, task, demonstrations[0] if demonstrations else ())
+        if not any(isinstance(error, BadData) for error in errors):
+            check_fit(recipe, directory, task, longest, use, errors, warn, train=train, method=method)
+        if isinstance(recipe.engine, Native) and longest > recipe.engine.kv_cache_tokens:
+            what = f"engine.kv_cache_tokens is {recipe.engine.kv_cache_tokens}: the longest request does not fit"
+            raise Usage(what, fix=f"use --engine.kv_cache_tokens {longest} or more")
+        check_judge(recipe, use)
+        verifier = verifier_of(recipe, task, use)
+        check_verifier(verifier, task, warn)
+        if train and method:
+            errors += unmet_needs(recipe, verifier)
+            for line in need_notes(recipe, task):
+                warn(line)
+        receive(Inputs(tokenizer, by_name, task, verifier, demonstrations))
+    return errors
+
+
+@contextmanager
+def collected(errors: list[GroupwiseError]) -> Iterator[None]:
+    """Append an error that is raised in the context, unless one with the same first line is there."""
+    try:
+        yield
+    except GroupwiseError as error:
+        if all(error.what != other.what for other in errors):
+            errors.append(error)
+
+
+def longest_request(recipe: Recipe, task: Task, demonstrations: Sequence[Demonstration]) -> int:
+    """The most tokens that the model reads at once: a prompt with its answer, or a demonstration."""
+    longest = max(len(prompt.context) for prompt in all_problems(task)) + recipe.sampling.max_tokens
+    return max([longest, *(len(d.context) + len(d.answer) for d in demonstrations)])
+
+
+def check_fit(
+    recipe: Recipe,
+    directory: Path,
+    task: Task,
+    longest: int,
+    use: Use,
+    errors: list[GroupwiseError],
+    warn: Callable[[str], None],
+    *,
+    train: bool,
+    method: bool,
+) -> None:
+    """Check that model, method, prompts and memory fit one another, for requests of at most `longest` tokens.
+
+    Errors that do not end the checks are appended to `errors`; others are raised. `warn` gets notes, and a line about
+    memory. Without `method`, only model and prompts are checked.
+    """
+    refuse_long_prompts(recipe, read_shape(directory, trust_remote_code=use.trust_remote_code).positions, task)
+    shape = read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
+    check_sharding(recipe, shape)
+    errors += unfit_prompts(shape, all_problems(task))
+    if not method:
+        return
+    errors += unfinished_pictures(recipe, shape, train=train)
+    if train:
+        errors += kind_errors(recipe, shape)
+        for line in schedule_notes(recipe, directory, shape):
+            warn(line)
+    if train and isinstance(shape, Shape) and not any("lora" in error.what for error in errors):
+        context = max(len(prompt.context) for prompt in all_problems(task))
+        warn(check_memory(recipe, shape, context, *available_memory(recipe.machine)))
+    if train and isinstance(shape, PipelineShape) and not errors:
+        warn(check_pipeline_memory(recipe, directory))
+
+
+def refuse_long_prompts(recipe: Recipe, positions: int, task: Task) -> None:
+    """`BadData` with the rows whose prompts leave no room for an answer of `sampling.max_tokens`."""
+    answer = recipe.sampling.max_tokens
+    long = [prompt for prompt in all_problems(task) if len(prompt.context) + answer > positions]
+    if not long:
+        return
+    longest = max(len(prompt.context) for prompt in long)
+    fixes = [f"lower sampling.max_tokens to {positions - longest}"] if longest < positions else []
+    if positions > answer and any(isinstance(p, Problems) for p in parts_of(task)):
+        fixes.append(f"leave such problems out: --max_prompt_tokens {positions - answer}")
+    count = "1 prompt leaves" if len(long) == 1 else f"{len(long)} prompts leave"
+    raise BadData(
+        f"{count} no room for an answer of {answer:,} tokens: the model takes {positions:,} at once",
+        evidence=listed_tokens(long),
+        fix="; or ".join(fixes) or "lower sampling.max_tokens, or use a model that takes longer texts",
+    )
+
+
+def parts_of(task: Task) -> Sequence[Task]:
+    """The tasks of a mixture, or the task itself."""
+    return task.parts if isinstance(task, Mixture) else (task,)
+
+
+def check_verifier(verifier: Verifier, task: Task, warn: Callable[[str], None]) -> None:
+    """Check that each task's verifier can grade its problems, or raise a `GroupwiseError`. `warn` gets notices."""
+    for line in notices_of(verifier):
+        warn(line)
+    verifiers = verifier.verifiers if isinstance(verifier, Each) else (verifier,)
+    for member, part in zip(verifiers, parts_of(task), strict=True):
+        if isinstance(member, ChecksProblems):
+            member.gate(all_problems(part))

@@ -1,0 +1,109 @@
+"""Checks that the machine fits a recipe: device, packages, memory, and where processes compute."""
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from groupwise.cluster.external import GivenRank
+from groupwise.cluster.launch import check_launch
+from groupwise.config.devices import device_label
+from groupwise.config.recipe import Machine, Recipe
+from groupwise.config.user_code import Use
+from groupwise.core import GroupwiseError, MissingRequirement, Usage
+from groupwise.engines import Served
+from groupwise.models import (
+    Shape,
+)
+from groupwise.models.decoder.decoder import Sizes
+from groupwise.planning.memory import host_memory, refuse_beyond
+from groupwise.planning.pipelines import pipeline_memory, pipeline_plan_line
+from groupwise.runs.trackers import OPENERS
+from groupwise.training.build import find_device
+
+
+def check_machine(recipe: Recipe, use: Use, warn: Callable[[str], None], *, train: bool) -> list[GroupwiseError]:
+    """Errors of the device and of the packages that trackers need. More threads than cores are a warning.
+
+    `warn` gets a line with device and dtype, which `auto` may have chosen.
+    """
+    errors: list[GroupwiseError] = []
+    try:
+        warn(machine_line(recipe.machine))
+        check_launch(recipe)
+        if train and recipe.cluster.launch == "external" and recipe.cluster.ranks > 1:
+            GivenRank.read(recipe.cluster.ranks)
+        if recipe.cluster.ranks > 1 and find_device(recipe.machine).type != "cpu":
+            fix = "use --machine.device cpu, or --cluster.ranks 1 --cluster.reduction_lanes 1"
+            raise Usage(f"cluster.ranks is {recipe.cluster.ranks}: several ranks compute on CPUs only", fix=fix)
+    except GroupwiseError as error:
+        errors.append(error)
+    if (cores := os.cpu_count() or 1) < (threads := recipe.machine.threads * recipe.cluster.ranks):
+        what = "machine.threads is" if recipe.cluster.ranks == 1 else "machine.threads of all ranks are"
+        warn(f"  warning: {what} {threads}, and this machine has {cores} cores: slower")
+    for name in recipe.trackers:
+        if ":" in name:
+            try:
+                _ = use.find(name) if train else None
+            except GroupwiseError as error:
+                errors.append(error)
+        elif name not in OPENERS:
+            errors.append(
+                Usage(f"unknown tracker {name!r}", fix=f"the trackers are {', '.join(OPENERS)}, or my_file:MyTracker")
+            )
+        elif find_spec(module := OPENERS[name][0]) is None:
+            fix = f"pip install 'groupwise[{name}]'"
+            errors.append(MissingRequirement(f"the tracker {name} needs the package {module}", fix=fix))
+    return errors
+
+
+def machine_line(machine: Machine) -> str:
+    """The device and dtype as one line for the user. Raises a `GroupwiseError` if there is no such device."""
+    masters = " with float32 master weights" if machine.dtype == "bfloat16" else ""
+    return f"machine: {device_label(find_device(machine))}, {machine.dtype}{masters}"
+
+
+def check_place(recipe: Recipe) -> list[GroupwiseError]:
+    """An error for an engine that frees its memory while the learner trains, and shall sample meanwhile."""
+    same = isinstance(recipe.engine, Served) and recipe.engine.placement == "colocated"
+    if not same or not recipe.cluster.max_staleness:
+        return []
+    what = "engine.placement is colocated: the engine cannot sample while the learner trains, which cluster.max_staleness needs"
+    fix = "use --cluster.max_staleness 0, or --engine.placement separate"
+    return [Usage(what, evidence=f"cluster.max_staleness is {recipe.cluster.max_staleness}", fix=fix)]
+
+
+def check_sharding(recipe: Recipe, shape: Sizes) -> None:
+    """`Usage` if the learner cannot be sharded over ranks with the bits of replicas."""
+    if not recipe.cluster.sharded:
+        return
+    reasons = {
+        "bfloat16 gradients would be rounded before they are added over ranks": recipe.machine.dtype == "bfloat16",
+        "compiled layers do not gather weights": recipe.machine.compile,
+        "in a mixture of experts or modules of transformers, one rank may leave out a layer": not isinstance(
+            shape, Shape
+        ),
+    }
+    if evidence := "\n".join(reason for reason, applies in reasons.items() if applies):
+        fix = "use --cluster.shard none: each rank then holds all weights"
+        raise Usage("cluster.shard is full, and this run cannot be sharded", evidence=evidence, fix=fix)
+
+
+def check_pipeline_memory(recipe: Recipe, directory: Path) -> str:
+    """The memory that a run of a pipeline needs, as one line for the user. `Usage` if it is more than there is."""
+    memory = pipeline_memory(recipe, directory)
+    refuse_beyond(recipe, memory, *available_memory(recipe.machine))
+    return pipeline_plan_line(recipe, memory)
+
+
+def available_memory(machine: Machine) -> tuple[int, str]:
+    """The memory of the GPU or of this machine, in bytes, and its name. An unknown device counts as this machine."""
+    try:
+        device = find_device(machine)
+    except GroupwiseError:  # `check_machine` reports it
+        return host_memory(), "this machine"
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory, str(device)
+    return host_memory(), "this machine"

@@ -1,0 +1,89 @@
+"""Checks that a recipe's method and settings fit its model: a masked model, or another one."""
+
+from pathlib import Path
+
+from groupwise.checks.check_flow import flow_errors, methods_with
+from groupwise.config.devices import resolved
+from groupwise.config.recipe import Recipe
+from groupwise.core import Usage
+from groupwise.engines import Native
+from groupwise.models import FlowShape, MaskedShape, Pipeline, stored_unmask
+from groupwise.models.decoder.decoder import Sizes
+
+
+def kind_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
+    """Errors if the method or settings do not fit the kind of the model: of words, flow or masked."""
+    masked = isinstance(shape, MaskedShape) or recipe.method.unmask is not None
+    return masked_errors(recipe, shape) if masked else flow_errors(recipe, shape)
+
+
+def masked_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
+    """Errors if the method does not fit the kind of the model, or settings are not available for masked models."""
+    unmask, denoise = recipe.method.unmask, recipe.method.denoise
+    if not isinstance(shape, MaskedShape):
+        if unmask is None:
+            return []
+        kind = "a flow model" if isinstance(shape, FlowShape) else "a language model"
+        what = f"the method unmasks, and {recipe.model} is {kind}: it has no canvas of masked cells"
+        fix = "use a masked model: --model beads, or a method of another family: --method grpo"
+        return [Usage(what, evidence=f"method.unmask is {unmask}", fix=fix)]
+    errors = [
+        Usage(f"{name} does not fit the masked model {recipe.model}", fix=fix)
+        for name, (unfit, fix) in unfit_settings(recipe, shape).items()
+        if unfit
+    ]
+    if denoise is not None or unmask is None:
+        what = f"{recipe.model} is a masked model, and the method does not set method.unmask"
+        if denoise is not None:
+            what = f"{recipe.model} is a masked model, and the method is for flow models: it sets method.denoise"
+        fix = f"use --method {methods_with('unmask')}, or another one with a fixed schedule: --method.unmask.steps 4"
+        errors.append(Usage(what, fix=fix))
+    return errors
+
+
+def schedule_notes(recipe: Recipe, directory: Path, shape: Sizes) -> list[str]:
+    """A note if a run discards the schedule of a masked model, which had a spread and so may be trained. Else none."""
+    if not isinstance(shape, MaskedShape) or (unmask := recipe.method.unmask) is None:
+        return []
+    stored = stored_unmask(directory)
+    if stored.is_fixed or unmask.continues(stored):
+        return []
+    start = f"steps = {stored.steps}, temperature = {stored.temperature:g}, spread = {stored.spread:g}"
+    what = f"the schedule of {recipe.model} is discarded, with all that it has learned: method.unmask has another start"
+    return [f"  note: {what}; to keep it, set method.unmask to {start} and a speed above 0"]
+
+
+def unfit_settings(recipe: Recipe, shape: MaskedShape) -> dict[str, tuple[bool, str]]:
+    """Settings that masked models do not have, by name: whether the recipe uses them, and what to do instead."""
+    method, machine = recipe.method, resolved(recipe).machine
+    longest = 0 if method.unmask is None else shape.longest(method.unmask.steps)
+    return {
+        "warm_start": (recipe.warm_start is not None, "leave it out: demonstrations are texts, read left to right"),
+        "environment": (bool(recipe.environment), "leave it out: an environment replies to texts"),
+        "engine": (type(recipe.engine) is not Native, "use the engine Native, which unmasks"),
+        "sampling.temperature": (
+            recipe.sampling.temperature != 1,
+            "use 1.0; the temperature of the steps is method.unmask.temperature",
+        ),
+        "sampling.max_tokens": (
+            recipe.sampling.max_tokens < longest,
+            f"use at least {longest}: the most tokens of an answer in method.unmask.steps steps",
+        ),
+        "method.strategy": (
+            not getattr(method.strategy, "whole_answers", False),
+            "use CoSampled or Independent: answers are generated whole",
+        ),
+        "evaluate.strategy": (
+            not getattr(recipe.evaluate.strategy, "whole_answers", False),
+            "use CoSampled or Independent: answers are generated whole",
+        ),
+        "evaluate.steps": (recipe.evaluate.steps is not None, "leave it out: it is for flow models"),
+        "machine.dtype": (machine.dtype == "bfloat16", "use float32: the model is small"),
+        "machine.compile": (machine.compile, "leave it out: the network has few kernels"),
+        "machine.gradient_checkpointing": (
+            machine.gradient_checkpointing,
+            "leave it out: the network has few activations",
+        ),
+        "lora": (recipe.lora is not None, "leave it out: the network has no layers that take an adapter"),
+        "pipeline": (recipe.pipeline != Pipeline(), "leave it out: the model is no pipeline of diffusers"),
+    }

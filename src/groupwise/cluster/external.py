@@ -1,0 +1,111 @@
+"""Ranks that others have started, such as Slurm or torchrun: each process reads its place from its environment."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from groupwise.cluster.processes import Death, Processes
+from groupwise.core import Usage
+from groupwise.learner.store import Store, host_store, join_store, part_of_store
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+AGENT = "TORCHELASTIC_USE_AGENT_STORE"
+"""The variable by which torchrun tells that its own process, the agent, listens at MASTER_PORT."""
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+"""How often torchrun has started the ranks again. Its agent keeps the keys of earlier starts."""
+RUN = "groupwise/run"
+"""The key in the agent's store with the run directory of an earlier start."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRank:
+    """The place of this process among the ranks of a run, and where their store listens.
+
+    The store is in rank 0. `restarts` is None then; with torchrun, whose agent has the store, it counts the restarts.
+
+    >>> GivenRank.read(1, {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "gpu-1", "MASTER_PORT": "7001"})
+    GivenRank(rank=0, host='gpu-1', port=7001, restarts=None)
+    """
+
+    rank: int
+    host: str
+    port: int
+    restarts: int | None = None
+
+    @classmethod
+    def read(cls, ranks: int, environment: Mapping[str, str] = os.environ) -> "GivenRank":
+        """The place of this process. `Usage` for missing or invalid variables, and another number than `ranks`."""
+        fix = "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each rank, as torchrun does"
+        if missing := [name for name in VARIABLES if not environment.get(name)]:
+            raise Usage(f"cluster.launch is given, and the environment lacks {', '.join(missing)}", fix=fix)
+        try:
+            rank, size, port = (int(environment[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+            restarts = int(environment.get(RESTARTS, 0)) if environment.get(AGENT) == "True" else None
+        except ValueError as error:
+            what = f"RANK, WORLD_SIZE, MASTER_PORT or {RESTARTS} is no number"
+            raise Usage(what, evidence=str(error), fix=fix) from error
+        if size != ranks:
+            what = f"WORLD_SIZE is {size}, and cluster.ranks is {ranks}"
+            raise Usage(what, fix=f"start {ranks} processes, or set --cluster.ranks {size}")
+        if not (0 <= rank < size and 0 < port < 65536):
+            what = f"RANK is {rank} of {size}, and MASTER_PORT is {port}"
+            raise Usage(what, fix="RANK is below WORLD_SIZE, and MASTER_PORT from 1 to 65535")
+        return cls(rank, environment["MASTER_ADDR"], port, restarts)
+
+    def store(self, size: int, deadline: float) -> Store:
+        """The store in which the ranks meet, with keys of this start alone.
+
+        `WorkerLost` if it does not answer within `deadline` seconds; `Usage` if rank 0 cannot host it.
+        """
+        if self.restarts is not None:
+            return part_of_store(self._joined(size, deadline), f"groupwise/{self.restarts}")
+        if self.rank == 0:
+            return host_store(size, self.host, self.port)
+        return self._joined(size, deadline)
+
+    def record_run(self, run: Path, size: int, deadline: float) -> None:
+        """Write the run's directory to the agent's store, for `recorded_run` after a restart."""
+        if self.restarts is not None:
+            self._joined(size, deadline).set(RUN, str(run.absolute()))
+
+    def recorded_run(self, size: int, deadline: float) -> Path | None:
+        """The run of an earlier start by this torchrun; None at the first start, and if rank 0 had not begun one."""
+        if not self.restarts:
+            return None
+        store = self._joined(size, deadline)
+        return Path(store.get(RUN).decode()) if store.check([RUN]) else None
+
+    def _joined(self, size: int, deadline: float) -> Store:
+        return join_store(self.port, size, deadline=deadline, host=self.host)
+
+
+class GivenProcesses(Processes):
+    """Ranks that this run has not started: it can neither see nor end them. A wait for one that died has a deadline."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the processes."""
+        return self._names
+
+    @property
+    def remedy(self) -> str:
+        return "start it with the same command, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and with its RANK"
+
+    def deaths(self) -> Mapping[str, Death]:
+        """None that is known."""
+        return {}
+
+    def check(self, patience: float = 0.0) -> None:
+        """Nothing is known, and nothing to wait for."""
+
+    def printed(self) -> Mapping[str, Sequence[str]]:
+        """None that is known."""
+        return {}
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """They end by themselves, when rank 0 tells them, or closes their store."""

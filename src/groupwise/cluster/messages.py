@@ -1,0 +1,90 @@
+"""The messages of rank 0 to the other ranks of a run: a line of JSON, then safetensors. Nothing is pickled.
+
+The field `do` of all but the first message is `steps`, `weights` (`Learner.weights`) or `save`.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load
+from torch import Tensor
+
+from groupwise.cluster.rank_threads import interruptible
+from groupwise.data import Draw, Prompt, Rollout
+from groupwise.data.rollout_json import to_json
+from groupwise.learner import Learner, Ranks, Replicas
+from groupwise.runs.checkpoints import OtherParts, tensor_bytes, write_part
+
+
+def start_message(recipe: str, learner: Learner) -> bytes:
+    """The recipe as TOML, and the state of the learner, from which the other ranks continue."""
+    tensors, state = learner.state()
+    return message({"recipe": recipe, "learner": state}, tensors)
+
+
+def send_iteration(learner: Learner, rollouts: Sequence[Rollout], iteration: int) -> None:
+    """Send the rollouts of an iteration to the other ranks, if there are any, which then take its optimizer steps.
+
+    Of a draw only the number is sent: formulas read samples.
+    """
+    if isinstance(learner.ranks, Replicas):
+        draws = [Draw(rollout.draw.id, Prompt("", ()), len(rollout.samples)) for rollout in rollouts]
+        plain = [to_json(replace(rollout, draw=draw)) for rollout, draw in zip(rollouts, draws)]
+        header = {"do": "steps", "iteration": iteration, "version": learner.version}
+        header |= {"memories": learner.memories, "rollouts": plain}
+        learner.ranks.send(message(header))
+
+
+def other_parts(ranks: Ranks) -> OtherParts:
+    """The parts of a checkpoint that the other ranks write, which hold the shards of a learner."""
+    if not ranks.shards:
+        return OtherParts()
+    from groupwise.learner.fsdp import Shards  # late: the import takes a second
+
+    assert isinstance(ranks, Shards)
+
+    def ask(draft: Path) -> list[dict[str, Any]]:
+        ranks.send(message({"do": "save", "directory": str(draft.absolute())}))
+        return ranks.replies({})[1:]
+
+    def write(draft: Path) -> dict[str, Mapping[str, Any]]:
+        replies = interruptible(lambda: ask(draft))
+        for reply in replies:
+            if "errno" in reply:
+                raise OSError(reply["errno"], os.strerror(reply["errno"]), str(draft))
+        return {reply.pop("name"): reply for reply in replies}
+
+    return OtherParts(ranks.size - 1, write)
+
+
+def save_part(learner: Learner, directory: Path) -> None:
+    """Write this rank's part of a checkpoint, and reply to rank 0, in whose part are the tensors without rows."""
+    from groupwise.learner.fsdp import Shards
+
+    ranks, (tensors, _) = learner.ranks, learner.state()
+    assert isinstance(ranks, Shards)
+    try:
+        rows = {name: x for name, x in tensors.items() if x.ndim}
+        reply = write_part(directory, ranks.rank, ranks.size, rows)
+    except OSError as error:
+        reply = {"errno": error.errno}
+    ranks.replies(reply)
+
+
+def message(header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> bytes:
+    """A message from its two parts.
+
+    >>> parts(message({"iteration": 3}))
+    ({'iteration': 3}, {})
+    """
+    return json.dumps(header).encode() + b"\n" + (tensor_bytes(tensors) if tensors else b"")
+
+
+def parts(content: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The JSON object and the tensors of a message."""
+    header, _, tensors = content.partition(b"\n")
+    return json.loads(header), load(tensors) if tensors else {}

@@ -1,0 +1,108 @@
+"""Converts keyword arguments of `groupwise.train` and similar calls to recipe fields."""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from groupwise.config.packaged import find_recipe
+from groupwise.config.parse_values import hints_of
+from groupwise.config.recipe import Recipe
+from groupwise.config.recipe_toml import plain, write
+from groupwise.config.registry import methods
+from groupwise.config.toml import PlainText, is_toml
+from groupwise.config.trl_verl_names import other_name_fix
+from groupwise.core import Usage
+from groupwise.methods import Method
+from groupwise.runs.phase_directories import KEY
+
+WORDS = {"data": "task", "reward": "verifier", "max_tokens": "sampling.max_tokens"}
+"""Arguments of `groupwise.train` that have other names than the recipe fields that they set."""
+
+
+def recipe_source(recipe: Recipe | str | Path | None) -> str | Path | None:
+    """Convert the argument `recipe` of the library to a file or TOML text; None without a recipe.
+
+    A string is TOML text (with a newline or `=`), a file, or the name of a packaged recipe. Raises `Usage`.
+
+    >>> recipe_source("smollm2").name, recipe_source('method = "gspo"')
+    ('smollm2.toml', 'method = "gspo"')
+    """
+    if isinstance(recipe, Recipe):
+        return write(recipe)
+    if recipe is None or isinstance(recipe, Path):
+        return recipe
+    if not isinstance(recipe, str):
+        fix = "pass a TOML file, the name of a packaged recipe, or a gw.Recipe"
+        raise Usage(f"recipe is {type(recipe).__name__}", evidence=repr(recipe)[:80], fix=fix)
+    if recipe in methods() and not Path(recipe).exists():
+        raise Usage(f"{recipe} is a method, not a recipe", fix=f'train with it: gw.train(method="{recipe}")')
+    return recipe if is_toml(recipe) else find_recipe(recipe)
+
+
+def fields_of(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe fields that the library's arguments set. Raises `Usage` if two arguments set the same field.
+
+    >>> fields_of({"data": "sums.jsonl", "max_tokens": 9}, {"seed": 1})
+    {'seed': 1, 'task': 'sums.jsonl', 'sampling.max_tokens': 9}
+    """
+    fields: dict[str, Any] = {}
+    for word, value in (*settings.items(), *given.items()):
+        path = WORDS.get(word, word)
+        if path in fields:
+            raise Usage(f"{word} and {path} set the same field", fix=f"leave out {path}")
+        fields[path] = value
+    return fields
+
+
+def overrides_of(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Convert keyword arguments, by field name or dotted path, to overrides of a recipe.
+
+    A value is that of the field (`AdamW(lr=1e-5)`, a `Method`), or its form in TOML: a number, a name, a dict. Raises
+    `Usage` for an unknown name.
+
+    >>> overrides_of({"optimizer": {"lr": 1e-5}, "sampling.max_tokens": 64})
+    [('optimizer', {'lr': 1e-05}), ('sampling.max_tokens', 64)]
+    """
+    known = {KEY, *(f.name for f in fields(Recipe))}
+    for name in settings:
+        if name.partition(".")[0] not in known:
+            near = get_close_matches(name, [*known, *WORDS], n=1, cutoff=0.5)
+            fix = f"did you mean {near[0]}?" if near else "groupwise show FILE prints all fields of a recipe"
+            raise Usage(f"a recipe has no field {name!r}", fix=other_name_fix(name) or fix)
+    hints = hints_of(Recipe)
+    values = {path: as_data(value, hints.get(path, Any)) for path, value in settings.items()}
+    return [(path, PlainText(value) if isinstance(value, str) else value) for path, value in values.items()]
+
+
+def as_data(value: Any, hint: Any = Any) -> Any:
+    """Convert a Python value to TOML data: components and dataclasses become names and tables, at any depth."""
+    if isinstance(value, Mapping):
+        return {str(name): as_data(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [as_data(inner) for inner in value]
+    if is_dataclass(value) or callable(value) or isinstance(value, tuple):
+        is_record = is_dataclass(value) and not callable(value)
+        return plain(value, type(value) if is_record and hint is Any else hint)
+    return str(value) if isinstance(value, Path) else value
+
+
+def base_name(method: Method) -> str:
+    """The name of the published method that equals `method`, or differs only in numbers and booleans; else empty.
+
+    >>> from groupwise.methods import gspo
+    >>> base_name(gspo(group_size=8)), base_name(Method())
+    ('gspo', '')
+    """
+    shape = _without_numbers(method)
+    near = {name: value for name, f in methods().items() if _without_numbers(value := f()) == shape}
+    return next((name for name, value in near.items() if value == method), next(iter(near), ""))
+
+
+def _without_numbers(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value), tuple(_without_numbers(getattr(value, f.name)) for f in fields(value))
+    if isinstance(value, tuple):
+        return tuple(map(_without_numbers, value))
+    return 0 if isinstance(value, int | float) else value

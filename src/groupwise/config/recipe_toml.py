@@ -1,0 +1,189 @@
+"""Reads recipes and methods from TOML, overrides their fields, and writes them.
+
+A part is given by its public name: `token_mean`, or `{ kind = "Clip", low = 0.2 }`. A table without `kind` changes
+constants in place. `base` names a published method. A part in the user's file is `kind = "my_file:MyClip"`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin
+
+import tomli_w
+
+from groupwise.config.parse_values import Reading, hints_of
+from groupwise.config.recipe import Recipe
+from groupwise.config.recipe_errors import one_error
+from groupwise.config.references import located, with_references
+from groupwise.config.registry import UnloadedPart, public_name
+from groupwise.config.toml import CommandText, override_value, read_toml, read_with_overrides, set_path
+from groupwise.config.user_code import Use
+from groupwise.core import Usage
+from groupwise.methods import Method, Now
+from groupwise.runs.phase_directories import KEY, trained_model
+
+T = TypeVar("T")
+DEFAULT = Path(__file__).with_name("default.toml")
+"""The packaged recipe `calculator`: the recipe of a command that names no recipe, no model and no task."""
+
+# Reading
+
+
+def read_recipe(source: str | Path, overrides: Sequence[tuple[str, Any]] = (), use: Use | None = None) -> Recipe:
+    """Read a recipe from a TOML file, or TOML text (a string with a newline or `=`), with overrides by dotted path.
+
+    Raises `Usage` with all problems. `use` holds the loaded files of `--use`, which the recipe may name code from.
+
+    >>> recipe = read_recipe("prompts = 8\\nmethod.group_size = 4", [("method.objective.surrogate.high", "0.3")])
+    >>> recipe.prompts, recipe.method.group_size, recipe.method.objective.surrogate.high
+    (8, 4, 0.3)
+    """
+    recipe, problems = read_with_problems(source, overrides, use or Use())
+    if problems or recipe is None:
+        raise one_error(problems)
+    return recipe
+
+
+def read(kind: type[T], source: str | Path) -> T:
+    """Read a value of any frozen dataclass from TOML. Raises `Usage` with all errors."""
+    reading = Reading(Use())
+    value = reading.table(kind, read_toml(source), MISSING, kind.__name__)
+    if reading.problems:
+        raise one_error(reading.problems)
+    return value
+
+
+def read_over(value: T, where: str, overrides: Sequence[tuple[str, Any]]) -> T:
+    """Override fields of a dataclass; `where` is its path in error messages. Raises `Usage` with all errors."""
+    reading, data = Reading(Use()), {}
+    for path, override in overrides:
+        set_path(data, path, override_value(override))
+    changed = reading.table(type(value), data, value, where)
+    if reading.problems:
+        raise one_error(reading.problems)
+    return changed
+
+
+def read_with_problems(
+    source: str | Path,
+    overrides: Sequence[tuple[str, Any]] = (),
+    use: Use | None = None,
+    *,
+    only: Sequence[str] | None = None,
+) -> tuple[Recipe | None, list[Usage]]:
+    """Read a recipe: the recipe (None if it is invalid), and all errors in it.
+
+    Without `use`, code in the user's files becomes an `UnloadedPart` and nothing is imported. With `only`, the named
+    fields are read and the others, method included, have their defaults.
+    """
+    try:
+        data = read_with_overrides(source, overrides)
+        if isinstance(source, Path):
+            data = located(data, source)
+    except Usage as error:
+        return None, [error]
+    if KEY in data:
+        fix = "name the directory of one phase, such as RUN/1-NAME; train and check take the whole recipe"
+        return None, [Usage("this recipe has phases, and one recipe without phases is needed", fix=fix)]
+    if only is not None:
+        data = {"method": {}, **{name: data[name] for name in only if name in data}}
+    return read_tables([("recipe", data)], use)
+
+
+def read_tables(tables: Sequence[tuple[str, Mapping[str, Any]]], use: Use | None) -> tuple[Recipe | None, list[Usage]]:
+    """Read a recipe from TOML tables, each of which overrides the ones before it: the recipe, or None, and all errors.
+
+    `tables` are pairs of the path for messages and the data.
+    """
+    reading = Reading(use)
+    recipe: Any = MISSING
+    for where, data in tables:
+        recipe = reading.table(Recipe, dict(data), recipe, where)
+        if recipe is MISSING:
+            return None, reading.problems
+    try:
+        recipe = replace(recipe, model=trained_model(recipe.model))
+    except Usage as error:
+        reading.problems.append(error)
+    if use is not None:
+        reading.check_user_names(recipe)
+    try:
+        memory = {name: part.init() for name, part in recipe.method.memory} if recipe.method.schedules else {}
+        for iteration in range(max(recipe.iterations, 1)) if recipe.method.schedules else ():
+            at(recipe.method, Now(iteration, recipe.iterations, memory))
+    except Usage as error:
+        reading.problems.append(error)
+    return recipe, reading.problems
+
+
+def base_of(data: Mapping[str, Any]) -> str:
+    """The name of the method, published or the user's, that a recipe's tables start from; empty if they name none.
+
+    >>> base_of({"method": "dapo"}), base_of({"method": {"group_size": 4}})
+    ('dapo', '')
+    """
+    method = data.get("method", "")
+    return str(method.get("base", "")) if isinstance(method, dict) else str(method)
+
+
+def override(value: T, path: str, text: Any, use: Use | None = None) -> T:
+    """Change one field by dotted path: `override(method, "objective.surrogate.high", "0.35")` returns a new method.
+
+    `text` is the name of a part, or TOML. Raises `Usage`.
+    """
+    data: dict[str, Any] = {}
+    set_path(data, path, CommandText(text) if isinstance(text, str) else text)
+    reading = Reading(use or Use())
+    changed = reading.table(type(value), data, value, type(value).__name__.lower())
+    if reading.problems:
+        raise one_error(reading.problems)
+    return changed
+
+
+def at(method: Method, now: Now) -> Method:
+    """The method at an iteration: the current number in place of each schedule."""
+    for path, schedule in method.schedules:
+        number = schedule(now)
+        method = override(method, path, int(number) if float(number).is_integer() else number)
+    return method
+
+
+# Writing
+
+
+def write(value: Any) -> str:
+    """Write a recipe or method as TOML text, with every constant. Reading the text gives an equal value."""
+    return tomli_w.dumps(plain(value, type(value)))
+
+
+def write_for(run: Path, recipe: Recipe) -> str:
+    """The text of a run's recipe.toml. Paths of earlier phases are references, so that the run can be moved."""
+    return tomli_w.dumps(with_references(plain(recipe, Recipe), run))
+
+
+def plain(value: Any, hint: Any) -> Any:
+    """Convert a value to TOML data: numbers, strings, lists and dictionaries."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple):
+        args = get_args(hint) or (Any, ...)
+        inner = args if ... not in args else args[:1] * len(value)
+        if get_origin(args[0]) is tuple and get_args(args[0])[0] is str:
+            return {name: plain(x, get_args(args[0])[1]) for name, x in value}
+        return [plain(x, h) for x, h in zip(value, inner)]
+    if isinstance(value, UnloadedPart):
+        return {"kind": value.part, **dict(value.constants)} if value.constants else value.part
+    if is_dataclass(value) and type(value) in (hint, *get_args(hint)) and fields(value):
+        return constants(value)
+    name = public_name(value)
+    return {"kind": name, **constants(value)} if is_dataclass(value) and fields(value) else name
+
+
+def constants(value: Any) -> dict[str, Any]:
+    """The fields of a component (a dataclass) as TOML data, by name; those `written_if_set` are left out if None."""
+    optional = {f.name for f in fields(value) if f.metadata.get("written_if_set")}
+    values = {f.name: getattr(value, f.name) for f in fields(value)}
+    hints = hints_of(type(value))
+    return {name: plain(x, hints[name]) for name, x in values.items() if name not in optional or x is not None}

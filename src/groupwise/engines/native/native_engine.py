@@ -1,0 +1,236 @@
+"""The native engine: continuous batching in the trainer's process; sequences enter and leave at any token."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby, islice
+
+import torch
+from torch import Tensor
+
+from groupwise.core import EngineLost, Usage
+from groupwise.data import ContextKey, Finish, Generation, GenerationRequest, Ids
+from groupwise.engines.native.cache import PrefixCache
+from groupwise.engines.native.layouts import ROWS, Prefill, padded, shared_tokens
+from groupwise.engines.native.loading import check_weights, load_weights
+from groupwise.engines.native.routes import context_routes
+from groupwise.engines.native.rows import Job, Rows
+from groupwise.models import Experts, LanguageModel, Routes, Tokenizer, drop_blocks, logprobs, with_blocked_weights
+from groupwise.models.freed_memory import return_freed_memory
+
+__all__ = ["NativeEngine"]
+
+PACK = 8192
+"""The most prompt tokens in one prefill forward; a longer prompt is prefilled alone."""
+
+
+class NativeEngine:
+    """An `Engine` over one decoder. It shares the learner's weights if `load` gets the decoder's own tensors.
+
+    At most `rows` rows are live, and live rows and cached contexts have at most `kv_cache_tokens` tokens. Further
+    requests wait in order of arrival. A sample does not depend on the other rows: random numbers are keyed, and on one
+    thread logits are bit-identical (see `layouts`). If `experts` is given, the engine records the routes of all tokens.
+    """
+
+    def __init__(
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int = 256, kv_cache_tokens: int = 1 << 20,
+        experts: Experts | None = None,
+    ) -> None:  # fmt: skip
+        self.version, self.steps = 0, 0
+        """The version of the weights, and the number of forward passes so far."""
+        self._decoder, self._cache_tokens, self._max_rows = decoder, kv_cache_tokens, rows
+        self._model = decoder if experts else with_blocked_weights(decoder)  # hooks record routes
+        self._experts = experts
+        self._rows = Rows(
+            self._model, tokenizer, seed=seed, rows=rows, kv_cache_tokens=kv_cache_tokens, experts=experts
+        )
+        self._prefixes = PrefixCache()
+        self._waiting: deque[Job] = deque()
+        self._loop: asyncio.Task[None] | None = None
+        self._cancelled = False
+
+    async def sample(self, request: GenerationRequest) -> Generation:
+        """Generate the next tokens of one sample. `Usage` if prompt and `limit` exceed positions or cache."""
+        self._check(request)
+        job = Job(request, asyncio.get_running_loop().create_future())
+        self._waiting.append(job)
+        if self._loop is None or self._loop.done():
+            self._loop = asyncio.create_task(self._run())
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            self._cancelled = True
+            raise
+
+    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
+        """The log-prob of each token given all tokens before it, under the softmax of `logits / temperature`."""
+        if not tokens:
+            return ()
+        self._check_loaded()
+        self._check_length(context, len(tokens))
+        with torch.inference_mode():
+            hidden = self._forward([context + tokens[:-1]])[1][len(context) - 1 :][: len(tokens)]
+            logp = logprobs(self._model.head(hidden), temperature)
+            return tuple(logp[range(len(tokens)), list(tokens)].tolist())
+
+    async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
+        """Replace the weights. Running requests end with the finish `cut` and their tokens so far; caches are emptied.
+
+        ValueError for the weights of another model.
+        """
+        check_weights(self._decoder.state_dict(), weights)
+        self._resolve(self._rows.leave(range(len(self._rows)), [Finish.cut] * len(self._rows)))
+        self.version = -1  # a failure below leaves a mixture of old and new weights
+        drop_blocks(self._model)
+        self._prefixes.clear()
+        self._rows.sequences.cache.clear()
+        return_freed_memory()  # before the weights of a file are read
+        load_weights(self._decoder, weights)
+        self.version = version
+
+    def prefill(self, contexts: Sequence[ContextKey]) -> None:
+        """Compute and cache the keys and values of prompts, identified by tokens and hash of non-text content."""
+        for _, ids in contexts:
+            self._check_length(ids, 1)
+        self._cache_contexts([(content, ids[:-1]) for content, ids in contexts])
+        self._prefixes.trim(max(self._cache_tokens - self._reserved(), 0))
+
+    async def _run(self) -> None:
+        """Decode token by token until no request is left."""
+        try:
+            while True:
+                await asyncio.sleep(0)  # a caller whose request finished may send the next one before the next token
+                self._drop_cancelled()
+                self._admit()
+                if not self._rows.jobs:
+                    return
+                self.steps += 1
+                self._resolve(self._rows.advance())
+        except asyncio.CancelledError:
+            self._fail(None)
+            raise
+        except Exception as error:
+            self._fail(error)
+        finally:
+            drop_blocks(self._model)  # free the memory while the engine is idle
+
+    def _admit(self) -> None:
+        """Admit waiting requests in order of arrival while there is room. Equal prompts are prefilled once."""
+        if not self._waiting:
+            return
+        live, width = len(self._rows), self._rows.reach
+        admitted: list[Job] = []
+        contexts = {job.request.context_key for job in self._rows.jobs}
+        for job in islice(self._waiting, self._max_rows - live):
+            rows, width = live + len(admitted) + 1, max(width, job.reach)
+            contexts.add(job.request.context_key)
+            if rows > 1 and padded(rows, ROWS) * width + _shared(contexts) > self._cache_tokens:
+                break
+            admitted.append(job)
+        if not admitted:
+            return
+        keys = [job.request.context_key for job in admitted]
+        self._cache_contexts([(content, ids[:-1]) for content, ids in keys])
+        lengths = (len(job.request.context) - shared_tokens(len(job.request.context)) for job in admitted)
+        longest = max(self._rows.sequences.longest + 1, *lengths)
+        with torch.inference_mode():
+            self._rows.sequences.grow(live + len(admitted), longest)
+            for (content, ids), entering in groupby(admitted, key=lambda job: job.request.context_key):
+                prefix = content, ids[:-1]
+                jobs = list(entering)
+                if routes := self._prefixes.routes.get(prefix, ()):
+                    jobs = [replace(job, routes=routes) for job in jobs]
+                self._rows.enter(jobs, self._prefixes[prefix] if prefix[1] else None)
+        for _ in admitted:
+            self._waiting.popleft()
+        self._prefixes.trim(max(self._cache_tokens - self._reserved(), 0))
+
+    def _reserved(self) -> int:
+        """The number of cache tokens to reserve: live rows at the length of the longest, and their shared prompts."""
+        contexts = {job.request.context_key for job in self._rows.jobs}
+        return padded(len(self._rows), ROWS) * self._rows.reach + _shared(contexts)
+
+    def _cache_contexts(self, contexts: Sequence[ContextKey]) -> None:
+        """Prefill the prompts that are not cached, sorted by length so that prompts of equal padding are adjacent."""
+        missing = sorted({c for c in contexts if c[1] and c not in self._prefixes}, key=lambda c: (len(c[1]), c))
+        pack: list[ContextKey] = []
+        for i, context in enumerate(missing):
+            pack.append(context)
+            if i + 1 == len(missing) or sum(len(ids) for _, ids in (*pack, missing[i + 1])) > PACK:
+                with torch.inference_mode():
+                    routes = Routes(self._experts) if self._experts else None
+                    layout, _ = self._forward([ids for _, ids in pack], routes)
+                    for key, (keys, values) in zip(pack, layout.split()):
+                        self._prefixes.put(key, keys, values)
+                    if routes is not None:
+                        self._prefixes.routes |= context_routes(routes, pack, layout.widths)
+                pack = []
+
+    def _forward(self, contexts: Sequence[Ids], routes: Routes | None = None) -> tuple[Prefill, Tensor]:
+        self.steps += 1
+        layout = Prefill.of(contexts, next(self._decoder.parameters()).device)
+        return layout, self._model(layout.tokens, layout, **({"routes": routes} if routes else {}))
+
+    def _resolve(self, finished: Sequence[tuple[Job, Generation]]) -> None:
+        for job, generation in finished:
+            if not job.future.done():
+                versions = (self.version,) * len(generation.tokens)
+                job.future.set_result(replace(generation, versions=versions))
+
+    def _drop_cancelled(self) -> None:
+        """Remove cancelled requests from the queue and the rows."""
+        if self._cancelled:
+            self._waiting = deque(job for job in self._waiting if not job.future.done())
+            rows = [r for r, job in enumerate(self._rows.jobs) if job.future.done()]
+            self._rows.leave(rows, [Finish.cut] * len(rows))
+            self._cancelled = False
+
+    def _fail(self, error: Exception | None) -> None:
+        """Pass the error to the callers of all requests, or cancel them if it is None; then remove all rows."""
+        for job in (*self._rows.jobs, *self._waiting):
+            if not job.future.done():
+                if error is None:
+                    job.future.cancel()
+                else:
+                    job.future.set_exception(error)
+        self._waiting.clear()
+        self._rows.leave(range(len(self._rows)), [Finish.cut] * len(self._rows))
+
+    def _check(self, request: GenerationRequest) -> None:
+        if request.limit < 1:
+            raise ValueError(f"a generation request asks for {request.limit} tokens: its limit must be at least 1")
+        self._check_loaded()
+        self._check_length(request.context, request.limit)
+
+    def _check_loaded(self) -> None:
+        if self.version < 0:
+            raise EngineLost("the engine has no complete weights", evidence="its last load failed", fix="load again")
+
+    def _check_length(self, context: Ids, new: int) -> None:
+        if not context:
+            raise ValueError("the prompt is empty: give at least one token, after which the answer begins")
+        shape = self._decoder.shape
+        if max(context) >= shape.vocabulary or min(context) < 0:
+            raise Usage(
+                "a prompt contains a token that the model does not have",
+                evidence=f"token {max(context)}, vocabulary of {shape.vocabulary}",
+                fix="use the tokenizer that belongs to the model",
+            )
+        most = min(shape.positions, self._cache_tokens)
+        if len(context) + new > most:
+            fix = f"lower sampling.max_tokens to at most {most - len(context)}, or drop longer prompts"
+            if self._cache_tokens < shape.positions and len(context) + new <= shape.positions:
+                fix = f"raise engine.kv_cache_tokens to {len(context) + new} or more"
+            elif len(context) >= most:
+                fix = "shorten the prompt: it leaves no room for an answer"
+            raise Usage(
+                f"a prompt of {len(context)} tokens and an answer of up to {new} do not fit",
+                evidence=f"the model has {shape.positions} positions, engine.kv_cache_tokens is {self._cache_tokens}",
+                fix=fix,
+            )
+
+
+def _shared(contexts: Iterable[ContextKey]) -> int:
+    """The number of cached tokens in the prefixes of these prompts."""
+    return sum(shared_tokens(len(ids)) for _, ids in contexts)

@@ -1,0 +1,248 @@
+"""The sequences that the engine is generating (rows), as arrays, and one decoding step for all of them."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from groupwise.data import Finish, Generation, GenerationRequest, Likeliest, Sampling
+from groupwise.engines.native.layouts import ROWS, KeysValues, chunk_end, padded, shared_tokens
+from groupwise.engines.native.routes import RowRoutes
+from groupwise.engines.native.unique_sequences import UniqueSequences
+from groupwise.models import (
+    Experts,
+    LanguageModel,
+    Routes,
+    Tokenizer,
+    choose,
+    lineage,
+    logprob_dtype,
+    logprobs,
+    truncated,
+    uniform,
+)
+
+Distribution = tuple[float, float, int, float, int]
+"""Temperature, top_p, top_k, min_p, and the purpose (training, evaluation, ...) that keys the random numbers."""
+
+AHEAD = 16
+"""Tokens for which a row's random numbers are computed at once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """A generation request and the future that its caller awaits."""
+
+    request: GenerationRequest
+    future: asyncio.Future[Generation]
+    routes: tuple[bytes, ...] = ()
+    """The expert choices for the prompt without its last token, once it is prefilled."""
+    likeliest: list[Likeliest] = field(default_factory=list)
+    """The likeliest tokens at each generated position so far, if the request asks for them."""
+
+    @property
+    def reach(self) -> int:
+        """The most cache positions that the sequence can need, in whole chunks, without the shared prompt prefix."""
+        context = len(self.request.context)
+        return chunk_end(context + self.request.limit - shared_tokens(context))
+
+
+class Rows:
+    """The sequences being generated, numbered without gaps: the last row takes the place of one that leaves."""
+
+    def __init__(
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int, kv_cache_tokens: int,
+        experts: Experts | None = None,
+    ) -> None:  # fmt: skip
+        self.tokenizer, self.seed = tokenizer, seed
+        shape, weight = decoder.shape, next(decoder.parameters())
+        self.sequences = UniqueSequences(decoder, max_rows=rows, kv_cache_tokens=kv_cache_tokens)
+        self.jobs: list[Job] = []
+        self.distributions: list[Distribution] = []
+        self.with_stop_strings = self.with_top = 0
+        rows = padded(rows, ROWS)
+        long = {"dtype": torch.long, "device": weight.device}
+        self.sequence, self.newest, self.length, self.limit = (torch.zeros(rows, **long) for _ in range(4))
+        self.tokens = torch.zeros(rows, 64, **long)
+        self.logp = torch.zeros(rows, 64, dtype=torch.float64, device=weight.device)
+        self.routes = RowRoutes(experts, rows, weight.device) if experts else None
+        self.end_tokens = torch.zeros(shape.vocabulary, dtype=torch.bool, device=weight.device)
+        self.end_tokens[[t for t in tokenizer.eos if t < shape.vocabulary]] = True
+        # The keys of the random numbers stay on the host, where the generator runs.
+        self.draw, self.stream = np.zeros(rows, np.uint64), np.zeros(rows, np.uint64)
+        self.at, self.distribution = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
+        self.ahead, self.first = np.zeros((rows, AHEAD)), np.full(rows, -AHEAD)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    @property
+    def reach(self) -> int:
+        """The number of cache positions that the longest row may need."""
+        return max((job.reach for job in self.jobs), default=0)
+
+    def enter(self, jobs: Sequence[Job], cached: KeysValues | None) -> None:
+        """Add rows for requests with the same prompt. `cached`: its keys and values, except for its last token."""
+        requests = [job.request for job in jobs]
+        n = len(self.jobs)
+        new = slice(n, n + len(requests))
+        self.sequence[new] = self.sequences.enter(requests[0].context, cached)
+        self.newest[new] = requests[0].context[-1]
+        self.length[new] = 0
+        self.limit[new] = torch.tensor([request.limit for request in requests], device=self.limit.device)
+        self.draw[new] = [request.draw for request in requests]
+        self.stream[new] = [lineage(request.stream) for request in requests]
+        self.at[new] = [request.at for request in requests]
+        self.distribution[new] = [self._distribution_of(request) for request in requests]
+        self.first[new] = -AHEAD
+        self.with_stop_strings += sum(bool(request.sampling.stop) for request in requests)
+        self.with_top += sum(bool(request.top) for request in requests)
+        self.jobs.extend(jobs)
+
+    @torch.inference_mode()
+    def advance(self) -> list[tuple[Job, Generation]]:
+        """Sample one token for each row. Finished rows leave and are returned; the caller fills in their versions."""
+        n = len(self.jobs)
+        self.sequences.grow(n, self.sequences.longest + 1)
+        routes = Routes(self.routes.experts) if self.routes else None
+        logits = self.sequences.forward(routes)
+        token, logp = self._sample_tokens(logits, n)
+        if self.with_top:
+            self._record_likeliest(logits, range(n))
+        if self.routes is not None and routes is not None:
+            self.routes.write(routes, self.sequence[:n], self.length[:n])
+        self._append(token[:n], logp[:n])
+        ended = self.end_tokens[token[:n]]
+        if self.with_stop_strings:
+            ended = ended | self._completes_stop(ended)
+        done = (ended | (self.length[:n] >= self.limit[:n])).nonzero().squeeze(1)
+        return self.leave(done.tolist(), [Finish.stop if e else Finish.length for e in ended[done].tolist()])
+
+    @torch.inference_mode()
+    def leave(self, rows: Sequence[int], finishes: Sequence[Finish]) -> list[tuple[Job, Generation]]:
+        """Remove these rows and return their generations so far."""
+        lengths = self.length[list(rows)].tolist()
+        finished = [
+            (self.jobs[r], Generation(
+                tokens=tuple(self.tokens[r, :n].tolist()), logp=tuple(self.logp[r, :n].tolist()), versions=(),
+                finish=finish, routes=self.jobs[r].routes + self.routes.of(r, n) if self.routes and n else (),
+                likeliest=tuple(self.jobs[r].likeliest),
+            ))
+            for r, n, finish in zip(rows, lengths, finishes, strict=True)
+        ]  # fmt: skip
+        self.with_stop_strings -= sum(bool(job.request.sampling.stop) for job, _ in finished)
+        self.with_top -= sum(bool(job.request.top) for job, _ in finished)
+        self._compact(set(rows))
+        return finished
+
+    def _compact(self, removed: set[int]) -> None:
+        """Move the last rows to the removed places, and split sequences whose rows now differ."""
+        n = len(self.jobs)
+        left = n - len(removed)
+        to = sorted(r for r in removed if r < left)
+        source = [r for r in range(left, n) if r not in removed]
+        if to:
+            for x in (self.sequence, self.newest, self.length, self.limit, self.tokens, self.logp):
+                x[to] = x[source]
+            for x in (self.draw, self.stream, self.at, self.distribution, self.ahead, self.first):
+                x[to] = x[source]
+            if self.routes is not None:
+                self.routes.move(to, source)
+            for r, s in zip(to, source, strict=True):
+                self.jobs[r] = self.jobs[s]
+        del self.jobs[left:]
+        self.sequence[:left] = self.sequences.split(self.sequence[:left], self.newest[:left])
+
+    def _sample_tokens(
+        self, logits: Float[Tensor, "sequences v"], n: int
+    ) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
+        """A token and its log-prob for each row, from the row's own distribution."""
+        sequence = self.sequence[:n]
+        token, logp = (
+            torch.zeros_like(sequence),
+            torch.zeros(n, dtype=logprob_dtype(logits.dtype), device=logits.device),
+        )
+        u = self._uniform_numbers(n)
+        for number in sorted(set(self.distribution[:n].tolist())):
+            temperature, top_p, top_k, min_p, _ = self.distributions[number]
+            mask = self.distribution[:n] == number
+            rows = torch.from_numpy(mask.nonzero()[0]).to(sequence.device)
+            logprobs = truncated(logits, Sampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p))
+            token[rows] = chosen = choose(logprobs, torch.from_numpy(u[mask]).to(logprobs.device), sequence[rows])
+            logp[rows] = logprobs[sequence[rows], chosen]
+        return token, logp
+
+    def _uniform_numbers(self, n: int) -> NDArray[np.float64]:
+        """Each row's random number for its next token; 0 at temperature 0.
+
+        A row's numbers are computed for `AHEAD` tokens at once, from position `first` on: the generator is many small
+        operations.
+        """
+        at = self.at[:n].astype(np.int64)
+        empty = at - self.first[:n] >= AHEAD
+        for number in set(self.distribution[:n][empty].tolist()):
+            temperature, *_, purpose = self.distributions[number]
+            rows = (empty & (self.distribution[:n] == number)).nonzero()[0]
+            if temperature > 0:
+                places = (at[rows, None] + np.arange(AHEAD)).ravel()
+                draw, stream = (np.repeat(x[rows], AHEAD) for x in (self.draw, self.stream))
+                self.ahead[rows] = uniform((self.seed, purpose), draw, stream, places).reshape(-1, AHEAD)
+            else:
+                self.ahead[rows] = 0
+            self.first[rows] = at[rows]
+        return self.ahead[np.arange(n), at - self.first[:n]]
+
+    def _record_likeliest(self, logits: Float[Tensor, "sequences v"], rows: Iterable[int]) -> None:
+        """Record the likeliest next tokens of each of these rows, if its request asks for them."""
+        for r in rows:
+            job = self.jobs[r]
+            if job.request.top:
+                best = logprobs(logits[self.sequence[r : r + 1]]).topk(min(job.request.top, logits.shape[1]))
+                job.likeliest.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))
+
+    def _append(self, token: Int[Tensor, " n"], logp: Float[Tensor, " n"]) -> None:
+        n = len(token)
+        length = self.length[:n]
+        if int(length.max()) >= self.tokens.shape[1]:
+            self.tokens = torch.cat([self.tokens, torch.zeros_like(self.tokens)], 1)
+            self.logp = torch.cat([self.logp, torch.zeros_like(self.logp)], 1)
+        row = torch.arange(n, device=token.device)
+        self.tokens[row, length] = token
+        self.logp[row, length] = logp.to(self.logp.dtype)
+        self.newest[:n] = token
+        self.length[:n] += 1
+        self.at[:n] += np.uint64(1)
+
+    def _completes_stop(self, ended: Bool[Tensor, " n"]) -> Bool[Tensor, " n"]:
+        """Whether each row's newest token completes one of its stop strings; False for rows that have already ended."""
+        lengths = self.length.tolist()
+        stopped = [
+            bool(job.request.sampling.stop)
+            and not end
+            and completes_stop(self.tokenizer, job.request, self.tokens[r, : lengths[r]].tolist())
+            for r, (job, end) in enumerate(zip(self.jobs, ended.tolist()))
+        ]
+        return torch.tensor(stopped, device=ended.device)
+
+    def _distribution_of(self, request: GenerationRequest) -> int:
+        s = request.sampling
+        distribution = (s.temperature, s.top_p, s.top_k, s.min_p, request.purpose)
+        if distribution not in self.distributions:
+            self.distributions.append(distribution)
+        return self.distributions.index(distribution)
+
+
+def completes_stop(tokenizer: Tokenizer, request: GenerationRequest, tokens: Sequence[int]) -> bool:
+    """Whether the newest of a request's generated tokens completes one of its stop strings."""
+    # A string of c characters has at most 4 c bytes and a token at least one, so earlier tokens cannot be in it.
+    reach = 4 * max(map(len, request.sampling.stop)) + 4
+    newest = tokens[-reach:]
+    earlier = request.context[max(len(request.context) - request.at, len(request.context) + len(newest) - reach) :]
+    text, ends = tokenizer.decode_with_ends((*earlier, *newest))
+    before = ends[-2] if len(ends) > 1 else 0
+    return any(text.find(stop, max(0, before - len(stop) + 1)) >= 0 for stop in request.sampling.stop)

@@ -1,0 +1,224 @@
+"""Speculative decoding: earlier answers propose the next tokens, and one forward pass checks several of them.
+
+A row draws each token as it would without drafts, from its own distribution and its own keyed random number. A proposed
+token is accepted if it is that token. So drafts change the number of passes, and no bit of a sample.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from groupwise.data import Finish, Generation, Ids, Layout
+from groupwise.engines.native.draft_store import Drafts
+from groupwise.engines.native.layouts import ROWS, Decode, chunk_end, chunks, padded
+from groupwise.engines.native.native_engine import NativeEngine
+from groupwise.engines.native.rows import Job, Rows
+from groupwise.engines.native.unique_sequences import UniqueSequences
+from groupwise.models import LanguageModel, Tokenizer
+
+__all__ = ["SpeculativeEngine"]
+
+
+@dataclass(frozen=True, slots=True)
+class WithEarlier:
+    """The attention layout if several new tokens of a sequence are forwarded at once.
+
+    `writes` are the number of a block of the cache, the sequences, the places in the block, and the sequences from
+    which the keys and values come.
+    """
+
+    decode: Decode
+    writes: Sequence[tuple[int, Tensor, Tensor, Tensor]]
+
+    @property
+    def position(self) -> Int[Tensor, " n"]:
+        return self.decode.position
+
+    def attend(
+        self,
+        layer: int,
+        q: Float[Tensor, "n heads d"],
+        k: Float[Tensor, "n kv d"],
+        v: Float[Tensor, "n kv d"],
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Float[Tensor, "n heads d"]:
+        for chunk, to, at, source in self.writes:
+            keys, values = self.decode.cache[chunk]
+            keys[layer][to, :, at], values[layer][to, :, at] = k[source], v[source]
+        return self.decode.attend(layer, q, k, v, window=window, softcap=softcap)
+
+
+class DraftedSequences(UniqueSequences):
+    """The engine's distinct sequences, to which one forward pass adds drafted continuations as further sequences."""
+
+    def __init__(self, decoder: LanguageModel, *, max_rows: int, kv_cache_tokens: int) -> None:
+        super().__init__(decoder, max_rows=max_rows, kv_cache_tokens=kv_cache_tokens)
+        self._max, self._cache_tokens = max_rows, kv_cache_tokens
+        self._earlier: list[tuple[int, int]] = []
+
+    def draft(self, guesses: Sequence[tuple[int, Ids]]) -> dict[tuple[int, int], int]:
+        """Add a drafted continuation for each of these sequences, while there is room. Returns their numbers.
+
+        The key of a continuation is the number of the sequence before it, and its token. `forward` computes all of
+        them, and `split` removes those without rows.
+        """
+        n, children, parents = len(self), dict[tuple[int, int], int](), list[tuple[int, int]]()
+        deepest = self.longest + 1 + max((len(tokens) for _, tokens in guesses), default=0)
+        room = min(self._max, self._cache_tokens // chunk_end(deepest)) - n
+        for sequence, tokens in guesses:
+            for token in tokens:
+                if (sequence, token) not in children:
+                    if len(parents) >= room:
+                        break
+                    children[sequence, token] = n + len(parents)
+                    parents.append((sequence, token))
+                sequence = children[sequence, token]
+        self._add(parents)
+        return children
+
+    def layout(self) -> Layout:
+        if not self._earlier:
+            return self.decode()
+        to, source = torch.tensor(self._earlier, device=self.place.device).T
+        place, writes = self.place[source], []
+        for number, c in enumerate(chunks(self.longest + 1)):
+            inside = (place >= c.start) & (place < c.stop)
+            if bool(inside.any()):
+                writes.append((number, to[inside], place[inside] - c.start, source[inside]))
+        return WithEarlier(self.decode(), writes)
+
+    def _add(self, parents: Sequence[tuple[int, int]]) -> None:
+        """Add a sequence for each (sequence before it, token), with a copy of the cache of the one it began with."""
+        n, roots, self._earlier = len(self), list[int](), []
+        before: dict[int, tuple[int, ...]] = {}
+        for i, (parent, token) in enumerate(parents, n):
+            before[i] = (*before.get(parent, ()), parent)
+            roots.append(before[i][0])
+            self._earlier += [(i, source) for source in before[i]]
+            self.prefixes.append(self.prefixes[parent])
+            self.token[i], self.position[i], self.place[i] = token, self.position[parent] + 1, self.place[parent] + 1
+        if parents:
+            self._shared = None
+            device = self.place.device
+            self.cache.grow(padded(len(self), ROWS), self.longest + 1, n)
+            self.cache.copy(torch.arange(n, len(self), device=device), torch.tensor(roots, device=device), self.longest)
+
+
+class DraftedRows(Rows):
+    """The sequences being generated: each takes several tokens per forward pass, as far as its draft proposed them."""
+
+    sequences: DraftedSequences
+
+    def __init__(
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int, kv_cache_tokens: int, window: int,
+        drafts: Drafts,
+    ) -> None:  # fmt: skip
+        super().__init__(decoder, tokenizer, seed=seed, rows=rows, kv_cache_tokens=kv_cache_tokens)
+        self.sequences = DraftedSequences(decoder, max_rows=rows, kv_cache_tokens=kv_cache_tokens)
+        self.window, self.drafts, self.passes, self.drafted = window, drafts, 0, 0
+
+    @torch.inference_mode()
+    def advance(self) -> list[tuple[Job, Generation]]:
+        """Run one forward pass, in which each row takes at least one token. Finished rows leave and are returned."""
+        n = len(self.jobs)
+        self.sequences.grow(n, self.sequences.longest + 1)
+        children = self.sequences.draft(self._guesses(n))
+        logits = self.sequences.forward()
+        self.passes += 1
+        active, finished = torch.arange(n, device=self.newest.device), dict[int, Finish]()
+        while len(active):
+            token, logp = self._sample_tokens(logits, n)
+            if self.with_top:
+                self._record_likeliest(logits, active.tolist())
+            self._append_to(active, token, logp)
+            ended = self.end_tokens[token]
+            if self.with_stop_strings:
+                ended = ended | self._completes_stop(ended)
+            over = ended | (self.length[:n] >= self.limit[:n])
+            finished |= {r: Finish.stop if ended[r] else Finish.length for r in active.tolist() if over[r]}
+            active = self._accepted(active[~over[active]], token, children)
+        return self.leave(list(finished), list(finished.values()))
+
+    def _guesses(self, n: int) -> list[tuple[int, Ids]]:
+        """For each row with a draft, its sequence and the draft's next tokens, fewer than the row may still take."""
+        lengths, sequences = self.length[:n].tolist(), self.sequence[:n].tolist()
+        guesses = []
+        for r, job in enumerate(self.jobs):
+            tokens = tuple(self.tokens[r, : lengths[r]].tolist())
+            most = min(self.window, job.request.limit - lengths[r] - 1)
+            if most > 0 and (guess := self.drafts.next_tokens(job.request, tokens, most)):
+                guesses.append((sequences[r], guess))
+        return guesses
+
+    def _append_to(self, rows: Int[Tensor, " m"], token: Int[Tensor, " n"], logp: Float[Tensor, " n"]) -> None:
+        """Append the newest token of these rows."""
+        if int(self.length[rows].max()) >= self.tokens.shape[1]:
+            self.tokens = torch.cat([self.tokens, torch.zeros_like(self.tokens)], 1)
+            self.logp = torch.cat([self.logp, torch.zeros_like(self.logp)], 1)
+        self.tokens[rows, self.length[rows]] = token[rows]
+        self.logp[rows, self.length[rows]] = logp[rows].to(self.logp.dtype)
+        self.newest[rows] = token[rows]
+        self.length[rows] += 1
+        self.at[rows.tolist()] += 1
+
+    def _accepted(
+        self, rows: Int[Tensor, " m"], token: Int[Tensor, " n"], children: Mapping[tuple[int, int], int]
+    ) -> Int[Tensor, " k"]:
+        """The rows whose newest token was in their draft. Their logits after it are those of another sequence."""
+        pairs = zip(self.sequence[rows].tolist(), token[rows].tolist())
+        found = [(r, children[pair]) for r, pair in zip(rows.tolist(), pairs) if pair in children]
+        accepted = torch.tensor([r for r, _ in found], dtype=torch.long, device=rows.device)
+        self.drafted += len(found)
+        self.sequence[accepted] = torch.tensor([s for _, s in found], dtype=torch.long, device=rows.device)
+        return accepted
+
+
+class SpeculativeEngine(NativeEngine):
+    """A `NativeEngine` that checks up to `window` tokens of a draft in a forward pass. Its samples are the same.
+
+    Drafts are its own earlier generations after the same context, up to `drafts` of them, also from older weights. They
+    use rows and cache tokens that no request needs.
+    """
+
+    def __init__(
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int = 256, kv_cache_tokens: int = 1 << 20,
+        window: int = 8, drafts: int = 4096,
+    ) -> None:  # fmt: skip
+        super().__init__(decoder, tokenizer, seed=seed, rows=rows, kv_cache_tokens=kv_cache_tokens)
+        self._drafts, self._reported = Drafts(drafts), (0, 0)
+        self._rows = self._drafted = DraftedRows(
+            self._model,
+            tokenizer,
+            seed=seed,
+            rows=rows,
+            kv_cache_tokens=kv_cache_tokens,
+            window=window,
+            drafts=self._drafts,
+        )
+
+    @property
+    def passes(self) -> int:
+        """The number of decoding forward passes so far. Without drafts, each adds one token to each row."""
+        return self._drafted.passes
+
+    @property
+    def accepted(self) -> int:
+        """The number of generated tokens so far that a draft proposed. Each saved its row one forward pass."""
+        return self._drafted.drafted
+
+    def figures(self) -> dict[str, float]:
+        """The passes, and the accepted tokens of drafts, since the last call, by metric."""
+        now = self.passes, self.accepted
+        passes, accepted = (new - old for new, old in zip(now, self._reported))
+        self._reported = now
+        return {"engine/0/passes": float(passes), "engine/0/accepted": float(accepted)}
+
+    def _resolve(self, finished: Sequence[tuple[Job, Generation]]) -> None:
+        for job, generation in finished:
+            self._drafts.add(job.request, generation.tokens)
+        super()._resolve(finished)

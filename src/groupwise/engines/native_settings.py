@@ -1,0 +1,45 @@
+"""Settings of the native engine, which runs in the trainer's process."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from groupwise.data import Engine, EngineKind
+from groupwise.engines.native.native_engine import NativeEngine
+from groupwise.engines.steps.denoising import DenoisingEngine
+from groupwise.engines.steps.unmasking import UnmaskingEngine
+from groupwise.models import Experts, FlowPolicy, MaskedPolicy, Model, Tokenizer
+
+__all__ = ["Native"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Native(EngineKind):
+    """Runs the engine in the trainer's process: at most `max_num_seqs` sequences at once, and `kv_cache_tokens` cached tokens.
+
+    `max_logprob_diff` bounds the difference between the engine's and the learner's log-prob of a token; a larger one
+    stops the run. `by_dtype` leaves ample room for rounding: 0.001, or 2 for bfloat16 weights (`GAPS`).
+    """
+
+    max_num_seqs: int = 256
+    kv_cache_tokens: int = 1_048_576
+    max_logprob_diff: float | Literal["by_dtype"] = "by_dtype"
+
+    def __post_init__(self) -> None:
+        bounds = {"max_num_seqs": 1, "kv_cache_tokens": 1} | (
+            {"max_logprob_diff": 0} if self.max_logprob_diff != "by_dtype" else {}
+        )
+        for name, bound in bounds.items():
+            if not getattr(self, name) >= bound:
+                raise ValueError(f"{name} is {getattr(self, name)}\ntake at least {bound}")
+
+    def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> Engine:
+        """The engine over the learner's model. If `experts` is given, it records the expert choices (routes) of all
+        tokens. A flow policy gets an engine of denoising steps, and a masked policy one that reveals canvases.
+        """
+        if isinstance(model, MaskedPolicy):
+            return UnmaskingEngine(model, seed=seed, rows=self.max_num_seqs)
+        if isinstance(model, FlowPolicy):
+            return DenoisingEngine(model, seed=seed, rows=self.max_num_seqs)
+        return NativeEngine(
+            model, tokenizer, seed=seed, rows=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, experts=experts
+        )

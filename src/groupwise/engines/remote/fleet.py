@@ -1,0 +1,301 @@
+"""Several engines as one: requests go to the least loaded one, and a lost one is replaced."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import TypeVar
+
+from torch import Tensor
+
+from groupwise.core import EngineLost, GroupwiseError, Usage, WorkerLost
+from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
+from groupwise.engines.remote.load import Occupancy
+from groupwise.engines.remote.probe import Expected, Probe
+from groupwise.engines.remote.remote import Remote
+from groupwise.engines.remote.slots import Place
+from groupwise.engines.remote.weights_file import Exchange, WeightsFile, write_weights
+
+__all__ = ["Fleet"]
+
+T = TypeVar("T")
+StartReplica = Callable[[int], Awaitable[Remote]]
+"""Starts the replica of this number, or connects to it. It gets weights before requests."""
+ATTEMPTS = 2
+"""The fewest engines that fail in a request until its error ends the run; more engines are asked once each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The weights of now: their file, and the scores that the probe expects of them."""
+
+    file: WeightsFile
+    expected: Expected
+
+
+class Fleet:
+    """An `Engine` over `count` replicas. An answer does not depend on the replica, since random numbers are keyed.
+
+    A request goes to the admitted replica with the fewest requests, at most `rows` each; the others wait in order of
+    arrival. If a replica is lost, or fails in a request, its requests are sent again elsewhere, and a new one is
+    started. It is admitted with the weights of now, once the `probe` has compared its scores. A place that needs more
+    than `restarts` new replicas in ten minutes is given up; when all are, requests raise the last cause, `WorkerLost`
+    for a lost process. A request in which each of the engines fails raises `WorkerLost`, too.
+
+    The last places are those of the engines at `addresses`. `warn` gets a line for each loss. The replicas belong to
+    the event loop of the first `load`, and end with it.
+    """
+
+    def __init__(
+        self, start: StartReplica, count: int, *, exchange: Exchange, probe: Probe, rows: int, restarts: int,
+        addresses: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self._start, self._count, self._exchange, self._probe = start, count, exchange, probe
+        self._rows, self._restarts = rows, restarts
+        self._addresses = [""] * (count - len(addresses)) + list(addresses)
+        self.warn: Callable[[str], None] = lambda line: None
+        self._occupancy, self._restarted = Occupancy(count), 0
+        self._places: list[Place] = []
+        self._keepers: list[asyncio.Task[None]] = []
+        self._published: Published | None = None
+        self._queue: deque[asyncio.Future[Place]] = deque()
+        self._changed = asyncio.Condition()
+
+    @property
+    def version(self) -> int:
+        """The version of the weights of now; -1 before the first load."""
+        return self._published.file.version if self._published else -1
+
+    def keep_logs(self, folder: Path) -> None:
+        """Write the output of replicas that start from now on to files in this folder."""
+        self._exchange.logs = folder
+
+    @property
+    def replicas(self) -> Sequence[Remote]:
+        """The replicas that are connected now."""
+        return [place.replica for place in self._places if place.replica and not place.replica.cause]
+
+    async def sample(self, request: GenerationRequest) -> Generation:
+        """The next tokens of one sample. `WorkerLost` if no replica is left."""
+
+        async def ask(place: Place, replica: Remote) -> Generation:
+            admitted = place.version
+            generation = await replica.sample(request)
+            versions = {admitted, *generation.versions}
+            if min(versions) < admitted or max(versions) > self.version:
+                raise replica.fail(f"its tokens are of versions {sorted(set(generation.versions))}, not {admitted}")
+            if max(versions) > admitted:
+                await self._admitted(place, replica, max(versions))
+            return generation
+
+        return await self._ask(ask)
+
+    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
+        """The log-prob of each token given all tokens before it. `WorkerLost` if no replica is left."""
+        return await self._ask(lambda place, replica: replica.score(context, tokens, temperature=temperature))
+
+    async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
+        """Write the weights to a file, and wait until every running replica has them or is lost, and one has them."""
+        file = await asyncio.to_thread(write_weights, self._exchange.path, version, weights)
+        before = self._published
+        expected = await self._probe.expect(version, weights, before.expected if before else None)
+        self._published = Published(file, expected)
+        self._open()
+        for place in self._places:
+            place.dismiss()
+        async with self._changed:
+            await self._changed.wait_for(self._settled)
+        if before and before.file.path != file.path:
+            before.file.path.unlink(missing_ok=True)
+        if all(place.gone for place in self._places):
+            raise self._lost()
+        for place in self._places:
+            if isinstance(place.error, Usage) and not place.admitted:  # otherwise the run continues with the others
+                raise place.error
+
+    def figures(self) -> dict[str, float]:
+        """The restarts of engines and the mean number of requests in each, since the last call."""
+        restarted, self._restarted = self._restarted, 0
+        rows = {f"engine/{number}/rows": mean for number, mean in enumerate(self._occupancy.take())}
+        return {"engine/restarts": float(restarted), **rows}
+
+    async def reach(self) -> None:
+        """Connect once to each engine at an address, before a run begins.
+
+        `Usage` for an engine that is another one than the run needs, or that has another secret. `EngineLost` if no
+        engine can be reached, and the run starts none itself.
+        """
+        reached, lost = not all(self._addresses), None
+        for number, address in enumerate(self._addresses):
+            if address:
+                try:
+                    (await self._start(number)).end()
+                    reached = True
+                except EngineLost as error:
+                    lost = error
+        if lost is not None and not reached:
+            raise lost
+
+    def prefill(self, contexts: Sequence[ContextKey]) -> None:
+        """Cache these prompts in every admitted replica: each serves samples of most groups."""
+        for place in self._places:
+            if place.replica and place.version >= 0:
+                place.replica.prefill(contexts)
+
+    async def _admitted(self, place: Place, replica: Remote, version: int) -> None:
+        """Wait until the probe has checked this version: an engine may use it before. `EngineLost` if it fails."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: place.version >= version or place.replica is not replica)
+        replica.check()
+
+    def _settled(self) -> bool:
+        """Whether all running replicas have the weights of now, and there is one; or all places are given up."""
+        loading = any(p.replica is not None and p.version < 0 for p in self._places)
+        return all(p.gone for p in self._places) or (not loading and any(p.version >= 0 for p in self._places))
+
+    # Requests
+
+    async def _ask(self, call: Callable[[Place, Remote], Awaitable[T]]) -> T:
+        """The result of a call by the first replica that returns one."""
+        failures = 0
+        while True:
+            place = await self._turn()
+            replica = place.replica
+            assert replica is not None, "an admitted place has a replica"
+            try:
+                return await call(place, replica)
+            except EngineLost as error:
+                replica.fail(error.what)  # also one that runs but has no weights
+            except WorkerLost as error:
+                replica.fail(f"it failed in a request: {error.evidence or error.what}")
+                failures += 1
+                if failures >= max(self._count, ATTEMPTS):
+                    raise
+            finally:
+                self._count_requests(place, -1)
+                self._dispatch()
+
+    def _count_requests(self, place: Place, change: int) -> None:
+        place.requests += change
+        self._occupancy.change(place.number, change)
+
+    async def _turn(self) -> Place:
+        """Wait for an admitted place with a free row; the request counts there from now on."""
+        if self._published is None:
+            raise EngineLost("the engines have no weights yet", fix="load weights first")
+        if all(place.gone for place in self._places):
+            raise self._lost()
+        turn: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+        self._queue.append(turn)
+        self._dispatch()
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._count_requests(turn.result(), -1)
+                self._dispatch()
+            raise
+
+    def _dispatch(self) -> None:
+        """Give waiting requests, in order, to the admitted places with the fewest requests."""
+        while self._queue:
+            if self._queue[0].done():  # cancelled
+                self._queue.popleft()
+                continue
+            free = [place for place in self._places if place.version >= 0 and place.requests < self._rows]
+            if not free:
+                return
+            place = min(free, key=lambda place: (place.requests, place.number))
+            self._count_requests(place, 1)
+            self._queue.popleft().set_result(place)
+
+    def _lost(self) -> GroupwiseError:
+        """The error for a fleet without replicas, with the cause of a lost one."""
+        error = next((place.error for place in self._places if place.error is not None), None)
+        if isinstance(error, Usage):
+            return error
+        tried = f"each of {self._count} was started again {self._restarts} times"
+        if any(self._addresses):
+            tried = "; ".join(place.history for place in self._places)
+        kind, evidence, fix = WorkerLost, repr(error), ""
+        if isinstance(error, GroupwiseError):
+            evidence, fix = f"{error.what}\n{error.evidence}".strip(), error.fix
+            kind = WorkerLost if isinstance(error, EngineLost) else type(error)
+        fix = fix or "continue from the last checkpoint, with engine.kind = 'Native'"
+        return kind(f"no engine is left: {tried}", evidence=evidence, fix=fix)
+
+    # Replicas
+
+    def _open(self) -> None:
+        """Start all places, at the first load in an event loop."""
+        if any(not keeper.done() for keeper in self._keepers):
+            return
+        self._places = [Place(number, address) for number, address in enumerate(self._addresses)]
+        self._keepers = [asyncio.create_task(self._keep(place)) for place in self._places]
+
+    async def _keep(self, place: Place) -> None:
+        """Keep a place filled until it is given up: start a replica, and another one when it is lost."""
+        try:
+            while (pause := place.pause(self._restarts)) is not None:
+                if place.error is not None:
+                    self.warn(place.loss(self._restarts))
+                    self._restarted += 1
+                await asyncio.sleep(pause)
+                place.starts.append(monotonic())
+                await self._fill(place)
+                await self._notify()
+                if isinstance(place.error, Usage):  # another attempt would fail in the same way
+                    break
+        finally:
+            place.gone = True
+            if all(place.gone for place in self._places):
+                self._abandon()
+        self.warn(place.loss(self._restarts))
+        await self._notify()
+
+    async def _fill(self, place: Place) -> None:
+        """Start a replica and keep it loaded until it is lost. Its process is ended in every case."""
+        try:
+            place.replica = await self._start(place.number)
+            place.replica.on_loss = place.dismiss
+            await self._keep_loaded(place, place.replica)
+        except EngineLost as error:
+            ending = place.replica.end() if place.replica else error.evidence
+            place.error = EngineLost(error.what, evidence=ending, fix="" if place.replica else error.fix)
+        except Exception as error:  # after any failure of a replica, the run continues with the others
+            place.error = error
+        finally:
+            replica, place.replica, place.version = place.replica, None, -1
+            if replica:
+                replica.end()
+
+    def _abandon(self) -> None:
+        """Fail the waiting requests: no replica is left."""
+        for turn in self._queue:
+            if not turn.done():
+                turn.set_exception(self._lost())
+
+    async def _keep_loaded(self, place: Place, replica: Remote) -> None:
+        """Load the weights of now into a replica, and all later ones, until it raises."""
+        admitted: Published | None = None
+        while True:
+            if (published := self._published) is not admitted and published is not None:
+                await replica.fetch(published.file)
+                if replica.version != published.file.version:
+                    raise replica.fail(f"it has version {replica.version} after loading {published.file.version}")
+                await self._probe.check(replica, published.expected)
+                admitted = published
+                if published is self._published:
+                    place.version, place.admitted = published.file.version, True
+                    self._dispatch()
+                    await self._notify()
+                continue
+            await place.wake.wait()
+            place.wake.clear()
+            replica.check()
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,88 @@
+"""The probe of an engine after each load: the scores of a fixed answer show which weights it has."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from groupwise.core import Mismatch
+from groupwise.data import Ids
+from groupwise.engines import NativeEngine
+from groupwise.engines.remote.remote import Remote
+from groupwise.models import Decoder, Tokenizer
+
+__all__ = ["Probe"]
+
+LENGTH = 32
+"""Tokens of the fixed text. They are spread over the vocabulary."""
+
+Scores = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The fixed answer's scores under the weights of now, and under those before them (empty for the first load)."""
+
+    now: Scores
+    before: Scores = ()
+
+
+class Probe:
+    """Computes the scores of a fixed answer in this process, and compares an engine's scores with them.
+
+    `max_logprob_diff` bounds the difference of a log-prob. An engine whose scores are nearer to those of the weights
+    before has not loaded the new ones, even if both are within the bound.
+    """
+
+    def __init__(self, decoder: Decoder, tokenizer: Tokenizer, max_logprob_diff: float) -> None:
+        self.max_logprob_diff = max_logprob_diff
+        self.context, self.answer = fixed_text(decoder.shape.vocabulary, decoder.shape.positions)
+        self._engine = NativeEngine(decoder, tokenizer, seed=0, rows=1)
+
+    async def expect(self, version: int, weights: Mapping[str, Tensor], before: Expected | None) -> Expected:
+        """The scores to expect of an engine with these weights, which are the decoder's own tensors."""
+        await self._engine.load(version, weights)
+        now = await self._engine.score(self.context, self.answer)
+        await self._engine.load(version, weights)  # frees the copies of weights that `score` made
+        return Expected(now, before.now if before else ())
+
+    async def check(self, remote: Remote, expected: Expected) -> None:
+        """`Mismatch` if the engine's scores are not those of the weights of now."""
+        scores = await remote.score(self.context, self.answer)
+        gap = largest_gap(scores, expected.now)
+        old = largest_gap(scores, expected.before) if expected.before else float("inf")
+        if gap <= self.max_logprob_diff and gap <= old:
+            return
+        weights = (
+            "the weights of the version before"
+            if old <= self.max_logprob_diff
+            else "neither the new nor the old weights"
+        )
+        evidence = f"largest difference of a log-prob: {gap:.2g} from the new weights"
+        if expected.before:
+            evidence += f", {old:.2g} from those before"
+        raise Mismatch(f"the engine {remote.name} reports version {remote.version}, but has {weights}",
+                       evidence=evidence, fix="report this as a bug of the engine")  # fmt: skip
+
+
+def fixed_text(vocabulary: int, positions: int) -> tuple[Ids, Ids]:
+    """A context and an answer of token ids, spread over the vocabulary.
+
+    >>> fixed_text(64, 5)
+    ((0,), (12, 25, 38, 51))
+    """
+    length = min(LENGTH, positions)
+    ids = tuple(i * vocabulary // length for i in range(length))
+    return ids[: length // 4 or 1], ids[length // 4 or 1 :]
+
+
+def largest_gap(a: Sequence[float], b: Sequence[float]) -> float:
+    """The largest absolute difference of two lists of scores; infinity for different lengths, or for NaN.
+
+    >>> largest_gap((1.0, 2.0), (1.5, 2.0)), largest_gap((1.0,), ())
+    (0.5, inf)
+    """
+    differences = [abs(x - y) for x, y in zip(a, b)]
+    if len(a) != len(b) or any(d != d for d in differences):
+        return float("inf")
+    return max(differences, default=0.0)

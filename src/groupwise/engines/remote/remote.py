@@ -1,0 +1,302 @@
+"""An engine in another process, over one connection."""
+
+import asyncio
+import itertools
+import os
+import ssl
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from groupwise.core import EngineLost, Usage, WorkerLost
+from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
+from groupwise.data.rollout_json import from_json, to_json
+from groupwise.engines.remote.heartbeat import PACE, Heartbeat, Owed
+from groupwise.engines.remote.secret import prove
+from groupwise.engines.remote.server import Identity
+from groupwise.engines.remote.tls import TlsAddress, check_certificate, client_context, place
+from groupwise.engines.remote.weights_file import WeightsFile, write_weights
+from groupwise.engines.remote.wire import (
+    LARGEST_PART,
+    LARGEST_REPLY,
+    LARGEST_REQUEST,
+    PROTOCOL,
+    WireError,
+    encode,
+    error_of,
+    read_message,
+)
+
+__all__ = ["Remote"]
+
+R = TypeVar("R", bound="Remote")
+T = TypeVar("T")
+Answer = dict[str, Any]
+CLOSINGS = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError)
+"""The errors of a new connection that the other side accepts and closes."""
+CLOSED = "its connection closed"
+"""The cause of a loss when the other side closes the connection."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Call(Owed):
+    """A request with the future of its reply."""
+
+    reply: asyncio.Future[Answer]
+
+
+class Remote:
+    """An `Engine` in another process. If that process dies, is silent for `deadline` seconds, or works on none of its
+    requests for as long, it is lost.
+
+    A long answer is neither: an engine that owes an answer also replies to `hello`, between two tokens, with the number
+    of steps that it has computed. A lost engine raises `EngineLost` for every pending and later call. `WorkerLost` if
+    the engine fails in a request.
+    """
+
+    def __init__(
+        self, reader: StreamReader, writer: StreamWriter, *, name: str, deadline: float, same_host: bool = True,
+        trainer: str = "",
+    ) -> None:  # fmt: skip
+        self.name, self.deadline, self.version, self.same_host = name, deadline, -1, same_host
+        self._trainer = trainer
+        self.cause = ""
+        """Why the engine is lost; empty while it is not."""
+        self.on_loss: Callable[[], None] = lambda: None
+        self._writer = writer
+        self._numbers = itertools.count()
+        self._pending: dict[int, Call] = {}
+        self._heartbeat = Heartbeat(deadline)
+        self._greeting = -1
+        """The id of the newest `hello`."""
+        self._tasks = [asyncio.create_task(self._read(reader))]
+
+    @classmethod
+    async def connect(
+        cls: type[R], address: Path | TlsAddress, *, secret: bytes = b"", deadline: float = 60.0,
+        expected: Identity | None = None, trainer: str = "",
+    ) -> R:  # fmt: skip
+        """Connect to an engine that `groupwise serve` started. `EngineLost` if no process listens there.
+
+        `trainer` is a name that no other trainer knows: a load with it ends an older connection that loads weights.
+        `Usage` for another secret or certificate than that of a TLS address, and for another engine than `expected`.
+        """
+        same_host = isinstance(address, Path)
+        name = str(address) if isinstance(address, Path) else place(address.host, address.port)
+        lost = EngineLost(f"no engine listens on {name}", fix="start it with groupwise serve, and check the address")
+        try:
+            async with asyncio.timeout(deadline):
+                if isinstance(address, Path):
+                    reader, writer = await asyncio.open_unix_connection(str(address))
+                else:
+                    reader, writer = await open_tls(address, secret)
+        except TimeoutError:
+            lost.evidence = f"it did not answer within {deadline:g} s"
+            raise lost from None
+        except CLOSINGS as error:
+            evidence = f"it is no engine, or it has too many connections that have yet to prove the secret ({error})"
+            fix = "check the address, and which clients connect to it"
+            raise EngineLost(f"{name} ended the connection at once", evidence=evidence, fix=fix) from error
+        except OSError as error:
+            lost.evidence = str(error.strerror or error)
+            raise lost from error
+        remote = cls(reader, writer, name=name, deadline=deadline, same_host=same_host, trainer=trainer)
+        try:
+            identity = await remote.hello(deadline)
+            if expected is not None:
+                identity.check(expected, name)
+        except BaseException:
+            remote.close()
+            raise
+        return remote
+
+    async def hello(self, seconds: float) -> Identity:
+        """Greet the engine, as the first call: its identity. `Usage` if it has another protocol.
+
+        `EngineLost` if it does not answer within `seconds`. From then on, `deadline` holds.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                reply = await self._call("hello", protocol=PROTOCOL)
+        except TimeoutError:
+            raise self.fail(f"it did not answer within {seconds:g} s") from None
+        self.version = self._parsed("hello", lambda: int(reply["version"]))
+        self._tasks.append(asyncio.create_task(self._watch()))
+        return Identity.from_json(reply)
+
+    async def sample(self, request: GenerationRequest) -> Generation:
+        """The next tokens of one sample. A cancelled call cancels the request in the engine."""
+        reply = await self._call("sample", request=to_json(request))
+        return self._parsed("sample", lambda: from_json(Generation, reply))
+
+    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
+        """The log-prob of each token given all tokens before it."""
+        reply = await self._call("score", context=context, tokens=tokens, temperature=temperature)
+        return self._parsed("score", lambda: tuple(map(float, reply["logp"])))
+
+    async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
+        """Write the weights to a file, which the engine reads. Both processes must be on one host."""
+        with TemporaryDirectory() as directory:
+            await self.fetch(await asyncio.to_thread(write_weights, Path(directory), version, weights))
+
+    async def fetch(self, file: WeightsFile) -> None:
+        """Make the engine read a weights file, or send the file to another host. `Storage` if it is damaged.
+
+        The engine has `deadline` seconds, and those that it needs to read the file at `PACE`.
+        """
+        load = {"version": file.version, "sha256": file.sha256, "trainer": self._trainer}
+        if self.same_host:
+            more = file.path.stat().st_size / PACE
+            reply = await self._call("load", more=more, file=str(file.path), **load)
+        else:
+            reply = await self._send_file(file.path, load)
+        self.version = self._parsed("load", lambda: int(reply["version"]))
+
+    async def _send_file(self, path: Path, load: dict[str, Any]) -> Answer:
+        """Send a weights file in parts; the engine loads it after the last one, and its reply to that is returned."""
+        with path.open("rb") as file:
+            size, reply = os.fstat(file.fileno()).st_size, {}
+            for offset in range(0, size, LARGEST_PART):
+                part = await asyncio.to_thread(file.read, LARGEST_PART)
+                reply = await self._call("load", part, more=size / PACE, size=size, offset=offset, **load)
+        return reply
+
+    async def sleep(self) -> None:
+        """Make the engine free its weights and caches until the next load."""
+        await self._call("sleep")
+        self.version = -1
+
+    def prefill(self, contexts: Sequence[ContextKey]) -> None:
+        """Make the engine cache these prompts. It does not wait for the reply."""
+        if not self.cause:
+            self._send(next(self._numbers), "prefill", contexts=contexts)
+
+    def fail(self, cause: str) -> EngineLost:
+        """Close the connection: the engine is lost for this cause. Returns the error."""
+        if not self.cause:
+            self.cause = cause
+            self._close()
+            self.on_loss()
+        return self._error()
+
+    def check(self) -> None:
+        """Raise `EngineLost` if the engine is lost."""
+        if self.cause:
+            raise self._error()
+
+    def close(self) -> None:
+        """Close the connection. The engine cancels its pending requests."""
+        self.fail("the connection was closed here")
+
+    def end(self) -> str:
+        """Close the connection; returns why the engine was lost, if it was."""
+        self.close()
+        return self.cause
+
+    def _close(self) -> None:
+        for call in self._pending.values():
+            if not call.reply.done():
+                call.reply.set_exception(self._error())
+        current = asyncio.current_task()
+        for task in self._tasks:
+            if task is not current:
+                task.cancel()
+        # What is not sent yet is dropped: a stopped process would never read it.
+        self._writer.transport.abort()
+
+    def _error(self) -> EngineLost:
+        return EngineLost(f"the engine {self.name} is lost", evidence=self.cause, fix="start it again")
+
+    def _parsed(self, verb: str, parse: Callable[[], T]) -> T:
+        """The value in a reply. An engine whose reply has none is lost."""
+        try:
+            return parse()
+        except (KeyError, TypeError, ValueError) as error:
+            raise self.fail(f"its reply to {verb} is malformed: {type(error).__name__}: {error}") from error
+
+    async def _call(self, verb: str, part: bytes = b"", more: float = 0.0, **arguments: Any) -> Answer:
+        """The reply to a request. The engine may take `more` seconds beyond the deadline."""
+        self.check()
+        number = next(self._numbers)
+        call = self._pending[number] = Call(verb, more, reply=asyncio.get_running_loop().create_future())
+        try:
+            self._send(number, verb, part, **arguments)
+            return await call.reply
+        except asyncio.CancelledError:
+            if not self.cause:
+                self._send(next(self._numbers), "cancel", of=number)
+            raise
+        finally:
+            self._pending.pop(number, None)
+
+    def _send(self, number: int, verb: str, part: bytes = b"", **arguments: Any) -> None:
+        data = encode({"id": number, "do": verb, **arguments}, part)
+        if len(data) > LARGEST_REQUEST:
+            evidence = f"{len(data)} bytes; the limit is {LARGEST_REQUEST}"
+            raise Usage("a request is too long for an engine in another process", evidence=evidence,
+                        fix="shorten the prompts, or use kind = 'Native'")  # fmt: skip
+        self._writer.write(data)
+
+    async def _read(self, reader: StreamReader) -> None:
+        """Pass each reply to its caller, until the connection ends."""
+        try:
+            while (message := await read_message(reader, LARGEST_REPLY)) is not None:
+                self._heartbeat.heard = True
+                number, error = message.get("id"), message.get("error")
+                if number is None:
+                    self.fail(str(error_of(error)))
+                    return
+                if isinstance(number, int):
+                    self._pass_on(number, message.get("reply"), error)
+            self.fail(CLOSED)
+        except WireError as error:
+            self.fail(f"it sent no message of the protocol: {error}")
+
+    def _pass_on(self, number: int, reply: Any, error: Any) -> None:
+        """Give a reply or an error to its caller, or the steps in a reply to `hello` to the heartbeat."""
+        call = self._pending.get(number)
+        if call is None:
+            if number == self._greeting and isinstance(reply, dict):
+                self._heartbeat.steps = reply.get("steps", 0)
+        elif not call.reply.done():
+            self._heartbeat.answers += 1
+            if isinstance(reply, dict):
+                call.reply.set_result(reply)
+            else:
+                call.reply.set_exception(self._failure(error_of(error)))
+
+    def _failure(self, error: Exception) -> Exception:
+        """An error of the engine. One that is no refusal of the request names the engine."""
+        if type(error) is not WorkerLost:
+            return error
+        evidence = "\n".join(text for text in (error.what, error.evidence) if text)
+        return WorkerLost(f"the engine {self.name} failed", evidence=evidence, fix=error.fix)
+
+    async def _watch(self) -> None:
+        """Lose the engine if it owes an answer and the heartbeat finds that none will come."""
+        while True:
+            await asyncio.sleep(self._heartbeat.seconds)
+            if cause := self._heartbeat.beat(self._pending.values()):
+                self.fail(cause)
+            elif self._pending:
+                self._greeting = next(self._numbers)
+                self._send(self._greeting, "hello")
+
+
+async def open_tls(address: TlsAddress, secret: bytes) -> tuple[StreamReader, StreamWriter]:
+    """A connection on which both sides have proved who they are. `Usage` for another certificate or secret."""
+    reader, writer = await asyncio.open_connection(
+        address.host, address.port, ssl=client_context(), server_hostname=address.host
+    )
+    try:
+        check_certificate(writer.get_extra_info("ssl_object"), address)
+        await prove(reader, writer, secret, address.fingerprint, place(address.host, address.port))
+    except BaseException:
+        writer.transport.abort()
+        raise
+    return reader, writer

@@ -1,0 +1,185 @@
+"""An engine in a child process, which ends with its parent: its start, and the program of a native engine's child.
+
+The child's standard input is one end of an unnamed socket: no other process can connect, and no file is left behind.
+"""
+
+import asyncio
+import faulthandler
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from groupwise.core import EngineLost
+from groupwise.engines.remote.remote import CLOSED, Remote
+from groupwise.engines.remote.server import EngineServer, Identity
+from groupwise.engines.remote.upload import Uploads
+from groupwise.engines.remote.weights_file import Exchange, most_file_bytes
+from groupwise.runs.layout import log_file
+from groupwise.runs.process_logs import open_log
+from groupwise.sandbox.die_with_parent import bound_command
+from groupwise.sandbox.processes import end_with_parent, last_lines
+
+START = 120.0
+"""Seconds that a child may take to start. Most of it is the import of torch."""
+ENDING = 1.0
+"""Seconds in which a child that has closed its connection may end by itself: its signal or exit code is then known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSettings:
+    """What a child needs to build its engine.
+
+    `directory` has the configuration and tokenizer of a model. `adapter` has the settings of its adapter as JSON; it is
+    empty without one.
+    """
+
+    directory: str
+    dtype: str
+    device: str
+    threads: int
+    seed: int
+    rows: int
+    kv_cache_tokens: int
+    compiled: bool
+    adapter: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The program of a child process: `module` in an interpreter, with its settings and environment variables."""
+
+    settings: ReplicaSettings
+    module: str = "groupwise.engines.remote.replica"
+    python: str = field(default_factory=lambda: sys.executable)
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    seconds: float = START
+    """The time it may take until its engine answers."""
+    identity: Identity | None = None
+    """The engine that the run needs. One on this host is it; one on another host may have read another model."""
+    logs: Path | None = None
+    """The folder of the child's output; by default that of its settings."""
+    elsewhere: Sequence[str] = ("groupwise.engines.remote.replica_tls",)
+    """The module that starts it on another host, and the first arguments of that. Settings and a host follow."""
+
+
+def command(program: Program, parent: int) -> list[str]:
+    """The command that starts the program as a child of the process `parent`."""
+    settings = json.dumps(asdict(program.settings))
+    return bound_command(program.python, parent, ["-P", "-m", program.module, settings, str(parent)])
+
+
+class Replica(Remote):
+    """A `Remote` whose process is a child of this one."""
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    begin: int
+    """The byte of the log at which the process's output begins."""
+
+    def end(self) -> str:
+        """Kill the process; returns how it ended, with its last lines of output."""
+        if self.cause == CLOSED:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(ENDING)
+        self.close()
+        killed = self.process.poll() is None
+        if killed:
+            self.process.kill()
+        code = self.process.wait()
+        # A process closes its connection before it has ended, so that it may end by itself in spite of the signal.
+        killed = killed and code == -signal.SIGKILL
+        ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        status = self.cause if killed else f"its process {ended}"
+        return "\n".join([status, *printed(self.log, self.begin)])
+
+
+async def start_replica(program: Program, number: int, deadline: float) -> Replica:
+    """Start a child process, and wait for its engine. `EngineLost` with its last lines if it does not start."""
+    log = log_file(program.logs or Path(program.settings.directory), f"engine {number}")
+    here, there = socket.socketpair()
+    try:
+        with there, open_log(log) as output:
+            begin = output.seek(0, os.SEEK_END)
+            # In its own session, Ctrl-C does not reach it.
+            process = subprocess.Popen(
+                command(program, os.getpid()), env=program.environment, start_new_session=True,
+                stdin=there.fileno(), stdout=output, stderr=output,
+            )  # fmt: skip
+    except OSError as error:
+        here.close()
+        raise EngineLost(f"replica {number} did not start", evidence=str(error)) from error
+    replica = None
+    try:
+        reader, writer = await asyncio.open_unix_connection(sock=here)
+        replica = Replica(reader, writer, name=f"replica {number}, pid {process.pid}", deadline=deadline)
+        replica.process, replica.log, replica.begin = process, log, begin
+        await replica.hello(program.seconds)
+    except EngineLost as error:
+        evidence = replica.end() if replica else ""
+        raise EngineLost(f"replica {number} did not start", evidence=evidence or error.evidence) from None
+    except BaseException:
+        if replica:
+            replica.end()
+        raise
+    return replica
+
+
+def printed(log: Path, begin: int) -> Sequence[str]:
+    """The last lines of a child's output, from a byte of its log; none without a readable file."""
+    try:
+        with log.open("rb") as output:
+            return last_lines(output, begin)
+    except OSError:
+        return []
+
+
+# The child
+
+
+def main(settings: dict[str, Any], parent: int) -> None:
+    """Build the engine without weights, and serve the socket that is the standard input until it closes."""
+    end_with_parent(parent)
+    faulthandler.enable()
+    server = native_server(ReplicaSettings(**settings))
+    asyncio.run(serve(server, socket.socket(fileno=os.dup(0))))
+
+
+def native_server(spec: ReplicaSettings, *, same_host: bool = True) -> EngineServer:
+    """The server of a native engine that has no weights yet. From another host, they are sent over the connection."""
+    import torch  # the parent's `--help` does without
+
+    from groupwise.engines.remote.sleeping import SleepingEngine
+    from groupwise.models import Decoder, read_shape, read_tokenizer
+    from groupwise.models.decoder.decoder import Shape
+    from groupwise.models.lora import attach_settings
+
+    torch.set_num_threads(spec.threads)
+    shape, tokenizer = read_shape(spec.directory), read_tokenizer(spec.directory)
+    assert isinstance(shape, Shape), "the parent starts replicas of our decoder only"
+    decoder = Decoder(shape).to(getattr(torch, spec.dtype)).to_empty(device=spec.device)
+    decoder.compiled = spec.compiled
+    attach_settings(decoder, spec.adapter)
+    engine = SleepingEngine(decoder, tokenizer, seed=spec.seed, rows=spec.rows, kv_cache_tokens=spec.kv_cache_tokens)
+    engine.version = -1  # until the first load
+    largest = most_file_bytes(decoder)
+    uploads = None if same_host else Uploads(Exchange(Path(tempfile.gettempdir())), largest)
+    identity = Identity.of(decoder, tokenizer, seed=spec.seed)
+    return EngineServer(engine, identity, vocabulary=shape.vocabulary, largest=largest, uploads=uploads)
+
+
+async def serve(server: EngineServer, connection: socket.socket) -> None:
+    """Serve one connected socket until the other side closes it."""
+    await server.connection(*await asyncio.open_unix_connection(sock=connection))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,192 @@
+"""Settings of a fleet of native engines, each in a separate process on this machine or on another host."""
+
+import asyncio
+import secrets
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Literal
+
+import torch
+from torch import nn
+
+from groupwise.core import EngineLost
+from groupwise.data import gap_bound
+from groupwise.engines import Native
+from groupwise.engines.remote.access import EngineAccess
+from groupwise.engines.remote.fleet import Fleet
+from groupwise.engines.remote.probe import Probe
+from groupwise.engines.remote.remote import Remote
+from groupwise.engines.remote.replica import Program, ReplicaSettings, start_replica
+from groupwise.engines.remote.secret import read_secret
+from groupwise.engines.remote.server import Identity, servable
+from groupwise.engines.remote.shared_device import SharedDeviceFleet
+from groupwise.engines.remote.tls import TlsAddress
+from groupwise.engines.remote.weights_file import Exchange, state_bytes
+from groupwise.models import Experts, Model, Tokenizer, has_adapter, write_fresh
+from groupwise.models.lora import adapter_text
+
+__all__ = ["Served"]
+
+Launch = Callable[[Program, int, float], Awaitable[Remote]]
+"""Starts the program of the replica of this number, and connects to its engine, with a deadline in seconds."""
+MOST_REPLICAS, MOST_RESTARTS = 4096, 1_000_000
+"""Larger numbers are typing errors: no host starts so many processes."""
+PAUSE = 0.5
+"""Seconds between two attempts to connect to an engine that was there before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What engines have to run, beside the shape of the model: its dtype, its device, and whether it has an adapter.
+
+    `placed`: a launcher gives each engine another device than the learner's, on a host with the engine's environment.
+    """
+
+    dtype: str
+    device: str
+    adapter: bool
+    placed: bool = False
+
+    @classmethod
+    def of(cls, model: Model, *, placed: bool = False) -> "Target":
+        """That of a model with weights."""
+        weight = next(model.parameters())
+        dtype = str(weight.dtype).removeprefix("torch.")
+        return cls(dtype=dtype, device=str(weight.device), adapter=has_adapter(model), placed=placed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served(Native):
+    """Runs `replicas` native engines in child processes, at most `max_num_seqs` sequences in each; same bits as `Native`.
+
+    `addresses` are further engines, which `groupwise serve` started: a socket on this machine, or
+    `HOST:PORT#sha256=FINGERPRINT`. A replica that dies, or is silent or idle for `deadline` seconds while it owes an
+    answer, is replaced at most `restarts` times in ten minutes; its requests are sent again. With `placement =
+    "colocated"`, the replicas free their weights and caches while the learner trains, so that both fit on one device.
+    Hosts, the secret and the directory for the weights are not the recipe's to choose: `EngineAccess`.
+    """
+
+    replicas: int = 2
+    addresses: tuple[str, ...] = ()
+    deadline: float = 60.0
+    restarts: int = 3
+    placement: Literal["separate", "colocated"] = "separate"
+
+    def __post_init__(self) -> None:
+        Native.__post_init__(self)
+        for name, most in (("replicas", MOST_REPLICAS), ("restarts", MOST_RESTARTS)):
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} is {getattr(self, name)}\ntake a number from 0 to {most}")
+        if not self.replicas + len(self.addresses):
+            raise ValueError("replicas is 0, and there are no addresses\ntake replicas = 2")
+        if self.placement == "colocated" and self.addresses:
+            raise ValueError("engines at addresses cannot free memory of this device\ntake placement = 'separate'")
+        for address in self.addresses:
+            TlsAddress.parse(address)
+        if not 0 < self.deadline < float("inf"):
+            raise ValueError(f"deadline is {self.deadline}\ntake a number of seconds above 0")
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """A line that names the engines at addresses, for the start of a run; none without them."""
+        places = ", ".join(text.partition("#")[0] for text in self.addresses)
+        return (f"engines: {places} get prompts and weights",) if places else ()
+
+    def build(
+        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None,
+        access: EngineAccess = EngineAccess(),  # noqa: B008
+    ) -> Fleet:  # fmt: skip
+        """The fleet, with replicas on this machine. Raises the error of `check`."""
+        self.check(model, experts, Target.of(model), access)
+        return self.fleet(model, tokenizer, seed=seed, experts=experts, access=access, launch=start_replica)
+
+    def fleet(
+        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None, access: EngineAccess,
+        launch: Launch,
+    ) -> Fleet:  # fmt: skip
+        """The fleet of a model that `check` accepts; at the first load, `launch` starts its replicas."""
+        decoder, secret = servable(model, experts), self.secret(access)
+        addresses = [TlsAddress.parse(text) or Path(text) for text in self.addresses]
+        exchange = new_exchange(access)
+        write_fresh(decoder.shape, exchange.path, tokenizer=tokenizer)
+        weight = next(decoder.parameters())
+        dtype = str(weight.dtype).removeprefix("torch.")
+        settings = ReplicaSettings(
+            directory=str(exchange.path), dtype=dtype, device=str(weight.device), threads=torch.get_num_threads(),
+            seed=seed, rows=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, compiled=decoder.compiled,
+            adapter=adapter_text(decoder),
+        )  # fmt: skip
+        identity = Identity.of(decoder, tokenizer, seed=seed)
+        program = replace(self.program(settings, access), identity=identity)
+        met: set[int] = set()
+        trainer = secrets.token_hex(16)
+
+        async def start(number: int) -> Remote:
+            if number < self.replicas:
+                return await launch(replace(program, logs=exchange.logs), number, self.deadline)
+            patience = self.deadline if number in met else 0.0
+            connect = partial(
+                Remote.connect, addresses[number - self.replicas], secret=secret, deadline=self.deadline,
+                expected=identity, trainer=trainer,
+            )  # fmt: skip
+            remote = await reached(connect, patience)
+            met.add(number)
+            return remote
+
+        kind = SharedDeviceFleet if self.placement == "colocated" else Fleet
+        return kind(
+            start, self.replicas + len(self.addresses), exchange=exchange,
+            probe=Probe(decoder, tokenizer, gap_bound(self.max_logprob_diff, dtype)), rows=self.max_num_seqs, restarts=self.restarts,
+            addresses=[text.partition("#")[0] for text in self.addresses],
+        )  # fmt: skip
+
+    def check(
+        self, model: nn.Module, experts: Experts | None, target: Target,
+        access: EngineAccess = EngineAccess(),  # noqa: B008
+    ) -> None:  # fmt: skip
+        """`Usage` for a model that the engines cannot run, a host that the command line does not name, or a missing
+        secret. The model needs no weights.
+
+        `Storage` if the directory for the weights cannot be made, or has no room for them.
+        """
+        decoder = servable(model, experts)
+        self.secret(access)
+        exchange = new_exchange(access)
+        try:
+            exchange.check_room(state_bytes(decoder))
+        finally:
+            exchange.close()
+
+    def secret(self, access: EngineAccess) -> bytes:
+        """The secret of the engines at ports; empty if there are none.
+
+        `Usage` if one is on a host that the command line does not name, or if the secret cannot be read.
+        """
+        ports = [address for text in self.addresses if (address := TlsAddress.parse(text))]
+        access.allow(address.host for address in ports)
+        return read_secret(access.secret_file) if ports else b""
+
+    def program(self, settings: ReplicaSettings, access: EngineAccess) -> Program:
+        """The program of each replica."""
+        return Program(settings=settings)
+
+
+def new_exchange(access: EngineAccess) -> Exchange:
+    """A new directory for the weights of one run. `Storage` if it cannot be made."""
+    return Exchange(Path(access.exchange or tempfile.gettempdir()))
+
+
+async def reached(connect: Callable[[], Awaitable[Remote]], patience: float) -> Remote:
+    """Connect to an engine. If it was there before, wait `patience` seconds for its restart."""
+    until = monotonic() + patience
+    while True:
+        try:
+            return await connect()
+        except EngineLost:
+            if monotonic() >= until:
+                raise
+        await asyncio.sleep(PAUSE)

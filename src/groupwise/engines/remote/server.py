@@ -1,0 +1,382 @@
+"""Answers the verbs of the wire for one engine: hello, sample, score, load, sleep, prefill and cancel."""
+
+import asyncio
+import errno
+import hashlib
+import os
+import socket
+import stat
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from torch import nn
+
+from groupwise.core import Storage, Usage, open_regular
+from groupwise.data import COLDEST, Engine, SharesDevice
+from groupwise.data.rollout_json import to_json
+from groupwise.engines.remote.upload import Upload, Uploads
+from groupwise.engines.remote.weights_file import read_weights
+from groupwise.engines.remote.wire import (
+    IDS,
+    KEYS,
+    LARGEST_GREETING,
+    LARGEST_REPLY,
+    LARGEST_REQUEST,
+    PROTOCOL,
+    WireError,
+    contexts_of,
+    encode,
+    error_json,
+    generation_request,
+    read_message,
+    real,
+    token_ids,
+    whole,
+)
+from groupwise.models import Decoder, Experts, Tokenizer
+from groupwise.models.lora import adapter_text
+
+__all__ = ["EngineServer", "Identity", "servable"]
+
+MOST_CALLS = 1 << 14
+"""The most requests of one connection that are unanswered at a time."""
+
+
+@runtime_checkable
+class LoadsFiles(Protocol):
+    """An engine whose weights are in another process, which reads a weights file itself."""
+
+    async def load_file(self, version: int, file: Path, sha256: str) -> None: ...
+
+
+@runtime_checkable
+class CountsSteps(Protocol):
+    """An engine that counts the forward passes of its model. One without a count must end a request within the
+    client's deadline; one with it, only a step."""
+
+    @property
+    def steps(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """The identity of an engine without its weights. Equal identities and weights give equal answers.
+
+    `model` and `tokenizer` are SHA-256 hashes of the architecture with its adapter's settings, and of the vocabulary
+    with its end tokens.
+    """
+
+    model: str
+    tokenizer: str
+    dtype: str
+    seed: int
+
+    @classmethod
+    def of(cls, decoder: Decoder, tokenizer: Tokenizer, *, seed: int) -> "Identity":
+        """The identity of a native engine over this decoder."""
+        return cls(
+            model=_hash(repr(decoder.shape) + adapter_text(decoder)),
+            tokenizer=_hash(f"{tokenizer.digest} {sorted(tokenizer.eos)}"),
+            dtype=str(next(decoder.parameters()).dtype).removeprefix("torch."),
+            seed=seed,
+        )
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Identity":
+        """The identity in a reply to `hello`. Unknown fields are ignored, and missing ones are empty."""
+        texts = {name: str(data.get(name, "")) for name in ("model", "tokenizer", "dtype")}
+        seed = data.get("seed")
+        return cls(**texts, seed=seed if isinstance(seed, int) else -1)
+
+    def check(self, other: "Identity", name: str) -> None:
+        """`Usage` if the engine `name` has this identity, and `other` is required."""
+        expected = asdict(other)
+        different = [f"{key} {str(value)[:12]}, expected {str(expected[key])[:12]}"
+                     for key, value in asdict(self).items() if value != expected[key]]  # fmt: skip
+        if different:
+            fix = "start it with the run's model, machine.dtype and seed: groupwise serve MODEL"
+            raise Usage(f"{name} is another engine than the run needs", evidence="\n".join(different), fix=fix)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """One connection: its unanswered requests, and the weights that it is sending."""
+
+    writer: StreamWriter
+    calls: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    upload: Upload | None = None
+    trainer: str = ""
+    """The name with which its trainer loads weights; empty if it has given none."""
+
+    def close(self) -> None:
+        """Cancel the requests, and delete the weights that were not loaded."""
+        for call in self.calls.values():
+            call.cancel()
+        self.drop_upload()
+        with suppress(OSError):
+            self.writer.close()
+
+    def drop_upload(self) -> None:
+        if self.upload:
+            self.upload.close()
+        self.upload = None
+
+
+class EngineServer:
+    """Serves one engine to any number of connections. `vocabulary` bounds the token ids of a score, and `largest` the
+    bytes of a weights file.
+
+    With `uploads`, clients are on other hosts and send weights over the connection; without, they name a file.
+    Garbage on a connection is an error to its sender, and ends that connection only. When a connection closes, its
+    requests are cancelled.
+    """
+
+    def __init__(
+        self, engine: Engine, identity: Identity, *, vocabulary: int, largest: int, uploads: Uploads | None = None
+    ) -> None:  # fmt: skip
+        self.engine, self.identity, self.uploads = engine, identity, uploads
+        self.vocabulary, self.largest = vocabulary, largest
+        self._loading = asyncio.Lock()
+        self._loader: Client | None = None
+        """The connection that loads weights. Others may not: versions of two runs could not be distinguished."""
+        self._verbs: dict[str, Callable[[dict[str, Any], Client], Awaitable[dict[str, Any]]]] = {
+            "hello": self._hello, "sample": self._sample, "score": self._score, "load": self._load,
+            "sleep": self._sleep, "prefill": self._prefill,
+        }  # fmt: skip
+
+    async def listen(self, path: Path, ready: Callable[[], None]) -> None:
+        """Serve on a Unix socket with the user's permissions until cancelled. `Usage` if another process listens.
+
+        `ready` is called once clients can connect.
+        """
+        listener = bound(path)
+        tasks: set[asyncio.Task[Any] | None] = set()
+
+        async def serve(reader: StreamReader, writer: StreamWriter) -> None:
+            tasks.add(task := asyncio.current_task())
+            with suppress(asyncio.CancelledError):  # the end below is no error
+                await self.connection(reader, writer)
+            tasks.discard(task)
+
+        try:
+            server = await asyncio.start_unix_server(serve, sock=listener)
+            try:
+                ready()
+                await asyncio.Event().wait()
+            finally:
+                server.close()
+                for task in filter(None, tasks):
+                    task.cancel()
+        finally:
+            path.unlink(missing_ok=True)
+
+    async def connection(self, reader: StreamReader, writer: StreamWriter) -> None:
+        """Serve one connection until it closes."""
+        client = Client(writer)
+        try:
+            if await self._greeted(reader, client):
+                while (message := await read_message(reader, LARGEST_REQUEST)) is not None:
+                    self._begin(message, client)
+        except WireError as error:
+            self._send(writer, {"id": None, "error": error_json(Usage(str(error)))})
+        finally:
+            client.close()
+            if self._loader is client:
+                self._loader = None
+
+    async def _greeted(self, reader: StreamReader, client: Client) -> bool:
+        """Whether the first message of a connection is a `hello` with our protocol. It is answered here."""
+        message = await read_message(reader, LARGEST_GREETING)
+        if message is None:
+            return False
+        number, protocol = message_id(message), message.get("protocol")
+        if message.get("do") == "hello" and protocol == PROTOCOL and not isinstance(protocol, bool):
+            self._send(client.writer, {"id": number, "reply": await self._hello(message, client)})
+            return True
+        what = f"this engine has protocol {PROTOCOL}, and the connection began with protocol {protocol!r:.40}"
+        fix = "use the same version of groupwise on both sides"
+        self._send(client.writer, {"id": number, "error": error_json(Usage(what, fix=fix))})
+        return False
+
+    def _begin(self, message: dict[str, Any], client: Client) -> None:
+        """Start the call in a message as a task. `cancel` is answered at once."""
+        number, verb, calls = message_id(message), message.get("do"), client.calls
+        if verb == "cancel":
+            if call := calls.get(message_id({"id": message.get("of")})):
+                call.cancel()
+            self._send(client.writer, {"id": number, "reply": {}})
+            return
+        act = self._verbs.get(verb) if isinstance(verb, str) else None
+        if act is None:
+            raise WireError(f"there is no verb {verb!r:.40}: the verbs are {', '.join(self._verbs)}, cancel")
+        if number in calls or len(calls) >= MOST_CALLS:
+            raise WireError(f"the id {number} is in use" if number in calls else f"more than {MOST_CALLS} requests")
+        calls[number] = asyncio.create_task(self._answer(number, partial(act, message, client), client.writer))
+        calls[number].add_done_callback(lambda _: calls.pop(number, None))
+
+    async def _answer(self, number: int, call: Callable[[], Awaitable[dict[str, Any]]], writer: StreamWriter) -> None:
+        """Send the reply or the error of one call."""
+        try:
+            message = {"id": number, "reply": await call()}
+        except Exception as error:  # an engine's failure is its caller's to handle
+            message = {"id": number, "error": error_json(error)}
+        self._send(writer, message)
+        with suppress(OSError):
+            await writer.drain()
+
+    def _send(self, writer: StreamWriter, message: dict[str, Any]) -> None:
+        data = encode(message)
+        if len(data) > LARGEST_REPLY:
+            error = Usage(f"the answer has {len(data)} bytes", evidence=f"the limit is {LARGEST_REPLY}")
+            data = encode({"id": message["id"], "error": error_json(error)})
+        if not writer.is_closing():
+            writer.write(data)
+
+    # The verbs
+
+    async def _hello(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
+        steps = self.engine.steps if isinstance(self.engine, CountsSteps) else 0
+        return {"protocol": PROTOCOL, "version": self.engine.version, "steps": steps, **asdict(self.identity)}
+
+    async def _sample(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
+        return to_json(await self.engine.sample(generation_request(message.get("request"))))
+
+    async def _score(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
+        context, tokens = (token_ids(message.get(name), self.vocabulary) for name in ("context", "tokens"))
+        temperature = real("temperature", message.get("temperature"), COLDEST)
+        logp = await self.engine.score(context, tokens, temperature=temperature)
+        return {"logp": logp}
+
+    async def _load(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
+        version, (sha256,) = whole("version", message.get("version"), 0, IDS), _texts(message, "sha256")
+        self._take(client, str(message.get("trainer", "")))
+        file = await self._sent(message, sha256, client) if self.uploads else self._named(*_texts(message, "file"))
+        if file is not None:
+            try:
+                async with self._loading:
+                    if isinstance(self.engine, LoadsFiles):
+                        await self.engine.load_file(version, file, sha256)
+                    else:
+                        await self.engine.load(version, await asyncio.to_thread(read_weights, file, sha256))
+            finally:
+                client.drop_upload()
+        return {"version": self.engine.version}
+
+    def _take(self, client: Client, trainer: str) -> None:
+        """Let this connection load weights from now on. `Usage` if that of another trainer does.
+
+        An older connection of the same trainer is dead: it cannot be reached, and this side may notice that much later.
+        """
+        before = self._loader
+        if before is not None and before is not client:
+            if not trainer or before.trainer != trainer:
+                what = "another connection loads the weights of this engine"
+                fix = "wait for that run, for two minutes if its host is gone; or start another engine"
+                raise Usage(what, fix=f"{fix}: groupwise serve MODEL")
+            before.close()
+            before.writer.transport.abort()
+        self._loader, client.trainer = client, trainer
+
+    def _named(self, file: str) -> Path:
+        """The file that a client on this host names. `Storage` unless it is a regular one, as large as the weights."""
+        try:
+            open_regular(file, self.largest).close()
+        except OSError as error:
+            fix = "load a file with the weights of this engine's model"
+            what = f"the weights file {file} cannot be read"
+            raise Storage(what, evidence=str(error.strerror), fix=fix) from error
+        return Path(file)
+
+    async def _sent(self, message: dict[str, Any], sha256: str, client: Client) -> Path | None:
+        """The file of weights that the client has sent; None while parts are missing."""
+        assert self.uploads is not None, "asked of a server for other hosts only"
+        size, offset = (whole(name, message.get(name), 0, KEYS) for name in ("size", "offset"))
+        if offset == 0:
+            client.drop_upload()
+            client.upload = self.uploads.begin(sha256, size)
+        upload = client.upload
+        if upload is None or (upload.sha256, upload.size) != (sha256, size):
+            raise ValueError("a part of weights whose first part did not arrive")
+        try:
+            await upload.add(offset, message.get("part", b""))
+        except BaseException:
+            client.drop_upload()
+            raise
+        return upload.path if upload.complete else None
+
+    async def _sleep(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
+        if not isinstance(self.engine, SharesDevice):
+            raise Usage("this engine cannot free its memory", fix="set engine.placement to separate")
+        if self._loader is not client:
+            raise Usage("only the connection that loads weights may free them", fix="load weights first")
+        async with self._loading:
+            await self.engine.sleep()
+        return {}
+
+    async def _prefill(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
+        self.engine.prefill(contexts_of(message.get("contexts")))
+        return {}
+
+
+def _texts(message: dict[str, Any], *names: str) -> list[str]:
+    """The texts of these fields. ValueError if one is missing, or is no path or hash."""
+    texts = [message.get(name) for name in names]
+    if not all(isinstance(text, str) and "\0" not in text for text in texts):
+        raise ValueError(f"a load names {' and '.join(names)} as text")
+    return [str(text) for text in texts]
+
+
+def message_id(message: dict[str, Any]) -> int:
+    """The number of a message. WireError without one: its answer could not be assigned."""
+    try:
+        return whole("id", message.get("id"), 0, IDS)
+    except ValueError as error:
+        raise WireError(str(error)) from None
+
+
+def bound(path: Path) -> socket.socket:
+    """A listening Unix socket that only this user can connect to. It replaces one whose process has ended."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.exists() and _is_dead(path):
+            path.unlink()
+        umask = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(umask)
+    except OSError as error:
+        listener.close()
+        fix = "name another one: --socket FILE, of at most 100 characters, in a directory of yours"
+        raise Usage(f"cannot listen on {path}", evidence=error.strerror or str(error), fix=fix) from error
+    return listener
+
+
+def _is_dead(path: Path) -> bool:
+    """Whether a file is a socket that no process listens on."""
+    if not stat.S_ISSOCK(path.stat().st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(str(path)) == errno.ECONNREFUSED
+
+
+def servable(model: nn.Module, experts: Experts | None) -> Decoder:
+    """The model, if an engine in another process can build it again. `Usage` with the reason if not."""
+    reason = ""
+    if not isinstance(model, Decoder):
+        reason = "the model runs as modules of transformers"
+    elif experts is not None:
+        reason = 'method.router_replay is "engine"'
+    if reason or not isinstance(model, Decoder):
+        fix = "use the engine in this process: --engine.kind Native"
+        raise Usage("engines in other processes cannot run this model", evidence=reason, fix=fix)
+    return model

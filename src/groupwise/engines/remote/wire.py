@@ -1,0 +1,146 @@
+"""The wire between an engine's process and its client: JSON objects, each after its length in four bytes.
+
+A client sends `{"id": 1, "do": VERB, ...}` and receives `{"id": 1, "reply": {...}}` or `{"id": 1, "error": {...}}`. Its
+first verb is `hello` with the protocol's number. Texts of prompts and answers never travel, only token ids. A message
+with `"bytes": N` is followed by N bytes: a part of a weights file.
+"""
+
+import json
+from asyncio import IncompleteReadError, StreamReader
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from groupwise.core import BadData, EngineLost, GroupwiseError, Storage, Usage, WorkerLost
+from groupwise.data import ContextKey, GenerationRequest, Ids
+from groupwise.data.rollout_json import from_json
+
+PROTOCOL = 2
+"""The number of this protocol. Both sides must have the same."""
+LARGEST_REQUEST, LARGEST_REPLY = 8 << 20, 256 << 20
+"""Bytes of the longest message in each direction. A longer one is refused before it is read."""
+LARGEST_GREETING, LARGEST_PART = 1 << 10, 4 << 20
+"""Bytes of the longest message before the engine has answered `hello`, and of the longest part of a weights file."""
+MOST_STOPS, LONGEST_STOP = 64, 4096
+"""The most stop strings of a request, and the characters of the longest one."""
+IDS, KEYS = 1 << 31, 1 << 63
+"""Upper bounds of token ids and counts, and of the keys of random numbers."""
+ERRORS: Mapping[str, type[GroupwiseError]] = {
+    error.__name__: error for error in (BadData, EngineLost, Storage, Usage, WorkerLost)
+}
+"""The errors that keep their type on the wire. Any other error of an engine arrives as `WorkerLost`."""
+
+
+class WireError(Exception):
+    """The bytes on a connection are not a message of the protocol."""
+
+
+def encode(message: Mapping[str, Any], part: bytes = b"") -> bytes:
+    """The bytes of one message, with the part of a weights file that follows it."""
+    data = json.dumps({**message, "bytes": len(part)} if part else message).encode()
+    return len(data).to_bytes(4, "big") + data + part
+
+
+async def read_message(reader: StreamReader, largest: int) -> dict[str, Any] | None:
+    """The next message, with the part that follows it as `part`; None at the end of the connection.
+
+    WireError for one that is too long, or no JSON object.
+    """
+    try:
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        if size > largest:
+            raise WireError(f"a message of {size} bytes: the limit is {largest}")
+        message = _object(await reader.readexactly(size))
+        length = _part_length(message, largest)
+        has_part = length or "part" in message  # a text under that name is dropped
+        return {**message, "part": await reader.readexactly(length)} if has_part else message
+    except (IncompleteReadError, OSError):
+        return None
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError):
+        raise WireError("a message is not JSON") from None
+    if not isinstance(message, dict):
+        raise WireError("a message is not a JSON object")
+    return message
+
+
+def _part_length(message: Mapping[str, Any], largest: int) -> int:
+    """The bytes that follow a message. They count against the limit of messages."""
+    try:
+        return whole("bytes", message.get("bytes", 0), 0, min(LARGEST_PART, largest) + 1)
+    except ValueError as error:
+        raise WireError(str(error)) from None
+
+
+def error_json(error: Exception) -> dict[str, str]:
+    """An error as JSON: its type, message, evidence and fix."""
+    if isinstance(error, GroupwiseError):
+        kind = next((name for name, cls in ERRORS.items() if type(error) is cls), "WorkerLost")
+        return {"kind": kind, "what": error.what, "evidence": error.evidence, "fix": error.fix}
+    if isinstance(error, ValueError):
+        return {"kind": "ValueError", "what": str(error), "evidence": "", "fix": ""}
+    evidence = f"{type(error).__name__}: {error}"
+    return {"kind": "WorkerLost", "what": "the engine failed", "evidence": evidence, "fix": "run with kind = 'Native'"}
+
+
+def error_of(data: Any) -> Exception:
+    """The error that `error_json` gave. A message without the fields of an error is a `WorkerLost`, too."""
+    if not isinstance(data, dict):
+        data = {}
+    what, evidence, fix = (str(data.get(name, "")) for name in ("what", "evidence", "fix"))
+    if data.get("kind") == "ValueError":
+        return ValueError(what)
+    return ERRORS.get(str(data.get("kind")), WorkerLost)(what, evidence=evidence, fix=fix)
+
+
+# What a request may contain. The engine continues all requests together: one bad number would end the others.
+
+
+def generation_request(data: Any) -> GenerationRequest:
+    """The request in a message. ValueError for anything that `to_json` of a request does not give."""
+    try:
+        token_ids(data["context"])
+        for name, least in (("limit", 1), ("at", 0), ("top", 0), ("purpose", 0)):
+            whole(name, data[name], least, IDS)
+        for key in (data["draw"], *data["stream"]):
+            whole("a key of the random numbers", key, 0, KEYS)
+        texts = [data["content"], *data["sampling"]["stop"], *data["path"]]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("content, stop strings and path of a request are text")
+        stop = data["sampling"]["stop"]
+        if len(stop) > MOST_STOPS or any(len(text) > LONGEST_STOP for text in stop):
+            raise ValueError(f"a request has at most {MOST_STOPS} stop strings of {LONGEST_STOP} characters")
+        return from_json(GenerationRequest, data)
+    except (AttributeError, KeyError, TypeError, Usage) as error:
+        raise ValueError(f"not a generation request: {type(error).__name__}: {error}") from None
+
+
+def token_ids(values: Any, below: int = IDS) -> Ids:
+    """Token ids below a bound, as a tuple. ValueError for anything else."""
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        raise ValueError("token ids are a list of whole numbers")
+    return tuple(whole("a token id", value, 0, below) for value in values)
+
+
+def contexts_of(values: Any) -> list[ContextKey]:
+    """The contexts of a `prefill`: pairs of a hash and token ids. ValueError for anything else."""
+    if not isinstance(values, list) or not all(isinstance(v, list) and len(v) == 2 for v in values):
+        raise ValueError("contexts are a list of pairs of a hash and token ids")
+    return [(str(content), token_ids(ids)) for content, ids in values]
+
+
+def whole(name: str, value: Any, least: int, below: int) -> int:
+    """A whole number within its bounds. ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < below:
+        raise ValueError(f"{name} is {value!r:.40}: it must be a whole number from {least} to {below - 1}")
+    return value
+
+
+def real(name: str, value: Any, least: float) -> float:
+    """A finite number of at least `least`. ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
+        raise ValueError(f"{name} is {value!r:.40}: it must be a number of at least {least}")
+    return float(value)

@@ -1,0 +1,170 @@
+"""The engine of a flow policy: denoising in the trainer's process; samples enter and leave at any step."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+from groupwise.core import Usage
+from groupwise.data import ENVIRONMENT, Finish, Generation, GenerationRequest, Ids
+from groupwise.engines.native.layouts import padded
+from groupwise.engines.steps.step_engine import ROWS, SteppingEngine
+from groupwise.models import Denoise, FlowPolicy, lineage
+from groupwise.models.flow.denoising_actions import decode_action, encode_action
+from groupwise.models.flow.noise import euler, wide
+from groupwise.models.flow.normals import LARGE, normals
+from groupwise.models.flow.policy import log_density
+
+__all__ = ["DenoisingEngine"]
+
+
+@dataclass(eq=False)
+class Denoised:
+    """A request under way: its state, the number of its next step, and its tokens and actions so far."""
+
+    request: GenerationRequest
+    future: asyncio.Future[Generation]
+    denoise: Denoise
+    step: int
+    state: Tensor | None
+    tokens: list[int] = field(default_factory=list)
+    path: list[bytes] = field(default_factory=list)
+    logp: list[float] = field(default_factory=list)
+    noisy: list[bool] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, request: GenerationRequest, future: asyncio.Future[Generation], denoise: Denoise) -> "Denoised":
+        """A request at its first step, or after the last action of its path. It may ask for another number of steps."""
+        if request.steps is not None:
+            denoise = replace(denoise, steps=request.steps)
+        if not request.path:
+            return cls(request, future, denoise, 0, None)
+        state = torch.from_numpy(decode_action(request.path[-1])[1].copy())
+        return cls(request, future, denoise, request.context[-1] + 1, state)
+
+    @property
+    def words(self) -> Ids:
+        """The prompt's words, without the steps so far."""
+        return self.request.context[: len(self.request.context) - self.request.at]
+
+    @property
+    def end(self) -> int:
+        """The number of the step after its next one, which may span several. The last one spans all that are left."""
+        stride, steps = self.request.stride, self.denoise.steps
+        return self.step + stride if self.step + 2 * stride <= steps else steps
+
+    @property
+    def noisy_step(self) -> bool:
+        """Whether its next step has noise."""
+        return self.request.sampling.temperature > 0 and self.denoise.has_noise(self.step)
+
+
+class DenoisingEngine(SteppingEngine[Denoised]):
+    """An `Engine` over a flow policy: each token is a denoising step.
+
+    A step with noise has its weights version as origin, a deterministic one `ENVIRONMENT`: it is no action and not
+    trained. At temperature 0 all steps are deterministic, and only the first state is random; another temperature
+    multiplies the noise, and log-probs stay those of the policy. Forks of a sample have its first state. Where a
+    request has a `stride`, a token is the number of the last step that it spans. A sample does not depend on the
+    others: random numbers are keyed, and on one thread states are bit-identical. When weights are loaded, running
+    requests end with the finish `cut` and their steps so far.
+    """
+
+    def __init__(self, policy: FlowPolicy, *, seed: int, rows: int = 256) -> None:
+        super().__init__(policy, rows=rows)
+        self._policy, self._seed = policy, seed
+        large = prod(policy.shape.state) >= LARGE  # pictures whose memory bounds the rows
+        self._multiple = min(ROWS, rows) if large else ROWS
+
+    def _job(self, request: GenerationRequest, future: asyncio.Future[Generation]) -> Denoised:
+        return Denoised.of(request, future, self._policy.denoise)
+
+    def _interrupt(self, jobs: Sequence[Denoised]) -> list[Denoised]:
+        for job in jobs:
+            self._end(job, Finish.cut)
+        return []
+
+    @torch.inference_mode()
+    def _advance(self) -> None:
+        """Take one step of every live sample. Finished samples leave."""
+        jobs, policy = self._live, self._policy
+        if starting := [job for job in jobs if job.state is None]:
+            for job, state in zip(starting, self._normals(starting, first=True), strict=True):
+                job.state = state
+        place, times = policy.place, {job.denoise: policy.times_of(job.denoise) for job in jobs}
+        spans = [(times[job.denoise][job.step], times[job.denoise][job.end]) for job in jobs]
+        fill = padded(len(jobs), self._multiple) - len(jobs)
+        before = torch.stack([*(job.state for job in jobs), *[jobs[-1].state] * fill]).to(**place)  # type: ignore[list-item]
+        now, then = torch.tensor([*spans, *[spans[-1]] * fill]).to(**place).unbind(1)
+        words = policy.words([*(job.words for job in jobs), *[jobs[-1].words] * fill])
+        velocity = policy.velocity(before, now, words)
+        mean, std = policy.denoise.noise(before, velocity, now, then)
+        noisy = [job.noisy_step for job in jobs]
+        mask = torch.tensor([*noisy, *[False] * fill], device=place["device"])
+        mean = torch.where(wide(mask, mean), mean, euler(before, velocity, now, then))
+        after = mean.clone()
+        if any(noisy):
+            chosen = [job for job, has_noise in zip(jobs, noisy, strict=True) if has_noise]
+            noise = self._normals(chosen, first=False).to(mean)
+            amount = torch.tensor([job.request.sampling.temperature for job in chosen]).to(std)
+            after[mask] += wide(std[mask] * amount, noise) * noise
+        logp = torch.where(mask, log_density(after, mean, std), torch.nan)
+        self._record(before, after, mean, logp, noisy)
+
+    def _record(self, before: Tensor, after: Tensor, mean: Tensor, logp: Tensor, noisy: Sequence[bool]) -> None:
+        """Write a step into the samples, and end those that it finishes."""
+        arrays = [x.float().cpu().numpy() for x in (before, after, mean)]
+        for i, (job, has_noise, density) in enumerate(zip(self._live, noisy, logp.tolist())):
+            last = job.step == job.denoise.steps - 1
+            picture = self._policy.picture(after[i]) if last else None
+            job.path.append(encode_action(*(x[i] for x in arrays), picture=picture))
+            job.logp.append(density)
+            job.noisy.append(has_noise)
+            job.state = after[i].float()
+            job.step = job.end
+            job.tokens.append(job.step - 1)
+            if job.step == job.denoise.steps:
+                self._end(job, Finish.stop)
+            elif len(job.path) == job.request.limit:
+                self._end(job, Finish.length)
+        self._live = [job for job in self._live if not job.future.done()]
+
+    def _normals(self, jobs: Sequence[Denoised], *, first: bool) -> Tensor:
+        """The normal numbers of these samples' first states, or of the noise of their present steps."""
+        shape = self._policy.shape.state
+        numbers = torch.empty(len(jobs), prod(shape))
+        purposes = [job.request.purpose for job in jobs]
+        for purpose in set(purposes):
+            rows = [i for i, p in enumerate(purposes) if p == purpose]
+            draws = [jobs[i].request.draw for i in rows]
+            streams = [lineage(jobs[i].request.stream[:1] if first else jobs[i].request.stream) for i in rows]
+            steps = [0 if first else jobs[i].step + 1 for i in rows]
+            numbers[rows] = normals((self._seed, purpose), draws, streams, steps, prod(shape))
+        return numbers.view(-1, *shape)
+
+    def _end(self, job: Denoised, finish: Finish) -> None:
+        if not job.future.done():
+            origins = tuple(self.version if noisy else ENVIRONMENT for noisy in job.noisy)
+            result = Generation(
+                tokens=tuple(job.tokens), logp=tuple(job.logp), versions=origins, finish=finish, path=tuple(job.path)
+            )
+            job.future.set_result(result)
+
+    def _check(self, request: GenerationRequest) -> None:
+        if request.stride < 1 or (request.stride > 1 and request.sampling.temperature > 0):
+            raise ValueError(
+                f"a generation request has steps of length {request.stride} at temperature "
+                f"{request.sampling.temperature}: its stride must be at least 1, and above 1 only at temperature 0"
+            )
+        words = request.context[: len(request.context) - request.at]
+        if not self._policy.shape.takes(words):
+            raise Usage(
+                f"a prompt of this flow model has {self._policy.shape.prompt}",
+                evidence=f"the prompt has the tokens {', '.join(map(str, words))}",
+                fix="use prompts of the task that the model was made for",
+            )
+        if request.at and not request.path:
+            raise Usage("steps of a flow policy continue from a path", fix="send Sample.path in the request")

@@ -1,0 +1,180 @@
+"""The engine of a masked policy: a canvas of masked cells is revealed in steps, in the trainer's process."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from groupwise.core import Usage
+from groupwise.data import ENVIRONMENT, Finish, Generation, GenerationRequest
+from groupwise.engines.native.layouts import padded
+from groupwise.engines.steps.step_engine import ROWS, SteppingEngine
+from groupwise.models import MaskedPolicy, choose, lineage, uniform
+from groupwise.models.masked.unmask import masked_counts, temperatures
+from groupwise.models.masked.unmasking_actions import encode_commits, encode_knobs
+
+__all__ = ["UnmaskingEngine"]
+
+
+@dataclass(eq=False)
+class Unmasked:
+    """A request under way: its canvas, the probability with which each cell was drawn, and its actions so far."""
+
+    request: GenerationRequest
+    future: asyncio.Future[Generation]
+    canvas: Tensor
+    confidence: Tensor
+    step: int = 0
+    tokens: list[int] = field(default_factory=list)
+    path: list[bytes] = field(default_factory=list)
+    logp: list[float] = field(default_factory=list)
+
+    def add(self, tokens: Sequence[int], path: Sequence[bytes], logp: Sequence[float]) -> None:
+        self.tokens += tokens
+        self.path += path
+        self.logp += logp
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepDraws:
+    """One step of all live samples: the knobs, and for each cell a drawn symbol with its probability at temperature 1.
+
+    `logp` is that of the symbol at the step's temperature, and `knobs_logp` that of the knobs.
+    """
+
+    knobs: Float[Tensor, "n k"]
+    knobs_logp: Float[Tensor, " n"]
+    temperature: Float[Tensor, " n"]
+    symbol: Int[Tensor, "n cells"]
+    logp: Float[Tensor, "n cells"]
+    confidence: Float[Tensor, "n cells"]
+
+
+class UnmaskingEngine(SteppingEngine[Unmasked]):
+    """An `Engine` over a masked policy: each request is a whole sample.
+
+    Its tokens are those of each step in turn: the knobs, unless the schedule is fixed, then the commits of cells from
+    left to right. They decode to no text. The symbols of the finished canvas follow, which do; their origin is
+    `ENVIRONMENT`. At temperature 0 nothing is random, the origin of all tokens is `ENVIRONMENT`, and knobs are their
+    means. Another temperature multiplies that of the steps. A sample does not depend on the others: random numbers are
+    keyed, and on one thread its bits are equal. Requests under way start over when weights are loaded, so that a sample
+    has one version.
+    """
+
+    def __init__(self, policy: MaskedPolicy, *, seed: int, rows: int = 256) -> None:
+        super().__init__(policy, rows=rows)
+        self._policy, self._seed = policy, seed
+
+    def _job(self, request: GenerationRequest, future: asyncio.Future[Generation]) -> Unmasked:
+        shape = self._policy.shape
+        return Unmasked(request, future, torch.full((shape.cells,), shape.symbols), torch.zeros(shape.cells).double())
+
+    def _interrupt(self, jobs: Sequence[Unmasked]) -> list[Unmasked]:
+        return [self._job(job.request, job.future) for job in jobs]
+
+    @torch.inference_mode()
+    def _advance(self) -> None:
+        drawn = self._drawn(self._live)
+        steps, cells = self._policy.unmask.steps, self._policy.shape.cells
+        last = torch.tensor([job.step == steps - 1 for job in self._live])
+        counts = masked_counts(drawn.knobs.cpu(), last, cells).tolist()
+        for i, job in enumerate(self._live):
+            self._record(job, drawn, i, counts[i])
+            if counts[i] == 0:
+                self._end(job)
+        self._live = [job for job in self._live if not job.future.done()]
+
+    def _drawn(self, jobs: Sequence[Unmasked]) -> StepDraws:
+        """Draw the knobs of all jobs' steps, and a symbol for each of their cells."""
+        policy, n = self._policy, len(jobs)
+        filled = [*jobs, *[jobs[-1]] * (padded(n, ROWS) - n)]
+        device = policy.place["device"]
+        u = torch.from_numpy(np.concatenate([self._uniforms(job) for job in filled]).reshape(len(filled), -1))
+        step = torch.tensor([job.step for job in filled], device=device)
+        scale = torch.tensor([job.request.sampling.temperature for job in filled]).to(**policy.place)
+        normal = torch.special.ndtri(u[:, -2:].clamp(min=2.0**-54)).to(scale) * (scale > 0)[:, None]
+        knobs = (policy.schedule.mean[step].to(scale) + policy.schedule.std[step].to(scale) * normal).float()
+        knobs_logp = policy.schedule.log_density(step, knobs) if not policy.unmask.is_fixed else torch.zeros_like(scale)
+        # An action stores the temperature as float32, and the learner reads it there: round it before it is used.
+        temperature = (temperatures(knobs) * torch.where(scale > 0, scale, 1.0)).float()
+        words = policy.words([job.request.context for job in filled])
+        logits = policy.predictor(torch.stack([job.canvas for job in filled]).to(device), words)
+        logits = logits.to(policy.place["dtype"])
+        law = torch.log_softmax(logits / temperature.to(logits)[:, None, None], -1)
+        chosen = choose(law.flatten(0, 1).cpu(), u[:, :-2].flatten()).view(len(filled), -1)
+        symbol = torch.where((scale > 0).cpu()[:, None], chosen, logits.argmax(-1).cpu())
+        at = symbol[..., None].to(device)
+        confidence = torch.log_softmax(logits, -1).gather(-1, at)[..., 0]
+        logp = law.gather(-1, at)[..., 0]
+        return StepDraws(
+            *(x.cpu()[:n] for x in (knobs, knobs_logp, temperature, symbol, logp.double(), confidence.double()))
+        )
+
+    def _uniforms(self, job: Unmasked) -> np.ndarray:
+        """The uniform numbers of a job's step: one for each cell, and two for the knobs."""
+        size = self._policy.shape.cells + 2
+        request = job.request
+        return uniform(
+            (self._seed, request.purpose), request.draw, lineage(request.stream), job.step * size + np.arange(size)
+        )
+
+    def _record(self, job: Unmasked, drawn: StepDraws, i: int, count: int) -> None:
+        """Write a step into a sample. The `count` cells with the least confidence are masked, also earlier ones."""
+        shape, before = self._policy.shape, job.canvas
+        hidden = before == shape.symbols
+        canvas = torch.where(hidden, drawn.symbol[i], before)
+        job.confidence = torch.where(hidden, drawn.confidence[i], job.confidence)
+        canvas[job.confidence.argsort(stable=True)[:count]] = shape.symbols
+        committed = (hidden & (canvas != shape.symbols)).nonzero()[:, 0]
+        if not self._policy.unmask.is_fixed:
+            job.add([job.step], [encode_knobs(job.step, drawn.knobs[i].numpy())], [float(drawn.knobs_logp[i])])
+        job.add(
+            (canvas[committed] + shape.first_commit).tolist(),
+            encode_commits(job.step, committed.numpy(), float(drawn.temperature[i]), before.numpy()),
+            drawn.logp[i][committed].tolist(),
+        )
+        job.canvas, job.step = canvas, job.step + 1
+
+    def _end(self, job: Unmasked) -> None:
+        cells = (job.canvas + self._policy.shape.first_symbol).tolist()
+        greedy = job.request.sampling.temperature == 0
+        nothing = (float("nan"),)
+        versions = (ENVIRONMENT if greedy else self.version,) * len(job.tokens) + (ENVIRONMENT,) * len(cells)
+        logp = (nothing * len(job.logp) if greedy else tuple(job.logp)) + nothing * len(cells)
+        if not job.future.done():
+            job.future.set_result(
+                Generation(
+                    tokens=(*job.tokens, *cells), logp=logp, versions=versions, finish=Finish.stop, path=tuple(job.path)
+                )
+            )  # fmt: skip
+
+    def _check(self, request: GenerationRequest) -> None:
+        shape, words = self._policy.shape, request.context[: len(request.context) - request.at]
+        if not shape.takes(words):
+            raise Usage(
+                f"a prompt of this masked model has {shape.prompt}",
+                evidence=f"the prompt has the tokens {', '.join(map(str, words))}",
+                fix="use prompts of the task that the model was made for",
+            )
+        whole = "use the strategy Independent or CoSampled: they request whole samples"
+        if request.at:
+            what = f"a masked policy generates whole samples, and the request continues {request.at} tokens"
+            raise Usage(what, fix=whole)
+        if request.stride != 1:
+            raise Usage("a masked policy takes each step of its schedule, and the request skips steps", fix=whole)
+        if request.steps is not None:
+            what = f"the schedule of this masked policy has {self._policy.unmask.steps} steps, and no others"
+            evidence, fix = (
+                f"the request has steps = {request.steps}",
+                "leave out evaluate.steps: it is for flow models",
+            )
+            raise Usage(what, evidence=evidence, fix=fix)
+        if request.limit < (longest := shape.longest(self._policy.unmask.steps)):
+            what = f"an answer of this masked policy has up to {longest} tokens, and the request allows {request.limit}"
+            raise Usage(what, fix=f"use sampling.max_tokens of at least {longest}")
+        if request.sampling.truncated:
+            raise Usage("a masked policy draws from its whole distribution", fix="leave out top_p, top_k and min_p")

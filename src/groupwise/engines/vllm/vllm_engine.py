@@ -1,0 +1,359 @@
+"""An engine over vLLM, and the program of its process. The only file that imports vLLM, which runs this file.
+
+vLLM computes logits; this file samples from them, with the native engine's code and random numbers. Tokens then equal
+those of the native engine, up to rounding.
+"""
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from groupwise.core import EngineLost, Usage
+from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
+from groupwise.engines.native.rows import completes_stop
+from groupwise.engines.remote.replica import ReplicaSettings, end_with_parent, serve
+from groupwise.engines.remote.replica_tls import announce, serve_hosts
+from groupwise.engines.remote.server import EngineServer, Identity
+from groupwise.engines.remote.upload import Uploads
+from groupwise.engines.remote.weights_file import HERE, Exchange, most_file_bytes, read_weights, write_weights
+from groupwise.engines.vllm.vllm_requests import BLOCK, Key, cache_bytes, generation, sampling_arguments
+from groupwise.models import Decoder, Shape, Tokenizer, choose, read_shape, read_tokenizer, truncated, uniform
+
+PACK = 8192
+"""The most tokens in one forward of vLLM, prompts and new tokens together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmSettings(ReplicaSettings):
+    """What the process needs to build its engine. The engine of a named `model` starts with the directory's weights.
+
+    With a `socket`, it listens there. With `listen`, HOST:PORT, it listens there for trainers on other hosts, with the
+    key and the secret in these files (see `serve_hosts`), and keeps their weights in the directory `exchange`, which
+    the open file `lock` holds, or in a new one. vLLM computes in another process, which is lost if it does not answer
+    within `deadline` seconds. With `sleeps`, it can free its memory.
+    """
+
+    keyed: bool
+    deadline: float
+    sleeps: bool
+    model: str = ""
+    socket: str = ""
+    listen: str = ""
+    key: str = ""
+    secret_file: str = ""
+    exchange: str = ""
+    lock: int = -1
+
+
+class VllmEngine:
+    """An `Engine` over vLLM's `AsyncLLM`. It has no weights (version -1) until the first load.
+
+    A load does not end running requests: they continue with the new weights, and their `versions` tell which token is
+    of which. `prefill` does nothing, since vLLM shares the blocks of equal prompts by itself.
+    """
+
+    def __init__(self, llm: Any, shape: Shape, tokenizer: Tokenizer, settings: VllmSettings) -> None:
+        from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
+        from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
+        from vllm.v1.engine.exceptions import EngineDeadError  # pyright: ignore[reportMissingImports]
+
+        self.version, self.steps = -1, 0
+        """The version of the weights, and the number of forward passes that vLLM's process has made."""
+        self._llm, self._shape, self._tokenizer, self._settings = llm, shape, tokenizer, settings
+        self._parameters, self._kinds, self._dead = SamplingParams, RequestOutputKind, EngineDeadError
+        self._ends = sorted(t for t in tokenizer.eos if t < shape.vocabulary)
+        self._numbers = itertools.count()
+        self._loading = asyncio.Lock()
+        self._asleep = False
+
+    @classmethod
+    async def start(cls, settings: VllmSettings, shape: Shape, tokenizer: Tokenizer) -> "VllmEngine":
+        """Start vLLM. This blocks for about a minute, most of it imports."""
+        from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
+        from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingImports]
+
+        size = torch.finfo(getattr(torch, settings.dtype)).bits // 8
+        arguments = AsyncEngineArgs(
+            model=settings.directory, dtype=settings.dtype, skip_tokenizer_init=True, enforce_eager=True,
+            load_format="auto" if settings.model else "dummy", distributed_executor_backend="uni",
+            # To score a text, vLLM also samples a token after it, which is never forwarded.
+            max_model_len=shape.positions + 1, max_num_seqs=settings.rows,
+            max_num_batched_tokens=max(PACK, settings.rows), max_logprobs=-1, logprobs_mode="processed_logprobs",
+            block_size=BLOCK, kv_cache_memory_bytes=cache_bytes(shape, size, settings.rows, settings.kv_cache_tokens),
+            worker_extension_cls=f"{__spec__.name}.WorkerExtension", disable_log_stats=True, seed=settings.seed % 2**32,
+            enable_sleep_mode=settings.sleeps,
+        )  # fmt: skip
+        engine = cls(AsyncLLM.from_engine_args(arguments), shape, tokenizer, settings)
+        await engine._llm.collective_rpc("count_steps")
+        if settings.keyed:
+            await engine._llm.collective_rpc("use_keys", args=(settings.seed,))
+        engine.version = 0
+        await engine.score((0,), (0,))  # the first forward pass compiles for seconds: not within a request's deadline
+        engine.version = -1
+        if settings.model:
+            await engine._stamp(0)
+        return engine
+
+    async def sample(self, request: GenerationRequest) -> Generation:
+        """Generate the next tokens of one sample. `Usage` if prompt and `limit` exceed the model's positions."""
+        self._check(request.context, request.limit)
+        arguments = sampling_arguments(request, self._ends, keyed=self._settings.keyed)
+        stops = bool(request.sampling.stop)
+        kind = self._kinds.CUMULATIVE if stops else self._kinds.FINAL_ONLY
+        number, length, stopped = f"sample {next(self._numbers)}", 0, False
+        output: Any = None
+        async for result in self._generate(request.context, number, output_kind=kind, **arguments):
+            output = result.outputs[0]
+            while stops and not stopped and length < len(output.token_ids):
+                length += 1
+                stopped = completes_stop(self._tokenizer, request, output.token_ids[:length])
+                if stopped and output.finish_reason is None:
+                    await self._llm.abort(number)  # its last output tells the versions
+        tokens = tuple(output.token_ids)
+        reason = output.finish_reason
+        if stopped and (length < len(tokens) or reason != "stop"):
+            tokens, reason = tokens[:length], "stop"
+        return generation(tokens, output.logprobs[: len(tokens)], output.weight_versions or (), reason, request)
+
+    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
+        """The log-prob of each token given all tokens before it, at temperature 1; `Usage` for another one."""
+        if not tokens:
+            return ()
+        self._check(context, len(tokens))
+        if temperature != 1:
+            raise Usage(
+                "vLLM scores texts at temperature 1 only", evidence=f"temperature = {temperature}",
+                fix="set sampling.temperature = 1, or use engine.kind = 'Native'",
+            )  # fmt: skip
+        output: Any = None
+        async for result in self._generate(
+            context + tokens, f"score {next(self._numbers)}", max_tokens=1, prompt_logprobs=0, detokenize=False,
+            output_kind=self._kinds.FINAL_ONLY,
+        ):  # fmt: skip
+            output = result
+        places = output.prompt_logprobs[len(context) :]
+        return tuple(place[token].logprob for place, token in zip(places, tokens, strict=True))
+
+    async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
+        """Replace the weights, by a file."""
+        with TemporaryDirectory() as directory:
+            file = await asyncio.to_thread(write_weights, Path(directory), version, weights)
+            await self.load_file(version, file.path, file.sha256)
+
+    async def load_file(self, version: int, file: Path, sha256: str) -> None:
+        """Replace the weights by those of a weights file, between two tokens of the running requests.
+
+        The cache is cleared: a token after the load is computed from its whole prefix under the new weights. `Storage`
+        if the file is damaged. After any other failure, the engine has no weights.
+        """
+        await asyncio.to_thread(read_weights, file, sha256)
+        async with self._loading:
+            if self._asleep:
+                await self._llm.wake_up(tags=["weights"])
+            else:
+                await self._llm.pause_generation(mode="keep", clear_cache=True)
+            self.version = -1
+            await self._llm.collective_rpc("replace_weights", args=(str(file), sha256))
+            if self._asleep:
+                await self._llm.wake_up(tags=["kv_cache"])
+                self._asleep = False
+            await self._stamp(version)
+            await self._llm.resume_generation()
+
+    async def sleep(self) -> None:
+        """Free the weights and the cache until the next load. Running requests are cut."""
+        async with self._loading:
+            self.version = -1
+            await self._llm.sleep(level=2, mode="abort")
+            self._asleep = True
+
+    def prefill(self, contexts: Sequence[ContextKey]) -> None:
+        """Nothing: vLLM caches the blocks of a prompt with its first request, and later ones share them."""
+
+    async def watch(self) -> None:
+        """Read the count of steps. `EngineLost` if vLLM's process has ended, or is silent for `deadline` seconds."""
+        while True:
+            await asyncio.sleep(min(1.0, self._settings.deadline / 8))
+            try:
+                async with asyncio.timeout(self._settings.deadline):
+                    (self.steps,) = await self._llm.collective_rpc("steps")
+            except (TimeoutError, self._dead) as error:
+                raise self._lost(error) from error
+
+    async def _generate(self, context: Ids, number: str, **arguments: Any) -> AsyncIterator[Any]:
+        try:
+            prompt = {"prompt_token_ids": list(context)}
+            async for result in self._llm.generate(prompt, self._parameters(**arguments), number):
+                yield result
+        except self._dead as error:
+            raise self._lost(error) from error
+
+    async def _stamp(self, version: int) -> None:
+        await self._llm.update_weight_version(str(version))
+        self.version = version
+
+    def _lost(self, error: Exception) -> EngineLost:
+        evidence = f"{type(error).__name__}: {error}"
+        return EngineLost("vLLM's process ended, or does not answer", evidence=evidence, fix="start it again")
+
+    def _check(self, context: Ids, new: int) -> None:
+        if self.version < 0:
+            raise EngineLost("the engine has no complete weights", evidence="its last load failed", fix="load again")
+        if not context:
+            raise ValueError("the prompt is empty: give at least one token, after which the answer begins")
+        if max(context) >= self._shape.vocabulary:
+            evidence = f"token {max(context)}, vocabulary of {self._shape.vocabulary}"
+            raise Usage("a prompt contains a token that the model does not have", evidence=evidence,
+                        fix="use the tokenizer that belongs to the model")  # fmt: skip
+        if len(context) + new > self._shape.positions:
+            raise Usage(
+                f"a prompt of {len(context)} tokens and an answer of up to {new} do not fit",
+                evidence=f"the model has {self._shape.positions} positions",
+                fix=f"lower sampling.max_tokens to at most {max(self._shape.positions - len(context), 1)}",
+            )
+
+
+class WorkerExtension:
+    """Methods of vLLM's worker, which vLLM calls by name in the process that has the model."""
+
+    model_runner: Any
+    reload_weights: Callable[..., None]
+    _steps: int
+
+    def count_steps(self) -> None:
+        """Count the forward passes from now on."""
+        self._steps, execute = 0, self.model_runner.execute_model
+
+        def counted(*arguments: Any, **settings: Any) -> Any:
+            self._steps += 1
+            return execute(*arguments, **settings)
+
+        self.model_runner.execute_model = counted
+
+    def steps(self) -> int:
+        """The number of forward passes."""
+        return self._steps
+
+    def replace_weights(self, path: str, sha256: str) -> None:
+        """Load all weights from a file, and pack the output layer of tied embeddings again.
+
+        vLLM copies the embedding's values into packed form when it loads, and a reload does not touch that copy: the
+        model would embed with new weights and predict with old ones.
+        """
+        from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm  # pyright: ignore[reportMissingImports]
+
+        self.reload_weights(weights_iterator=iter(read_weights(Path(path), sha256).items()))
+        if hasattr(self.model_runner.model, "lm_head") and not torch.cuda.is_available():
+            dispatch_cpu_unquantized_gemm(self.model_runner.model.lm_head, remove_weight=False)
+
+    def use_keys(self, seed: int) -> None:
+        """Let `keyed_sample` choose the tokens, instead of vLLM's sampler."""
+        runner = self.model_runner
+
+        def sample(logits: Tensor, metadata: Any, logprobs_mode_override: Any = None) -> tuple[Tensor, Tensor]:
+            batch = runner.input_batch
+            keys: list[Key | None] = []
+            lengths: list[int] = []
+            for number, output in zip(batch.req_ids[: len(logits)], batch.req_output_token_ids, strict=False):
+                arguments = runner.requests[number].sampling_params.extra_args
+                keys.append(Key(*arguments["key"]) if arguments else None)
+                lengths.append(len(output or ()))
+            return keyed_sample(seed, logits, keys, lengths)
+
+        runner.sampler.sample = sample
+
+
+def keyed_sample(
+    seed: int, logits: Tensor, keys: Sequence[Key | None], lengths: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """The next token of each row, and the log-probs that it was drawn from. `lengths`: tokens generated so far.
+
+    A row without a key (of a score) gets token 0 and meaningless log-probs.
+    """
+    tokens, logp = torch.zeros(len(logits), dtype=torch.long, device=logits.device), torch.zeros_like(logits)
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for i, key in enumerate(keys):
+        if key is not None:
+            groups.setdefault((key.purpose, key.sampling), []).append(i)
+    for (purpose, sampling), rows in groups.items():
+        u = np.zeros(len(rows))
+        if sampling.temperature > 0:
+            members = [(keys[i], lengths[i]) for i in rows]
+            counters = [(key.draw, key.stream, key.at + length) for key, length in members if key is not None]
+            u = uniform((seed, purpose), *zip(*counters))
+        logp[rows] = distribution = truncated(logits[rows], sampling)
+        tokens[rows] = choose(distribution, torch.from_numpy(u).to(logits.device))
+    return tokens, logp
+
+
+def main(settings: dict[str, Any], parent: int) -> None:
+    """Start vLLM, and serve the socket that is the standard input, or a new one, until it closes or vLLM is lost."""
+    end_with_parent(parent)
+    sys.argv[2] = str(os.getpid())  # for the process that vLLM starts from this one: it gets these arguments
+    spec = VllmSettings(**settings)
+    torch.set_num_threads(spec.threads)
+    asyncio.run(run(spec))
+
+
+async def run(spec: VllmSettings) -> None:
+    """Serve until the connection closes, or vLLM is lost: this process then ends with the error."""
+    shape, tokenizer = read_shape(spec.directory), read_tokenizer(spec.directory)
+    assert isinstance(shape, Shape), "the parent starts replicas of our decoder only"
+    with torch.device("meta"):
+        decoder = Decoder(shape).to(getattr(torch, spec.dtype))
+    engine = await VllmEngine.start(spec, shape, tokenizer)
+    exchange = exchange_of(spec) if spec.listen else None
+    largest = most_file_bytes(decoder)
+    uploads = Uploads(exchange, largest) if exchange else None
+    identity = Identity.of(decoder, tokenizer, seed=spec.seed)
+    server = EngineServer(engine, identity, vocabulary=shape.vocabulary, largest=largest, uploads=uploads)
+    if spec.listen:
+        files = {"key_file": spec.key, "secret_file": spec.secret_file}
+        serving = serve_hosts(server, spec.listen, model=spec.model, **files)
+    elif spec.socket:
+        serving = server.listen(Path(spec.socket), lambda: announce(spec.socket, spec.model))
+    else:
+        serving = serve(server, socket.socket(fileno=os.dup(0)))
+    terminated = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
+    tasks = [asyncio.create_task(call) for call in (serving, engine.watch(), terminated.wait())]
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    code = 0
+    for task in done:
+        if error := task.exception():
+            print(error, file=sys.stderr)
+            code = getattr(error, "code", 1)
+    if spec.socket:
+        Path(spec.socket).unlink(missing_ok=True)
+    if exchange:
+        exchange.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # vLLM's process ends with this one, and its orderly end takes seconds
+
+
+def exchange_of(spec: VllmSettings) -> Exchange:
+    """The directory for weights from other hosts: that of the program before this one, or a new one."""
+    if spec.exchange:
+        return Exchange.handed(Path(spec.exchange), spec.lock)
+    return Exchange(Path(tempfile.gettempdir()), HERE)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), int(sys.argv[2]))
+if __name__ == "__mp_main__":  # in the process that vLLM starts from this one
+    end_with_parent(int(sys.argv[2]))

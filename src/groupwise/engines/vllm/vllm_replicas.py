@@ -1,0 +1,92 @@
+"""Settings of a fleet of vLLM engines, each in a separate process, in the environment of vLLM."""
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from torch import nn
+
+from groupwise.core import Usage
+from groupwise.engines.remote.access import EngineAccess
+from groupwise.engines.remote.replica import Program, ReplicaSettings
+from groupwise.engines.remote.served import Served, Target
+from groupwise.engines.remote.server import servable
+from groupwise.engines.vllm.vllm_engine import VllmSettings
+from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, check_environment, child_environment
+from groupwise.models import Experts, Shape
+
+__all__ = ["Vllm"]
+
+HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""The sizes of an attention head that vLLM has on CPUs. With another one, it ends at the first request."""
+DTYPES = ("float32", "bfloat16")
+START = 600.0
+"""Seconds that vLLM may take to start. Most of it are imports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vllm(Served):
+    """Runs `replicas` vLLM engines in the environment of an interpreter, on the host of each engine.
+
+    Tokens are those of `Native`, up to rounding: its code and random numbers choose them. If `keyed` is false, vLLM's
+    sampler chooses them, and only the distribution is that of `Native`. The other settings are those of `Served`.
+    The interpreter is a word of the command line, `--engine-python FILE`: it is a program that runs. `groupwise doctor`
+    prints how to make its environment.
+    """
+
+    replicas: int = 1
+    keyed: bool = True
+
+    def check(
+        self, model: nn.Module, experts: Experts | None, target: Target,
+        access: EngineAccess = EngineAccess(),  # noqa: B008
+    ) -> None:  # fmt: skip
+        """`Usage` for a model that vLLM cannot run, and without an interpreter; `MissingRequirement` if that is not
+        one of vLLM's environment. Else as `Served`.
+
+        The environment of a placed engine is on another host, and is checked there.
+        """
+        Served.check(self, model, experts, target, access)
+        check_model(servable(model, experts).shape, target, sleeps=self.placement == "colocated")
+        python = access.interpreter(DEFAULT_PYTHON) if self.replicas else ""
+        if python and not target.placed:
+            check_environment(python, gpu=target.device.startswith("cuda"))
+
+    def program(self, settings: ReplicaSettings, access: EngineAccess) -> Program:
+        """The program of each replica, in the environment of vLLM."""
+        sleeps = self.placement == "colocated"
+        spec = VllmSettings(**asdict(settings), keyed=self.keyed, deadline=self.deadline, sleeps=sleeps)
+        return vllm_program(spec, access.interpreter(DEFAULT_PYTHON))
+
+
+def vllm_program(spec: VllmSettings, python: str) -> Program:
+    """The program of one engine, in an environment that imports this groupwise. It writes to the spec's directory."""
+    environment = child_environment(Path(spec.directory), spec.threads)
+    if spec.device != "cpu":
+        environment["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # `WorkerExtension.use_keys` replaces the first runner's sampler
+    interpreter = os.path.abspath(python) if os.path.dirname(python) else python
+    return Program(
+        settings=spec, module="groupwise.engines.vllm.vllm_engine", python=python, environment=environment,
+        seconds=START,
+        elsewhere=("groupwise.engines.vllm.vllm_tls", interpreter),
+    )  # fmt: skip
+
+
+def check_model(shape: Shape, target: Target, *, sleeps: bool) -> None:
+    """`Usage` with the reason if vLLM cannot run a model of this shape. It `sleeps` on GPUs only."""
+    dtype, reason = target.dtype, ""
+    fix = "use the engine Native: --engine.kind Native"
+    on_cpu = target.device.partition(":")[0] == "cpu"
+    if sleeps and on_cpu:
+        reason = "engine.placement is colocated, the model is on the CPU, and vLLM frees its memory on GPUs only (sleep mode)"
+        fix = "use --engine.kind Served, which frees its memory on CPUs, too, or --engine.placement separate"
+    elif not (sleeps or on_cpu or target.placed):
+        reason = f"the model is on {target.device}; vLLM was tested on CPUs only"
+    elif on_cpu and shape.head_dim not in HEAD_DIMS:
+        reason = f"its head_dim is {shape.head_dim}; vLLM has {', '.join(map(str, HEAD_DIMS))}"
+    elif target.adapter:
+        reason = "it has an adapter (LoRA); only whole weights were tested"
+    elif dtype not in DTYPES:
+        reason = f"its dtype is {dtype}; vLLM has {' and '.join(DTYPES)}"
+    if reason:
+        raise Usage("vLLM cannot run this model", evidence=reason, fix=fix)

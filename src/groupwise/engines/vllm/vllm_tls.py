@@ -1,0 +1,45 @@
+"""Becomes a vLLM engine for trainers on other hosts, in vLLM's environment, as `replica_tls` is a native one.
+
+    python -m groupwise.engines.vllm.vllm_tls PYTHON SETTINGS HOST
+
+PYTHON is the interpreter of vLLM's environment. It imports this groupwise, which is not installed there.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from groupwise.core import GroupwiseError
+from groupwise.engines.remote.replica import command
+from groupwise.engines.remote.tls import place
+from groupwise.engines.remote.weights_file import Exchange
+from groupwise.engines.vllm.vllm_engine import VllmSettings
+from groupwise.engines.vllm.vllm_environment import check_environment
+from groupwise.engines.vllm.vllm_replicas import vllm_program
+from groupwise.models import find_model
+
+Become = Callable[[str, list[str], Mapping[str, str]], Any]
+"""Replaces this process by a program, with its arguments and environment."""
+
+
+def main(python: str, settings: dict[str, Any], host: str, become: Become = os.execvpe) -> None:
+    """Replace this process by the engine. Its parent and its environment variables, such as devices, stay."""
+    spec = VllmSettings(**settings)
+    check_environment(python, gpu=spec.device != "cpu")
+    directory = find_model(spec.directory, weights=False).absolute()
+    exchange, lock = Exchange(Path(tempfile.gettempdir())).hand_on()
+    program = vllm_program(replace(spec, directory=str(exchange)), python)  # its package is in there, too
+    spec = replace(spec, directory=str(directory), listen=place(host, 0), exchange=str(exchange), lock=lock)
+    become(python, command(replace(program, settings=spec), os.getppid()), program.environment)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3])
+    except GroupwiseError as error:
+        sys.exit(f"error: {error}")

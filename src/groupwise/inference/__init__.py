@@ -1,0 +1,1 @@
+"""Uses of a trained model: open it from a run or a directory, evaluate it."""

@@ -1,0 +1,297 @@
+"""Ranks: the processes that share the work of one learner. Only it, `store` and `shards` use torch.distributed.
+
+Rank r of R computes the microbatches `i` of a step with `i mod R = r`. Sums over ranks are a butterfly: in round k,
+rank r adds the numbers of rank `r XOR 2^k` to its own. So the microbatches of a round form one binary tree, and a sum
+has the same bits on every rank and for every number of ranks.
+"""
+
+import copy
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol, TypeVar, runtime_checkable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from groupwise.core import InvalidValue, WorkerLost
+from groupwise.learner.store import Store, awaited
+
+__all__ = ["Alone", "Ranks", "Replicas", "check_lanes"]
+
+M = TypeVar("M", bound=torch.nn.Module)
+START = timedelta(seconds=120)
+"""The longest wait for the other ranks to start: they import torch and read the model."""
+
+
+class ConnectionClosed(WorkerLost):
+    """Another rank has closed its connection: its process ends, or has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A wait for another rank: `what` it should send or receive, and since when, in seconds of `time.monotonic`."""
+
+    who: str
+    what: str
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of this wait so far."""
+        return time.monotonic() - self.since
+
+
+@runtime_checkable
+class Ranks(Protocol):
+    """The processes that share a learner's work, seen from one of them: `rank` of `size`.
+
+    `lanes` is the number of microbatches whose gradients are added in a fixed tree. With `shards`, a rank holds some
+    rows of each weight, gradient and moment; else it holds all.
+    """
+
+    @property
+    def shards(self) -> bool: ...
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def lanes(self) -> int: ...
+
+    @property
+    def waiting(self) -> Wait | None:
+        """The present wait for another rank, seen from any thread."""
+        ...
+
+    def add(self, tensors: Sequence[Tensor]) -> None:
+        """Add each tensor to that of the other ranks, in place."""
+        ...
+
+    def gather(self, mine: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Concatenate the vectors of all ranks in their order; rank r has `sizes[r]` numbers."""
+        ...
+
+    def add_gradients(self, gradients: Sequence[Tensor]) -> None:
+        """Add the gradients of a microbatch to those of the other ranks, in place, unless backward has done it."""
+        ...
+
+    def held(self, model: M) -> M:
+        """The model as this rank holds it: itself, or a new model with this rank's rows of each weight."""
+        ...
+
+    def copied(self, model: M) -> M:
+        """A copy of a model, as this rank holds it."""
+        ...
+
+    def release(self, models: Iterable[torch.nn.Module]) -> None:
+        """Free the weights that a forward pass has gathered from the other ranks."""
+        ...
+
+    def local(self, tensor: Tensor) -> Tensor:
+        """The rows of a model's tensor that this rank holds."""
+        ...
+
+    def whole(self, parts: Sequence[Tensor], rows: Sequence[int]) -> list[Tensor]:
+        """The whole tensors, with so many `rows`, of which `parts` are the rows that this rank holds."""
+        ...
+
+    def part(self, whole: Tensor, like: Tensor) -> Tensor:
+        """The rows of a whole tensor that this rank holds; `like` has their shape."""
+        ...
+
+    def weights(self, held: torch.nn.Module, model: torch.nn.Module) -> dict[str, Tensor]:
+        """The policy's whole tensors. If `held` has parts of them, they are gathered into the `model` of rank 0."""
+        ...
+
+
+def check_lanes(lanes: int, ranks: int) -> None:
+    """`InvalidValue` unless `lanes` is a power of two that `ranks` divides.
+
+    >>> check_lanes(4, 2)
+    """
+    if lanes < 1 or lanes & (lanes - 1):
+        lower = 1 << max(1, lanes).bit_length() - 1
+        raise InvalidValue(
+            f"lanes is {lanes}: gradients are added in a binary tree",
+            fix=f"use a power of two for lanes, such as {lower} or {2 * lower}",
+        )
+    if ranks < 1 or lanes % ranks:
+        divisors = ", ".join(str(1 << k) for k in range(lanes.bit_length()))
+        raise InvalidValue(f"{ranks} ranks do not divide {lanes} lanes", fix=f"use as many ranks as one of {divisors}")
+
+
+class _WholeModels:
+    """The part of `Ranks` about models, for ranks that hold whole models."""
+
+    __slots__ = ()
+
+    @property
+    def shards(self) -> bool:
+        return False
+
+    def held(self, model: M) -> M:
+        return model
+
+    def copied(self, model: M) -> M:
+        """A copy of the model. Weights that are not trained are shared, not copied."""
+        shared = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
+        return copy.deepcopy(model, shared)
+
+    def release(self, models: Iterable[torch.nn.Module]) -> None:
+        """Nothing was gathered."""
+
+    def local(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def whole(self, parts: Sequence[Tensor], rows: Sequence[int]) -> list[Tensor]:
+        return list(parts)
+
+    def part(self, whole: Tensor, like: Tensor) -> Tensor:
+        return whole
+
+    def weights(self, held: torch.nn.Module, model: torch.nn.Module) -> dict[str, Tensor]:
+        """The tensors themselves, not copies."""
+        return dict(held.state_dict())
+
+
+@dataclass(frozen=True, slots=True)
+class Alone(_WholeModels):
+    """One process. With several lanes it computes the bits that so many ranks compute."""
+
+    lanes: int = 1
+    rank: int = field(default=0, init=False)
+    size: int = field(default=1, init=False)
+    waiting: None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        check_lanes(self.lanes, 1)
+
+    def add(self, tensors: Sequence[Tensor]) -> None:
+        """Nothing to add."""
+
+    def add_gradients(self, gradients: Sequence[Tensor]) -> None:
+        """Nothing to add."""
+
+    def gather(self, mine: Tensor, sizes: Sequence[int]) -> Tensor:
+        return mine
+
+
+class Replicas(_WholeModels):
+    """Ranks that each hold the whole model, over gloo. `store` connects them; that of rank 0 is the server.
+
+    Every wait ends after `deadline` seconds with `WorkerLost`, which names the rank that did not answer; that for a
+    message of rank 0 after `patience` seconds without a sign of life of rank 0. Numbers travel as tensors and messages
+    as bytes: nothing is pickled.
+    """
+
+    def __init__(
+        self, store: Store, rank: int, size: int, lanes: int, *, deadline: float, patience: float = math.inf
+    ) -> None:
+        check_lanes(lanes, size)
+        self.rank, self.size, self.lanes, self.deadline, self.patience = rank, size, lanes, deadline, patience
+        self._store, self._messages = store, 0
+        self.waiting: Wait | None = None
+        with self.errors("all ranks", "the start"):
+            store.set(f"started/{rank}", "")
+            store.wait([f"started/{other}" for other in range(size)], START)
+            dist.init_process_group(
+                "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=deadline)
+            )
+
+    def add(self, tensors: Sequence[Tensor]) -> None:
+        """Add each tensor to that of the other ranks, in place: the same bits on every rank."""
+        for hop in self._hops():
+            for tensor in tensors:
+                other = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+                tensor.add_(self._exchanged(tensor.contiguous(), other, hop, "a sum of gradients"))
+
+    def add_gradients(self, gradients: Sequence[Tensor]) -> None:
+        self.add(gradients)
+
+    def gather(self, mine: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Concatenate the vectors of all ranks in their order; rank r has `sizes[r]` numbers."""
+        assert mine.numel() == sizes[self.rank], "every rank knows the sizes of all"
+        for hop in self._hops():
+            first = (self.rank // hop ^ 1) * hop
+            other = mine.new_empty(sum(sizes[first : first + hop]))
+            self._exchanged(mine, other, hop, "numbers of a microbatch")
+            mine = torch.cat([other, mine] if first < self.rank else [mine, other])
+        return mine
+
+    def send(self, message: bytes) -> None:
+        """Send a message to all other ranks. Only rank 0 sends."""
+        assert self.rank == 0, "rank 0 sends the messages"
+        number, self._messages = self._messages, self._messages + 1
+        content = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+        with self.errors("rank 0", "a message"):
+            self._store.set(f"message/{number}", str(len(message)))
+        for rank in range(1, self.size):
+            with self.errors(f"rank {rank}", "a message"):
+                dist.send(content, rank)
+
+    def receive(self) -> bytes | None:
+        """Wait for the next message of rank 0; None if rank 0 has ended.
+
+        A rank without work waits while rank 0 samples: as long as rank 0 shows that it lives.
+        """
+        key, self._messages = f"message/{self._messages}", self._messages + 1
+        try:
+            size = int(awaited(self._store, key, self.patience))
+        except dist.DistNetworkError:  # the connection is closed
+            return None
+        if not size:
+            return None
+        content = torch.empty(size, dtype=torch.uint8)
+        with self.errors("rank 0", "a message"):
+            dist.recv(content, 0)
+        return content.numpy().tobytes()
+
+    def close(self) -> None:
+        """Close the connections. The other ranks end: an empty message tells them, or else the closed connection."""
+        if self.rank == 0:
+            with suppress(dist.DistError, RuntimeError):
+                self._store.set(f"message/{self._messages}", "0")
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        del self._store
+
+    def _hops(self) -> list[int]:
+        """The distances of the partners in the rounds of a butterfly: 1, 2, 4, ..."""
+        return [1 << k for k in range((self.size - 1).bit_length())]
+
+    def _exchanged(self, mine: Tensor, other: Tensor, hop: int, what: str) -> Tensor:
+        """Send `mine` to the partner of this round, receive its tensor in `other`, and return that."""
+        partner = self.rank ^ hop
+        with self.errors(f"rank {partner}", what):
+            works = [dist.isend(mine, partner)] if mine.numel() else []
+            works += [dist.irecv(other, partner)] if other.numel() else []
+            for work in works:
+                assert work is not None, "this rank is in the group"
+                work.wait()
+        return other
+
+    @contextmanager
+    def errors(self, who: str, what: str) -> Iterator[None]:
+        """A wait. An error of torch.distributed becomes `WorkerLost`, which names the awaited rank."""
+        self.waiting = Wait(who, what)
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            late = "imed out" in str(error) or "imeout" in str(error)
+            how = f"did not answer within {self.deadline:g} s" if late else "is gone"
+            kind = WorkerLost if late else ConnectionClosed
+            raise kind(
+                f"rank {self.rank} waited for {who}, which {how}: {what}",
+                evidence=str(error).partition("\n")[0],
+                fix="continue from the last checkpoint with groupwise resume",
+            ) from error
+        finally:
+            self.waiting = None

@@ -1,0 +1,215 @@
+"""Checks on resume that recipe, model files, data and code are those that the run started with."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from groupwise.config.devices import resolved
+from groupwise.config.diff import diff
+from groupwise.config.recipe import Cluster, Recipe, Save
+from groupwise.config.recipe_toml import read_with_problems
+from groupwise.config.user_code import Use
+from groupwise.core import BadData, read_regular
+from groupwise.data import data_stats
+from groupwise.learner import FromDirectory
+from groupwise.lifecycle.run_info import movable, origin
+from groupwise.models import base_directory, find_model, is_pipeline, pipeline_files, remote_code
+from groupwise.models.json_fields import MOST_BYTES
+from groupwise.runs.disk import DISK, Disk
+from groupwise.runs.hashes import abbreviated
+from groupwise.runs.info import RunInfo
+from groupwise.runs.layout import RunLayout
+from groupwise.training.build import Runtime
+from groupwise.training.build_tasks import Templates
+from groupwise.training.protocols import digest, model_hash
+
+MODEL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "adapter_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+)
+"""Small files of a model directory whose hashes are part of a run's identity. Weights are not among them."""
+PIPELINE_FILES = (".json", ".txt", ".model")
+"""Endings of the small files of a pipeline's parts."""
+
+
+def identity(recipe: Recipe, templates: Templates, text: str) -> dict[str, Any]:
+    """A run's identity: the text of its recipe.toml, and the SHA-256 of the model's small files and of the templates.
+
+    run.json and every checkpoint contain it. Data, user code and the base of an adapter have their own entries.
+    """
+    directory = find_model(recipe.model)
+    directories = dict.fromkeys((directory, base_directory(directory)))
+    files = {name: path / name for path in directories for name in MODEL_FILES if (path / name).is_file()}
+    for path in filter(is_pipeline, directories):
+        files |= {str(file.relative_to(path)): file for file in pipeline_files(path, *PIPELINE_FILES)}
+    return {
+        "recipe": text,
+        "files": {name: sha256(read_regular(path, MOST_BYTES)).hexdigest() for name, path in sorted(files.items())},
+        "templates": {name: template.digest for name, template in templates.items()},
+    }
+
+
+def check_changes(run: Path, runtime: Runtime, state: Mapping[str, Any], *, accept: bool) -> list[str]:
+    """Compare recipe, templates and small model files with the last checkpoint's `state`; without one, with run.json.
+
+    Returns one line per difference. Without `accept` differences raise `BadData`, except for those in run.json: the run
+    accepted them, and ended before its next checkpoint.
+    """
+    now, info = current_identity(run, runtime), asdict(RunInfo.read(run))
+    lines = changes(state or info, now)
+    if lines and not accept and changes(info, now):
+        raise BadData(
+            f"the recipe or the model's files of {run} were changed after its " + ("checkpoint" if state else "start"),
+            evidence="\n".join(lines),
+            fix=f"restore the old files, or continue with the new ones: groupwise resume {run}{runtime.use.options} "
+            "--changed",
+        )
+    return lines
+
+
+def device_changes(run: Path, runtime: Runtime, state: Mapping[str, Any]) -> list[str]:
+    """A line `device: cpu -> cuda` if the run continues on another device than before; else no line.
+
+    `machine.device = "auto"` allows it, so it needs no consent. The dtype is that of the recipe.
+    """
+    then = str(state.get("device", "") if state else RunInfo.read(run).device)
+    return [f"device: {then} -> {runtime.device}"] if then and then != runtime.device else []
+
+
+def record_changes(
+    run: Path, runtime: Runtime, state: Mapping[str, Any], lines: list[str], iteration: int, disk: Disk = DISK
+) -> dict[str, Any]:
+    """Write changes that the user accepted to run.json. Returns the new identity, for later checkpoints."""
+    stored = RunInfo.read(run)
+    earlier = state["changes"] if state else stored.changes
+    history = [*earlier, *([{"iteration": iteration, "changes": lines}] if lines else [])]
+    now, recipe = current_identity(run, runtime), runtime.recipe
+    new = replace(
+        stored,
+        **{name: getattr(recipe, name) for name in ("model", "task", "seed", "iterations")},
+        method=origin(recipe.method, stored.method.get("name", "")),
+        changes=tuple(history),
+        use=dict(runtime.use.hashes),
+        device=runtime.device,
+        **now,
+    )
+    if stored != (new := movable(new, run)):
+        new.write(run, disk=disk)
+    return now | {"device": runtime.device, "changes": history}
+
+
+def current_identity(run: Path, runtime: Runtime) -> dict[str, Any]:
+    """The identity of a run as its files are now."""
+    return identity(runtime.recipe, runtime.inputs.templates, RunLayout(run).recipe.read_text())
+
+
+def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The differences of two identities, one per line: `recipe.optimizer.lr: 0.0002 -> 0.002`.
+
+    `save`, `trackers` and `cluster` without lanes and staleness are not compared, since no metric depends on them.
+    """
+    lines = recipe_changes(then["recipe"], now["recipe"])
+    for kind in ("files", "templates"):
+        for name in sorted(then[kind] | now[kind]):
+            before, after = (x[kind].get(name) for x in (then, now))
+            if before != after:
+                lines.append(f"{kind}.{name}: {_digest(before)} -> {_digest(after)}")
+    return lines
+
+
+def recipe_changes(then: str, now: str) -> list[str]:
+    """The differences of two recipes, given as TOML; `save`, `trackers` and the number of ranks are not compared."""
+    (before, problems), (after, _) = read_with_problems(then), read_with_problems(now)
+    if before is None or after is None:
+        return [f"recipe: this version cannot read the old one ({problems[0].what if problems else 'unknown'})"]
+    before, after = (_compared(recipe) for recipe in (before, after))
+    return [f"recipe.{line}" for line in diff(before, after)]
+
+
+def _compared(recipe: Recipe) -> Recipe:
+    """The recipe with defaults where no metric depends on a field."""
+    cluster = resolved(recipe).cluster
+    return replace(
+        recipe,
+        save=Save(),
+        trackers=(),
+        cluster=Cluster(reduction_lanes=cluster.reduction_lanes, max_staleness=cluster.max_staleness),
+    )
+
+
+def _digest(sha256: str | None) -> str:
+    return abbreviated(sha256) if sha256 else "none"
+
+
+def data_record(runtime: Runtime) -> dict[str, Any]:
+    """The row counts and hashes of the run's data, for run.json."""
+    stats = data_stats(runtime.task)
+    return {"data": tuple(f.record for f in (*stats, *runtime.demonstrations[1]))}
+
+
+def check_data(run: Path, runtime: Runtime) -> None:
+    """`BadData` if the hash of a data source differs from that at the start of the run."""
+    stored, current = RunInfo.read(run).data, data_record(runtime)["data"]
+    for then, now in zip(stored, current):
+        if then["sha256"] != now["sha256"]:
+            rows = (
+                f"{now['rows']} rows, sha256 {now['sha256'][:12]}; at the start {then['rows']}, {then['sha256'][:12]}"
+            )
+            raise BadData(
+                f"{now['source']} differs from the data at the start of this run",
+                evidence=rows,
+                fix="restore the old data, or start a new run with these",
+            )
+
+
+def check_base(run: Path, runtime: Runtime) -> None:
+    """`BadData` if the base weights of an adapter differ from those at the start."""
+    then, now = RunInfo.read(run).base_sha256, runtime.adapter.get("base_sha256", "")
+    if then != now:
+        raise BadData(
+            f"the weights of {runtime.recipe.model} differ from those at the start of this run",
+            evidence=f"sha256 {now[:12]}; at the start {then[:12]}",
+            fix="restore the old weights, or start a new run on these",
+        )
+
+
+def side_model_hashes(recipe: Recipe) -> dict[str, str]:
+    """The SHA-256 of the files of each model that the method reads from a directory (reference, teacher), by name."""
+    hashes = {}
+    for name, part in recipe.method.models_in_use:
+        if isinstance(part, FromDirectory):
+            directory = find_model(part.directory)
+            hashes[name] = digest([model_hash(d) for d in dict.fromkeys((directory, base_directory(directory)))])
+    return hashes
+
+
+def check_given_models(run: Path, recipe: Recipe) -> None:
+    """`BadData` if a reference's or teacher's files differ from those at the start: no checkpoint contains them."""
+    then, now = RunInfo.read(run).side_models, side_model_hashes(recipe)
+    for name in sorted(then.keys() & now.keys()):
+        if then[name] != now[name]:
+            raise BadData(
+                f"the model {name} in method.models differs from that at the start of this run",
+                evidence=f"sha256 {now[name][:12]}; at the start {then[name][:12]}",
+                fix="restore its old files, or start a new run with these",
+            )
+
+
+def check_model_code(run: Path, recipe: Recipe, use: Use) -> None:
+    """`BadData` if Python files of the model differ from those at the start. Must be called before any of them runs."""
+    then, now = RunInfo.read(run).trust_remote_code, remote_code(find_model(recipe.model))
+    if use.trust_remote_code and then != now:
+        names = [name for name in sorted(then | now) if then.get(name) != now.get(name)]
+        raise BadData(
+            f"the code of {recipe.model} differs from that at the start of this run",
+            evidence=", ".join(names[:4]),
+            fix="restore the old files, or start a new run with these",
+        )

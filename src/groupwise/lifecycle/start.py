@@ -1,0 +1,131 @@
+"""Makes a directory a run, or opens a run again to continue it."""
+
+import asyncio
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from groupwise.checks.check_flow import unfinished_pictures
+from groupwise.checks.check_inputs import check_inputs
+from groupwise.checks.check_masked import kind_errors
+from groupwise.checks.check_method import dry_run
+from groupwise.cluster.launch import check_launch
+from groupwise.config.devices import device_of, resolved
+from groupwise.config.recipe import Recipe
+from groupwise.config.recipe_toml import read_recipe, write_for
+from groupwise.config.user_code import Use
+from groupwise.core import Storage, raise_all
+from groupwise.data import all_problems
+from groupwise.engines import Fleet, Native
+from groupwise.lifecycle.extend import extend
+from groupwise.lifecycle.resume_checks import (
+    check_base,
+    check_data,
+    check_given_models,
+    check_model_code,
+    data_record,
+    identity,
+    side_model_hashes,
+)
+from groupwise.lifecycle.run_info import describe_run, movable
+from groupwise.models import Shape, find_model, read_shape
+from groupwise.planning.this_cpu import duration_lines, measured_rates, run_duration
+from groupwise.runs.checkpoints import finished_checkpoints
+from groupwise.runs.info import start_run
+from groupwise.runs.jsonl import read_lines
+from groupwise.runs.layout import RunLayout
+from groupwise.training.build import Inputs, Runtime, build
+
+
+def directory_name(task: str) -> str:
+    """A task's name as part of a directory name.
+
+    >>> directory_name("datasets:openai/gsm8k:main@train"), directory_name("data/sums.v2.jsonl")
+    ('gsm8k-main', 'sums.v2')
+    """
+    return re.sub(r"[^\w.-]+", "-", Path(task.partition("@")[0]).stem).strip("-")
+
+
+def read_checked(recipe: Recipe, use: Use, notify: Callable[[str], None]) -> Inputs:
+    """Read and check the inputs of a run. Raises all errors of the recipe as one; `notify` gets notes for the user."""
+    notes: list[str] = []
+    inputs: list[Inputs] = []
+    raise_all([*dry_run(recipe), *check_inputs(recipe, use, notes.append, receive=inputs.append)])
+    for note in (*notes, *time_notes(recipe, inputs[0], use)):
+        notify(note)
+    return inputs[0]
+
+
+def time_notes(recipe: Recipe, inputs: Inputs, use: Use) -> list[str]:
+    """Lines about the seconds of a run of one process on a CPU; none for others, whose rates are not known."""
+    recipe = resolved(recipe)
+    shape = read_shape(find_model(recipe.model), trust_remote_code=use.trust_remote_code)
+    alone = type(recipe.engine) is Native and recipe.cluster.ranks == 1
+    if not (alone and isinstance(shape, Shape) and device_of(recipe.machine.device) == "cpu"):
+        return []
+    prompt = max(len(prompt.context) for prompt in all_problems(inputs.task))
+    rates = measured_rates(recipe.machine.dtype, recipe.machine.threads)
+    return duration_lines(recipe, run_duration(recipe, shape, prompt, len(inputs.task.held_out), rates))
+
+
+def reach_engines(ready: Runtime) -> None:
+    """Raise the error of engines at addresses that cannot be reached, or are other ones than the run needs."""
+    if isinstance(ready.engine, Fleet):
+        asyncio.run(ready.engine.reach())
+
+
+def begin(run: Path, ready: Runtime, use: Use, base: str, command: str) -> None:
+    """Write run.json and recipe.toml, which make an empty directory a run. `base` names its published method."""
+    text = write_for(run, ready.recipe)
+    facts = data_record(ready) | ready.adapter | identity(ready.recipe, ready.inputs.templates, text)
+    facts |= {"side_models": side_model_hashes(ready.recipe), "device": ready.device}
+    start_run(run, movable(describe_run(run, ready.recipe, base, use, command, facts), run), text)
+
+
+def reopen(
+    run: Path, use: Use, iterations: int | None = None, ranks: int | None = None, shard: str | None = None,
+    launch: str | None = None,
+) -> Runtime:  # fmt: skip
+    """Build the objects of a run again, to continue it. `BadData` if its data or the files of its models have changed.
+
+    `iterations` extends the run. `ranks`, `shard` and `launch` are those of `cluster` this time. `Storage` for a run
+    that has results and no checkpoint to continue from; `Usage` if its recipe was changed and no longer fits its model.
+    """
+    check_continues(run)
+    if iterations is not None:
+        extend(run, iterations, use)
+    recipe = read_recipe(RunLayout(run).recipe, (), use)
+    recipe = with_ranks(recipe, ranks, shard, launch)
+    check_launch(recipe)
+    check_model_code(run, recipe, use)
+    shape = read_shape(find_model(recipe.model), trust_remote_code=use.trust_remote_code)
+    raise_all([*kind_errors(recipe, shape), *unfinished_pictures(recipe, shape)])
+    ready = build(recipe, use)
+    check_data(run, ready)
+    check_base(run, ready)
+    check_given_models(run, recipe)
+    return ready
+
+
+def with_ranks(recipe: Recipe, ranks: int | None, shard: str | None, launch: str | None) -> Recipe:
+    """The recipe of a run on other ranks. Its lanes stay; `InvalidValue` if the ranks do not divide them."""
+    cluster = resolved(recipe).cluster
+    chosen: dict[str, Any] = {"ranks": ranks, "shard": shard, "launch": launch}
+    return replace(recipe, cluster=replace(cluster, **{name: x for name, x in chosen.items() if x is not None}))
+
+
+def check_continues(run: Path) -> None:
+    """Raise `Storage` if a run has results but no checkpoint to continue from: it would start from the beginning."""
+    layout = RunLayout(run)
+    if finished_checkpoints(layout.checkpoints):
+        return
+    done = max((line.get("iteration", 0) for line in read_lines(layout.metrics)), default=0)
+    if done or layout.model.is_dir():
+        raise Storage(
+            f"{run} has no checkpoint to continue from",
+            evidence=f"its metrics have {done} iterations, and {layout.checkpoints} has no checkpoint",
+            fix=f"restore the checkpoints, or start a new run: groupwise train {shlex.quote(str(layout.recipe))}",
+        )

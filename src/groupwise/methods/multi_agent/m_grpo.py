@@ -1,0 +1,270 @@
+"""M-GRPO: a main agent and its helpers; main agents are compared with each other, and helpers with helpers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.advantages import Standardised
+from groupwise.data import (
+    Advantage,
+    Batch,
+    CountedText,
+    Draw,
+    Finish,
+    Outcome,
+    Role,
+    Rollout,
+    Sample,
+    Sampler,
+    Segments,
+    Shaping,
+    Strategy,
+    Verdict,
+)
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import Clip, Objective, group_mean
+from groupwise.rewards import Correctness
+from groupwise.rollout import AUTO, Dialogue, Forms, check_wording, fill, judged
+from groupwise.rollout.gather import together
+from groupwise.rollout.prompt_template import UNWORDED
+from groupwise.rollout.strategies.attempts import context_of
+
+__all__ = ["Delegating", "Queued", "WrongIs", "m_grpo"]
+
+
+@dataclass(frozen=True, slots=True)
+class Queued(Advantage):
+    """Another advantage, whose groups are `size` consecutive samples of a role, whatever their prompts.
+
+    The helpers' queue in M-GRPO's released code, arXiv:2511.13288. Samples of other roles have their own groups. The
+    last group of an iteration may be smaller.
+    """
+
+    compares: ClassVar[bool] = True
+
+    role: str = "helper"
+    size: int = 8
+    advantage: Advantage = Standardised()  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        if self.size < 2:
+            raise ValueError(f"{self}: needs size >= 2: advantages compare the samples of a group")
+
+    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        queued = torch.tensor([s.role == self.role for s in b.samples], dtype=torch.bool, device=x.device)
+        place = torch.arange(int(queued.sum()), device=x.device)
+        index = b.groups.index.clone()
+        index[queued] = b.groups.count + place // self.size
+        return self.advantage(x, b.having(groups=Segments(index, b.groups.count + -(-len(place) // self.size))))
+
+
+@dataclass(frozen=True, slots=True)
+class WrongIs(Shaping):
+    """Replaces the reward of a readable wrong answer by `value`; a malformed answer keeps its reward.
+
+    The reward for a valid format in M-GRPO's released code, arXiv:2511.13288.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> batch = pack([rollout_of([1.0, 0.0])])
+    >>> WrongIs(0.1)(batch.score, batch).tolist()
+    [1.0, 0.1]
+    """
+
+    value: float
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return torch.where(b.outcome == Outcome.wrong, self.value, reward)
+
+
+PROBLEM = "{problem}"
+
+
+TAGS = "our wording, with the tags of AQ-MedAI/MrlX, MrlX-DeepResearch/agent_co_train, 82aabc0"
+
+
+TEXTS = {
+    "main": Forms(
+        PROBLEM,
+        "{problem}\n\nYou can leave parts of the work to a helper. To ask it, end your turn with the task, complete in "
+        "itself, between <tool_call> and </tool_call>. Its result comes back between <tool_response> and "
+        "</tool_response>. Make one call at a time. When you know the answer, write it without another call.",
+        TAGS,
+    ),
+    "opens": Forms("", "<tool_call>", TAGS),
+    "asks": Forms("=", "</tool_call>", TAGS),
+    "helper": Forms(
+        "{request}",
+        "{request}\n\nSolve this task step by step, and write its result between <result> and </result>.",
+        TAGS,
+    ),
+    "marker": Forms("#", "<result>", TAGS),
+    "closes": Forms("", "</result>", TAGS),
+    "prompt_template": Forms("{result};", "<tool_response>\n{result}\n</tool_response>", TAGS),
+}
+"""The texts between the two agents. In the packaged form a turn is itself the helper's prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delegating(Strategy):
+    """`draw.n` conversations of a main agent with a helper: the same policy in both roles. M-GRPO, arXiv:2511.13288.
+
+    The main agent's prompt is `main`. A turn that ends in `asks` is a request: its text, or the part after its last
+    `opens`, is put into `helper`, the helper's prompt. The text after the last `marker` of the answer, up to `closes`,
+    in `prompt_template`, continues the conversation. The helper's answers have the role `helper` and are one group.
+    Each has the verdict of its main agent, but is malformed without a marker or an end. With `aligned`, each main agent
+    that asked has as many helpers in training: some are dropped or copied at random. 0 keeps all. The count `calls` is
+    that of all helpers.
+    """
+
+    forms: ClassVar[dict[str, Forms]] = TEXTS
+
+    calls: int = 4
+    aligned: int = 0
+    main: str = AUTO
+    opens: str = AUTO
+    asks: str = AUTO
+    helper: str = AUTO
+    marker: str = AUTO
+    closes: str = AUTO
+    prompt_template: str = AUTO
+
+    def __post_init__(self) -> None:
+        for text, name in ((self.main, "problem"), (self.helper, "request"), (self.prompt_template, "result")):
+            check_wording(text, (name,))
+        if self.calls < 1 or self.aligned < 0 or not (self.asks and self.marker):
+            raise ValueError(f"{self}: needs calls >= 1, aligned >= 0, and asks and marker not empty")
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles of its samples besides answers."""
+        return (Role("helper", f"where a turn of the main agent ends in {self.asks!r} (asks)"),)
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        assert AUTO not in (self.asks, self.marker), UNWORDED
+        plain = draw.prompt.context
+        told = plain if self.main == PROBLEM else context_of(sampler, self.main, {"problem": draw.prompt.text}) or plain
+        starts = sampler.start(told, draw.n)
+        helpers: list[list[Sample]] = [[] for _ in starts]
+        dialogues = await together(self._conversation(sampler, *pair) for pair in zip(starts, helpers))
+        mains = await judged(dialogues, sampler)
+        trained = [
+            replace(self._graded(helper, main), parent=i)
+            for i, (main, answers) in enumerate(zip(mains, helpers))
+            for helper in (aligned(answers, self.aligned, sampler.random(i)) if self.aligned else answers)
+        ]
+        return Rollout(draw, (*mains, *trained))
+
+    async def _conversation(self, sampler: Sampler, start: Sample, answers: list[Sample]) -> Dialogue:
+        """Generate the conversation of one main agent. The helper's answers are added to `answers`."""
+        dialogue = Dialogue(start)
+        while not dialogue.ended:
+            dialogue = await dialogue.turn_after(
+                await self._reply(sampler, answers, dialogue.sample), sampler, self.calls + 1
+            )
+        return dialogue
+
+    async def _reply(self, sampler: Sampler, answers: list[Sample], sample: Sample) -> CountedText | None:
+        """The helper's result, if the main agent's last turn asks for one and `calls` allows it; else None."""
+        turn = sample.last_turn.text
+        if not turn.endswith(self.asks) or len(answers) == self.calls:
+            return None
+        request = turn.removesuffix(self.asks).rpartition(self.opens)[2].strip() if self.opens else turn
+        if not (context := context_of(sampler, self.helper, {"request": request})):
+            return None
+        (start,) = sampler.start(context, role="helper")
+        helper = await sampler.extend(replace(start, stream=(*sample.stream, len(answers))))
+        answers.append(helper)
+        _, marker, result = helper.text.rpartition(self.marker)
+        if self.closes:
+            result = result.partition(self.closes)[0].strip()
+        return CountedText(fill(self.prompt_template, {"result": result if marker else ""}), calls=1)
+
+    def _graded(self, helper: Sample, main: Sample) -> Sample:
+        """A helper's answer with its verdict: that of its main agent, or malformed."""
+        assert main.verdict is not None, "the main agents are judged"
+        outcome = main.verdict.outcome
+        if outcome is Outcome.malformed:
+            outcome = Outcome.wrong
+        if helper.finish is not Finish.stop or self.marker not in helper.text:
+            outcome = Outcome.malformed
+        score = main.verdict.score if outcome is main.verdict.outcome else None
+        return helper.with_verdict(Verdict(outcome, score, cause=main.verdict.cause))
+
+
+def aligned(answers: Sequence[Sample], size: int, random: Random) -> list[Sample]:
+    """Exactly `size` answers: some are dropped or copied at random. Empty if there are none to copy."""
+    if len(answers) >= size or not answers:
+        return [answers[i] for i in sorted(random.sample(range(len(answers)), min(size, len(answers))))]
+    streams = ((*answers[0].stream[:-1], k) for k in range(len(answers), size))
+    return [*answers, *(replace(random.choice(answers), stream=stream) for stream in streams)]
+
+
+def m_grpo(
+    *,
+    group_size: int = 8,
+    calls: int = 4,
+    align: Literal["per_query", "fifo"] = "per_query",
+    wrong: float = 0.1,
+    low: float = 0.2,
+    high: float = 0.28,
+    minibatches: int = 1,
+) -> Method:
+    """Main agents of a prompt are one group, their helpers another. A helper inherits its main agent's success."""
+    return Method(
+        group_size=group_size,
+        strategy=Delegating(calls, aligned=calls if align == "per_query" else 0),
+        trained_roles=("answer", "helper"),
+        shaping=(Correctness(), WrongIs(wrong)),
+        advantage=(Standardised() if align == "per_query" else Queued(),),
+        objective=Objective(surrogate=Clip(low, high), aggregate=group_mean),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="Multi-Agent Deep Research: Training Multi-Agent Systems with M-GRPO",
+    arxiv="2511.13288",
+    label="code read earlier",
+    parent="grpo",
+    formula="""\
+R_main = 1 correct, 0.1 wrong, 0 malformed;  R_helper = the same by its main agent's success, 0 if itself malformed
+A = (R - mean) / std over the main agents of a prompt, and over its helpers; PPO's clip, no KL""",
+    differences=(
+        Difference("policies", "two, on two servers", "two", "one policy in both roles"),
+        Difference("steps", "asynchronous", "each agent its own trainer", "one step; both roles weigh the same"),
+        Difference("main reward", "weighted format and correctness", "1, 0.1, 0", "1, 0.1, 0"),
+        Difference("helper reward", "format, main outcome, expert", "format, main outcome: 1, 0.1, 0", "1, 0.1, 0"),
+        Difference(
+            "helpers of a main agent",
+            "a fixed number: dropped or copied at random (recalled)",
+            "a queue of all prompts, 8 in a row are a group",
+            'align = "per_query", or "fifo" within an iteration',
+        ),
+        Difference("most calls", "not obtained", "20 turns", "4 (inferred)"),
+        Difference("group size", "not obtained", "8", "8"),
+        Difference("clip range, KL", "not obtained", "0.2 and 0.28, 0", "0.2 and 0.28, none"),
+        Difference("minibatches", "not obtained", "1", "1"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[m_grpo]",
+        "tests/golden/test_agents.py::test_helpers_inherit_success",
+        "tests/golden/test_agents.py::test_aligned_helpers",
+        "tests/golden/test_agents.py::test_without_calls_it_is_one_agent",
+        "tests/golden/test_agents.py::test_queue_of_helpers",
+    ),
+    effect=Effect(
+        metric="eval/accuracy",
+        direction="up",
+        task="delegated_sums",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
+        settings=("evaluate.strategy = Delegating",),
+    ),
+)

@@ -1,0 +1,95 @@
+"""Format-length surrogate: a reward without labels."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.advantages import Standardised
+from groupwise.data import Batch, Measure, Outcome, Shaping, Subscore
+from groupwise.learner import InitialPolicy
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import KL, Objective, token_mean
+
+__all__ = ["FormatLength", "format_length"]
+
+
+@dataclass(frozen=True, slots=True)
+class FormatLength(Shaping):
+    """Creates the reward from format and length alone: `(think + answer) / 2 + curve`; if malformed, `min(curve, 0)`.
+
+    No label is read: `answer` is 1 unless the verdict is malformed, and `think` is a subscore of the verdict that is 1
+    if a thought was found; without a name for it, it equals `answer`. The curve of `length / budget` rises from 0 to 1
+    at `peak` and falls to -1 at the budget. arXiv:2505.19439.
+    """
+
+    peak: float = 0.5
+    think: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.peak < 1:
+            raise ValueError(f"{self}: needs 0 < peak < 1: the peak is a share of the budget")
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Subscore(self.think)}) if self.think else frozenset()
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        answer = (b.outcome != Outcome.malformed).double()
+        think = b[Subscore(self.think)] if self.think else answer
+        x = b.length.double() / max(b.max_tokens, 1)
+        rising, falling = 1 - (1 - x / self.peak) ** 2, 1 - 2 * ((x - self.peak) / (1 - self.peak)) ** 2
+        curve = torch.where(x <= self.peak, rising, falling)
+        return torch.where(answer > 0, 0.5 * (think + answer) + curve, curve.clamp(max=0))
+
+
+def format_length(*, group_size: int = 8, peak: float = 0.5, think: str = "", kl: float = 1e-3) -> Method:
+    """GRPO on a reward for form and length alone: no answer is compared with a label."""
+    return Method(
+        group_size=group_size,
+        shaping=(FormatLength(peak, think),),
+        advantage=(Standardised(),),
+        models=(("reference", InitialPolicy()),),
+        objective=Objective(penalties=(KL(kl),), aggregate=token_mean),
+    )
+
+
+REFERENCE = Reference(
+    paper=(
+        "Surrogate Signals from Format and Length: Reinforcement Learning for Solving Mathematical "
+        "Problems without Ground Truth Answers"
+    ),
+    arxiv="2505.19439",
+    label="code read",
+    code="insightLLM/rl-without-gt@c1e2077c6b1003f1b9e0e998fc34b2edf74d4218:rl/verl/lib/src/rewards/math_reward.py",
+    parent="grpo",
+    formula="""\
+R = (F_think + F_answer) / 2 + f(x) with an answer, min(0, f(x)) without; x = |o| / budget
+f(x) = 1 - (1 - x/p)^2 up to p, then 1 - 2 ((x - p) / (1 - p))^2""",
+    differences=(
+        Difference("an answer", "a mathematical expression", "parsed by sympy", "the verdict is not malformed"),
+        Difference(
+            "a thought",
+            "a closed think block",
+            "by a regular expression",
+            "a subscore of the verdict; without its name as the answer",
+        ),
+        Difference("peak, KL, group size", "0.5; not specified; 8", "0.5; 0.001; 8", "0.5; 0.001; 8"),
+        Difference("aggregate", "not specified", "verl: token mean", "token_mean"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[format_length]",
+        "tests/golden/test_reward.py::test_format_length_table",
+    ),
+    effect=Effect(
+        metric="completions/mean_length",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=2.0,
+        matched="steps",
+        settings=("iterations = 10", "evaluate.problems = 16"),
+    ),
+)

@@ -1,0 +1,77 @@
+"""GDPO: Group reward-Decoupled Normalization Policy Optimization."""
+
+from groupwise.advantages import EachStandardised, Whitened
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import Objective, token_mean
+
+__all__ = ["gdpo"]
+
+
+def gdpo(
+    *, group_size: int = 4, parts: tuple[tuple[str, float], ...] = (("chain_true", 1.0),), minibatches: int = 4
+) -> Method:
+    """Standardises each of several rewards by itself in the group, adds them, and whitens the sum over the batch."""
+    return Method(
+        group_size=group_size,
+        advantage=(EachStandardised(parts), Whitened(ddof=1, eps=1e-4)),
+        objective=Objective(aggregate=token_mean),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper=("GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL Optimization"),
+    arxiv="2601.05242",
+    label="code read",
+    code="NVlabs/GDPO@b080e63d0126870ad08acc8ebc3f04b728175a9e:verl-GDPO/verl/trainer/ppo/ray_trainer.py",
+    parent="grpo",
+    formula="""\
+A_i = (S_i - mean(S)) / std(S) over the batch
+S_i = sum_n w_n (r_n,i - mean(r_n)) / std(r_n) over the group
+J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i ]""",
+    differences=(
+        Difference(
+            "rewards",
+            "several",
+            "several functions",
+            "the reward and subscores of the verdict; here chain_true of the calculator",
+        ),
+        Difference(
+            "whitening of the sum",
+            "over the batch",
+            "TRL: over sequences; verl: over tokens",
+            "over sequences; WhitenedTokens for tokens",
+        ),
+        Difference("added to the std of a group", "not specified", "verl 1e-6, TRL 1e-4", "1e-6"),
+        Difference(
+            "missing reward",
+            "not specified",
+            "TRL: 0 before the statistics; now left out",
+            "left out of the statistics, 0",
+        ),
+        Difference("conditioned rewards", "ablation", "not released", "AddSubscoreIfCorrect"),
+        Difference("clip range, group size, minibatches", "0.2; 4; 4", "verl branch: 0.2, 4, 4", "0.2, 4, 4"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[gdpo]",
+        "tests/golden/test_reward.py::test_gdpo_batch",
+        "tests/golden/test_reward.py::test_gdpo_toy_pairs",
+    ),
+    effect=Effect(
+        metric="subscores/chain_true",
+        direction="up",
+        task="calculator",
+        parent="grpo",
+        least=0.02,
+        matched="steps",
+        settings=(
+            "iterations = 10",
+            "evaluate.problems = 16",
+            "method.objective.penalties = []",
+            'method.shaping = ["Score", {kind = "AddSubscore", subscore = "chain_true"}]',
+        ),
+        own_settings=('method.shaping = ["Score"]',),
+    ),
+    toy="tests/golden/test_reward.py::test_gdpo_toy_pairs",
+)

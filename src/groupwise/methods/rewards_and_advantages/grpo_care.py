@@ -1,0 +1,131 @@
+"""GRPO-CARE: Consistency-Aware Reinforcement Learning."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from groupwise.advantages import Standardised
+from groupwise.data import Batch, Logp, Measure, Shaping
+from groupwise.learner import EMA
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import Objective, Unclipped, group_mean
+from groupwise.rewards import Score
+
+__all__ = ["ConsistencyBonus", "grpo_care"]
+
+ROUNDING = 1e-9
+"""Differences from a mean up to this are rounding: the float64 mean of six times 0.95 is above 0.95."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistencyBonus(Shaping):
+    """Adds a bonus to high-scoring answers if another model finds the final answer likely after the reasoning.
+
+    High: a score above `floor` and not below the group's mean. Likely: the mean probability of the tokens between
+    `opens` and `closes` (empty: the end), at most `most`, is not below the mean of the high-scoring answers, less
+    `margin`. A number that rounding alone puts below a mean equals it. The bonus is `bonus` times the score. GRPO-CARE,
+    arXiv:2506.16141.
+    """
+
+    opens: str = "<answer>"
+    closes: str = "</answer>"
+    bonus: float = 0.5
+    most: float = 0.95
+    margin: float = 0.0
+    floor: float = 0.1
+    model: str = "reference"
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Logp(self.model)})
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        g, s, inside = b.groups, b.sequences, _between(b, self.opens, self.closes)
+        count = s.total(inside.double()) + 1e-6  # the authors' code; without an answer the probability is 1
+        p = (s.total(torch.where(inside, b[Logp(self.model)].double(), 0.0)) / count).exp().clamp(max=self.most)
+        good = (b.score > self.floor) & (g.away(b.score) >= -ROUNDING)
+        likely = torch.zeros_like(good)
+        likely[good] = g.keep(good).away(p[good]) >= -self.margin - ROUNDING
+        return reward + self.bonus * b.score * likely
+
+
+def _between(b: Batch, opens: str, closes: str) -> Bool[Tensor, " n"]:
+    """For each token, whether it is after the last text `opens` and before the next `closes` or the answer's end."""
+    inside: list[list[bool]] = []
+    for sample in b.samples:
+        at = sample.text.rfind(opens)
+        first = at + len(opens)
+        end = sample.text.find(closes, first) if closes else -1
+        last = len(sample.text) if end < 0 else end
+        spans = zip((0, *sample.ends), sample.ends)
+        tokens = [at >= 0 and first <= i < j <= last for i, j in spans]
+        inside.append(tokens or [False] * len(sample.tokens))
+    return b.at_trained(inside, torch.bool)
+
+
+def grpo_care(
+    *,
+    group_size: int = 8,
+    opens: str = "<answer>",
+    closes: str = "</answer>",
+    bonus: float = 0.5,
+    margin: float = 0.0,
+    keep: float = 0.995,
+    every: int = 10,
+) -> Method:
+    """A bonus for correct answers whose final answer an EMA of the policy finds likely after their reasoning. No KL."""
+    return Method(
+        group_size=group_size,
+        shaping=(Score(), ConsistencyBonus(opens, closes, bonus, margin=margin)),
+        advantage=(Standardised(eps=1e-4),),
+        models=(("reference", EMA(keep, every)),),
+        objective=Objective(surrogate=Unclipped(), aggregate=group_mean),
+    )
+
+
+REFERENCE = Reference(
+    paper="GRPO-CARE: Consistency-Aware Reinforcement Learning for Multimodal Reasoning",
+    arxiv="2506.16141",
+    label="code read",
+    code=(
+        "TencentARC/GRPO-CARE@b0628fcca665042c6812fc65596cbaf7b2fac886:"
+        "src/r1-v/src/open_r1/trainer/grpo_trainer_ref_ema.py"
+    ),
+    parent="grpo",
+    formula="""\
+R_i = acc_i + 0.5 acc_i 1[acc_i >= mean(acc), p_i >= mean of p over such answers]
+p_i = min(exp(mean over the answer's tokens of log pi_ema), 0.95)
+J = 1/G sum_i 1/|o_i| sum_t (pi / sg[pi])_it A_i,  A_i = (R_i - mean(R)) / std(R)""",
+    differences=(
+        Difference(
+            "reward of the format", "added", "added", "AddSubscore before the bonus, if the verifier has such a part"
+        ),
+        Difference(
+            "answer's tokens",
+            "in the answer tags",
+            "from the tag to 3 tokens before the end",
+            "between opens and closes",
+        ),
+        Difference("copy of the policy", "moving average", "0.995, every 10 steps", "0.995, every 10 steps"),
+        Difference("several updates per batch", "no", "no", "one"),
+        Difference("bonus, margin", "0.5; 0", "0.5; 0, for transfer 0.01", "0.5; 0"),
+        Difference("group size", "8", "8", "8"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[grpo_care]",
+        "tests/golden/test_reward.py::test_consistency_bonus",
+    ),
+    effect=Effect(
+        metric="eval/subscores_of_correct/chain_true",
+        direction="up",
+        task="calculator",
+        parent="grpo",
+        least=0.02,
+        matched="steps",
+        settings=("method.objective.penalties = []",),
+        own_settings=("method.shaping.1.opens = #",),
+    ),
+)

@@ -1,0 +1,94 @@
+"""GRPO-lambda: a length penalty for correct answers, only in the groups with the best pass rates."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from groupwise.advantages import Standardised
+from groupwise.data import Batch, Outcome, Shaping
+from groupwise.learner import InitialPolicy
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import KL, Objective, group_mean
+from groupwise.rewards import Correctness
+
+__all__ = ["BrevityWhenSolved", "grpo_lambda"]
+
+
+@dataclass(frozen=True, slots=True)
+class BrevityWhenSolved(Shaping):
+    """In groups with the best pass rates, long correct answers lose more reward: `reward (1 - alpha sigmoid(z))`.
+
+    z is the length relative to the group's correct answers, in standard deviations. `share` is the fraction of groups.
+    Ties go to the group that was drawn first. GRPO-lambda, arXiv:2505.18086; the sigmoid is our reading.
+    """
+
+    share: float = 0.2
+    alpha: float = 0.2
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.share <= 1 and 0 <= self.alpha < 1):
+            raise ValueError(f"{self}: needs 0 <= share <= 1 and 0 <= alpha < 1, to keep rewards above 0")
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        correct = b.outcome == Outcome.correct
+        length = b.length.to(reward.dtype)
+        z = torch.zeros_like(length)
+        z[correct] = b.groups.keep(correct).zscore(length[correct], ddof=1, eps=self.eps)
+        shorter = reward * (1 - self.alpha * z.sigmoid())
+        return torch.where(b.groups.spread(self._best(b, correct)) & correct, shorter, reward)
+
+    def _best(self, b: Batch, correct: Bool[Tensor, " s"]) -> Bool[Tensor, " g"]:
+        """For each group, whether its pass rate is among the best."""
+        rate = b.groups.mean(correct.double())
+        order = rate.argsort(descending=True, stable=True)
+        best = torch.zeros_like(rate, dtype=torch.bool)
+        best[order[: math.ceil(self.share * b.groups.count)]] = True
+        return best
+
+
+def grpo_lambda(*, group_size: int = 16, share: float = 0.2, alpha: float = 0.2, kl: float = 0.04) -> Method:
+    """GRPO with less reward for long correct answers, in the groups with the best pass rates only."""
+    return Method(
+        group_size=group_size,
+        shaping=(Correctness(), BrevityWhenSolved(share, alpha)),
+        advantage=(Standardised(),),
+        models=(("reference", InitialPolicy()),),
+        objective=Objective(penalties=(KL(kl),), aggregate=group_mean),
+    )
+
+
+REFERENCE = Reference(
+    paper="Stable Reinforcement Learning for Efficient Reasoning",
+    arxiv="2505.18086",
+    label="our reading",
+    parent="grpo",
+    formula="""\
+R_i = y_i (1 - alpha sigmoid((|o_i| - m) / s)) in the share lambda of groups with the best pass rates, else y_i
+m, s over the lengths of the group's correct answers
+A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
+    differences=(
+        Difference("length penalty", "not obtained", "not found", "sigmoid (inferred)"),
+        Difference("share lambda, alpha", "not obtained", "not found", "0.2 and 0.2 (inferred)"),
+        Difference("ties of the pass rate", "not specified", "not found", "the group drawn first (inferred)"),
+        Difference("KL", "as the baseline", "not found", "0.04, as GRPO"),
+        Difference("group size", "not obtained", "not found", "16 (inferred)"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[grpo_lambda]",
+        "tests/golden/test_reward.py::test_brevity_when_solved",
+    ),
+    effect=Effect(
+        metric="completions/mean_length_correct",
+        direction="down",
+        task="wordy_sums",
+        parent="grpo",
+        least=1.0,
+        matched="steps",
+        settings=("iterations = 10", "evaluate.problems = 16"),
+    ),
+)

@@ -1,0 +1,152 @@
+"""Corrections for a verifier that errs at known rates."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.advantages import Whitened
+from groupwise.data import Advantage, Batch, Memory, Outcome, Shaping
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import Objective, token_mean
+from groupwise.rewards import Correctness
+
+__all__ = ["Debiased", "ForwardCorrection", "RejectionRate", "noisy_verifier"]
+
+
+@dataclass(frozen=True, slots=True)
+class RejectionRate(Memory):
+    """Estimates the share of correct answers that the verifier rejects, with a second verifier. arXiv:2510.00915.
+
+    A verdict's subscore `appealed` is 1 if a second verifier looked at a rejected answer, and `overturned` is 1 if it
+    accepted it. The estimate is averaged with the weight `keep`. Estimate and average are our reading.
+    """
+
+    start: float = 0.1
+    keep: float = 0.9
+    most: float = 0.5
+
+    def init(self) -> float:
+        return self.start
+
+    def __call__(self, state: float, batch: Batch, stats: Mapping[str, float]) -> float:
+        appealed = sum(_part(batch, "appealed"))
+        if not appealed:
+            return state
+        accepted = int((batch.outcome == Outcome.correct).sum())
+        missed = (len(batch) - accepted) * sum(_part(batch, "overturned")) / appealed
+        rate = missed / max(missed + accepted, 1e-12)
+        return min(max(self.keep * state + (1 - self.keep) * rate, 0.0), self.most)
+
+
+def _part(batch: Batch, name: str) -> list[float]:
+    """The values of a named score of the verdicts; empty if no verdict has it."""
+    return batch.subscores[name].tolist() if name in batch.subscores else []
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardCorrection(Advantage):
+    """`x - (1 - rejects)`: corrects rewards for a verifier that rejects the share `rejects` of correct answers.
+
+    `rejects` is the share of correct answers that the verifier rejects, from the memory `RejectionRate`. A group
+    baseline after it undoes the correction. arXiv:2510.00915, forward correction.
+    """
+
+    memory: str = "rejects"
+
+    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return x - (1 - b.memory[self.memory])
+
+
+@dataclass(frozen=True, slots=True)
+class Debiased(Shaping):
+    """`(reward - accepts) / (1 - accepts - rejects)`: unbiased for known rates of false accepts and false rejects.
+
+    `accepts` is the share of wrong answers that the verifier accepts, `rejects` the share of correct ones that it
+    rejects. A z-score after it undoes the correction. arXiv:2510.00915, backward correction.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> batch = pack([rollout_of([1.0, 0.0])])
+    >>> [round(x, 6) for x in Debiased(accepts=0.1, rejects=0.2)(batch.score, batch).tolist()]
+    [1.285714, -0.142857]
+    """
+
+    accepts: float = 0.1
+    rejects: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not (self.accepts >= 0 and self.rejects >= 0 and self.accepts + self.rejects < 1):
+            raise ValueError(f"{self}: verifier error rates need accepts >= 0, rejects >= 0 and accepts + rejects < 1")
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return (reward - self.accepts) / (1 - self.accepts - self.rejects)
+
+
+def noisy_verifier(
+    *,
+    group_size: int = 8,
+    correction: Literal["forward", "backward"] = "forward",
+    accepts: float = 0.1,
+    rejects: float = 0.1,
+    minibatches: int = 1,
+) -> Method:
+    """Corrects the gradient, on average, for a verifier's false accepts and false rejects. Without a group baseline."""
+    forward = correction == "forward"
+    return Method(
+        group_size=group_size,
+        shaping=(Correctness(),) if forward else (Correctness(), Debiased(accepts, rejects)),
+        advantage=(ForwardCorrection(),) if forward else (Whitened(),),
+        objective=Objective(aggregate=token_mean),
+        memory=(("rejects", RejectionRate(rejects)),) if forward else (),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="Reinforcement Learning with Verifiable yet Noisy Rewards under Imperfect Verifiers",
+    arxiv="2510.00915",
+    label="our reading",
+    parent="reinforce",
+    formula="""\
+forward: A_i = R_i - (1 - rejects), no baseline
+backward: A_i = whitened (R_i - accepts) / (1 - accepts - rejects)
+rejects = P(R = 0 | correct), accepts = P(R = 1 | wrong)""",
+    differences=(
+        Difference("forward weights", "need the rejection rate alone", "not found", "the only affine ones (inferred)"),
+        Difference(
+            "place", "in GRPO's pipeline", "not found", "as the advantage: a group baseline cancels both (derived)"
+        ),
+        Difference(
+            "estimate of the rate",
+            "appeals to an LLM",
+            "not found",
+            "RejectionRate from subscores of verdicts (inferred)",
+        ),
+        Difference("rates", "synthetic, not obtained", "not found", "0.1 and 0.1 (inferred)"),
+        Difference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[noisy_verifier]",
+        "tests/golden/test_methods.py::test_whole_path[noisy_verifier, backward]",
+        "tests/golden/test_reward.py::test_debiased_reward_is_exact",
+        "tests/golden/test_reward.py::test_forward_correction_is_parallel",
+        "tests/golden/test_reward.py::test_group_baselines_cancel_the_corrections",
+        "tests/golden/test_reward.py::test_rejection_rate",
+    ),
+    effect=Effect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="hinted_sums",
+        parent="reinforce",
+        least=0.05,
+        matched="steps",
+        settings=(
+            "method.minibatches = 1",
+            "verifier = flipping(verifier=sum_steps, rejects=0.3, accepts=0.1, appeals=0.5)",
+        ),
+    ),
+    toy="tests/golden/test_reward.py::test_debiased_reward_is_exact",
+)

@@ -1,0 +1,168 @@
+"""RiskPO: Risk-based Policy Optimization."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.advantages.bundles import LEVELS, Draws, draws_of
+from groupwise.data import Advantage, Batch, Memory, Outcome
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import Objective, token_mean
+
+__all__ = ["BundleRisk", "Quantiles", "riskpo"]
+
+
+@dataclass(frozen=True, slots=True)
+class BundleRisk(Advantage):
+    """A tail-weighted advantage of each bundle's score, passed to the answers of a draw. RiskPO, arXiv:2510.00911.
+
+    Scores below the quantile `low` weigh `mix` times, scores above the quantile `high` not at all, so hard prompts
+    matter most. `natural` shifts it to be at most 0. The quantiles come from the memory `Quantiles`, and in the first
+    iteration from the bundle. An answer of a draw gets the draw's advantage (`split = "uniform"`), this times 0.5
+    if correct, else 1.5 (`score`), this over its prompt's std (`std`), or a part of it, in proportion to how far the
+    answer is above its prompt's mean (`sum-mean`).
+    """
+
+    size: int = 5
+    low: float = 0.2
+    high: float = 0.8
+    mix: float = 1.5
+    natural: bool = False
+    split: Literal["uniform", "score", "std", "sum-mean"] = "sum-mean"
+    memory: str = "quantiles"
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if not (self.size >= 1 and 0 < self.low < self.high < 1):
+            raise ValueError(f"{self}: needs size >= 1 and 0 < low < high < 1")
+
+    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        draws = draws_of(b, self.size)
+        score, live = draws.scores(x), draws.live
+        low, high = (self._quantile(level, score, draws, b) for level in (self.low, self.high))
+        a = self.risk(score, low, high) / (draws.bundles.spread(self._std(score, draws)) + self.eps)
+        a = torch.where(live, a, 0.0)
+        return torch.where(draws.whole, self._split(draws.of.spread(a), x, b, draws), 0.0)
+
+    def risk(self, score: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """The advantage of each bundle score, given a lower and an upper quantile of bundle scores."""
+        middle = (score - low).relu() - (score - high).relu() + (low - high if self.natural else 0.0)
+        tail = -(low - score).relu() / (self.low + self.eps)
+        return (self.mix * tail + middle / (self.high - self.low + self.eps)) / (self.mix + 1)
+
+    def _quantile(self, level: float, score: Tensor, draws: Draws, b: Batch) -> Float[Tensor, " d"]:
+        if tracked := b.memory.get(self.memory):
+            return torch.full_like(score, tracked[min(range(len(LEVELS)), key=lambda i: abs(LEVELS[i] - level))])
+        own = torch.zeros_like(score)
+        for k in range(draws.bundles.count):
+            here = draws.live & (draws.bundles.index == k)
+            if bool(here.any()):
+                own[here] = score[here].quantile(level)
+        return own
+
+    def _std(self, score: Tensor, draws: Draws) -> Float[Tensor, " b"]:
+        """The standard deviation of each bundle's scores; 1 for a single score or for equal ones."""
+        of = draws.bundles.keep(draws.live)
+        variance = of.total(of.away(score[draws.live]) ** 2) / (of.size(score) - 1).clamp(min=1)
+        return variance.sqrt().masked_fill(variance == 0, 1.0)
+
+    def _split(self, a: Tensor, x: Tensor, b: Batch, draws: Draws) -> Float[Tensor, " s"]:
+        g = b.groups
+        match self.split:
+            case "uniform":
+                return a
+            case "score":
+                return torch.where(b.outcome == Outcome.correct, 0.5, 1.5) * a
+            case "std":
+                std = (g.total(g.away(x) ** 2) / (g.size(x) - 1).clamp(min=1)).sqrt()
+                return a / (g.spread(std.masked_fill(std <= 1e-3, 1.0)) + self.eps)
+            case "sum-mean":
+                above = torch.where(draws.whole, g.away(x), 0.0)
+                total = draws.of.spread(draws.of.total(above))
+                equal = a / draws.of.spread(draws.of.total(draws.whole.double()).clamp(min=1))
+                return torch.where(total.abs() <= 1e-6, equal, a * above / total.masked_fill(total == 0, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles(Memory):
+    """Running quantiles (0.05, 0.10, ... 0.95) of the scores of bundles of prompts: one small step per iteration.
+
+    `q += rate (level - share of scores below q)`. The first iteration sets them. RiskPO, arXiv:2510.00911. The authors'
+    released code computes them and then does not use them.
+    """
+
+    size: int = 5
+    rate: float = 0.1
+
+    def init(self) -> list[float]:
+        return []
+
+    def __call__(self, state: list[float], batch: Batch, stats: Mapping[str, float]) -> list[float]:
+        draws = draws_of(batch, self.size)
+        scores = draws.scores(batch.reward)[draws.live]
+        if not len(scores):
+            return state
+        if not state:
+            return [float(scores.quantile(level)) for level in LEVELS]
+        return [q + self.rate * (level - float((scores < q).double().mean())) for q, level in zip(state, LEVELS)]
+
+
+def riskpo(
+    *,
+    group_size: int = 10,
+    size: int = 5,
+    low: float = 0.2,
+    high: float = 0.8,
+    split: Literal["uniform", "score", "std", "sum-mean"] = "sum-mean",
+    minibatches: int = 4,
+) -> Method:
+    """Scores bundles of prompts. The advantage is steepest at low bundle scores, and constant at the highest."""
+    return Method(
+        group_size=group_size,
+        advantage=(BundleRisk(size, low, high, split=split),),
+        objective=Objective(aggregate=token_mean),
+        memory=(("quantiles", Quantiles(size)),),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="RiskPO: Risk-based Policy Optimization via Verifiable Reward for LLM Post-Training",
+    arxiv="2510.00911",
+    label="code read",
+    code="RTkenny/RiskPO@65ec40c935f5726aa2d80160d9056b1236d5551e:verl/trainer/ppo/core_algos.py",
+    parent="grpo",
+    formula="""\
+R_j = sum of the j-th answers' rewards over a bundle of B prompts; q_a, q_b its quantiles at a and b
+A_j = ( w V_j + U_j ) / (w + 1) / std of the bundle
+V_j = - (q_a - R_j)+ / a,  U_j = [ (R_j - q_a)+ - (R_j - q_b)+ ] / (b - a)""",
+    differences=(
+        Difference("objective", "risk measure of the quantile range", "the weighted sum above", "the code's"),
+        Difference("ratio", "of the sequence", "of each token", "of each token"),
+        Difference("quantiles", "tracked", "computed, then not used", "tracked, used from the second iteration on"),
+        Difference("equal scores of a bundle", "not specified", "divided by 1e-6", "std 1 (inferred)"),
+        Difference("a, b, B, w", "0.2, 0.8 or 0.9, 5", "0.2, 0.8, 5, 1.5", "0.2, 0.8, 5, 1.5"),
+        Difference("split among answers", "not obtained", "sum-mean for hard data, std for easy", "sum-mean"),
+        Difference("group size, minibatches", "10; 4", "10; 4", "10; 4"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[riskpo]",
+        "tests/golden/test_reward.py::test_risk_table",
+        "tests/golden/test_reward.py::test_tracked_quantile",
+        "tests/golden/test_reward.py::test_sum_mean_split",
+    ),
+    effect=Effect(
+        metric="entropy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.02,
+        matched="steps",
+        settings=("iterations = 10", "evaluate.problems = 16", "prompts = 10", "method.objective.penalties = []"),
+    ),
+)

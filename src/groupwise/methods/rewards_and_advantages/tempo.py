@@ -1,0 +1,90 @@
+"""TEMPO: Tree-Estimated Mean Prefix Value."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.advantages import Standardised
+from groupwise.data import Batch, Credit, Segments
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import Clip, Objective, group_mean
+
+__all__ = ["BranchDifference", "tempo"]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchDifference(Credit):
+    """`x + V(prefix with the token) - V(prefix)`; V is the mean reward x of the group's answers with that prefix.
+
+    The difference is 0 except where answers part. TEMPO, arXiv:2509.18314; that both terms weigh the same is our
+    reading. With `first = False` the first token, where most answers part, has no difference.
+    """
+
+    first: bool = True
+
+    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
+        prefixes = _prefixes(b)
+        length = b.length + 1  # an answer of n tokens has n + 1 prefixes
+        value = prefixes.spread(prefixes.mean(x.repeat_interleave(length)))
+        start = b.sequences.spread(length.cumsum(0) - length)
+        before = start + b.place
+        difference = value[before + 1] - value[before]
+        if not self.first:
+            difference = difference.masked_fill(b.place == 0, 0.0)
+        return b.sequences.spread(x) + difference
+
+
+def _prefixes(b: Batch) -> Segments:
+    """All prefixes of all answers, in order, from the empty one. Equal prefixes within a group are one segment."""
+    numbers: dict[tuple[int, int], int] = {}
+    index: list[int] = []
+    for sample, node in zip(b.samples, b.groups.index.tolist()):
+        index.append(node)
+        for token in sample.tokens:
+            node = numbers.setdefault((node, token), b.groups.count + len(numbers))
+            index.append(node)
+    return Segments(torch.tensor(index, dtype=torch.long, device=b.place.device), b.groups.count + len(numbers))
+
+
+def tempo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 1) -> Method:
+    """GRPO with a bonus at tokens where a group's answers branch: the change of the mean advantage along the branch."""
+    return Method(
+        group_size=group_size,
+        advantage=(Standardised(ddof=0),),
+        credit=BranchDifference(),
+        objective=Objective(surrogate=Clip(clip, clip), aggregate=group_mean),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="Exploiting Tree Structure for Credit Assignment in RL Training of LLMs",
+    arxiv="2509.18314",
+    label="our reading",
+    parent="grpo",
+    formula="""\
+A_it = R~_i + V(o_i<=t) - V(o_i<t),  R~_i = (R_i - mean(R)) / std(R)
+V(prefix) = mean of R~ over the group's answers that begin with it""",
+    differences=(
+        Difference("sum of both terms", "the correction is added", "not found", "with weight 1 (inferred)"),
+        Difference("std of a group", "not specified", "not found", "ddof 0, plus 1e-6 (inferred)"),
+        Difference("first token", "not specified", "not found", "has a difference; BranchDifference(first = false)"),
+        Difference("group size, clip range", "not obtained", "not found", "8 and 0.2 (inferred)"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[tempo]",
+        "tests/golden/test_reward.py::test_branch_difference",
+    ),
+    effect=Effect(
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
+        settings=("method.objective.penalties = []",),
+    ),
+)

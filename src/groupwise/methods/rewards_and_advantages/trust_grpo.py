@@ -1,0 +1,107 @@
+"""Trust-GRPO: a trusted and annealed thinking reward."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.advantages import Standardised
+from groupwise.data import Batch, Measure, Shaping, Subscore
+from groupwise.learner import InitialPolicy
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.schedules import Decay
+from groupwise.objective import KL, Objective, group_mean
+from groupwise.rewards import Score
+
+__all__ = ["AddTrustedSubscore", "trust_grpo"]
+
+
+@dataclass(frozen=True, slots=True)
+class AddTrustedSubscore(Shaping):
+    """Adds `alpha * trust` times a subscore; trust is below 1 in groups where the part is higher for wrong answers.
+
+    Trust is `exp(mean over right - mean over wrong)`, at most 1, and 1 without both kinds. An answer counts as right if
+    its reward, before this part is added, is at least `threshold`. Trust-GRPO, arXiv:2505.17018.
+    """
+
+    subscore: str
+    alpha: float = 0.3
+    threshold: float = 0.5
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Subscore(self.subscore)})
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        g, subscore, right = b.groups, b[Subscore(self.subscore)], reward >= self.threshold
+        n_right, n_wrong = g.total(right.double()), g.total((~right).double())
+        mean_right = g.total(torch.where(right, subscore, 0.0)) / n_right.clamp(min=1)
+        mean_wrong = g.total(torch.where(right, 0.0, subscore)) / n_wrong.clamp(min=1)
+        trust = torch.where((n_right > 0) & (n_wrong > 0), (mean_right - mean_wrong).clamp(max=0).exp(), 1.0)
+        return reward + self.alpha * g.spread(trust) * subscore
+
+
+def trust_grpo(
+    *, group_size: int = 8, subscore: str = "chain_true", alpha: float = 0.3, over: float = 1500.0, kl: float = 0.04
+) -> Method:
+    """GRPO with a reward for the thinking, trusted less where wrong answers score better, and annealed."""
+    return Method(
+        group_size=group_size,
+        shaping=(Score(), AddTrustedSubscore(subscore, alpha)),
+        advantage=(Standardised(),),
+        models=(("reference", InitialPolicy()),),
+        objective=Objective(penalties=(KL(kl),), aggregate=group_mean),
+        schedules=(("shaping.1.alpha", Decay(alpha, over)),),
+    )
+
+
+REFERENCE = Reference(
+    paper="SophiaVL-R1: Reinforcing MLLMs Reasoning with Thinking Reward",
+    arxiv="2505.17018",
+    label="code read",
+    code="kxfan2002/SophiaVL-R1@a8184947bf3ba215c511225a739789bdfce44930:verl/workers/reward/custom.py",
+    parent="grpo",
+    formula="""\
+R_i = Ro_i + gamma alpha exp(-s / T) Rt_i at step s, Ro the outcome, Rt the thinking reward
+gamma = min(1, exp(mean of Rt over right - mean of Rt over wrong)), right where Ro >= 1/2
+A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
+    differences=(
+        Difference(
+            "thinking reward", "of every answer", "only where Ro >= 0.2; none where outcomes agree", "of every answer"
+        ),
+        Difference("groups without both kinds", "not specified", "no right answer: no discount", "trust 1 (inferred)"),
+        Difference("T", "1500 steps", "12000", "1500 iterations"),
+        Difference("alpha, KL", "0.3; 0.04", "0.3; 0.04", "0.3; 0.04"),
+        Difference(
+            "thinking part",
+            "a reward model",
+            "a reward model",
+            "a subscore of the verdict; here chain_true of the calculator",
+        ),
+        Difference("group size", "8", "8", "8"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[trust_grpo]",
+        "tests/golden/test_reward.py::test_trust_table",
+    ),
+    effect=Effect(
+        metric="outcome/correct",
+        direction="up",
+        task="wordy_sums",
+        parent="trust_grpo",
+        least=0.02,
+        matched="steps",
+        settings=(
+            "iterations = 10",
+            "evaluate.problems = 16",
+            "verifier = hackable(verifier=sum_steps)",
+            "method.schedules = {}",
+            'method.shaping = ["Correctness", {kind = "AddSubscore", subscore = "quality", weight = 0.3}]',
+        ),
+        own_settings=(
+            'method.shaping = ["Correctness", {kind = "AddTrustedSubscore", subscore = "quality", alpha = 0.3}]',
+        ),
+    ),
+)

@@ -1,0 +1,124 @@
+"""ExPO: the policy learns its own explanation of a known answer."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from groupwise.advantages import Standardised
+from groupwise.data import Draw, Role, Rollout, Sampler, Strategy
+from groupwise.learner import InitialPolicy
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import KL, Clip, Objective, Routed, group_mean, log_likelihood, written_tokens
+from groupwise.rollout import AUTO, Forms, check_wording, text_of
+from groupwise.rollout.strategies.attempts import as_written, attempts, context_of, is_correct, none_correct, with_role
+
+__all__ = ["Explained", "expo"]
+
+EXPLAINED = Forms(
+    "{problem}#{answer};{problem}",
+    "{problem}\n\nThe correct final answer is: {answer}\n\n"
+    "Explain step by step how to reach this answer. Write a complete solution that ends with this final answer, and do "
+    "not mention that you were given it.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Explained(Strategy):
+    """If no answer is correct, the policy explains the gold answer. A correct one is trained under the plain prompt.
+
+    A correct explanation is a group of one, trained as a written answer with the role `explained`. With `always`, the
+    policy explains the gold answer of each prompt. A row without a gold answer has no explanation. ExPO,
+    arXiv:2507.02834.
+    """
+
+    columns_as: ClassVar[str] = "text"
+    skips_rows: ClassVar[bool] = True
+    forms: ClassVar[dict[str, Forms]] = {"prompt_template": EXPLAINED}
+
+    column: str = "answer"
+    always: bool = False
+    prompt_template: str = AUTO
+
+    def __post_init__(self) -> None:
+        check_wording(self.prompt_template, ("problem", "answer"))
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles of its samples besides answers."""
+        when, failed = ("for each prompt", "never") if self.always else ("where no answer is correct", "always")
+        explained = Role("explained", when, failed=failed, alone=True, written=True)
+        return explained, Role("tried", f"{when}, and the explanation is wrong", failed=failed)
+
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        """The columns of the data rows that it reads."""
+        return (self.column,)
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        prompt = draw.prompt
+        group = await attempts(sampler, prompt.context, draw.n)
+        answer = text_of(draw, self.column, self)
+        if not (answer and (self.always or none_correct(group))):
+            return Rollout(draw, tuple(group))
+        values = {"problem": prompt.text, "answer": answer}
+        if not (context := context_of(sampler, self.prompt_template, values)):
+            return Rollout(draw, tuple(group))
+        (own,) = await attempts(sampler, context, 1, group=1, role="explained")
+        explanation = as_written(own, prompt.context) if is_correct(own) else with_role([own], "tried")[0]
+        return Rollout(draw, (*group, explanation))
+
+
+def expo(
+    *,
+    group_size: int = 8,
+    always: bool = False,
+    prompt_template: str = "auto",
+    kl: float = 0.04,
+    minibatches: int = 1,
+) -> Method:
+    """GRPO; if no answer is correct, the policy explains the known answer and is trained on its explanation."""
+    surrogate = Routed(written_tokens, then=log_likelihood, otherwise=Clip())
+    return Method(
+        group_size=group_size,
+        strategy=Explained(always=always, prompt_template=prompt_template),
+        trained_roles=("answer", "explained"),
+        advantage=(Standardised(),),
+        models=(("reference", InitialPolicy()),),
+        objective=Objective(surrogate=surrogate, penalties=(KL(kl),), aggregate=group_mean),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="ExPO: Unlocking Hard Reasoning with Self-Explanation-Guided Reinforcement Learning",
+    arxiv="2507.02834",
+    label="our reading",
+    parent="grpo",
+    formula="""\
+J = P / (P + E) (GRPO's objective + 1/P sum over E explanations of mean_t log pi(e_t | q, e_<t)) for P prompts
+e from pi_old(. | q, answer), where no answer of the group is correct""",
+    differences=(
+        Difference(
+            "weight of the explanation", "a coefficient, not obtained", "not found", "that of a group (inferred)"
+        ),
+        Difference("divisor", "prompts P", "not found", "P and explanations E: both terms are times P / (P + E)"),
+        Difference("when", "for hard prompts", "not found", "where no answer is correct; always = true (inferred)"),
+        Difference("wrong explanations", "not specified", "not found", "left out (inferred)"),
+        Difference("KL of the explanation", "not specified", "not found", "as of the others: 0.04"),
+        Difference("DPO form", "online pairs", "not found", "not offered"),
+        Difference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[expo]",
+        "tests/golden/test_rollout.py::test_an_explanation_is_learned",
+        "tests/golden/test_rollout.py::test_expo_leaves_the_group_alone",
+    ),
+    effect=Effect(
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
+    ),
+)

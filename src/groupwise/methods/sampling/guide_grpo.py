@@ -1,0 +1,52 @@
+"""Guide-GRPO: answers that were sampled with a hint are trained as answers to the prompt without it."""
+
+from groupwise.advantages import Standardised
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import Clip, Objective, group_mean
+from groupwise.rollout import Escalate, RowHints
+
+__all__ = ["guide_grpo"]
+
+
+def guide_grpo(*, group_size: int = 8, column: str = "hints", clip: float = 0.2, minibatches: int = 1) -> Method:
+    """GRPO; failed groups are sampled again with a hint, and learned under the prompt without it."""
+    return Method(
+        group_size=group_size,
+        strategy=Escalate(RowHints(column), levels=1, learn="plain"),
+        advantage=(Standardised(),),
+        objective=Objective(surrogate=Clip(clip, clip), aggregate=group_mean),
+        minibatches=minibatches,
+        old_logprobs="engine",
+    )
+
+
+REFERENCE = Reference(
+    paper="Adaptive Guidance Accelerates Reinforcement Learning of Reasoning Models",
+    arxiv="2506.13923",
+    label="paper read",
+    parent="grpo",
+    formula="""\
+rho_it = pi(o_it | q, o_i<t) / pi_old(o_it | c_i, o_i<t); c_i = q with a hint where all plain answers are wrong, else q
+J = GRPO's objective with rho""",
+    differences=(
+        Difference("group of a hinted prompt", "not specified", "not found", "the hinted answers alone (inferred)"),
+        Difference("hint", "strategy, by a stronger model", "not found", "the first of a column of the row"),
+        Difference("clip of hinted answers", "not specified", "not found", "0.2, as the others (inferred)"),
+        Difference("old policy", "the engine's", "not found", "the engine's log-probs, under the hinted prompt"),
+        Difference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[guide_grpo]",
+        "tests/golden/test_rollout.py::test_guided_answers_are_trained_plain",
+    ),
+    effect=Effect(
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
+        settings=("method.objective.penalties = []",),
+    ),
+)

@@ -1,0 +1,87 @@
+"""iGRPO: the best of several drafts is in the prompt."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from groupwise.advantages import Standardised
+from groupwise.data import Draw, Role, Rollout, Sampler, Strategy
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import Objective, group_mean
+from groupwise.rollout import AUTO, Forms, check_wording
+from groupwise.rollout.strategies.attempts import attempts, best_of, context_of
+
+__all__ = ["Drafts", "igrpo"]
+
+DRAFTED = Forms(
+    "{problem}{draft};{problem}",
+    "{problem}\n\nHere is a first draft of an answer, which may be wrong:\n\n{draft}\n\n"
+    "Improve on the draft: write a complete and correct answer to the problem.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts(Strategy):
+    """Samples `drafts` answers, then `draw.n` answers to a prompt with the best draft. Only the latter are trained.
+
+    Ties go to a draft by a keyed draw. Without room for the draft the prompt stays plain. iGRPO, arXiv:2602.09000.
+    """
+
+    roles: ClassVar[tuple[Role, ...]] = (Role("draft", "for each prompt"),)
+    forms: ClassVar[dict[str, Forms]] = {"prompt_template": DRAFTED}
+
+    drafts: int = 8
+    prompt_template: str = AUTO
+
+    def __post_init__(self) -> None:
+        check_wording(self.prompt_template, ("problem", "draft"))
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        prompt = draw.prompt
+        drafts = await attempts(sampler, prompt.context, self.drafts, role="draft")
+        best = sampler.random(0).choice(best_of(drafts))
+        values = {"problem": prompt.text, "draft": best.text}
+        answers = await attempts(sampler, context_of(sampler, self.prompt_template, values) or prompt.context, draw.n)
+        return Rollout(draw, (*drafts, *answers))
+
+
+def igrpo(*, group_size: int = 8, drafts: int = 8, prompt_template: str = "auto", minibatches: int = 1) -> Method:
+    """GRPO on answers that follow the best of several drafts in their prompt. Drafts are not trained."""
+    return Method(
+        group_size=group_size,
+        strategy=Drafts(drafts, prompt_template),
+        advantage=(Standardised(),),
+        objective=Objective(aggregate=group_mean),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="iGRPO: Self-Feedback-Driven LLM Reasoning",
+    arxiv="2602.09000",
+    label="our reading",
+    parent="grpo",
+    formula="""\
+d* = the draft with the highest reward of d_1, ..., d_N from pi_old(. | q)
+o_1, ..., o_G from pi_old(. | q, d*); GRPO's objective under the prompt with d*""",
+    differences=(
+        Difference("drafts, group size", "not obtained", "not found", "8 and 8 (inferred)"),
+        Difference("ties of the drafts", "not specified", "not found", "a keyed draw (inferred)"),
+        Difference("template", "question, draft, request", "not found", "words"),
+        Difference("a draft that leaves no room", "not specified", "not found", "the plain prompt (inferred)"),
+        Difference("minibatches", "not obtained", "not found", "1 (inferred)"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[igrpo]",
+        "tests/golden/test_rollout.py::test_drafts_and_refinements",
+    ),
+    effect=Effect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
+        settings=("method.objective.penalties = []", "evaluate.strategy = Drafts"),
+    ),
+)

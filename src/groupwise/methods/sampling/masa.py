@@ -1,0 +1,316 @@
+"""MASA: Meta-Awareness via Self-Alignment."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from groupwise.advantages import Standardised
+from groupwise.core import BadData
+from groupwise.data import Draw, Finish, Ids, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict, verdicts_have
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import DualClip, Objective, Routed, log_likelihood, token_mean, written_tokens
+from groupwise.rollout import AUTO, Forms, check_wording
+from groupwise.rollout.gather import together
+from groupwise.rollout.strategies.attempts import attempts, context_of, graded, is_correct, is_graded
+
+__all__ = ["Predictions", "masa"]
+
+OF = 8
+"""A predicted pass rate is written as a number of correct answers among this many."""
+
+
+KEYS = {"pass_rate": int, "solution_length": int, "math_notion": list}
+"""The keys of a prediction in JSON, as in the code of MASA, and the types of their values."""
+
+
+SHORT = re.compile(r"(\d{1,9});(\d{1,9})")
+
+
+FLAT_OBJECT = re.compile(r"\{[^{}]*\}")
+
+
+MOST_NOTIONS = 64
+"""The most notions (named concepts) that are read from one prediction: each is searched in all answers."""
+
+
+LARGEST = 10**9
+"""The largest absolute value of a predicted number: a text can contain integers that are too large for a float."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A prediction that was read from a text. A number that cannot be read is None; `notions` may be empty."""
+
+    rate: int | None = None
+    length: int | None = None
+    notions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Facts about a group of answers, to grade predictions: pass rate, token lengths of the correct ones, texts."""
+
+    rate: float | None
+    """The pass rate of the answers; None if no answer could be graded."""
+    lengths: tuple[int, ...]
+    correct: tuple[str, ...]
+    others: tuple[str, ...]
+
+    @classmethod
+    def of(cls, answers: Sequence[Sample]) -> "Statistics":
+        outcomes = graded(answers)
+        correct = [s for s in answers if is_correct(s)]
+        return cls(
+            rate=sum(outcomes) / len(outcomes) if outcomes else None,
+            lengths=tuple(len(s.tokens) for s in correct),
+            correct=tuple(s.text.lower() for s in correct),
+            others=tuple(s.text.lower() for s in answers if is_graded(s) and not is_correct(s)),
+        )
+
+
+def predicted(text: str) -> Prediction:
+    """Read a prediction: the text is `rate;length`, or its last `{...}` without inner braces is JSON.
+
+    >>> predicted('I think {"pass_rate": 3, "solution_length": 40, "math_notion": ["Angles"]}')
+    Prediction(rate=3, length=40, notions=('Angles',))
+    >>> predicted("3;40"), predicted("{[").rate
+    (Prediction(rate=3, length=40, notions=()), None)
+    """
+    if short := SHORT.fullmatch(text):
+        return Prediction(int(short[1]), int(short[2]))
+    data = _json_object(text)
+    notions = tuple(x for x in data.get("math_notion", ())[:MOST_NOTIONS] if isinstance(x, str))
+    return Prediction(_bounded(data.get("pass_rate")), _bounded(data.get("solution_length")), notions)
+
+
+def _bounded(number: int | None) -> int | None:
+    return None if number is None else max(-LARGEST, min(number, LARGEST))
+
+
+def _json_object(text: str) -> Mapping[str, Any]:
+    """Read the last `{...}` of a text as JSON: the `KEYS` with values of the right type; empty if it cannot be read."""
+    try:
+        data = json.loads((FLAT_OBJECT.findall(text) or ["{}"])[-1])
+    except (ValueError, RecursionError):
+        return {}
+    return {key: data[key] for key, kind in KEYS.items() if type(data.get(key)) is kind}
+
+
+def agreement(prediction: Prediction, found: Statistics, problem: str) -> Verdict:
+    """Grade a prediction by the mean of three subscores from 0 to 1: `length`, `rate` and `notions`. MASA.
+
+    `length` is 1 if the predicted length lies strictly between the shortest and the longest correct answer. `rate` is
+    `0.01^|p - predicted / 8|`. `notions` is the share of predicted notions that occur in more correct answers than in
+    others; notions in the problem's text do not count. A part that the text does not say is 0. The verdict is
+    unverifiable if no answer could be graded.
+
+    >>> found = Statistics(0.5, (900, 1500, 1200, 700), (), ())
+    >>> round(agreement(Prediction(rate=8, length=1000), found, "").parts["rate"], 6)
+    0.1
+    """
+    if found.rate is None:
+        return Verdict(Outcome.unverifiable, cause="the answers that it predicts could not be graded")
+    length = -1 if prediction.length is None else prediction.length
+    parts = {
+        "length": float(min(found.lengths, default=0) < length < max(found.lengths, default=0)),
+        "rate": 0.0 if prediction.rate is None else 0.01 ** abs(found.rate - prediction.rate / OF),
+        "notions": _notions(prediction.notions, found, problem.lower()),
+    }
+    return Verdict(Outcome.scored, score=sum(parts.values()) / 3, subscores=parts)
+
+
+def _notions(notions: Sequence[str], found: Statistics, problem: str) -> float:
+    words = [w for w in dict.fromkeys(singular(notion.strip().lower()) for notion in notions) if w not in problem]
+    more = [sum(w in text for text in found.correct) > sum(w in text for text in found.others) for w in words]
+    return sum(more) / len(more) if more else 0.0
+
+
+def singular(word: str) -> str:
+    """The singular of a regular English plural.
+
+    >>> [singular(word) for word in ("identities", "boxes", "angles", "series", "class")]
+    ['identity', 'box', 'angle', 'series', 'class']
+    """
+    if word == "series" or word.endswith("ss"):
+        return word
+    if word.endswith("ies"):
+        return f"{word[:-3]}y"
+    return word[:-2] if re.search("(ch|sh|x|z|o)es$", word) else word.removesuffix("s")
+
+
+def corrected(text: str, found: Statistics) -> str:
+    """A prediction's text with the true pass rate and length; empty if it is unreadable, or no answer is correct.
+
+    The length is the mean over the correct answers. Text after the JSON object is left out.
+
+    >>> corrected('so {"pass_rate": 7, "math_notion": ["sum"]}', Statistics(0.5, (20, 30), (), ()))
+    'so {"pass_rate": 4, "solution_length": 25, "math_notion": ["sum"]}'
+    """
+    if not found.lengths or found.rate is None:
+        return ""
+    rate, length = round(OF * found.rate), round(sum(found.lengths) / len(found.lengths))
+    if SHORT.fullmatch(text):
+        return f"{rate};{length}"
+    if not (data := _json_object(text)):
+        return ""
+    start = [match.start() for match in FLAT_OBJECT.finditer(text)][-1]
+    values = {"pass_rate": rate, "solution_length": length, "math_notion": list(predicted(text).notions)}
+    return text[:start] + json.dumps({key: values[key] for key in KEYS if key in data or key != "math_notion"})
+
+
+PREDICTED = Forms(
+    "{problem}=",
+    "Think step-by-step between <meta> and </meta>, ensuring comprehensive and detailed reasoning especially for "
+    "determining the pass_rate and solution_length values. For each component (math_notion, pass_rate, "
+    "solution_length), provide a comprehensive illustration or example during your reasoning in the <meta> section to "
+    "clarify how each value is decided. When determining math_notion, ensure that the notions listed do not directly "
+    "include the notions already written in the problem statement. After </meta>, return a JSON object with three "
+    "keys:\n- math_notion (list[str])\n- pass_rate (integer from 0 to 8)\n- solution_length (integer, in tokens)\n\n"
+    "Problem: {problem}",
+    "akatigre/MASA-RL, masa_train/masa_rl_dataset.py, 80b3cfa, without its bounds of the length",
+)
+"""The prompt for a prediction."""
+
+
+@verdicts_have("length", "rate", "notions")
+@dataclass(frozen=True, slots=True)
+class Predictions(Strategy):
+    """Samples answers, and `count` predictions of their pass rate and length, as samples with their own role. MASA.
+
+    A prediction answers the prompt in `prompt_template` with the number of correct answers of eight, the length of a
+    correct answer, and the notions that occur in correct answers. Its score is the mean of three agreements with the
+    answers (`agreement`). arXiv:2510.03259.
+
+    With `gate`, a prompt is skipped if the predictions expect no correct answer or only such. With a `length_factor`,
+    an answer that reaches so many times the mean predicted length ends there, and is wrong. With `expert`, the
+    prediction with the best notions, if their agreement is at least this, is written again with the true numbers, with
+    the role `expert`.
+    """
+
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("prediction", "for each prompt"),
+        Role("expert", "where a prediction has good notions, and `expert` is above 0", alone=True, written=True),
+    )
+    forms: ClassVar[dict[str, Forms]] = {"prompt_template": PREDICTED}
+
+    count: int = 16
+    prompt_template: str = AUTO
+    gate: bool = False
+    length_factor: float = 0.0
+    expert: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_wording(self.prompt_template, ("problem",))
+        if self.count < 1 or self.length_factor < 0 or not 0 <= self.expert <= 1:
+            raise ValueError(f"{self}: needs count >= 1, length_factor >= 0 and 0 <= expert <= 1")
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        problem = draw.prompt.text
+        if not (context := context_of(sampler, self.prompt_template, {"problem": problem})):
+            return Rollout(draw, tuple(await attempts(sampler, draw.prompt.context, draw.n)))
+        predictions = await sampler.sample(context, self.count, role="prediction")
+        read = [predicted(s.text) for s in predictions]
+        rates = [p.rate for p in read if p.rate is not None]
+        if self.gate and rates and round(sum(rates) / len(rates)) in (0, OF):
+            return Rollout(draw, tuple(predictions), selected=(False,) * self.count, cause="predicted")
+        answers = await self._answers(draw, sampler, [p.length for p in read if p.length is not None])
+        statistics = Statistics.of(answers)
+        judged = [s.with_verdict(agreement(p, statistics, problem)) for s, p in zip(predictions, read)]
+        return Rollout(draw, (*answers, *judged, *self._expert(judged, statistics, context, sampler)))
+
+    async def _answers(self, draw: Draw, sampler: Sampler, lengths: Sequence[int]) -> list[Sample]:
+        """Sample and grade the answers. An answer that the limit by `length_factor` cuts is wrong."""
+        if not (self.length_factor and lengths):
+            return await attempts(sampler, draw.prompt.context, draw.n)
+        limit = max(1, int(self.length_factor * sum(lengths) / len(lengths)))
+        starts = sampler.start(draw.prompt.context, draw.n)
+        answers = await together(sampler.extend(s, limit=limit) for s in starts)
+        whole = iter(await sampler.verify([s for s in answers if s.finish is not None]))
+        return [next(whole) if s.finish is not None else _ended(s) for s in answers]
+
+    def _expert(
+        self, predictions: Sequence[Sample], statistics: Statistics, context: Ids, sampler: Sampler
+    ) -> tuple[Sample, ...]:
+        """The prediction with the highest subscore `notions`, rewritten with the true numbers as a training target.
+
+        Empty if the part is below `expert`, if the text is too long, or has a character without a token.
+        """
+        best = max(predictions, key=_notions_in)
+        if not self.expert or _notions_in(best) < self.expert or not (text := corrected(best.text, statistics)):
+            return ()
+        (start,) = sampler.start(context, role="expert")
+        try:
+            target = sampler.write(start, text)
+        except BadData:
+            return ()
+        return (target.with_verdict(Verdict(Outcome.correct)),) if len(target.tokens) <= start.limit else ()
+
+
+def _ended(answer: Sample) -> Sample:
+    return answer.with_finish(Finish.length).with_verdict(Verdict(Outcome.wrong))
+
+
+def _notions_in(prediction: Sample) -> float:
+    return prediction.verdict.subscores.get("notions", 0.0) if prediction.verdict else 0.0
+
+
+def masa(
+    *,
+    group_size: int = 16,
+    count: int = 16,
+    prompt_template: str = "auto",
+    gate: bool = False,
+    length_factor: float = 0.0,
+    expert: float = 0.0,
+    minibatches: int = 1,
+) -> Method:
+    """GRPO on answers and on predictions about them, which are rewarded for agreement with the answers."""
+    clip = DualClip(0.2, 0.28, 10.0)
+    surrogate = Routed(written_tokens, then=log_likelihood, otherwise=clip) if expert else clip
+    return Method(
+        group_size=group_size,
+        strategy=Predictions(count, prompt_template, gate, length_factor, expert),
+        trained_roles=("answer", "prediction", *(("expert",) if expert else ())),
+        advantage=(Standardised(),),
+        objective=Objective(surrogate=surrogate, aggregate=token_mean),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="Meta-Awareness Enhances Reasoning Models: Self-Alignment Reinforcement Learning",
+    arxiv="2510.03259",
+    label="code read",
+    code="akatigre/MASA-RL@fad5726e5570e6eefdecc35dc7be5db42c909e93:verl/utils/reward_score/meta_cog.py",
+    parent="dapo",
+    formula="""\
+r = 1/3 ( 1[min L < n < max L] + 0.01^|p - d/8| + share of notions in more correct answers than in others )
+n, d: predicted length and number of correct answers of 8; L: lengths of correct answers; p: their share
+A = z-score among the answers, and among the predictions; one loss over both""",
+    differences=(
+        Difference("prompt of a prediction", "meta tags, then JSON", "so", "words; JSON or RATE;LENGTH in the answer"),
+        Difference("notions of the problem", "dropped", "those of the whole prompt", "those of the problem's text"),
+        Difference("case of a notion", "not specified", "counts", "does not count"),
+        Difference("experts: when", "interleaved phases", "on a full store", "expert = 0.2: in the step's loss"),
+        Difference("experts: length", "the true one", "sum of correct / all answers", "mean of correct answers"),
+        Difference("experts: rate", "the true one", "a share", "of 8, as in a prediction; default: 0, no experts"),
+        Difference("gate and early end", "not obtained", "not released", "mean rounds to 0 or 8; length_factor = 2"),
+        Difference("gate and early end by default", "a variant", "not released", "neither: 0"),
+        Difference("notions as hints", "a variant", "one prediction in the prompt", "not offered"),
+        Difference("group size, predictions", "16, 16", "16, 16", "16, 16"),
+        Difference("clip range", "0.2 and 0.28", "0.2 and 0.28, dual clip 10", "0.2 and 0.28, dual clip 10"),
+        Difference("minibatches", "1", "1", "1"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[masa]",
+        "tests/golden/test_methods.py::test_whole_path[masa with ratios up to 20]",
+        "tests/golden/test_budgets.py::test_agreement",
+        "tests/golden/test_budgets.py::test_predictions_are_a_group_of_their_own",
+    ),
+    effect=Effect(
+        metric="eval/accuracy_greedy", direction="up", task="hinted_sums", parent="dapo", least=0.02, matched="steps"
+    ),
+)

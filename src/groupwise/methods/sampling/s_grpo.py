@@ -1,0 +1,137 @@
+"""S-GRPO: reasoning is cut at several places to answer early, and earlier correct answers get more reward."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.advantages import centred
+from groupwise.data import (
+    TEMPLATE,
+    Batch,
+    Draw,
+    Finish,
+    Measure,
+    Outcome,
+    Rollout,
+    Sampler,
+    Shaping,
+    Strategy,
+    Subscore,
+    verdicts_have,
+)
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import Clip, Objective, token_mean
+from groupwise.rollout import AUTO, Forms
+from groupwise.rollout.gather import together
+from groupwise.rollout.prompt_template import UNWORDED
+
+__all__ = ["EarlyExitReward", "EarlyExits", "s_grpo"]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyExitReward(Shaping):
+    """`base ** rank` for a correct answer, else 0; rank 0 is the group's correct answer that stopped reasoning first.
+
+    Creates the reward. The strategy `EarlyExits` writes the subscore `exit`. S-GRPO, arXiv:2505.07686.
+    """
+
+    needs: ClassVar[frozenset[Measure]] = frozenset({Subscore("exit")})
+
+    base: float = 0.5
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        correct, place, g = b.outcome == Outcome.correct, b[Subscore("exit")], b.groups.index
+        earlier = (g[:, None] == g) & correct & (place < place[:, None])
+        rank = earlier.sum(1).to(reward.dtype)
+        return torch.where(correct, self.base**rank, 0.0)
+
+
+@verdicts_have("exit")
+@dataclass(frozen=True, slots=True)
+class EarlyExits(Strategy):
+    """One answer, and up to `draw.n - 1` copies, cut at random points of the reasoning, that answer at once. S-GRPO.
+
+    The thought ends before the first `ends`; the text `answer_inducer` follows each cut, untrained. Samples are in the
+    order of their cuts, the whole answer last, and their part `exit` is the rank from 0. arXiv:2505.07686.
+    """
+
+    forms: ClassVar[dict[str, Forms]] = {
+        "answer_inducer": Forms(
+            "#",
+            "Time is limited, stop thinking and start answering.\n</think>\n\n",
+            "arXiv:2505.07686, as others quote it",
+        ),
+        "ends": Forms("#", "</think>", "arXiv:2505.07686, as others quote it"),
+    }
+
+    answer_inducer: str = AUTO
+    ends: str = AUTO
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        assert AUTO not in (self.answer_inducer, self.ends), UNWORDED
+        (whole,) = await sampler.sample(draw.prompt.context, 1)
+        at = whole.text.find(self.ends)
+        thought = sum(end <= (len(whole.text) if at < 0 else at) for end in whole.ends)
+        ids = sampler.ids(self.answer_inducer, control=True)
+        places = sorted(sampler.random(0).sample(range(1, thought + 1), min(draw.n - 1, thought)))
+        forks = [whole.fork(place, i).insert(ids, TEMPLATE) for i, place in enumerate(places)]
+        exits = await together(sampler.extend(s) for s in forks if len(s.tokens) < s.limit)
+        answers = await sampler.verify([*exits, whole if whole.finish else whole.with_finish(Finish.length)])
+        return Rollout(draw, tuple(s.add_subscores({"exit": float(i)}) for i, s in enumerate(answers)))
+
+
+def s_grpo(
+    *,
+    group_size: int = 8,
+    answer_inducer: str = "auto",
+    ends: str = "auto",
+    base: float = 0.5,
+    clip: float = 0.2,
+    minibatches: int = 1,
+) -> Method:
+    """One reasoning, cut at several places to answer early. The earliest correct answer has the highest reward."""
+    return Method(
+        group_size=group_size,
+        strategy=EarlyExits(answer_inducer, ends),
+        shaping=(EarlyExitReward(base),),
+        advantage=(centred,),
+        objective=Objective(surrogate=Clip(clip, clip), aggregate=token_mean),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="S-GRPO: Early Exit via Reinforcement Learning in Reasoning Models",
+    arxiv="2505.07686",
+    label="our reading",
+    parent="grpo",
+    formula="""\
+O_i = thought up to a drawn place, inducer, answer, for m places; O_0 = the whole answer
+R_i = 2^-(K_i - 1) if correct, K_i the number of correct answers up to exit i; A_i = R_i - mean(R)""",
+    differences=(
+        Difference("aggregate", "sequences", "not found", "token_mean: only then do shared prefixes cancel"),
+        Difference("std", "none (recalled)", "not found", "none"),
+        Difference("mask", "not specified", "not found", "the inducer (inferred)"),
+        Difference("places", "distinct, drawn", "not found", "distinct, drawn"),
+        Difference("exits, base, clip range", "not obtained", "not found", "7 of a group of 8; 0.5; 0.2 (inferred)"),
+        Difference("minibatches", "not obtained", "not found", "1 (inferred)"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[s_grpo]",
+        "tests/golden/test_rollout.py::test_early_exits",
+        "tests/golden/test_rollout.py::test_exit_rewards",
+    ),
+    effect=Effect(
+        metric="eval/mean_length",
+        direction="down",
+        task="wordy_sums",
+        parent="grpo",
+        least=2.0,
+        matched="steps",
+        settings=("iterations = 10", "evaluate.problems = 64", "method.objective.penalties = []"),
+    ),
+)

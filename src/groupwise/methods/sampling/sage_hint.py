@@ -1,0 +1,217 @@
+"""SAGE: hints that the policy writes itself, where a group has no correct answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, TypedDict
+
+from groupwise.advantages import Standardised
+from groupwise.data import Curriculum, Draw, Role, Rollout, Sample, Sampler, Strategy, Task
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import Clip, Objective, token_mean
+from groupwise.rollout import (
+    AUTO,
+    Escalate,
+    Forms,
+    Hints,
+    Independent,
+    RowHints,
+    Shuffled,
+    check_wording,
+    fill,
+    text_of,
+)
+from groupwise.rollout.curricula.shuffled import ShuffledState
+from groupwise.rollout.gather import together
+from groupwise.rollout.prompt_template import UNWORDED
+from groupwise.rollout.strategies.attempts import context_of, graded, prompt_of, with_role
+from groupwise.rollout.strategies.hinted import HINTED
+
+__all__ = ["AtLevel", "HintLadder", "SelfHints", "sage_hint"]
+
+
+@dataclass(frozen=True, slots=True)
+class AtLevel(Strategy):
+    """Runs another strategy on the prompt with the hint of its level (`HintLadder`); level 0 is no hint. SAGE-light."""
+
+    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where the policy writes the hints"),)
+    forms: ClassVar[dict[str, Forms]] = {"prompt_template": HINTED}
+
+    hints: Hints = RowHints()  # noqa: RUF009
+    prompt_template: str = AUTO
+    strategy: Strategy = Independent()  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        check_wording(self.prompt_template, ("problem", "hint"))
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        level, prompt = int(draw.metadata.get("level", 0)), draw.prompt
+        sources: list[Sample] = []
+        if level:
+            hints, sources = await self.hints(draw, sampler)
+            if hints := [hint for hint in hints if hint]:
+                text = fill(self.prompt_template, {"problem": prompt.text, "hint": hints[min(level, len(hints)) - 1]})
+                context = prompt_of(sampler, text)
+                prompt = replace(prompt, context=context, text=text) if context else prompt
+        rollout = await self.strategy(replace(draw, prompt=prompt), sampler)
+        selected = rollout.selected and (*rollout.selected, *[False] * len(sources))
+        samples = (*rollout.samples, *with_role(sources, "tried"))
+        return replace(rollout, draw=replace(rollout.draw, prompt=draw.prompt), samples=samples, selected=selected)
+
+
+ASKED = Forms(
+    "{solution};{problem}",
+    "You are a tutoring assistant that generates progressive hints to help students solve difficult problems without "
+    "revealing the solution directly.\n\n"
+    "GUIDELINES:\n- Never reveal the final answer\n"
+    "- Hints should inspire problem-solving, not just provide steps to copy\n\n"
+    "Question: \n{problem}\n\nSolution:\n{solution}\n\nWrite one hint for this question, and nothing else.",
+    "BaohaoLiao/SAGE, recipe/hint/prompt.py, 9caab74, shortened: it asks for three hints as JSON",
+)
+"""The prompt for a hint."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelfHints(Hints):
+    """Hints that the policy writes from the solution in the data row, each with a higher length limit. SAGE.
+
+    One answer per level, of at most `limit` tokens times the level; `auto` is 8, or 64 in prose. Without a solution
+    there are no hints. arXiv:2602.03143.
+    """
+
+    columns_as: ClassVar[str] = "text"
+    skips_rows: ClassVar[bool] = True
+    forms: ClassVar[dict[str, Forms]] = {"limit": Forms(8, 64), "prompt_template": ASKED}
+
+    levels: int = 3
+    limit: int | Literal["auto"] = AUTO
+    column: str = "solution"
+    prompt_template: str = AUTO
+
+    def __post_init__(self) -> None:
+        check_wording(self.prompt_template, ("problem", "solution"))
+
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        """The columns of the data rows that it reads."""
+        return (self.column,)
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> tuple[list[str], list[Sample]]:
+        if not (solution := text_of(draw, self.column, self)):
+            return [], []
+        assert self.limit != AUTO, UNWORDED
+        context = context_of(sampler, self.prompt_template, {"problem": draw.prompt.text, "solution": solution})
+        if not context:
+            return [], []
+        starts = sampler.start(context, self.levels, role="hint")
+        answers = await together(sampler.extend(s, limit=self.limit * (i + 1)) for i, s in enumerate(starts))
+        return [s.text for s in answers], list(answers)
+
+
+class LadderState(TypedDict):
+    """State of `HintLadder`: that of `Shuffled`, and the hint level of each prompt by its id, where it is above 0."""
+
+    shuffled: ShuffledState
+    levels: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class HintLadder(Curriculum[LadderState]):
+    """Draws prompts in random order, and passes each prompt's hint level to the strategy as `Draw.memo["level"]`.
+
+    SAGE-light, arXiv:2602.03143. A pass rate of at most `least` raises the level of a prompt by one, one above `most`
+    lowers it. Unverifiable answers do not count.
+    """
+
+    learns_prompts: ClassVar[bool] = True
+    needs_strategy: ClassVar[str] = "AtLevel"
+
+    least: float = 0.1
+    most: float = 0.35
+    levels: int = 3
+
+    def init(self, task: Task, seed: int) -> LadderState:
+        return LadderState(shuffled=Shuffled().init(task, seed), levels={})
+
+    def draw(self, state: LadderState, task: Task, n: int, group_size: int) -> tuple[LadderState, list[Draw]]:
+        shuffled, draws = Shuffled().draw(state["shuffled"], task, n, group_size)
+        levels = state["levels"]
+        draws = [replace(draw, metadata={"level": levels.get(draw.prompt.id, 0)}) for draw in draws]
+        return LadderState(shuffled=shuffled, levels=levels), draws
+
+    def observe(self, state: LadderState, rollouts: Sequence[Rollout]) -> LadderState:
+        levels = dict(state["levels"])
+        for rollout in rollouts:
+            if outcomes := graded(rollout.samples):
+                rate = sum(outcomes) / len(outcomes)
+                prompt = rollout.draw.prompt.id
+                level = levels.get(prompt, 0) + (rate <= self.least) - (rate > self.most)
+                levels[prompt] = min(max(level, 0), self.levels)
+        return LadderState(shuffled=state["shuffled"], levels={k: v for k, v in levels.items() if v})
+
+    def end_iteration(self, state: LadderState, rollouts: Sequence[Rollout]) -> LadderState:
+        return state
+
+    def numbers(self, state: LadderState, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Metrics after an iteration."""
+        return {"hinted": sum(rollout.draw.metadata.get("level", 0) > 0 for rollout in rollouts)}
+
+
+def sage_hint(
+    *,
+    group_size: int = 8,
+    levels: int = 3,
+    form: Literal["escalate", "light"] = "escalate",
+    least: float = 0.1,
+    most: float = 0.35,
+    minibatches: int = 2,
+) -> Method:
+    """GRPO; failed problems are answered again with hints that the policy wrote, and trained with the hinted prompt."""
+    hints = SelfHints(levels)
+    light = form == "light"
+    return Method(
+        group_size=group_size,
+        curriculum=HintLadder(least, most, levels) if light else Shuffled(),
+        strategy=AtLevel(hints) if light else Escalate(hints, levels),
+        advantage=(Standardised(ddof=0),),
+        objective=Objective(surrogate=Clip(0.2, 0.28), aggregate=token_mean),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="Self-Hinting Language Models Enhance Reinforcement Learning",
+    arxiv="2602.03143",
+    label="code read",
+    code="BaohaoLiao/SAGE@8722c1a3aa5bfe5578df8aaf302741a9715a56a2:recipe/hint/hint_trainer.py",
+    parent="dapo",
+    formula="""\
+level 0: a group from pi_old(. | x); while no answer is correct and l < L: a new group from pi_old(. | x, h_l)
+h_l from pi_old(. | x, solution); the last group is trained under its own prompt
+light: one group at the level of the prompt, which rises at a pass rate of 0.1 and falls above 0.35""",
+    differences=(
+        Difference("hints", "one call per level", "all levels in one call, as JSON", "one call per level"),
+        Difference(
+            "length of a hint", "not specified", "by words in the prompt", "8 tokens per level, 64 in prose (inferred)"
+        ),
+        Difference("std of a group", "ddof 0", "ddof 0", "ddof 0, plus 1e-6"),
+        Difference("clip range, minibatches", "0.2 and 0.28; 2", "0.2 and 0.28; 2", "0.2 and 0.28; 2"),
+        Difference("levels, group size", "3 and 8", "3 and 8", "3 and 8"),
+        Difference("light: pass rates", "0.35", "0.1 and 0.35", "0.1 and 0.35"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[sage_hint]",
+        "tests/golden/test_rollout.py::test_escalation_asks_until_one_is_correct",
+        "tests/golden/test_rollout.py::test_self_hints",
+        "tests/golden/test_rollout.py::test_ladder_levels",
+    ),
+    effect=Effect(
+        metric="frac_reward_zero_std",
+        direction="down",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.1,
+        matched="steps",
+        settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
+    ),
+)

@@ -1,0 +1,131 @@
+"""Selective Rollout: groups of conversations with nearly equal first turns are stopped early."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import ClassVar
+
+from groupwise.advantages import Standardised
+from groupwise.data import Draw, Finish, Rollout, Sample, Sampler, Strategy
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import Objective, policy_gradient, turn_mean
+from groupwise.rewards import everything, mixed_outcomes
+from groupwise.rollout import AUTO, Dialogue, Forms, dialogue_until, judged
+from groupwise.rollout.gather import together
+from groupwise.rollout.prompt_template import UNWORDED
+from groupwise.rollout.strategies.sequence_similarity import edit_distance
+
+__all__ = ["GatedTurns", "selective_rollout"]
+
+
+@dataclass(frozen=True, slots=True)
+class GatedTurns(Strategy):
+    """Conversations as in `Turns`. A group stops after `after` turns if its actions differ by less than `below`.
+
+    The difference is the mean edit distance of two sequences of actions, as a share of `after`; an ended conversation
+    counts as repeating one action that occurs nowhere else. A stopped group is dropped with the cause `alike`: such
+    groups mostly end with equal rewards. An action is a turn's text, from the last `marker` on if there is one.
+    Selective Rollout, 2026.
+    """
+
+    needs_environment: ClassVar[bool] = True
+
+    forms: ClassVar[dict[str, Forms]] = {
+        "marker": Forms("", "Action:", "zhiyuanZhai20/selective-rollout, src/prompts.py, ba86cdc")
+    }
+
+    most: int = 30
+    after: int = 10
+    below: float = 0.12
+    marker: str = AUTO
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.after < self.most and self.below >= 0):
+            raise ValueError(f"{self}: needs 1 <= after < most (in turns) and below >= 0 (a difference of actions)")
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        assert self.marker != AUTO, UNWORDED
+        starts = sampler.start(draw.prompt.context, draw.n)
+        first = (dialogue_until(Dialogue(s), sampler, s, most=self.most, turns=self.after) for s in starts)
+        dialogues = await together(first)
+        if draw.n > 1 and divergence([actions(t.sample, self.marker) for t in dialogues], self.after) < self.below:
+            stopped = (t.sample if t.ended else t.sample.with_finish(Finish.cut) for t in dialogues)
+            return Rollout(draw, tuple(stopped), selected=(False,) * draw.n, cause="alike")
+        rest = (dialogue_until(t, sampler, start, most=self.most) for t, start in zip(dialogues, starts))
+        return Rollout(draw, await judged(await together(rest), sampler))
+
+
+def actions(sample: Sample, marker: str = "") -> list[str]:
+    """The action in each turn of the model: its text, or the part from the last `marker` on if there is one."""
+    ends = (0, *sample.ends)
+    texts = [sample.text[ends[first] : ends[last]] for first, last in sample.turns]
+    return [(text.rpartition(marker)[2] if marker else text).strip() for text in texts]
+
+
+def divergence(sequences: Sequence[Sequence[str]], length: int) -> float:
+    """The mean edit distance over all pairs of sequences, cut or padded to `length`, divided by `length`.
+
+    >>> round(divergence(["abcde", "abxde", "pqrst", "abc"], 5), 6)
+    0.7
+    """
+    padded = [[*sequence[:length], *[None] * (length - len(sequence))] for sequence in sequences]
+    pairs = list(combinations(padded, 2))
+    return sum(edit_distance(a, b) for a, b in pairs) / length / max(len(pairs), 1)
+
+
+def selective_rollout(
+    *,
+    group_size: int = 8,
+    after: int = 10,
+    below: float = 0.12,
+    most: int = 30,
+    marker: str = "auto",
+    mixed: bool = False,
+) -> Method:
+    """Stops and drops groups whose conversations begin with nearly equal actions; all other turns weigh the same."""
+    return Method(
+        group_size=group_size,
+        strategy=GatedTurns(most, after, below, marker),
+        filter=mixed_outcomes if mixed else everything,
+        advantage=(Standardised(ddof=0, eps=1e-8),),
+        objective=Objective(surrogate=policy_gradient, aggregate=turn_mean),
+    )
+
+
+REFERENCE = Reference(
+    paper="Selective Rollout: Mid-Trajectory Termination for Multi-Sample Agent RL",
+    year=2026,
+    label="code read",
+    code="zhiyuanZhai20/selective-rollout@ba86cdc4d9cbfb5032a05ec99087a69a9aa2d95f:scripts/19_grpo_onpolicy.py",
+    parent="grpo",
+    formula="""\
+a group is stopped and dropped if d_K < d_L,  d_K = mean over pairs of lev(a_i, a_j) / K, actions padded to K
+L = - 1/N sum over (conversation, turn) of A_i mean_t log pi(o_t),  N the number of turns in the batch
+A_i = (r_i - mean(r)) / (std(r) + 1e-8)""",
+    differences=(
+        Difference("K, d_L, most turns", "10, 0.12, 30", "10, 0.12, 30", "10, 0.12, 30"),
+        Difference("a second clause", "rejected", "also at 90 % ended conversations, by default", "none"),
+        Difference("short first conversation", "padded", "then no gate", "padded"),
+        Difference("action", "what the environment gets", "parsed after a word", "a turn's text; marker = WORD"),
+        Difference("turns of an update", "at most 64, drawn", "at most 64, drawn", "all"),
+        Difference("context of a turn", "its history, in a new prompt", "cut at 1024 tokens", "the conversation"),
+        Difference("equal rewards after the gate", "stay, or DAPO's filter", "stay", "stay; mixed = true drops them"),
+        Difference("choice of K and d_L", "offline, by precision 0.8", "scripts", "not offered"),
+        Difference("group size", "8", "8", "8"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[selective_rollout]",
+        "tests/golden/test_budgets.py::test_divergence",
+        "tests/golden/test_budgets.py::test_alike_conversations_are_stopped",
+    ),
+    effect=Effect(
+        metric="completions/mean_length",
+        direction="down",
+        task="big_sums",
+        parent="grpo",
+        least=1.0,
+        matched="steps",
+        own_settings=("method.strategy.after = 1",),
+    ),
+)

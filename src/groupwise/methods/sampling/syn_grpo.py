@@ -1,0 +1,242 @@
+"""Syn-GRPO: the policy proposes problems, and is rewarded for diverse answers to them."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, pstdev
+from typing import Any, ClassVar, NamedTuple, Protocol, TypedDict, runtime_checkable
+
+from groupwise.advantages import Standardised
+from groupwise.data import (
+    Curriculum,
+    Draw,
+    Measure,
+    Prompt,
+    Rollout,
+    Sampler,
+    Strategy,
+    Subscore,
+    Task,
+    verdicts_have,
+)
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import Clip, Objective, group_mean
+from groupwise.rewards import AddReadable, AddSubscore, Score
+from groupwise.rollout import Independent, Shuffled
+from groupwise.rollout.curricula.shuffled import ShuffledState
+from groupwise.rollout.strategies.attempts import prompt_of, score_of
+from groupwise.tasks import proposed_problem
+from groupwise.tasks.sums import worked
+
+__all__ = ["ProblemSource", "Proposal", "Proposing", "SumProposals", "Synthesised", "syn_grpo"]
+
+
+class Proposal(NamedTuple):
+    """A problem that an answer proposes: its text, the columns of its row, and its kind."""
+
+    text: str
+    row: Mapping[str, Any]
+    kind: str
+
+
+@runtime_checkable
+class ProblemSource(Protocol):
+    """Extracts a proposed problem from an answer's text; None if there is none that can be graded.
+
+    `row` must be JSON. `kind` groups proposals that should be about equally diverse, such as by difficulty.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def propose(self, text: str) -> Proposal | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SumProposals(ProblemSource):
+    """Extracts the new sum at the end of an answer to the task `proposals`. Its kind is its number of operands.
+
+    It needs the subscore `proposed`, since only a verifier that gives it grades such answers.
+
+    >>> SumProposals().propose("7*5=35;#35;2+9*3=").row["answer"], SumProposals().propose("#35;2+9*3=").kind
+    (33, '3')
+    """
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Subscore("proposed")})
+
+    def propose(self, text: str) -> Proposal | None:
+        problem = proposed_problem(text)
+        return Proposal(problem, worked(problem), str(len(problem) // 2)) if problem else None
+
+
+@verdicts_have("diverse")
+@dataclass(frozen=True, slots=True)
+class Proposing(Strategy):
+    """Runs another sampling strategy, and collects the new problems that its answers propose, for `Synthesised`.
+
+    The part `diverse` of an answer is the expected diversity of its proposal's kind, from the draw's memo; 0 without a
+    proposal. Problems that leave no room for an answer are left out. Syn-GRPO, arXiv:2511.19343.
+    """
+
+    strategy: Strategy = Independent()  # noqa: RUF009
+    source: ProblemSource = SumProposals()
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        rollout = await self.strategy(draw, sampler)
+        diverse = draw.metadata.get("diverse", {})
+        proposals = [self.source.propose(s.text) if s.role == "answer" else None for s in rollout.samples]
+        expected = (diverse.get(p.kind, 0.0) if p else 0.0 for p in proposals)
+        samples = tuple(s.add_subscores({"diverse": x}) for s, x in zip(rollout.samples, expected))
+        distinct = {p.text: p for p in proposals if p}
+        problems = [{**p._asdict(), "context": c} for p in distinct.values() if (c := prompt_of(sampler, p.text))]
+        return Rollout(
+            replace(draw, metadata={**draw.metadata, "proposals": problems}), samples, rollout.selected, rollout.cause
+        )
+
+
+class SynthesisedState(TypedDict):
+    """State of `Synthesised`: that of `Shuffled`, proposals not drawn yet, mean diversity in all and by kind."""
+
+    shuffled: ShuffledState
+    waiting: list[dict[str, Any]]
+    usual: float | None
+    kinds: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesised(Curriculum[SynthesisedState]):
+    """Draws prompts in random order; up to the fraction `share` are problems that the policy proposed (`Proposing`).
+
+    The diversity of a problem is the std of its answers' scores. Relative to the usual one it is
+    `clip((std - usual) / usual, -1, 1)`; averages per kind of problem are the memo's `diverse`. All averages start at
+    their first value and move by `rate`. At most `capacity` problems wait, the newest. Syn-GRPO, arXiv:2511.19343;
+    crediting a proposal by its kind is our reading.
+    """
+
+    needs_strategy: ClassVar[str] = "Proposing"
+
+    share: float = 0.5
+    rate: float = 0.05
+    capacity: int = 256
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.share <= 1 and 0 < self.rate <= 1 and self.capacity >= 1):
+            raise ValueError(f"{self}: needs 0 <= share <= 1, 0 < rate <= 1 and capacity >= 1")
+
+    def init(self, task: Task, seed: int) -> SynthesisedState:
+        return SynthesisedState(shuffled=Shuffled().init(task, seed), waiting=[], usual=None, kinds={})
+
+    def draw(self, state: SynthesisedState, task: Task, n: int, group_size: int) -> tuple[SynthesisedState, list[Draw]]:
+        new = min(int(self.share * n), len(state["waiting"]))
+        proposed, waiting = state["waiting"][:new], state["waiting"][new:]
+        shuffled, indices = Shuffled().indices(state["shuffled"], task, n - new)
+        metadata = {"diverse": dict(state["kinds"])}
+        draws = [Draw(0, task[i], group_size, metadata) for i in indices]
+        draws += [Draw(0, _prompt(p), group_size, {**metadata, "kind": p["kind"]}) for p in proposed]
+        return {**state, "shuffled": shuffled, "waiting": waiting}, draws
+
+    def observe(self, state: SynthesisedState, rollouts: Sequence[Rollout]) -> SynthesisedState:
+        return state
+
+    def end_iteration(self, state: SynthesisedState, rollouts: Sequence[Rollout]) -> SynthesisedState:
+        usual, kinds = state["usual"], dict(state["kinds"])
+        stds = [_diversity(rollout) for rollout in rollouts]
+        for rollout, std in zip(rollouts, stds):
+            if usual is not None and (kind := rollout.draw.metadata.get("kind")) is not None:
+                new = relative(std, usual)
+                kinds[kind] = moved(kinds.get(kind, new), new, self.rate)
+        mean = fmean(stds) if stds else usual
+        usual = mean if usual is None or mean is None else moved(usual, mean, self.rate)
+        proposed = [{**p, "writer": r.draw.prompt.id} for r in rollouts for p in r.draw.metadata.get("proposals", ())]
+        waiting = [*state["waiting"], *proposed][-self.capacity :]
+        return {**state, "waiting": waiting, "usual": usual, "kinds": kinds}
+
+    def numbers(self, state: SynthesisedState, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Metrics after an iteration."""
+        proposed = sum("kind" in rollout.draw.metadata for rollout in rollouts)
+        return {"waiting": len(state["waiting"]), "proposed": proposed}
+
+
+def relative(std: float, usual: float) -> float:
+    """A diversity of answers, relative to the mean one: from -1 to 1.
+
+    >>> [round(relative(std, 0.25), 6) for std in (0.0, 0.5, 0.254951)]
+    [-1.0, 1.0, 0.019804]
+    """
+    return max(-1.0, min((std - usual) / max(usual, 1e-6), 1.0))
+
+
+def moved(average: float, value: float, rate: float) -> float:
+    return average + rate * (value - average)
+
+
+def _diversity(rollout: Rollout) -> float:
+    return pstdev([score_of(s) for s in rollout.samples if s.role == "answer"] or [0.0])
+
+
+def _prompt(problem: dict[str, Any]) -> Prompt:
+    writer = problem["writer"].partition(" > ")[0]  # the first one: ids do not grow
+    return Prompt(f"{writer} > {problem['text']}", tuple(problem["context"]), problem["text"], problem["row"])
+
+
+def syn_grpo(
+    *,
+    group_size: int = 8,
+    share: float = 0.5,
+    rate: float = 0.05,
+    diverse: float = 0.5,
+    source: ProblemSource = SumProposals(),
+    clip: float = 0.2,
+    minibatches: int = 1,
+) -> Method:
+    """GRPO; answers also propose problems, drawn later. A proposal of a kind with diverse answers earns more reward."""
+    return Method(
+        group_size=group_size,
+        curriculum=Synthesised(share, rate),
+        strategy=Proposing(source=source),
+        shaping=(Score(), AddReadable(1.0), AddSubscore("diverse", diverse)),
+        advantage=(Standardised(),),
+        objective=Objective(surrogate=Clip(clip, clip), aggregate=group_mean),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="Syn-GRPO: Self-Evolving Data Synthesis for MLLM Perception Reasoning",
+    arxiv="2511.19343",
+    label="our reading",
+    parent="grpo",
+    formula="""\
+div(q) = std of the accuracy rewards of q's group; D = moving average of div
+r_div = clip((div(q') - D) / D, -1, 1) for a problem q' that an answer proposed
+R_i = accuracy + format + 0.5 r_div; GRPO's objective""",
+    differences=(
+        Difference(
+            "problems", "images, repainted by a model", "not obtained", "text that the policy writes (inferred)"
+        ),
+        Difference("server", "asynchronous", "not obtained", "the curriculum; it never waits"),
+        Difference("credit", "not readable", "not obtained", "mean of r_div over problems of the same kind (inferred)"),
+        Difference("diversity", "variance of the accuracy", "not obtained", "std (inferred)"),
+        Difference("smoothing", "against the current diversity", "not obtained", "moving average, 0.05 (inferred)"),
+        Difference("share of new problems", "not obtained", "not obtained", "0.5 (inferred)"),
+        Difference("weight of r_div", "not obtained", "not obtained", "0.5 (inferred)"),
+        Difference("KL", "not obtained", "not obtained", "none (inferred)"),
+        Difference("group size, clip range, minibatches", "not obtained", "not obtained", "8, 0.2 and 1 (inferred)"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[syn_grpo]",
+        "tests/golden/test_memory.py::test_proposed_problems_are_drawn_and_credited_by_kind",
+    ),
+    effect=Effect(
+        metric="entropy",
+        direction="up",
+        task="proposals",
+        parent="grpo",
+        least=0.02,
+        matched="steps",
+        settings=("method.objective.penalties = []",),
+    ),
+)

@@ -1,0 +1,60 @@
+"""TON: Think or Not."""
+
+from groupwise.advantages import Standardised
+from groupwise.learner import InitialPolicy
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.objective import KL, Objective, policy_gradient, sequence_mean
+from groupwise.rewards import AddReadable, AddSubscore, Correctness
+
+__all__ = ["ton"]
+
+
+def ton(*, group_size: int = 8, form: str = "", kl: float = 0.04) -> Method:
+    """GRPO with a reward for the form of an answer, after a warm start in which half of the thoughts were left out."""
+    return Method(
+        group_size=group_size,
+        shaping=(Correctness(), AddSubscore(form) if form else AddReadable()),
+        advantage=(Standardised(eps=1e-4),),
+        models=(("reference", InitialPolicy()),),
+        objective=Objective(surrogate=policy_gradient, penalties=(KL(kl),), aggregate=sequence_mean),
+    )
+
+
+REFERENCE = Reference(
+    paper="Think or Not? Selective Reasoning via Reinforcement Learning for Vision-Language Models",
+    arxiv="2505.16854",
+    label="code read",
+    code="kokolerk/TON@22102c281b004cd1c286c368c578ced5b37c4572:src/r1-v/src/open_r1/trainer/grpo_trainer.py",
+    parent="grpo",
+    formula="""\
+warm start on (x, T, y): the target is T y with probability 1 - d, else y with an empty thought; drawn once per pair
+J = mean_i 1/|o_i| sum_t { exp(log pi - sg[log pi]) A_i - beta k3_t },  A_i = (r_i - mean(r)) / (std(r) + 1e-4)
+r_i = 1[correct] + 1[form]; an empty thought has the form""",
+    differences=(
+        Difference("warm start", "supervised", "in another framework", "the recipe's warm_start.drop_thoughts"),
+        Difference("share d of dropped thoughts", "0.5 and others", "0.5", "the recipe's: mixed_sums has 0.5"),
+        Difference("thoughts of the demonstrations", "written by the base model", "data of the user", "of the user"),
+        Difference("form", "tags of thought and answer", "a regular expression", "an answer was found; form = PART"),
+        Difference("correctness", "by task: number, point on a screen", "so", "the verifier's outcome"),
+        Difference("value of the objective", "with the ratio 1", "with the ratio 1", "A log pi: the same gradient"),
+        Difference("length or skipping", "no term", "no term", "no term"),
+        Difference("KL coefficient", "not obtained", "the trainer's default", "0.04 (inferred)"),
+        Difference("group size, updates per sampling", "8; 1", "8; 1", "8; 1"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[ton]",
+        "tests/golden/test_budgets.py::test_ton_advantages",
+        "tests/tasks/test_dropped_thoughts.py::test_each_thought_is_dropped_once_for_all",
+    ),
+    effect=Effect(
+        metric="completions/mean_length",
+        direction="down",
+        task="wordy_sums",
+        parent="grpo",
+        least=2.0,
+        matched="steps",
+        settings=("iterations = 10", "evaluate.problems = 64", "method.objective.penalties = []"),
+        own_settings=("warm_start.drop_thoughts = 0.5", 'warm_start.thought = ["", "#"]'),
+    ),
+)

@@ -1,0 +1,110 @@
+"""Train long, think short: a length budget that shrinks over the run."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.advantages import Standardised
+from groupwise.data import Batch, Shaping
+from groupwise.learner import InitialPolicy
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.schedules import Stairs
+from groupwise.objective import KL, Objective, group_mean
+from groupwise.rewards import AddSubscore, Correctness
+
+__all__ = ["LengthBudget", "train_long_think_short"]
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBudget(Shaping):
+    """Adds `weight` times a score of the length: 1 at `budget` tokens, less above, and less below unless `flat`.
+
+    The score is 0 from `most` tokens on, by default twice the budget. "Train long, think short", arXiv:2508.08940; that
+    the whole answer counts as thought is our reading.
+    """
+
+    budget: float = 256.0
+    weight: float = 0.6
+    most: float = 0.0
+    flat: bool = False
+
+    def __post_init__(self) -> None:
+        if self.budget <= 0 or 0 < self.most <= self.budget:
+            raise ValueError(f"{self}: needs budget > 0, and most = 0 or most > budget")
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        length, most = b.length.to(reward.dtype), self.most or 2 * self.budget
+        rising = torch.ones_like(length) if self.flat else length / self.budget
+        falling = ((most - length) / (most - self.budget)).clamp(min=0)
+        return reward + self.weight * torch.where(length <= self.budget, rising, falling)
+
+
+def train_long_think_short(
+    *,
+    group_size: int = 8,
+    budget: float = 256.0,
+    factor: float = 0.7,
+    every: int = 100,
+    correct: float = 0.3,
+    length: float = 0.6,
+    form: float = 0.1,
+    form_subscore: str = "",
+    flat: bool = False,
+    kl: float = 0.04,
+) -> Method:
+    """GRPO with a reward for answers near a length budget that shrinks in steps."""
+    shaping = (Correctness(right=correct), LengthBudget(budget, length, flat=flat))
+    return Method(
+        group_size=group_size,
+        shaping=(*shaping, AddSubscore(form_subscore, form)) if form_subscore else shaping,
+        advantage=(Standardised(),),
+        models=(("reference", InitialPolicy()),),
+        objective=Objective(penalties=(KL(kl),), aggregate=group_mean),
+        schedules=(("shaping.1.budget", Stairs(budget, factor, every)),),
+    )
+
+
+REFERENCE = Reference(
+    paper="Train Long, Think Short: Curriculum Learning for Efficient Reasoning",
+    arxiv="2508.08940",
+    label="our reading",
+    parent="grpo",
+    formula="""\
+R = 0.3 correct + 0.6 score(L) + 0.1 form; score(L) = L / B up to the budget B, then falling to 0 at 2 B
+B = max(1, 256 * 0.7^floor(t / T))""",
+    differences=(
+        Difference(
+            "weights of the parts",
+            "0.3, 0.6, 0.1",
+            "not found",
+            "0.3, 0.6, no form; form_subscore, a subscore of the verdict, adds 0.1",
+        ),
+        Difference("end of the fall", "not readable", "not found", "twice the budget (inferred)"),
+        Difference("flat reward", "ablation", "not found", "flat = true"),
+        Difference("length", "of the thought", "not found", "of the answer (inferred)"),
+        Difference("budget, factor", "256; 0.7", "not found", "256; 0.7"),
+        Difference("steps between drops", "not obtained", "not found", "100 (inferred)"),
+        Difference("KL, group size", "not obtained", "not found", "0.04 and 8 (inferred)"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[train_long_think_short]",
+        "tests/golden/test_methods.py::test_whole_path[train_long_think_short, budget 4]",
+        "tests/golden/test_rollout.py::test_length_budget",
+        "tests/golden/test_rollout.py::test_the_budget_shrinks",
+    ),
+    effect=Effect(
+        metric="completions/mean_length",
+        direction="down",
+        task="wordy_sums",
+        parent="grpo",
+        least=2.0,
+        matched="steps",
+        settings=("iterations = 10", "evaluate.problems = 16"),
+        own_settings=(
+            'method.schedules = {"shaping.1.budget" = {kind = "Stairs", start = 36.0, factor = 0.7, every = 4}}',
+        ),
+    ),
+)

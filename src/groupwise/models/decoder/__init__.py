@@ -1,0 +1,1 @@
+"""Decoder-only language models: shapes of published architectures, weights, packed attention, GGUF."""

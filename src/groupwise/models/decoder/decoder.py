@@ -1,0 +1,286 @@
+"""The decoder of Qwen2, Qwen3, Llama and Mistral: RMSNorm, rotary positions, grouped-query attention, gated MLP.
+
+Parameters have the names of Hugging Face checkpoints, so a state_dict needs no mapping. All operations run in the
+weights' dtype: a float64 model is float64 throughout, norms and rotary positions included. In half precision, norms run
+in float32.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from groupwise.data import Layout
+from groupwise.models.decoder.norm import Norm
+from groupwise.models.decoder.rope import Scaling
+
+__all__ = ["Decoder", "Shape"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The sizes of a model that an engine needs. `positions` is the longest sequence, in tokens."""
+
+    vocabulary: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    positions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape(Sizes):
+    """The architecture of a decoder, without its weights.
+
+    `windows` holds each layer's attention window in tokens, the token itself included (None: no window). It is empty if
+    no layer has one.
+    """
+
+    width: int
+    heads: int
+    inner: int
+    family: str = "llama"
+    rope_theta: float = 10_000.0
+    rope_scaling: Scaling | None = None
+    windows: tuple[int | None, ...] = ()
+    eps: float = 1e-6
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    tied: bool = False
+
+    def __post_init__(self) -> None:
+        sizes = ("vocabulary", "width", "layers", "heads", "kv_heads", "head_dim", "inner", "positions")
+        for name in sizes:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: a decoder needs at least 1")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads is {self.heads}: it must be a multiple of kv_heads, {self.kv_heads}")
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim is {self.head_dim}: rotary positions turn pairs, so it must be even")
+        if self.windows and len(self.windows) != self.layers:
+            raise ValueError(f"{len(self.windows)} attention windows for {self.layers} layers: each layer needs one")
+        if any(w is not None and w < 1 for w in self.windows):
+            raise ValueError(f"windows are {self.windows}: a window has at least 1 token, the token itself")
+
+
+Rotation = tuple[Float[Tensor, "n 1 d"], Float[Tensor, "n 1 d"]]
+QueriesKeysValues = tuple[Float[Tensor, "n heads d"], Float[Tensor, "n kv d"], Float[Tensor, "n kv d"]]
+
+
+def rotary(position: Int[Tensor, " n"], shape: Shape, dtype: torch.dtype) -> Rotation:
+    """Cosines and signed sines of the positions' angles, computed in float64. RoPE, arXiv:2104.09864."""
+    steps = torch.arange(0, shape.head_dim, 2, dtype=torch.float64, device=position.device) / shape.head_dim
+    frequency, scaling = shape.rope_theta**-steps, shape.rope_scaling
+    if scaling:
+        frequency = scaling(frequency, shape.rope_theta)
+    angle = position[:, None, None].double() * frequency
+    cos, sin = angle.cos(), angle.sin()
+    if scaling:
+        cos, sin = cos * scaling.stretch, sin * scaling.stretch
+    return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
+
+
+def rotated(x: Float[Tensor, "n heads d"], rotation: Rotation) -> Float[Tensor, "n heads d"]:
+    """`x` with each pair (i, i + d/2) rotated by its position's angle."""
+    cos, sin = rotation
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+
+
+class Attention(nn.Module):
+    """The projections of grouped-query attention. The `Layout` of packed tokens computes the attention."""
+
+    def __init__(self, shape: Shape, layer: int) -> None:
+        super().__init__()
+        self.layer, self.head_dim = layer, shape.head_dim
+        self.window = shape.windows[layer] if shape.windows else None
+        query_width, key_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        self.q_proj = nn.Linear(shape.width, query_width, bias=shape.qkv_bias)
+        self.k_proj = nn.Linear(shape.width, key_width, bias=shape.qkv_bias)
+        self.v_proj = nn.Linear(shape.width, key_width, bias=shape.qkv_bias)
+        self.o_proj = nn.Linear(query_width, shape.width, bias=shape.out_bias)
+        self.q_norm = Norm(shape.head_dim, shape.eps) if shape.qk_norm else nn.Identity()
+        self.k_norm = Norm(shape.head_dim, shape.eps) if shape.qk_norm else nn.Identity()
+
+    def queries_keys_values(self, x: Float[Tensor, "n width"], rotation: Rotation) -> QueriesKeysValues:
+        q, k, v = (proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj))
+        return rotated(self.q_norm(q), rotation), rotated(self.k_norm(k), rotation), v
+
+    def forward(self, attended: Float[Tensor, "n heads d"]) -> Float[Tensor, "n width"]:
+        return self.o_proj(attended.flatten(1))
+
+
+class MLP(nn.Module):
+    """`down(silu(gate(x)) * up(x))`. SwiGLU, arXiv:2002.05202."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.width, shape.inner, bias=shape.mlp_bias)
+        self.up_proj = nn.Linear(shape.width, shape.inner, bias=shape.mlp_bias)
+        self.down_proj = nn.Linear(shape.inner, shape.width, bias=shape.mlp_bias)
+
+    def forward(self, x: Float[Tensor, "n width"]) -> Float[Tensor, "n width"]:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    """One decoder layer: attention, then MLP, each applied to a norm of the residual stream and added to it.
+
+    If `compiled`, torch compiles the operations before attention and those after it.
+    """
+
+    def __init__(self, shape: Shape, layer: int) -> None:
+        super().__init__()
+        self.self_attn = Attention(shape, layer)
+        self.mlp = MLP(shape)
+        self.input_layernorm = Norm(shape.width, shape.eps)
+        self.post_attention_layernorm = Norm(shape.width, shape.eps)
+        self.compiled = False
+
+    def forward(self, x: Float[Tensor, "n width"], rotation: Rotation, layout: Layout) -> Float[Tensor, "n width"]:
+        before, after = map(_compiled, (Layer.before, Layer.after)) if self.compiled else (Layer.before, Layer.after)
+        q, k, v = before(self, x, rotation)
+        return after(self, x, layout.attend(self.self_attn.layer, q, k, v, window=self.self_attn.window))
+
+    def before(self, x: Float[Tensor, "n width"], rotation: Rotation) -> QueriesKeysValues:
+        return self.self_attn.queries_keys_values(self.input_layernorm(x), rotation)
+
+    def after(self, x: Float[Tensor, "n width"], attended: Float[Tensor, "n heads d"]) -> Float[Tensor, "n width"]:
+        x = x + self.self_attn(attended)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+@cache
+def _compiled(half: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile one half of a layer, before or after attention, once for all layers. Lazy: torch imports its compiler."""
+    return torch.compile(half, dynamic=True)
+
+
+class Trunk(nn.Module):
+    """All of the decoder but the output head: embedding, layers and final norm.
+
+    With `recompute`, only a layer's input is saved, and backward recomputes the layer (activation checkpointing). With
+    `adds_in_place`, the embedding's backward adds to `embed_tokens.weight.grad` directly. That saves two matrices of
+    the embedding's size, but `torch.autograd.grad` does not see this gradient. In half precision it is off: small
+    addends would be lost in a larger sum.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        # An explicit weight skips the random initialisation, which on the meta device imports torch's compiler (1 s).
+        self.embed_tokens = nn.Embedding(
+            shape.vocabulary, shape.width, _weight=torch.empty(shape.vocabulary, shape.width)
+        )
+        self.layers = nn.ModuleList(Layer(shape, layer) for layer in range(shape.layers))
+        self.norm = Norm(shape.width, shape.eps)
+        self.recompute = self.adds_in_place = False
+
+    def forward(self, tokens: Int[Tensor, " n"], layout: Layout) -> Float[Tensor, "n width"]:
+        x = self._embed(tokens)
+        rotation = rotary(layout.position, self.shape, x.dtype)
+        for layer in self.layers:
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(layer, x, rotation, layout, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = layer(x, rotation, layout)
+        return self.norm(x)
+
+    def _embed(self, tokens: Int[Tensor, " n"]) -> Float[Tensor, "n width"]:
+        weight = self.embed_tokens.weight
+        exact = torch.finfo(weight.dtype).bits >= 32
+        if not (self.adds_in_place and exact and torch.is_grad_enabled() and weight.requires_grad):
+            return self.embed_tokens(tokens)
+        x = F.embedding(tokens, weight.detach()).requires_grad_()
+
+        def add(grad: Tensor) -> None:
+            weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+            weight.grad.index_add_(0, tokens, grad)
+
+        x.register_hook(add)
+        return x
+
+
+class Decoder(nn.Module):
+    """A `Backbone`: maps packed tokens and their layout to hidden states, and hidden states to logits.
+
+    The constructor creates parameters on the meta device. `Decoder.new` draws weights, `read_model` reads them.
+
+    >>> decoder = Decoder.new(Shape(vocabulary=5, width=8, layers=1, heads=2, kv_heads=1, head_dim=4, inner=16,
+    ...                             positions=32), seed=0)
+    >>> from groupwise.models import Shared
+    >>> layout = Shared.of([(1, 2)], [(3, 4)])
+    >>> decoder.head(decoder(layout.tokens, layout)).shape
+    torch.Size([3, 5])
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        with torch.device("meta"):
+            self.model = Trunk(shape)
+            head = None if shape.tied else nn.Linear(shape.width, shape.vocabulary, bias=False)
+            self.lm_head: nn.Module | None = head
+
+    @classmethod
+    def new(
+        cls,
+        shape: Shape,
+        seed: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        spread: float = 0.02,
+    ) -> "Decoder":
+        """A decoder with random weights, fixed by the seed: normal with deviation `spread`, norms 1, biases 0."""
+        decoder = cls(shape).to(dtype).to_empty(device=device)
+        draw = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, weight in decoder.named_parameters():
+                if weight.ndim == 2:
+                    weight.copy_(torch.empty(weight.shape).normal_(0, spread, generator=draw))
+                else:
+                    weight.fill_(0 if name.endswith("bias") else 1)
+        return decoder
+
+    @property
+    def recompute(self) -> bool:
+        """Whether layers are recomputed in backward (activation checkpointing)."""
+        return self.model.recompute
+
+    @recompute.setter
+    def recompute(self, wanted: bool) -> None:
+        self.model.recompute = wanted
+
+    @property
+    def compiled(self) -> bool:
+        """Whether torch compiles the operations around attention."""
+        return any(layer.compiled for layer in self._layers())
+
+    @compiled.setter
+    def compiled(self, wanted: bool) -> None:
+        for layer in self._layers():
+            layer.compiled = wanted
+
+    def _layers(self) -> list[Layer]:
+        return [m for m in self.model.layers if isinstance(m, Layer)]
+
+    def forward(self, tokens: Int[Tensor, " n"], layout: Layout) -> Float[Tensor, "n width"]:
+        """Hidden states after the final norm."""
+        return self.model(tokens, layout)
+
+    def head(self, hidden: Float[Tensor, "n width"]) -> Float[Tensor, "n vocabulary"]:
+        """The logits of hidden states, in the weights' dtype."""
+        return F.linear(hidden, self.unembedding) if self.lm_head is None else self.lm_head(hidden)
+
+    @property
+    def unembedding(self) -> nn.Parameter:
+        """The head's weight matrix (vocabulary, width); the embedding if they are tied."""
+        return (self.model.embed_tokens if self.lm_head is None else self.lm_head).get_parameter("weight")

@@ -1,0 +1,156 @@
+"""Causal language models of transformers as a `Backbone`: a `Layout` of packed tokens computes attention.
+
+transformers calls any registered attention function. Ours passes queries, keys and values to the layout, so learner and
+engine share prompts, cache prefixes and pack rows as with the native decoder; transformers builds no mask or cache.
+A model may mix tokens outside attention (a convolution, a state). No list of such models is complete, so
+`read_transformers` compares packed with separate logits for every model.
+"""
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from groupwise.core import Usage
+from groupwise.data import Layout
+from groupwise.models.decoder.decoder import Sizes
+from groupwise.models.decoder.routing import Routes, install_router_hooks
+
+
+class TransformersModel(nn.Module):
+    """Adapts a causal language model of transformers to `Backbone`, including its head's scales, caps and biases."""
+
+    def __init__(self, causal: nn.Module, shape: Sizes) -> None:
+        super().__init__()
+        self.causal, self.shape = causal.eval(), shape
+        inner = causal.get_decoder()  # pyright: ignore[reportCallIssue]
+        self._trunk = next(name for name, module in causal.named_modules() if module is inner)
+        self.experts = install_router_hooks(causal)
+
+    def forward(
+        self, tokens: Int[Tensor, " n"], layout: Layout, routes: Routes | None = None
+    ) -> Float[Tensor, "n width"]:
+        """Hidden states after the final norm. `routes` records, and may replace, the choice of a mixture's experts."""
+        trunk = self.causal.get_submodule(self._trunk)
+        position = layout.position.clamp(max=self.shape.positions - 1)  # only padding has larger positions
+        if not len(tokens):  # attention cannot infer its shapes from no tokens
+            return self.causal.get_input_embeddings()(tokens)  # pyright: ignore[reportCallIssue]
+        options = {} if routes is None else {"routes": routes}
+        output = trunk(input_ids=tokens[None], position_ids=position[None], use_cache=False, layout=layout, **options)
+        return output.last_hidden_state[0]
+
+    def head(self, hidden: Float[Tensor, "n width"]) -> Float[Tensor, "n vocabulary"]:
+        """Logits of hidden states, computed by the model's own `forward` with its trunk replaced."""
+        tail = _replace_submodule(self.causal, self._trunk, _IdentityTrunk())
+        return tail(inputs_embeds=hidden[None], use_cache=False).logits[0]
+
+    @property
+    def recompute(self) -> bool:
+        """Whether layers are recomputed in backward (activation checkpointing)."""
+        return any(layer.gradient_checkpointing for layer in self._layers())
+
+    @recompute.setter
+    def recompute(self, wanted: bool) -> None:
+        layers = self._layers()
+        if wanted and not layers:
+            raise Usage(
+                f"{type(self.causal).__name__} cannot recompute its layers",
+                evidence="transformers has no gradient checkpointing for it",
+                fix="leave --machine.gradient_checkpointing out",
+            )
+        for layer in layers:
+            layer.gradient_checkpointing, layer._gradient_checkpointing_func = wanted, _checkpointed
+            layer.training = wanted  # transformers checkpoints a layer only if its own training flag is set
+            for name, rate in vars(layer).items():
+                if "drop" in name and isinstance(rate, float):
+                    setattr(layer, name, 0.0)
+
+    @property
+    def compiled(self) -> bool:
+        """Always False: `torch.compile` is not applied to models of transformers."""
+        return False
+
+    @compiled.setter
+    def compiled(self, wanted: bool) -> None:
+        if wanted:
+            raise Usage(
+                f"{type(self.causal).__name__} is not compiled here",
+                evidence="it runs in the modules of transformers",
+                fix="leave --machine.compile out, or take a Llama, Mistral or Qwen model",
+            )
+
+    def _layers(self) -> list[Any]:
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
+        return [m for m in self.causal.modules() if isinstance(m, GradientCheckpointingLayer)]
+
+
+class _IdentityTrunk(nn.Module):
+    """A stand-in for a model's trunk, which returns its input as hidden states, so that only the head is computed."""
+
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> Any:
+        return _HiddenStates(inputs_embeds)
+
+
+class _HiddenStates:
+    """A model output with hidden states only; every other field is None."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getitem__(self, place: int) -> Tensor | None:
+        return None if place else self.last_hidden_state
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+def _replace_submodule(module: nn.Module, path: str, part: nn.Module) -> nn.Module:
+    """A shallow copy of the module with another submodule at `path`; all others are shared."""
+    name, _, inner_path = path.partition(".")
+    twin = copy.copy(module)
+    child = module._modules[name]
+    assert child is not None
+    new = _replace_submodule(child, inner_path, part) if inner_path else part
+    twin.__dict__["_modules"] = {**module._modules, name: new}
+    return twin
+
+
+def _checkpointed(call: Any, *args: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return call(*args)
+    return checkpoint(call, *args, use_reentrant=False, preserve_rng_state=False)
+
+
+def attend(
+    module: nn.Module,
+    query: Float[Tensor, "1 heads n d"],
+    key: Float[Tensor, "1 kv n d"],
+    value: Float[Tensor, "1 kv n e"],
+    attention_mask: object,
+    *,
+    layout: Layout | None = None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: object = None,
+    **_: object,
+) -> tuple[Float[Tensor, "1 n heads e"], None]:
+    """Attention in transformers' interface, computed by a `Layout` of packed tokens."""
+    if layout is None or s_aux is not None:
+        raise NotImplementedError(
+            "the layout is not passed to its attention" if layout is None else "its attention has trackers"
+        )
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    size = max(q.shape[-1], v.shape[-1])
+    if scaling is not None:
+        q = q * (scaling * size**0.5)
+    elif q.shape[-1] != size:
+        q = q * (size / q.shape[-1]) ** 0.5
+    q, k, w = (F.pad(x, (0, size - x.shape[-1])) if x.shape[-1] < size else x for x in (q, k, v))
+    output = layout.attend(module.layer_idx, q, k, w, window=sliding_window, softcap=softcap)  # pyright: ignore
+    return output[None, ..., : v.shape[-1]], None

@@ -1,0 +1,78 @@
+"""The sizes of a pipeline, and how a recipe's settings change them."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from groupwise.core import Usage
+from groupwise.data import Ids
+from groupwise.models.diffusion.settings import Pipeline
+from groupwise.models.flow.velocity import END, FlowShape
+
+__all__ = ["PipelineShape", "guidance_scale", "sized"]
+
+BYTES = 256
+LONGEST = 4096
+"""The most bytes of a prompt."""
+USUAL_GUIDANCE = {"classifier-free": 4.5, "embedded": 3.5, "none": 1.0}
+"""The scale of guidance if a recipe sets none: 4.5 by Flow-GRPO's code, 3.5 by diffusers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineShape(FlowShape):
+    """The sizes of a pipeline. Its words are the bytes of a prompt; `width` is that of the transformer.
+
+    A latent covers `scale` pixels on a side, a token of the transformer `patch` latents; there are positions for `grid`
+    tokens on a side. `usual` is the side of the pictures that the transformer was made for. `guidance` is how a picture
+    is guided: by a second velocity, that of the empty prompt; by a number that the transformer reads; or not at all.
+    """
+
+    vocabulary: int = END + 1 + BYTES
+    words: int = BYTES
+    places: int = LONGEST
+    usual: int
+    scale: int
+    patch: int
+    grid: int
+    guidance: Literal["classifier-free", "embedded", "none"]
+
+    @property
+    def size(self) -> int:
+        """The side of a picture, in pixels."""
+        return self.state[1] * self.scale
+
+    @property
+    def tokens(self) -> int:
+        """The number of the transformer's tokens of a picture."""
+        return (self.state[1] // self.patch) ** 2
+
+    @property
+    def graded(self) -> tuple[int, ...]:
+        return 3, self.size, self.size
+
+    @property
+    def prompt(self) -> str:
+        return f"1 to {self.places} bytes of text"
+
+    def takes(self, words: Ids) -> bool:
+        return 0 < len(words) <= self.places and min(words) > END
+
+
+def sized(shape: PipelineShape, settings: Pipeline) -> PipelineShape:
+    """The sizes with pictures as a recipe asks for. `Usage` for a size that the transformer does not take."""
+    size, unit = settings.size or shape.usual, shape.scale * shape.patch
+    if size // unit * unit != size or size > unit * shape.grid:
+        what = (
+            f"pipeline.size is {size}: a side of a picture is a multiple of {unit} pixels, at most {unit * shape.grid}"
+        )
+        raise Usage(what, fix=f"use --pipeline.size {max(unit, min(size // unit, shape.grid) * unit)}")
+    side = size // shape.scale
+    return replace(shape, state=(shape.state[0], side, side))
+
+
+def guidance_scale(shape: PipelineShape, settings: Pipeline) -> float:
+    """The scale of guidance that a recipe asks for, or the usual one. `Usage` for a model that takes none."""
+    scale = USUAL_GUIDANCE[shape.guidance] if settings.guidance is None else settings.guidance
+    if shape.guidance == "none" and scale != 1:
+        what = f"pipeline.guidance is {scale}: this transformer was distilled to make pictures without guidance"
+        raise Usage(what, evidence="guidance_embeds is false in its config.json", fix="leave pipeline.guidance out")
+    return scale

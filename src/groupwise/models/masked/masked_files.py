@@ -1,0 +1,77 @@
+"""Reads and writes the directory of a masked model: config.json, model.safetensors, and the tokenizer."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from groupwise.models.json_fields import mapping, real, short, whole
+from groupwise.models.masked.policy import MaskedPolicy
+from groupwise.models.masked.predictor import MaskedShape
+from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS, Unmask
+from groupwise.models.model_files import read_json
+from groupwise.models.weights import load_exactly
+
+__all__ = ["is_masked", "masked_config", "masked_shape", "read_masked", "stored_unmask"]
+
+MASKED = "groupwise_masked"
+SIZE = 1 << 14
+"""The largest width, number of cells and vocabulary."""
+TABLE = 1 << 20
+"""The most embeddings of a table: one for each symbol in each cell, or each word in each place."""
+LAYERS = 128
+"""The most layers."""
+NAMES = ("cells", "symbols", "words", "places", "width", "layers", "heads")
+
+
+def is_masked(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json describes a masked model in the format of this package."""
+    return config.get("model_type") == MASKED
+
+
+def masked_shape(config: Mapping[str, Any]) -> MaskedShape:
+    """The sizes in a configuration. KeyError or ValueError for an invalid one."""
+    sizes = {name: whole(config, name, low=1, high=LAYERS if name == "layers" else SIZE) for name in NAMES}
+    for count, entries in (("cells", sizes["symbols"] + 1), ("places", sizes["words"])):
+        if sizes[count] * entries > TABLE:
+            raise ValueError(
+                f"{count} is {sizes[count]} with {entries} embeddings each: at most {TABLE} fit in a table"
+            )
+    if sizes["width"] % sizes["heads"]:
+        raise ValueError(f"width is {sizes['width']}: it must be a multiple of heads, {sizes['heads']}")
+    unmask_of(config)
+    return MaskedShape(vocabulary=MOST_UNMASKING_STEPS + 1 + 2 * sizes["symbols"] + sizes["words"], **sizes)
+
+
+def masked_config(model: MaskedPolicy) -> dict[str, Any]:
+    """The configuration of a masked model and its schedule, for config.json."""
+    sizes = {name: getattr(model.shape, name) for name in NAMES}
+    return {"model_type": MASKED, **sizes, "unmask": asdict(model.unmask), "vocab_size": model.shape.vocabulary}
+
+
+def unmask_of(config: Mapping[str, Any]) -> Unmask:
+    """The settings of the stored schedule. KeyError or ValueError if one is missing or invalid."""
+    stored = mapping(config, "unmask")
+    names = [field.name for field in fields(Unmask)]
+    if unknown := sorted(stored.keys() - names):
+        raise ValueError(f"unmask has the fields {', '.join(map(short, unknown))}: it has {', '.join(names)}")
+    numbers = {name: real(stored, name, low=0) for name in names if name != "steps"}
+    return Unmask(steps=whole(stored, "steps", low=1, high=MOST_UNMASKING_STEPS), **numbers)
+
+
+def stored_unmask(path: Path) -> Unmask:
+    """The settings of the schedule that the masked model in a directory has, from its config.json."""
+    return unmask_of(read_json(path / "config.json"))
+
+
+def read_masked(
+    path: Path, config: Mapping[str, Any], shape: MaskedShape, *, dtype: torch.dtype, device: torch.device | str
+) -> MaskedPolicy:
+    """Load a masked model with its schedule. BadData if the tensors are not those of its config.json."""
+    policy = MaskedPolicy(shape, unmask_of(config))
+    load_exactly(
+        policy, path, lambda tensor: tensor.to(device, dtype), "masked model", "train it first, or use the model beads"
+    )
+    return policy.to(device).requires_grad_(True)

@@ -1,0 +1,65 @@
+"""Scales: factors per token, without gradient, for the width of a clip range or for a mix of two ratios."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch, Couples, Entropy, Measure, component_of
+from groupwise.objective.sentences import Sentences
+
+__all__ = ["EntropyScale", "EntropyShare", "Scale", "unscaled"]
+
+_ENTROPY: frozenset[Measure] = frozenset({Entropy()})
+
+
+@runtime_checkable
+class Scale(Protocol):
+    """A function that returns a factor for each token, without gradient, such as for the width of a clip range."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self, microbatch: Batch, /) -> Float[Tensor, " n"]: ...
+
+
+@component_of(Scale)
+def unscaled(b: Batch) -> Float[Tensor, " n"]:
+    """The scale 1 for each token: no scaling."""
+    return torch.ones_like(b.advantage)
+
+
+@dataclass(frozen=True, slots=True)
+class EntropyScale(Scale):
+    """The mean entropy of a token's sentence over that of its answer, within bounds: wider clips where uncertain.
+
+    SSPO, arXiv:2511.04256. The paper says that uncertain sentences get a wider range; the formula is our reading.
+    """
+
+    couples: ClassVar[Couples] = "sequence"
+    needs: ClassVar[frozenset[Measure]] = _ENTROPY
+
+    least: float = 0.5
+    most: float = 1.5
+    sentences: Sentences = Sentences()  # noqa: RUF009
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        s, h = self.sentences(b), b[Entropy()]
+        here, mean = s.spread(s.mean(h)), b.sequences.spread(b.sequences.mean(h))
+        return torch.where(mean > 0, here / mean.masked_fill(mean <= 0, 1.0), 1.0).clamp(self.least, self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class EntropyShare(Scale):
+    """A token's entropy, divided by the largest entropy in its answer. DHPO, arXiv:2601.05607; our reading."""
+
+    couples: ClassVar[Couples] = "sequence"
+    needs: ClassVar[frozenset[Measure]] = _ENTROPY
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        h = b[Entropy()]
+        largest = b.sequences.spread(b.sequences.largest(h))
+        return torch.where(largest > 0, h / largest.masked_fill(largest <= 0, 1.0), 0.0)

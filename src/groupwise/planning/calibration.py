@@ -1,0 +1,55 @@
+"""Calibrates the seconds of a plan by those of a finished run."""
+
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from groupwise.config.recipe import Recipe
+from groupwise.core import Usage
+from groupwise.engines import Served
+from groupwise.models import Shape
+from groupwise.planning.cost_model import Lengths
+from groupwise.planning.device_splits import Placement, try_placement
+from groupwise.planning.machines import Machines, on_machines
+from groupwise.runs.jsonl import read_lines
+from groupwise.runs.layout import RunLayout, iteration_files
+
+SAMPLE, LEARN = "seconds/sample", "seconds/learn"
+ONE = Placement(devices=1, generators=1, learners=1, split=1)
+
+
+def calibrated(machines: Machines, run: Path, recipe: Recipe, shape: Shape, prompt: int) -> Machines:
+    """The machines with factors by which a plan of this finished run has its measured seconds.
+
+    The run used one device, which sampled and learned in turn. `recipe` and `shape` are its own, `prompt` is its
+    longest prompt. `Usage` for another run.
+    """
+    check_measurable(run, recipe)
+    sampling, learning = phase_seconds(run)
+    files = [path for _, path in iteration_files(RunLayout(run).samples, (".jsonl",))]
+    answers = [line["length"] for path in files for line in read_lines(path)]
+    if not (sampling and learning and answers):
+        what = f"{run} has no iteration with timings and samples"
+        raise Usage(what, fix="name a run that has finished at least one iteration")
+    one = replace(machines, count=1, sampling=1.0, learning=1.0)
+    trial = try_placement(ONE, 0, on_machines(recipe, one), shape, one, Lengths(prompt=prompt, answers=tuple(answers)))
+    factors = {"sampling": sampling / trial.sampling(), "learning": learning / trial.learning}
+    rates = f"{machines.rates}; seconds of {run.name}: sampling x {factors['sampling']:.2f}"
+    return replace(machines, **factors, rates=f"{rates}, learning x {factors['learning']:.2f}")
+
+
+def check_measurable(run: Path, recipe: Recipe) -> None:
+    """`Usage` unless the run sampled and learned in turn, in one process."""
+    several = recipe.cluster.ranks > 1 or recipe.cluster.max_staleness or isinstance(recipe.engine, Served)
+    if several:
+        what = f"{run} has several processes, or samples ahead: the seconds of its phases are not those of one device"
+        raise Usage(what, fix="name a run with one rank, no staleness, and engine.kind Native")
+
+
+def phase_seconds(run: Path) -> tuple[float, float]:
+    """The median seconds of sampling and of learning, without the first iteration, if there are others. 0 for none."""
+    timings = [line for line in read_lines(RunLayout(run).timings) if SAMPLE in line and LEARN in line]
+    timings = timings[1:] or timings  # the first one imports modules
+    if not timings:
+        return 0.0, 0.0
+    return median(line[SAMPLE] for line in timings), median(line[LEARN] for line in timings)

@@ -1,0 +1,109 @@
+"""Seconds of sampling, learning and publishing, from a model's sizes and the rates of the machines."""
+
+import math
+from dataclasses import dataclass
+from random import Random
+
+from groupwise.config.recipe import Recipe
+from groupwise.models import Shape
+from groupwise.planning.machines import AssumedLengths, Machines
+from groupwise.planning.memory import BYTES, Process, key_value_bytes, run_memory
+from groupwise.planning.shapes import active_weights, weights_of
+
+DRAWN = 1 << 12
+"""The number of lengths that a plan draws; a run with more samples repeats them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Lengths of prompts and answers in tokens. `answers` is a table, which samples use in turn."""
+
+    prompt: int
+    answers: tuple[int, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean length of an answer."""
+        return sum(self.answers) / len(self.answers)
+
+    @property
+    def live(self) -> float:
+        """The mean number of tokens that a live row has: long answers are live for longer."""
+        return self.prompt + sum(n * n for n in self.answers) / (2 * sum(self.answers))
+
+
+def draw_lengths(assumed: AssumedLengths, prompt: int, limit: int) -> Lengths:
+    """Draw lengths from the log-normal distribution of a machine file, cut at `limit`. The seed is fixed.
+
+    >>> draw_lengths(AssumedLengths(median=100, spread=0.0), prompt=7, limit=400).answers[:3]
+    (100, 100, 100)
+    """
+    random, median = Random(0), assumed.median or max(1, limit // 4)
+    drawn = (median * math.exp(assumed.spread * random.gauss(0, 1)) for _ in range(DRAWN))
+    return Lengths(prompt=prompt, answers=tuple(min(limit, max(1, round(length))) for length in drawn))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Seconds of a run's operations; the fields of a simulator's `Setup` with the same names explain them."""
+
+    token: float
+    row: float
+    learn: float
+    update: float
+    publish: float
+
+
+def times_of(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths, process: Process) -> Times:
+    """The seconds of each operation if `process.ranks` learners and engines of `process.split` devices do the work.
+
+    A decoding step reads all weights once, and the cache of each row. Not included: prefills, verdicts, and the
+    communication within an engine.
+    """
+    size = BYTES[recipe.machine.dtype]
+    operations, read = machines.tflops * 1e12 * process.split, machines.memory_gb_s * 1e9 * process.split
+    weights = weights_of(shape) * size
+    cache = lengths.live * key_value_bytes(shape, size)
+    return Times(
+        token=machines.sampling * (machines.step_ms / 1e3 + weights / read),
+        row=machines.sampling * (cache / read + forward_operations(shape, lengths.live) / operations),
+        learn=machines.learning * learning_seconds(recipe, shape, machines, lengths, process.ranks),
+        update=machines.learning * update_seconds(recipe, shape, machines, lengths.prompt, process.ranks),
+        publish=0.0 if process.shares_weights else weights / (machines.link_gb_s * 1e9),
+    )
+
+
+def forward_operations(shape: Shape, position: float) -> float:
+    """Operations of the forward of one token at a position: two for each weight, and the products of attention."""
+    return 2 * active_weights(shape) + 4 * shape.layers * shape.heads * shape.head_dim * position
+
+
+def passes(recipe: Recipe) -> int:
+    """The forwards that an iteration's learning is worth. A backward is worth two; `recompute` adds one.
+
+    Old log-probs and each side model need one more forward.
+    """
+    method = recipe.method
+    several = method.minibatches * method.epochs > 1 and method.old_logprobs != "engine"
+    return (3 + recipe.machine.gradient_checkpointing) * method.epochs + several + len(method.models_in_use)
+
+
+def learning_seconds(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths, ranks: int) -> float:
+    """Seconds of all ranks for one token of an iteration: those of computing, or of gathering weights if longer.
+
+    Ranks that share weights move them once for each of the `passes` over a microbatch: they gather them for a forward
+    and for a backward, and reduce the gradient. This overlaps with computing.
+    """
+    computing = passes(recipe) * forward_operations(shape, lengths.live) / (machines.tflops * 1e12)
+    if ranks == 1:
+        return computing
+    tokens = max(recipe.machine.microbatch_tokens, lengths.prompt + lengths.mean)
+    moved = passes(recipe) * weights_of(shape) * BYTES[recipe.machine.dtype] / (machines.link_gb_s * 1e9)
+    return max(computing, moved / tokens) / ranks
+
+
+def update_seconds(recipe: Recipe, shape: Shape, machines: Machines, prompt: int, ranks: int) -> float:
+    """Seconds of an iteration's optimizer steps: each reads and writes the optimizer's state once."""
+    memory = run_memory(recipe, shape, prompt, Process(samples=False, ranks=ranks))
+    steps = recipe.method.minibatches * recipe.method.epochs
+    return steps * 2 * memory.always["optimizer"] / (machines.memory_gb_s * 1e9)

@@ -1,0 +1,204 @@
+"""Simulates a run with each split of the devices into generators and learners, and with each bound on the staleness."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from groupwise.config.recipe import Recipe
+from groupwise.engines import Native
+from groupwise.models import Shape
+from groupwise.planning.cost_model import Lengths, times_of
+from groupwise.planning.fitting import cached_tokens_that_fit, fits
+from groupwise.planning.machines import Machines
+from groupwise.planning.memory import Process
+from groupwise.planning.simulator import Setup, Simulation, simulate
+
+LAGS = (0, 1, 2, 4)
+"""The bounds on the staleness that are tried: 0 is synchronous, and runs with 0 or 1 are reproducible."""
+SPLITS = 7
+"""The most splits into generators and learners that are tried."""
+MEASURED = 3
+"""Iterations of a simulation that count: the same ones, with the same lengths, for each staleness and split."""
+WARM = 4
+"""The first iterations of a simulation, which do not count."""
+ALONE = 2
+"""Iterations of a simulation of sampling alone."""
+LEAST = 512
+"""A simulation has at least this many samples per iteration, or the whole iteration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The work of the devices: `generators` sample and `learners` learn. If all do both, the two are equal.
+
+    An engine spans `split` devices.
+    """
+
+    devices: int
+    generators: int
+    learners: int
+    split: int
+
+    @property
+    def together(self) -> bool:
+        """Whether each device samples and learns in turn."""
+        return self.generators + self.learners > self.devices
+
+    @property
+    def engines(self) -> int:
+        """The number of engines."""
+        return self.generators // self.split
+
+    @property
+    def processes(self) -> dict[str, Process]:
+        """The kinds of processes by name."""
+        ranks, split, engines = self.learners, self.split, self.engines
+        if self.together:
+            return {"both": Process(ranks=ranks, split=split, engines=engines)}
+        learner = Process(samples=False, ranks=ranks)
+        return {"learner": learner, "engine": Process(learns=False, split=split, engines=engines)}
+
+    @property
+    def label(self) -> str:
+        """The placement in words: `8 do both`, `6 generate, 2 learn`."""
+        return f"{self.devices} do both" if self.together else f"{self.generators} generate, {self.learners} learn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A simulated placement. `scale`: the run has this many times the prompts and engines of the simulation."""
+
+    placement: Placement
+    setup: Setup
+    scale: float
+    simulation: Simulation
+
+    @property
+    def max_staleness(self) -> int:
+        """The bound on the staleness."""
+        return self.setup.max_staleness
+
+    @property
+    def warm(self) -> int:
+        """The number of first iterations that do not count."""
+        return WARM
+
+    @property
+    def seconds(self) -> float:
+        """Seconds per iteration."""
+        return self.simulation.seconds(self.warm)
+
+    @property
+    def learning(self) -> float:
+        """The mean seconds of learning from an iteration."""
+        tokens = self.simulation.tokens[self.warm :]
+        return self.setup.learn * sum(tokens) / len(tokens) + self.setup.update
+
+    def sampling(self) -> float:
+        """Seconds of sampling an iteration alone, simulated without a learner."""
+        alone = replace(self.setup, learn=0.0, update=0.0, publish=0.0, max_staleness=0)
+        return simulate(alone, ALONE).published[-1] / ALONE
+
+    @property
+    def rate(self) -> float:
+        """Trained tokens per second, prompts included."""
+        return self.simulation.rate(self.warm) * self.scale
+
+
+def placements(
+    recipe: Recipe, shape: Shape, context: int, machines: Machines, *, together: bool
+) -> Iterator[Placement]:
+    """The placements that fit in memory, each with the smallest engine that fits.
+
+    With `together` all devices do both; else there are at most `SPLITS` splits, from few generators to many.
+    """
+    count = machines.count
+    splits = [1 << i for i in range(count.bit_length())]
+    if together:
+        options = (Placement(devices=count, generators=count // s * s, learners=count, split=s) for s in splits)
+        yield from [p for p in options if fitting(p, recipe, shape, context, machines)][:1]
+        return
+    for split in splits:
+        engine = Process(learns=False, split=split, engines=max(1, count // 2 // split))
+        if fits(recipe, shape, context, machines, engine):
+            step = max(split, -(-count // (SPLITS + 1) // split) * split)
+            for generators in range(step, count, step):
+                p = Placement(devices=count, generators=generators, learners=count - generators, split=split)
+                if fitting(p, recipe, shape, context, machines):
+                    yield p
+            return
+
+
+def fitting(placement: Placement, recipe: Recipe, shape: Shape, context: int, machines: Machines) -> bool:
+    """Whether all processes of a placement fit in memory."""
+    return all(fits(recipe, shape, context, machines, process) for process in placement.processes.values())
+
+
+def any_fits(recipe: Recipe, shape: Shape, context: int, machines: Machines) -> bool:
+    """Whether a recipe fits on these machines in any placement."""
+    return any(
+        next(placements(recipe, shape, context, machines, together=together), None) for together in (True, False)
+    )
+
+
+def try_placement(
+    placement: Placement, max_staleness: int, recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths
+) -> Trial:
+    """Simulate a placement. Large runs are simulated at a scale: with a part of the prompts and engines."""
+    group, answers = recipe.method.group_size, lengths.answers
+    divisor = scale_of(placement.engines, recipe.prompts * group)
+    prompts = max(1, round(recipe.prompts / divisor))
+    processes = placement.processes
+    sampling = processes.get("engine") or processes["both"]
+    learning = times_of(recipe, shape, machines, lengths, processes.get("learner") or processes["both"])
+    decoding = times_of(recipe, shape, machines, lengths, sampling)
+    setup = Setup(
+        engines=placement.engines // divisor,
+        rows=live_rows(recipe, shape, machines, lengths, sampling),
+        token=decoding.token,
+        row=decoding.row,
+        prompts=prompts,
+        group=group,
+        prompt=lengths.prompt,
+        length=lambda draw, sample: answers[(draw * group + sample) % len(answers)],
+        learn=learning.learn * recipe.prompts / prompts,
+        update=learning.update,
+        publish=decoding.publish,
+        max_staleness=max_staleness,
+    )
+    simulation = simulate(setup, WARM + MEASURED)
+    return Trial(placement=placement, setup=setup, scale=recipe.prompts / prompts, simulation=simulation)
+
+
+def live_rows(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths, process: Process) -> int:
+    """The most live rows of an engine: at most `engine.max_num_seqs`, and as many rows of mean length as its cache holds."""
+    engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
+    cached = min(cached_tokens_that_fit(recipe, shape, lengths.prompt, machines, process), engine.kv_cache_tokens)
+    return max(1, min(engine.max_num_seqs, int(cached / lengths.live)))
+
+
+def scale_of(engines: int, samples: int) -> int:
+    """The largest divisor of the number of engines that leaves at least `LEAST` samples per iteration, or 1.
+
+    >>> scale_of(engines=16, samples=8192), scale_of(engines=8, samples=1024)
+    (16, 2)
+    """
+    return max((d for d in range(1, engines + 1) if engines // d * d == engines and samples // d >= LEAST), default=1)
+
+
+def try_all(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths) -> list[Trial]:
+    """Simulate staleness 0 with all devices doing both, and each larger staleness with its best split: one trial for each staleness.
+
+    All splits are tried with staleness 1; with larger lags only those next to the best one so far.
+    """
+
+    def trials(max_staleness: int, tried: Iterable[Placement]) -> list[Trial]:
+        return [try_placement(p, max_staleness, recipe, shape, machines, lengths) for p in tried]
+
+    best = trials(0, placements(recipe, shape, lengths.prompt, machines, together=True))
+    splits = list(placements(recipe, shape, lengths.prompt, machines, together=False))
+    near = splits
+    for max_staleness in LAGS[1:] if splits else ():
+        best.append(max(trials(max_staleness, near), key=lambda trial: trial.rate))
+        at = splits.index(best[-1].placement)
+        near = splits[max(0, at - 1) : at + 2]
+    return best

@@ -1,0 +1,1 @@
+"""Curricula that several methods use: which prompts come next."""

@@ -1,0 +1,1 @@
+"""Strategies that several methods use: how the samples of one draw are generated."""

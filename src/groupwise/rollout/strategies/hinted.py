@@ -1,0 +1,99 @@
+"""Sampling strategies that answer hard problems again with a hint."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from groupwise.data import Draw, Ids, Role, Rollout, Sample, Sampler, Strategy
+from groupwise.rollout.gather import together
+from groupwise.rollout.prompt_template import AUTO, Forms, check_wording
+from groupwise.rollout.strategies.attempts import (
+    attempts,
+    context_of,
+    is_correct,
+    none_correct,
+    trained_under,
+    with_role,
+)
+from groupwise.rollout.strategies.hints import Hints, RowHints
+
+__all__ = ["Escalate", "Scaffold"]
+
+HINTED = Forms(
+    "{problem}{hint}{problem}",
+    "Question:\n{problem}\n\nHere is a hint to help you:\n{hint}",
+    "BaohaoLiao/SAGE, recipe/hint/hint_trainer.py, 8722c1a",
+)
+"""The prompt with a hint. In the packaged form the problem is repeated: the answer is whole without the hint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Escalate(Strategy):
+    """Samples answers; while none is correct and hints are left, samples a new group with the next hint. SAGE.
+
+    arXiv:2602.03143. At most `levels` hints are tried. The group is trained under the hinted prompt that it was sampled
+    with; with `learn = "plain"` under the plain one (Guide-GRPO, arXiv:2506.13923). The failed groups get the role
+    `tried`. Without a hint that leaves room, the failed group stays.
+    """
+
+    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", failed="often"),)
+    forms: ClassVar[dict[str, Forms]] = {"prompt_template": HINTED}
+
+    hints: Hints = RowHints()  # noqa: RUF009
+    levels: int = 3
+    learn: Literal["hinted", "plain"] = "hinted"
+    prompt_template: str = AUTO
+
+    def __post_init__(self) -> None:
+        check_wording(self.prompt_template, ("problem", "hint"))
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        group = await attempts(sampler, draw.prompt.context, draw.n)
+        failures: list[Sample] = []
+        if none_correct(group):
+            hints, sources = await self.hints(draw, sampler)
+            failures += sources
+            for context in _contexts(hints[: self.levels], self.prompt_template, draw, sampler):
+                failures += group
+                group = await attempts(sampler, context, draw.n)
+                if not none_correct(group):
+                    break
+        if self.learn == "plain":
+            plain = draw.prompt.context
+            group = [s if s.context == plain else trained_under(s, plain) for s in group]
+        return Rollout(draw, (*with_role(failures, "tried"), *group))
+
+
+@dataclass(frozen=True, slots=True)
+class Scaffold(Strategy):
+    """Samples answers; if none is correct, samples one with each hint. The first correct one replaces a wrong answer.
+
+    Hints are from weak to strong, so the weakest that helps is taken. Scaf-GRPO, arXiv:2510.19807. `active` is 0 in its
+    warm-up, by a schedule.
+    """
+
+    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", failed="often"),)
+    forms: ClassVar[dict[str, Forms]] = {"prompt_template": HINTED}
+
+    hints: Hints = RowHints()  # noqa: RUF009
+    active: float = 1.0
+    prompt_template: str = AUTO
+
+    def __post_init__(self) -> None:
+        check_wording(self.prompt_template, ("problem", "hint"))
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        group = await attempts(sampler, draw.prompt.context, draw.n)
+        if not self.active or not none_correct(group):
+            return Rollout(draw, tuple(group))
+        hints, sources = await self.hints(draw, sampler)
+        contexts = _contexts(hints, self.prompt_template, draw, sampler)
+        answers = [s for one in await together(attempts(sampler, c, 1) for c in contexts) for s in one]
+        first = next((s for s in answers if is_correct(s)), None)
+        failures = with_role((*sources, *(s for s in answers if s is not first)), "tried")
+        return Rollout(draw, (*failures, *group) if first is None else (*failures, first, *group[1:]))
+
+
+def _contexts(hints: list[str], prompt_template: str, draw: Draw, sampler: Sampler) -> list[Ids]:
+    """One prompt per hint, without hints that are empty or leave no room for an answer."""
+    values = [{"problem": draw.prompt.text, "hint": hint} for hint in hints if hint]
+    return [context for v in values if (context := context_of(sampler, prompt_template, v))]

@@ -1,0 +1,47 @@
+"""Sampling strategies: independent answers, and conversations with an environment."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from groupwise.data import Draw, Rollout, Sampler, Strategy
+from groupwise.rollout.gather import together
+from groupwise.rollout.strategies.dialogue import Dialogue, dialogue_until, judged
+
+__all__ = ["Independent", "Turns"]
+
+
+@dataclass(frozen=True, slots=True)
+class Independent(Strategy):
+    """Generates `draw.n` independent answers to the prompt, as one group."""
+
+    whole_answers: ClassVar[bool] = True
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        answers = await sampler.sample(draw.prompt.context, draw.n)
+        return Rollout(draw, tuple(await sampler.verify(answers)))
+
+
+@dataclass(frozen=True, slots=True)
+class Turns(Strategy):
+    """Generates `draw.n` conversations with the environment, as one group: model and environment take turns.
+
+    A conversation ends when the environment returns None. When all have ended, the verifier judges their last turns. A
+    conversation also ends when the environment returns a verdict. After `most` turns of the model, or when the next
+    observation would use up `max_tokens`, it is cut with the finish `length`, and the last turn is judged. One sample
+    is one conversation. Only the model's tokens are trained; the budget includes the environment's tokens. The count
+    `failed` is 1 for a conversation that the environment aborted: it raised, timed out, or returned an invalid
+    observation.
+    """
+
+    needs_environment: ClassVar[bool] = True
+
+    most: int = 8
+
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            raise ValueError(f"most is {self.most}: a conversation has at least one turn\ntake 1 or more")
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        starts = sampler.start(draw.prompt.context, draw.n)
+        dialogues = await together(dialogue_until(Dialogue(start), sampler, start, most=self.most) for start in starts)
+        return Rollout(draw, await judged(dialogues, sampler))

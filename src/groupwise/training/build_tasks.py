@@ -1,0 +1,186 @@
+"""Builds the task or mixture of a recipe, its verifiers, templates and demonstrations."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from groupwise.config.recipe import Columns, Recipe
+from groupwise.config.user_code import Use
+from groupwise.core import Usage
+from groupwise.data import Ids, Task, Verifier, keeps_time
+from groupwise.models import Template, Tokenizer, conversation_turn, encode_answer, find_template
+from groupwise.sandbox import Limits, Sandbox
+from groupwise.tasks import (
+    Demonstration,
+    DroppedThoughts,
+    Each,
+    Mixture,
+    Problems,
+    SourceStats,
+    find_task,
+    need_environment,
+    read_demonstrations,
+    takes_columns,
+    usual_template,
+    usual_verifier,
+)
+from groupwise.training.dummy_states import made_up_states
+from groupwise.verifiers import find_verifier, grade_function
+from groupwise.verifiers.by_environment import ENVIRONMENT, by_environment
+from groupwise.verifiers.expression import MEMORY
+
+Templates = Mapping[str, Template]
+"""The prompt templates of a recipe's tasks, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One task of a recipe with its columns, verifier and template: those of the recipe, else the task's defaults."""
+
+    task: str
+    columns: Columns
+    verifier: str
+    template: str
+    weight: float = 1.0
+
+
+def sources(recipe: Recipe) -> tuple[Source, ...]:
+    """The recipe's task, followed by the tasks in `extra_tasks`."""
+    first = _source(recipe, recipe.task, recipe.columns, _verifier_name(recipe, recipe.task))
+    others = (
+        _source(recipe, a.task, a.columns, a.verifier or usual_verifier(a.task) or _verifier_name(recipe, ""), a.weight)
+        for a in recipe.extra_tasks
+    )
+    return (first, *others)
+
+
+def held_out_sources(recipe: Recipe) -> tuple[Source, ...]:
+    """The task of the recipe's field `held_out`, whose problems are only evaluated; empty without one."""
+    if not (name := recipe.held_out):
+        return ()
+    columns = recipe.columns if takes_columns(name) else Columns()
+    return (_source(recipe, name, columns, _verifier_name(recipe, name)),)
+
+
+def _verifier_name(recipe: Recipe, task: str) -> str:
+    """The recipe's verifier, else the task's default, else that of an environment, which gives verdicts itself."""
+    return recipe.verifier or usual_verifier(task) or (ENVIRONMENT if recipe.environment else "")
+
+
+def _source(recipe: Recipe, task: str, columns: Columns, verifier: str, weight: float = 1.0) -> Source:
+    return Source(task, columns, verifier, recipe.template or usual_template(task), weight)
+
+
+def templates(recipe: Recipe, tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]] = ()) -> Templates:
+    """The templates of the recipe's tasks, by name. `tools` are the JSON schemas of the environment's tools."""
+    names = dict.fromkeys(s.template for s in (*sources(recipe), *held_out_sources(recipe)))
+    settings: dict[str, Any] = {"system": recipe.system, "arguments": recipe.template_arguments, "tools": tools}
+    return {name: find_template(name, tokenizer, **settings) for name in names}
+
+
+def prompt_template(templates: Templates) -> Callable[[str], Ids]:
+    """The prompt template for prompts that a strategy writes. Its call raises `Usage` if the tasks have several."""
+    if len(templates) == 1:
+        return next(iter(templates.values()))
+
+    def ambiguous(text: str) -> Ids:
+        problem = f"a strategy that writes prompts needs one template; the problems use {', '.join(templates)}"
+        raise Usage(problem, fix="use one template for all problems: --template chat")
+
+    return ambiguous
+
+
+def task_of(recipe: Recipe, templates: Templates) -> Task:
+    """The recipe's task, or a mixture of its tasks. Prompts are in their templates, as token ids.
+
+    Problems whose prompts have more than `max_prompt_tokens` are left out. `Usage` if no task reads rows.
+    """
+    training = [_load_task(source, templates[source.template]) for source in sources(recipe)]
+    held_out = [_load_task(source, templates[source.template]) for source in held_out_sources(recipe)]
+    if (most := recipe.max_prompt_tokens) is not None:
+        if not any(isinstance(task, Problems) for task in (*training, *held_out)):
+            fix = "leave it out of the recipe"
+            raise Usage(f"max_prompt_tokens is for rows of data: {recipe.task} makes its own problems", fix=fix)
+        training, held_out = (
+            [task.of_at_most(most) if isinstance(task, Problems) else task for task in tasks]
+            for tasks in (training, held_out)
+        )
+    if len(training) == 1 and not held_out:
+        return training[0]
+    weights = tuple(s.weight for s in sources(recipe))
+    tasks = tuple(t.entirely_held_out if isinstance(t, Problems) else t for t in held_out)
+    return Mixture(tuple(training), weights, tasks)
+
+
+def demonstrations_of(
+    recipe: Recipe, tokenizer: Tokenizer, templates: Templates
+) -> tuple[list[Demonstration], tuple[SourceStats, ...]]:
+    """The demonstrations of the warm start, in the task's prompt template, and their statistics."""
+    if (phase := recipe.warm_start) is None:
+        return [], ()
+    template = templates[sources(recipe)[0].template]
+    columns = {"prompt": phase.columns.prompt, "answer": phase.columns.answer}
+    has_turns = recipe.environment or not need_environment(phase.demonstrations)
+    dropped = DroppedThoughts(phase.drop_thoughts, *phase.thought, recipe.seed) if phase.drop_thoughts else None
+    turn = partial(conversation_turn, tokenizer, template.turn_frame()) if has_turns else None
+    demonstrations, stats = read_demonstrations(
+        phase.demonstrations, template, partial(encode_answer, tokenizer), encode_reply=turn, dropped=dropped, **columns
+    )
+    return demonstrations, (stats,)
+
+
+def _load_task(source: Source, encode: Callable[[Any], tuple[int, ...]]) -> Task:
+    if takes_columns(source.task):
+        return find_task(source.task, encode, prompt=source.columns.prompt, answer=source.columns.answer)
+    if source.columns != Columns():
+        raise Usage(
+            f"the columns of the task {source.task} cannot be changed",
+            evidence=f"the recipe sets {source.columns}",
+            fix="leave `columns` out of the recipe",
+        )
+    return find_task(source.task, encode)
+
+
+def verifier_of(recipe: Recipe, task: Task, use: Use) -> Verifier:
+    """The verifier of a recipe: packaged, from a user's file, or the task's default; for a mixture one per task."""
+    if not isinstance(task, Mixture):
+        return _verifier(sources(recipe)[0], task, use, recipe)
+    each = (*sources(recipe), *held_out_sources(recipe))
+    return Each(tuple(_verifier(s, t, use, recipe) for s, t in zip(each, task.parts, strict=True)))
+
+
+def _verifier(source: Source, task: Task, use: Use, recipe: Recipe) -> Verifier:
+    name, wall = source.verifier, recipe.machine.verdict_deadline
+    if not name:
+        raise no_verifier(source.task)
+    if name == ENVIRONMENT:
+        return by_environment
+    load = partial(grade_function, deadline=wall, made_up=partial(made_up_states, recipe))
+    sandbox = partial(Sandbox, limits=Limits(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
+    return find_verifier(
+        name,
+        task,
+        sandbox,
+        load=lambda name: load(use.find(name), in_process=name.startswith(f"{MEMORY}:")),
+        judges=use.judges,
+        deadline=wall,
+    )
+
+
+def no_verifier(task: str, why: str = "") -> Usage:
+    """The error for a task whose answers nothing grades."""
+    own = "--verifier my_file:grade with --use my_file.py"
+    judge = "or, for conversations, an environment whose step returns a Verdict: --environment my_file:MyEnvironment"
+    return Usage(
+        f"{task} has no verifier", evidence=why, fix=f"add --verifier last_number, --verifier math, or {own};\n{judge}"
+    )
+
+
+def verdict_wait(recipe: Recipe, verifier: Verifier) -> float:
+    """Seconds that an answer may wait for its verdict.
+
+    User functions, `math`, `code` and `reasoning_gym` limit each call in workers, for which answers wait in a queue.
+    All other verifiers have this limit only.
+    """
+    return recipe.machine.deadline if keeps_time(verifier) else recipe.machine.verdict_deadline

@@ -1,0 +1,266 @@
+"""Several ranks of a run: rank 0 starts the others, unless they are given, and each of them follows its messages.
+
+    python -m groupwise.training.rank_worker SETTINGS
+
+A follower samples nothing and writes nothing. It holds a copy of the learner, gets the rollouts of each iteration, and
+takes the same optimizer steps. It ends when rank 0 ends.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from groupwise.cluster.external import GivenProcesses, GivenRank
+from groupwise.cluster.interface import interface_towards
+from groupwise.cluster.local import LocalProcesses
+from groupwise.cluster.messages import message, parts, save_part, start_message
+from groupwise.cluster.processes import CLOSING, GRACE, Processes
+from groupwise.cluster.ray import Needs, node_address
+from groupwise.cluster.ray_ranks import RayProcesses
+from groupwise.config.recipe import Cluster, Recipe
+from groupwise.config.recipe_toml import at, read_recipe, write
+from groupwise.config.user_code import Permissions, Use, load_use
+from groupwise.core import GroupwiseError, Usage, WorkerLost
+from groupwise.data import Rollout, pack
+from groupwise.data.rollout_json import from_json
+from groupwise.learner import Alone, Learner, Ranks, Replicas
+from groupwise.learner.distributed import START, ConnectionClosed
+from groupwise.learner.store import (
+    LOOPBACK,
+    Store,
+    TCPStore,
+    call_ranks,
+    host_store,
+    join_store,
+    pulse,
+    release_ranks,
+    wait_for_call,
+)
+from groupwise.methods import Now
+from groupwise.models.freed_memory import return_freed_memory
+from groupwise.rollout.buffer import with_rule
+from groupwise.runs.checkpoints import Checkpoint, read_checkpoint
+from groupwise.runs.layout import RunLayout
+from groupwise.training.build import Runtime, find_device, new_learner, policy_outline, read_policy
+from groupwise.training.loop import learn
+
+MODULE = "groupwise.training.rank_worker"
+
+
+@dataclass(slots=True)
+class Meeting:
+    """Where the ranks of a run meet: their store, and the address of its host. `close` ends the others."""
+
+    store: Store | None
+    host: str
+
+    def close(self) -> None:
+        """Close the store, once the ranks are closed too."""
+        if self.store is not None:
+            release_ranks(self.store)
+        self.store = None
+
+
+@contextmanager
+def rank_store(recipe: Recipe, run: Path) -> Iterator[Meeting | None]:
+    """A context in which other ranks can reach rank 0, this process; None with one rank.
+
+    Given ranks wait there from their start, while rank 0 reads its data. If torchrun restarts them, it finds the `run`.
+    """
+    cluster = recipe.cluster
+    if cluster.ranks == 1:
+        yield None
+        return
+    if cluster.launch == "external":
+        place = GivenRank.read(cluster.ranks)
+        if place.rank:
+            what = f"this process is rank {place.rank}, and only rank 0 samples and writes"
+            raise Usage(what, fix="start each rank by the command groupwise train or groupwise resume")
+        place.record_run(run, cluster.ranks, cluster.deadline)
+        meeting = Meeting(place.store(cluster.ranks, cluster.deadline), place.host)
+    else:
+        host = node_address() if cluster.launch == "ray" else LOOPBACK
+        meeting = Meeting(host_store(cluster.ranks, host), host)
+    assert meeting.store is not None, "it is closed below"
+    try:
+        with pulse(meeting.store, cluster.deadline):
+            yield meeting
+    finally:
+        meeting.close()
+
+
+@contextmanager
+def several_ranks(
+    run: Path, ready: Runtime, meeting: Meeting | None, checkpoint: Checkpoint | None, notify: Callable[[str], None]
+) -> Iterator[None]:
+    """A context in which the other ranks of the run share the learner's steps. With one rank it does nothing.
+
+    A sharded learner starts in it, from the `checkpoint` if there is one. `WorkerLost` names a rank that died, with its
+    last lines, or that did not answer; `notify` gets a line about ranks that are late.
+    """
+    cluster = ready.recipe.cluster
+    if meeting is None or meeting.store is None:
+        yield
+        return
+    call_ranks(store := meeting.store)
+    with interface_towards(meeting.host), processes_of(run, ready, meeting) as processes:
+        late = partial(late_ranks, store, cluster.ranks)
+        processes.wait_for(late, START.total_seconds(), notify)
+        kind = kind_of_ranks(cluster.sharded)
+        ranks = kind(store, 0, cluster.ranks, cluster.reduction_lanes, deadline=cluster.deadline)
+        try:
+            start(ready, ranks, checkpoint)
+            yield
+        except WorkerLost as error:
+            raise named_by(processes, error) from error
+        finally:
+            if not cluster.sharded:
+                ready.learner.ranks = Alone(cluster.reduction_lanes)
+            ranks.close()
+
+
+def late_ranks(store: Store, ranks: int) -> list[str]:
+    """The names of the ranks above 0 that have not started."""
+    return [f"rank {rank}" for rank in range(1, ranks) if not store.check([f"started/{rank}"])]
+
+
+def processes_of(run: Path, ready: Runtime, meeting: Meeting) -> Processes:
+    """The other ranks of a run, by its launcher."""
+    cluster = ready.recipe.cluster
+    names = [f"rank {rank}" for rank in range(1, cluster.ranks)]
+    if cluster.launch == "external":
+        return GivenProcesses(names)
+    assert isinstance(meeting.store, TCPStore), "rank 0 hosts it"
+    settings: dict[str, Any] = {"host": meeting.host, "port": meeting.store.port, "cluster": asdict(cluster)}
+    settings |= {"use": list(ready.use.paths.values()), "trust_remote_code": ready.use.trust_remote_code}
+    arguments = {name: ["-m", MODULE, json.dumps({"rank": i, **settings})] for i, name in enumerate(names, 1)}
+    environment = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+    if cluster.launch == "ray":
+        return RayProcesses(arguments, environment, Needs(ready.recipe.machine.threads))
+    return LocalProcesses(arguments, environment, RunLayout(run).logs)
+
+
+def kind_of_ranks(sharded: bool) -> type[Replicas]:
+    """The class of the ranks. Lazy: importing `Shards` takes a second."""
+    if not sharded:
+        return Replicas
+    from groupwise.learner.fsdp import Shards
+
+    return Shards
+
+
+def start(ready: Runtime, ranks: Replicas, checkpoint: Checkpoint | None) -> None:
+    """Start the learner on all ranks: from that of rank 0, or sharded from rank 0's model and the checkpoint."""
+    recipe = recipe_of_followers(ready.recipe)
+    if not ready.recipe.cluster.sharded:
+        ranks.send(start_message(recipe, ready.learner))
+        ready.learner.ranks = ranks
+        return
+    ranks.send(message({"recipe": recipe, "checkpoint": str(checkpoint.path.absolute()) if checkpoint else ""}))
+    learner = ready.start_learner(ranks)
+    if checkpoint:
+        learner.restore(checkpoint.tensors(), checkpoint.state["learner"])
+
+
+def recipe_of_followers(recipe: Recipe) -> str:
+    """The recipe for the other ranks, as TOML. It has no verifier: that may be a function in memory."""
+    return write(replace(recipe, verifier="", also=()))
+
+
+def named_by(processes: Processes, error: WorkerLost) -> WorkerLost:
+    """The error with the end of the process that caused it; if none has ended, with what the processes printed."""
+    try:
+        processes.check(CLOSING if isinstance(error, ConnectionClosed) else GRACE)
+    except WorkerLost as cause:
+        return WorkerLost(cause.what, evidence=cause.evidence, fix=error.fix)
+    printed = [text for name, lines in processes.printed().items() if lines for text in (f"{name} printed:", *lines)]
+    return WorkerLost(error.what, evidence="\n".join([error.evidence, *printed]), fix=error.fix)
+
+
+def follow(ranks: Replicas, use: Use) -> None:
+    """Take the optimizer steps of a run until rank 0 ends."""
+    if (content := ranks.receive()) is None:
+        return
+    header, tensors = parts(content)
+    recipe = read_recipe(header["recipe"], (), use)
+    torch.set_num_threads(recipe.machine.threads)
+    learner = follower(recipe, use, ranks)
+    if not ranks.shards:
+        learner.restore(tensors, header["learner"])
+    elif header["checkpoint"]:
+        checkpoint = read_checkpoint(Path(header["checkpoint"]))
+        learner.restore(checkpoint.tensors(), checkpoint.state["learner"])
+    while (content := ranks.receive()) is not None:
+        return_freed_memory()
+        header, _ = parts(content)
+        if header["do"] == "steps":
+            learner.memories = header["memories"]
+            rollouts = [from_json(Rollout, data) for data in header["rollouts"]]
+            steps(recipe, learner, rollouts, header["iteration"], header["version"])
+        elif header["do"] == "weights":
+            learner.weights()
+        else:
+            save_part(learner, Path(header["directory"]))
+
+
+def follower(recipe: Recipe, use: Use, ranks: Ranks) -> Learner:
+    """The learner of a rank above 0. Shards need no weights: they come from rank 0 and the checkpoint."""
+    model = policy_outline(recipe) if ranks.shards else None
+    return new_learner(model or read_policy(recipe, use, find_device(recipe.machine)), recipe, ranks)
+
+
+def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: int, version: int) -> None:
+    """Take the steps of one iteration, as rank 0 does."""
+    method = at(recipe.method, Now(iteration, recipe.iterations, learner.memories))
+    batch = pack(rollouts, version=version, roles=recipe.method.trained_roles, max_tokens=recipe.sampling.max_tokens)
+    learn(recipe, method, learner, with_rule(batch, recipe.method.unverifiable), iteration)
+
+
+def follow_given(cluster: Cluster, use: Use) -> bool:
+    """Follow a run as one of its given ranks above 0, until rank 0 ends. False, at once, in any other process."""
+    if not (place := place_of(cluster)) or not place.rank:
+        return False
+    join(place.store(cluster.ranks, cluster.deadline), place.host, place.rank, cluster, use)
+    return True
+
+
+def place_of(cluster: Cluster) -> GivenRank | None:
+    """The place of this process among given ranks; None with other ranks."""
+    return GivenRank.read(cluster.ranks) if cluster.launch == "external" and cluster.ranks > 1 else None
+
+
+def join(store: Store, host: str, rank: int, cluster: Cluster, use: Use) -> None:
+    """Join the ranks of a run, and follow it until rank 0 ends.
+
+    On its host, the kernel ends this process with rank 0, which its user may also stop and continue (Ctrl-Z).
+    """
+    patience = math.inf if cluster.launch == "local" else cluster.deadline
+    if wait_for_call(store, patience):
+        with interface_towards(host):
+            kind, deadline = kind_of_ranks(cluster.sharded), cluster.deadline
+            follow(kind(store, rank, cluster.ranks, cluster.reduction_lanes, deadline=deadline, patience=patience), use)
+
+
+def main(settings: dict[str, Any]) -> int:
+    """Join the run of these settings. Returns the exit code."""
+    try:
+        use = load_use(Permissions(use=settings["use"], trust_remote_code=settings["trust_remote_code"]))
+        cluster = Cluster(**settings["cluster"])
+        store = join_store(settings["port"], cluster.ranks, deadline=cluster.deadline, host=settings["host"])
+        join(store, settings["host"], settings["rank"], cluster, use)
+    except GroupwiseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

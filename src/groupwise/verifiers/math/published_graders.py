@@ -1,0 +1,203 @@
+"""The graders of published results, with their faults. Use `math` unless you reproduce such a result."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
+from groupwise.sandbox.sandbox import Sandbox
+from groupwise.verifiers.math.sandboxed_algebra import MAKE, MATH_VERIFY, Symbolic
+from groupwise.verifiers.math.verifier import is_gold, unusable_gold
+
+_DAPO_LINE = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
+_DAPO_FIRST = (
+    ("an ", ""), ("a ", ""), (".$", "$"), ("\\$", ""), ("\\ ", ""), (" ", ""), ("mbox", "text"),
+    (",\\text{and}", ","), ("\\text{and}", ","), ("\\text{m}", "\\text{}"),
+)  # fmt: skip
+_DAPO_REMOVED = (
+    "square", "ways", "integers", "dollars", "mph", "inches", "hours", "km", "units", "\\ldots", "sue", "points",
+    "feet", "minutes", "digits", "cents", "degrees", "cm", "gm", "pounds", "meters", "meals", "edges", "students",
+    "childrentickets", "multiples", "\\text{s}", "\\text{.}", "\\text{\ns}", "\\text{}^2", "\\text{}^3", "\\text{\n}",
+    "\\text{}", "\\mathrm{th}", "^\\circ", "^{\\circ}", "\\;", ",\\!", "{,}", '"', "\\dots",
+)  # fmt: skip
+_DAPO_LATER = (
+    (r"(.*?)(\$)(.*?)(\$)(.*)", r"$\3$"), (r"(\\text\{)(.*?)(\})", r"\2"), (r"(\\textbf\{)(.*?)(\})", r"\2"),
+    (r"(\\overline\{)(.*?)(\})", r"\2"), (r"(\\boxed\{)(.*)(\})", r"\2"), (r"(frac)([^{])(.)", r"frac{\2}{\3}"),
+    (r"(sqrt)([^{])", r"sqrt{\2}"),
+)  # fmt: skip
+
+
+@verdicts_have()
+class MathDapo:
+    r"""The grader of DAPO's training: compares the last `Answer:` line of the last 300 characters, as text.
+
+    Both sides are converted to Minerva's normal form (Lewkowycz et al., arXiv:2206.14858, appendix D). With `box` the
+    last `\boxed{}` of the last 100 characters must equal the gold answer exactly. Its faults are kept: only the text
+    behind the last `=` counts, words such as `km` are removed also within words, `034` and `34.0` are not 34. DAPO,
+    arXiv:2503.14476. An answer without such a line is malformed here and wrong there; both score 0.
+    """
+
+    expects = "text or a number"
+
+    def __init__(self, *, box: bool = False) -> None:
+        self.box = box
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        tail, gold = sample.text[-300:], str(prompt.row["answer"])
+        if self.box:
+            answer = dapo_box(tail[-100:])
+        else:
+            lines = _DAPO_LINE.findall(tail)
+            answer, gold = (dapo_normal(lines[-1]) if lines else None), dapo_normal(gold)
+        if answer is None:
+            return Verdict(Outcome.malformed, feedback="no box" if self.box else "no line Answer:")
+        return Verdict(Outcome(answer == gold), answer=answer)
+
+    fits = staticmethod(is_gold)
+
+
+def dapo_box(text: str) -> str | None:
+    r"""The content of the last `\boxed{`; None without one, or if it is not closed. Escaped braces count as braces."""
+    start = text.rfind("\\boxed{")
+    return None if start < 0 else _braced(text, start + len("\\boxed"))
+
+
+def _braced(text: str, at: int) -> str | None:
+    """The content of the braces that open at position `at`; None if they are not closed."""
+    depth = 0
+    for i in range(at, len(text)):
+        depth += (text[i] == "{") - (text[i] == "}")
+        if depth == 0:
+            return text[at + 1 : i]
+    return None
+
+
+def dapo_normal(answer: str) -> str:
+    r"""The answer in Minerva's normal form, which DAPO's grader compares.
+
+    >>> dapo_normal("x = 1,234"), dapo_normal("12 km"), dapo_normal(r"$\frac12$."), dapo_normal("034")
+    ('1234', '12', '\\frac{1}{2}', '034')
+    """
+    answer = answer.split("=")[-1]
+    for old, new in (*_DAPO_FIRST, *((text, "") for text in _DAPO_REMOVED)):
+        answer = answer.replace(old, new)
+    for pattern, to in _DAPO_LATER:
+        answer = re.sub(pattern, to, answer)
+    answer = answer.replace("$", "")
+    return (answer.replace(",", "") if answer.replace(",", "").isdigit() else answer).strip()
+
+
+class _InSandbox(ABC):
+    """A published grader whose comparison runs in the sandbox: a function in a file of this package.
+
+    `deadline` is in CPU seconds per call. An answer that uses them up is wrong, as in `math`.
+    """
+
+    keeps_time = True
+    packages: ClassVar[tuple[str, ...]]
+    expects: ClassVar[str]
+
+    def __init__(self, verifier: str, module: str, function: str, deadline: float, workers: int, sandbox: MAKE) -> None:
+        self._compare = Symbolic(
+            verifier, [module], function, make=sandbox, deadline=deadline, workers=workers, packages=self.packages
+        )
+        self.close = self._compare.close
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        if not self.fits(gold := prompt.row.get("answer")):
+            return unusable_gold(gold, self.expects)
+        return await self._grade(sample.text, gold)
+
+    @staticmethod
+    @abstractmethod
+    def fits(gold: Any) -> bool:
+        """Whether answers can be compared with this gold answer."""
+
+    @abstractmethod
+    async def _grade(self, text: str, gold: Any) -> Verdict:
+        """The verdict on an answer, given its whole text with reasoning; the final answer is not extracted yet."""
+
+    async def _equal(self, arguments: Sequence[Any], baseline: Sequence[Any]) -> Verdict:
+        value = await self._compare(arguments, baseline)
+        return value if isinstance(value, Verdict) else Verdict(Outcome(value is True))
+
+
+@verdicts_have()
+class MathVerify(_InSandbox):
+    """math-verify with its defaults, applied to the whole text in the sandbox.
+
+    `deadline` is in CPU seconds per call. docs/verifiers.md lists wrong answers that math-verify accepts.
+    """
+
+    packages = MATH_VERIFY
+    expects = "text or a number"
+    fits = staticmethod(is_gold)
+
+    def __init__(self, *, deadline: float = 2.0, workers: int = 2, sandbox: MAKE = Sandbox) -> None:
+        super().__init__("math_verify", "by_default", "accepted", deadline, workers, sandbox)
+
+    async def _grade(self, text: str, gold: Any) -> Verdict:
+        return await self._equal([text, str(gold)], ["$1$", str(gold)])
+
+
+@verdicts_have()
+class MathDrGrpo(_InSandbox):
+    r"""The grader of Dr. GRPO's runs: compares the last `\boxed{}`, or with `tag` the text behind the last `<answer>`.
+
+    Right if it equals one of the gold answers by the rules in r1_zero.py: in the normal form of MATH, in that of
+    PRM800K, by sympy, or, unless `fast`, by math-verify. The 7B run and all evaluations used math-verify too. Its
+    faults are kept: `x+a` equals `x+c` and `5 km` equals `5 m`, since every possible unit is removed; with `fast`,
+    `2/4` does not equal `1/2`, nor `2+2` 4. The authors' time limit of one second is `deadline` CPU seconds per call
+    here. arXiv:2503.20783.
+    """
+
+    packages = (*MATH_VERIFY, "pylatexenc")
+    expects = "text, a number or a list of them"
+
+    def __init__(
+        self,
+        *,
+        tag: bool = False,
+        fast: bool = False,
+        deadline: float = 2.0,
+        workers: int = 2,
+        sandbox: MAKE = Sandbox,
+    ) -> None:
+        self.tag, self.fast = tag, fast
+        super().__init__("math_dr_grpo", "r1_zero", "graded", deadline, workers, sandbox)
+
+    async def _grade(self, text: str, gold: Any) -> Verdict:
+        answer = answer_of(text, self.tag)
+        if answer is None:
+            return Verdict(Outcome.malformed, feedback="no answer in tags" if self.tag else "no box")
+        texts = [str(one) for one in (gold if isinstance(gold, list) else [gold])]
+        golds = [text for text in (boxed(text) if "\\boxed" in text else text for text in texts) if text is not None]
+        verdict = await self._equal([answer, golds, self.fast], ["1", golds, self.fast])
+        return verdict if verdict.outcome is Outcome.unverifiable else replace(verdict, answer=answer[:200])
+
+    @staticmethod
+    def fits(gold: Any) -> bool:
+        """Whether answers can be compared with this gold answer, or with each of a list."""
+        return all(map(is_gold, gold)) and bool(gold) if isinstance(gold, list) else is_gold(gold)
+
+
+def answer_of(text: str, tag: bool) -> str | None:
+    r"""The content of the last box; with `tag` the text behind the last `<answer>`, or the box in it; None if absent.
+
+    >>> answer_of(r"\boxed{1} or \boxed{\frac{1}{2}}", tag=False), answer_of("</think> <answer> 4 </answer>", tag=True)
+    ('\\frac{1}{2}', ' 4 ')
+    """
+    if tag:
+        if "</think> <answer>" not in text or "</answer>" not in text:
+            return None
+        text = text.split("<answer>")[-1].replace("</answer>", "")
+        return boxed(text) if "\\boxed" in text else text
+    return boxed(text)
+
+
+def boxed(text: str) -> str | None:
+    r"""The content of the last `\boxed`; None if no brace follows directly, or if it is not closed."""
+    start = text.rfind("\\boxed")
+    return _braced(text, start + len("\\boxed")) if start >= 0 and text.startswith("\\boxed{", start) else None

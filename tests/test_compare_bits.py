@@ -11,7 +11,7 @@ from tools.compare_bits import RUNS, Difference, digest, first_difference, metri
 def tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare_bits, "OLD_KEYS", {"a.old": "a.new"})
     monkeypatch.setattr(compare_bits, "OLD_VALUES", {("a.old", "x"): ("a.new", "y")})
-    monkeypatch.setattr(compare_bits, "OLD_METRICS", {"parts/": "scores/", "staleness/mean": "age", "lag/": "ages/"})
+    monkeypatch.setattr(compare_bits, "OLD_METRICS", {"parts/": "scores/", "lag/mean": "age", "lag/": "ages/"})
 
 
 def test_keys_and_values_are_renamed() -> None:
@@ -21,13 +21,13 @@ def test_keys_and_values_are_renamed() -> None:
 
 
 def test_metrics_are_renamed_alone_and_by_their_beginning() -> None:
-    assert [renamed_metric(name) for name in ("subscores/colour", "staleness/mean", "staleness/max", "reward", "eval/subscores/x")] == [
-        "scores/colour", "age", "ages/max", "reward", "eval/subscores/x",
+    assert [renamed_metric(name) for name in ("parts/colour", "lag/mean", "lag/max", "reward", "eval/parts/x")] == [
+        "scores/colour", "age", "ages/max", "reward", "eval/parts/x",
     ]  # fmt: skip
 
 
 def test_the_first_difference_is_by_line_and_then_by_name() -> None:
-    old = {"m:1": {"loss": float("nan"), "staleness/mean": 1}, "m:2": {"loss": 2.0, "kl": 0.5}}
+    old = {"m:1": {"loss": float("nan"), "lag/mean": 1}, "m:2": {"loss": 2.0, "kl": 0.5}}
     same = {"m:1": {"age": 1, "loss": float("nan")}, "m:2": {"kl": 0.5, "loss": 2.0}}
     assert first_difference(old, same) is None
     assert first_difference(old, same | {"m:2": {"loss": 2.5}}) == Difference("m:2", "loss", 2.0, 2.5)

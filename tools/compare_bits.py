@@ -26,11 +26,28 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 OLD = "4fcaf109"
 
-OLD_KEYS: dict[str, str] = {}
+OLD_KEYS: dict[str, str] = {
+    "cluster.lag": "cluster.max_staleness",
+    "cluster.lanes": "cluster.reduction_lanes",
+    "engine.rows": "engine.max_num_seqs",
+    "machine.recompute": "machine.gradient_checkpointing",
+    "method.refill": "method.max_refills",
+    "optimizer.clip": "optimizer.max_grad_norm",
+    "save.model_every": "save.export_every",
+    "warm_start.optimizer.decay": "warm_start.optimizer.lr_scheduler",
+    "warm_start.optimizer.warmup": "warm_start.optimizer.warmup_steps",
+}
 """The present dotted path of each recipe field that was renamed since the base commit."""
-OLD_VALUES: dict[tuple[str, str], tuple[str, str]] = {}
+OLD_VALUES: dict[tuple[str, str], tuple[str, str]] = {
+    ("method.proximal", "sampled"): ("method.old_logprobs", "engine"),
+}
 """The present dotted path and value of each (dotted path, value) whose value was renamed."""
-OLD_METRICS: dict[str, str] = {}
+OLD_METRICS: dict[str, str] = {
+    "eval/parts/": "eval/subscores/",
+    "eval/parts_of_correct/": "eval/subscores_of_correct/",
+    "lag/": "staleness/",
+    "parts/": "subscores/",
+}
 """The present name of each renamed metric. A name that ends with a slash renames all metrics that begin with it."""
 
 EVERY = ("iterations=5", "prompts=4", "evaluate.every=0", "evaluate.problems=8", "save.every=0")

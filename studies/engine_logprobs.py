@@ -33,7 +33,7 @@ from studies.study import Arm, Estimate, Exact, Measured, Study, cost, table
 EXACT = "machine.dtype = float32"
 ENGINES = {"bfloat16": ("machine.dtype = bfloat16",), "stale": (EXACT, "cluster.max_staleness = 1")}
 ROUNDED = {"8-bit": (EXACT, 'engine = {kind = "rounded_engine:Rounded", bits = 8, max_logprob_diff = 2.0}')}
-SOURCES = {"learner": "recomputed", "engine": "sampled"}
+SOURCES = ("learner", "engine")
 
 
 def arm(method: str, *settings: str) -> Arm:
@@ -44,10 +44,10 @@ def arm(method: str, *settings: str) -> Arm:
 def arms(engines: Mapping[str, tuple[str, ...]]) -> dict[str, Arm]:
     """Both methods with both sources of old log-probs, under each engine."""
     return {
-        f"{method} {engine} {source}": arm(method, *own, f"method.old_logprobs = {old_logprobs}")
+        f"{method} {engine} {source}": arm(method, *own, f"method.old_logprobs = {source}")
         for engine, own in engines.items()
         for method in BOUNDS
-        for source, old_logprobs in SOURCES.items()
+        for source in SOURCES
     }
 
 

@@ -72,7 +72,9 @@ def test_a_recipe_and_the_command_line_give_the_value_of_the_function(text, valu
 
 
 def test_arguments_and_fields_stand_side_by_side():
-    text = 'method = { base = "sage_hint", form = "light", group_size = 4, strategy.words = "{hint}{problem}" }'
+    text = (
+        'method = { base = "sage_hint", form = "light", group_size = 4, strategy.prompt_template = "{hint}{problem}" }'
+    )
     method = read_recipe(text).method
     assert isinstance(method.strategy, AtLevel)
     assert (method.group_size, method.strategy.prompt_template) == (4, "{hint}{problem}")

@@ -190,7 +190,7 @@ def test_every_part_is_found_by_its_name_and_fits_one_socket():
 
 
 def test_an_engine_is_a_part_with_the_fields_of_its_kind(tmp_path: Path) -> None:
-    recipe = read_recipe("", [("method", "gspo"), ("engine", '{ kind = "Native", rows = 7 }')])
+    recipe = read_recipe("", [("method", "gspo"), ("engine", '{ kind = "Native", max_num_seqs = 7 }')])
     assert recipe.engine == Native(max_num_seqs=7) and read_recipe(write(recipe)) == recipe
     assert read_recipe("", [("method", "gspo"), ("engine.max_num_seqs", "7")]) == recipe
     file = tmp_path / "mine.py"

@@ -139,7 +139,9 @@ def paper_refine(groups: Groups):
     """An answer that states no confidence has 1/2, less 1."""
     total = 0.0
     for group in groups:
-        brier = [1 - (o.part("confidence") - o.right) ** 2 if "confidence" in o.parts else 1 - 1 / 4 - 1 for o in group]
+        brier = [
+            1 - (o.part("confidence") - o.right) ** 2 if "confidence" in o.subscores else 1 - 1 / 4 - 1 for o in group
+        ]
         r = np.array([(o.right + x) / 4 for o, x in zip(group, brier)])
         for o, a in zip(group, (r - r.mean()) / (r.std(ddof=1) + 1e-4)):
             total += smaller(o.r * a, clip(o.r, 0.8, 1.2) * a).sum()

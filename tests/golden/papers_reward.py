@@ -85,8 +85,8 @@ def of(groups: Groups, advantage: dict[Answer, float]) -> Advantages:
 
 def z_of_part(group: list[Answer], name: str) -> np.ndarray:
     """The z-score of a part of the verdicts over those that have it; 0 for the others."""
-    stated = np.array([o.part(name) for o in group if name in o.parts])
-    return np.array([(o.part(name) - stated.mean()) / (stated.std(ddof=1) + 1e-6) if name in o.parts else 0.0
+    stated = np.array([o.part(name) for o in group if name in o.subscores])
+    return np.array([(o.part(name) - stated.mean()) / (stated.std(ddof=1) + 1e-6) if name in o.subscores else 0.0
                      for o in group]) if len(stated) > 1 else np.zeros(len(group))  # fmt: skip
 
 
@@ -248,7 +248,7 @@ def paper_multi_objective(groups: Groups, weights: dict[str, float]):
     """A part that a verdict does not have is left out of its weighted mean."""
     advantages: Advantages = []
     for group in groups:
-        stated = [[name for name in weights if name in o.parts] for o in group]
+        stated = [[name for name in weights if name in o.subscores] for o in group]
         sums = [sum(weights[name] * o.part(name) for name in names) for o, names in zip(group, stated)]
         r = np.array([x / (sum(weights[name] for name in names) or 1) for x, names in zip(sums, stated)])
         advantages.append(list((r - r.mean()) / (r.std(ddof=1) + 1e-4)))

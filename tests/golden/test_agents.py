@@ -237,7 +237,7 @@ def test_verified_steps():
     """A false step cannot make a later one valid by its own conclusion; both proofs of the goal are right."""
     wrong = checked("ab>d;ac>e;a>f;ef>g;#")
     assert [ok for _, ok in wrong.steps["step"]] == [1, 0, 1, 0]
-    assert wrong.parts == {"valid": 0.5, "leading": 0.25, "reached": 0} and wrong.outcome is Outcome.wrong
+    assert wrong.subscores == {"valid": 0.5, "leading": 0.25, "reached": 0} and wrong.outcome is Outcome.wrong
     for proof in ("ab>d;cd>e;a>f;ef>g;#", "a>f;bf>e;ef>g;#"):
         assert checked(proof) == replace(checked(proof), subscores={"valid": 1, "leading": 1, "reached": 1})
         assert checked(proof).outcome is Outcome.correct

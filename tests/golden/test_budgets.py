@@ -354,10 +354,10 @@ def test_agreement(rate: int | None, length: int | None, score: float):
 
 def test_agreement_with_a_group_without_correct_answers():
     none = Statistics(0.0, (), (), ("x",))
-    assert agreement(Prediction(0, 10), none, "").parts == {"length": 0.0, "rate": 1.0, "notions": 0.0}
+    assert agreement(Prediction(0, 10), none, "").subscores == {"length": 0.0, "rate": 1.0, "notions": 0.0}
     ungraded = agreement(Prediction(0, 10), Statistics.of([]), "")
     assert ungraded.outcome is Outcome.unverifiable and ungraded.cause
-    assert agreement(Prediction(4, 1500), FOUND, "").parts["length"] == 0, "strictly inside"
+    assert agreement(Prediction(4, 1500), FOUND, "").subscores["length"] == 0, "strictly inside"
 
 
 HOSTILE = (

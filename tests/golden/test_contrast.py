@@ -257,7 +257,7 @@ def test_siblings_become_views():
     alone = asyncio.run(worded(SiblingView(), "packaged")(draw, sampler_of(wrong, draw, verifier=sevens)))
     assert not any(s.views for s in alone.samples), "without a correct answer there is no view"
     with pytest.raises(ValueError, match="placeholders"):
-        SiblingView(words="{problem} {__class__}")
+        SiblingView(prompt_template="{problem} {__class__}")
 
 
 def routed_step() -> Batch:

@@ -39,7 +39,7 @@ from tests.rollout.fakes import sampler_of
 
 CELLS, SYMBOLS, WORDS, STEPS = 5, 3, 2, 3
 SHAPE = MaskedShape(
-    vocabulary=64 + 1 + 2 * SYMBOLS + WORDS, layers=1, cells=CELLS, symbols=SYMBOLS, prompt_template=WORDS, places=1, width=8,
+    vocabulary=64 + 1 + 2 * SYMBOLS + WORDS, layers=1, cells=CELLS, symbols=SYMBOLS, words=WORDS, places=1, width=8,
     heads=1,
 )  # fmt: skip
 FIRST = SHAPE.first_word

@@ -48,7 +48,7 @@ def judged(judge: Any, samples: Sequence[Sample]) -> Batch:
 
 
 def wins(judge: Any, samples: Sequence[Sample]) -> list[float]:
-    return judged(judge, samples).parts["wins"].tolist()
+    return judged(judge, samples).subscores["wins"].tolist()
 
 
 async def by_table(prompt: Prompt, first: Sample, second: Sample) -> float:

@@ -252,7 +252,7 @@ def test_early_exits():
     def answer(request: GenerationRequest) -> Ids:
         return (8, 8, 8, 8, 8, *mark, RIGHT) if request.at == 0 else (RIGHT,)
 
-    rollout, _ = play(EarlyExits(inducer=sign, ends=sign), answer)
+    rollout, _ = play(EarlyExits(answer_inducer=sign, ends=sign), answer)
     assert [s.verdict.subscores["exit"] for s in rollout.samples if s.verdict] == [0, 1, 2]
     whole, cuts = rollout.samples[-1], rollout.samples[:-1]
     assert whole.tokens == (8, 8, 8, 8, 8, *mark, RIGHT)

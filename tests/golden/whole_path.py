@@ -104,7 +104,7 @@ class Answer:
     d: np.ndarray
     hq: np.ndarray
     said: str
-    parts: dict[str, float]
+    subscores: dict[str, float]
 
     @property
     def score(self) -> float:
@@ -125,7 +125,7 @@ class Answer:
 
     def part(self, name: str) -> float:
         """A subscore of the verdict; 0 for a verdict without it."""
-        return self.parts.get(name, 0.0)
+        return self.subscores.get(name, 0.0)
 
     @property
     def text(self) -> str:
@@ -309,7 +309,7 @@ def _sample(o: Answer, i: int) -> Sample:
         origin=tuple(sampled if t in at_place else ENVIRONMENT for t in range(o.n)),
         logp=tuple(at_place.get(t, math.nan) for t in range(o.n)),
         finish=Finish.length if o.cut else Finish.stop, text=o.text, ends=tuple(range(2, 2 * o.n + 1, 2)),
-        verdict=Verdict(outcome, score, o.parts, answer=o.said),
+        verdict=Verdict(outcome, score, o.subscores, answer=o.said),
         marks={"step": tuple(marks.get(t, math.nan) for t in range(o.n))},
         views={} if o.right else {"sibling": (1, 2, 3)},
     )  # fmt: skip

@@ -13,14 +13,14 @@ from groupwise.data import Batch, Entropy, Finish, Logp, Rollout, pack, rollout_
 
 
 def rollouts(
-    layout: Sequence[Sequence[int]], *, seed: int = 0, limit: int = 16, parts: Sequence[str] = ()
+    layout: Sequence[Sequence[int]], *, seed: int = 0, limit: int = 16, subscores: Sequence[str] = ()
 ) -> list[Rollout]:
     """One rollout per group: `layout[g][i]` is the length of answer i of group g. Scores, finishes and parts vary."""
     rng, other = np.random.default_rng(seed), np.random.default_rng(seed + 2)
     result = []
     for lengths in layout:
         scores = rng.choice([0.0, 0.25, 1.0], size=len(lengths)).tolist()
-        columns = {name: other.random(len(lengths)).tolist() for name in parts}
+        columns = {name: other.random(len(lengths)).tolist() for name in subscores}
         rollout = rollout_of(scores, lengths=list(lengths), limit=limit, subscores=columns)
         samples = tuple(
             replace(s, finish=Finish.length if rng.random() < 0.25 else Finish.stop, logp=tuple(-rng.random(n)))
@@ -37,7 +37,7 @@ def step_of(
     limit: int = 16,
     per_token: bool = False,
     spread: float = 0.3,
-    parts: Sequence[str] = (),
+    subscores: Sequence[str] = (),
 ) -> Batch:
     """A whole step with every column that an objective reads, in float64. `logp` is a leaf with a gradient.
 
@@ -45,7 +45,7 @@ def step_of(
     standard deviation of the log-ratios; `per_token` lets the advantage vary within a sequence.
     """
     rng = np.random.default_rng(seed + 1)
-    batch = pack(rollouts(layout, seed=seed, limit=limit, subscores=parts))
+    batch = pack(rollouts(layout, seed=seed, limit=limit, subscores=subscores))
     n, s = batch.tokens, len(batch)
 
     def normal(size: int, scale: float = 1.0) -> Tensor:

@@ -106,11 +106,11 @@ def test_a_default_that_is_a_text_of_the_packaged_tasks_is_auto(name: str) -> No
 def test_forms_are_given_to_parts_in_parts() -> None:
     wrapped = worded(RecoveryPrompts(strategy=Escalate(SelfHints())), "packaged")
     hints = getattr(wrapped.strategy, "hints", None)
-    assert isinstance(hints, SelfHints) and (hints.words, hints.limit) == ("{solution};{problem}", 8)
+    assert isinstance(hints, SelfHints) and (hints.prompt_template, hints.limit) == ("{solution};{problem}", 8)
     assert [w.path for w in wordings(wrapped)] == [
         "strategy.hints.limit",
-        "strategy.hints.words",
-        "strategy.words",
+        "strategy.hints.prompt_template",
+        "strategy.prompt_template",
         "words",
     ]
     own = Drafts(prompt_template="{draft} {problem}")
@@ -145,7 +145,7 @@ def test_notes_name_the_form_and_texts_without_words() -> None:
     lines = list(wording_notes(Recipe(method=igrpo()), Tokenizer.of(calculator_tokenizer(), [1])))
     assert "here packaged: '{problem}{draft};{problem}'" in lines[0]
     for words, wordless in (("{problem}{draft};{problem}", True), ("{problem} Draft: {draft}", False)):
-        recipe = Recipe(method=igrpo(words=words))
+        recipe = Recipe(method=igrpo(prompt_template=words))
         assert ["this model reads prose" in line for line in wording_notes(recipe, TOKENIZER)] == [True] * wordless
         assert not list(wording_notes(recipe, Tokenizer.of(calculator_tokenizer(), [1])))
     assert not any("reads prose" in line for line in wording_notes(Recipe(method=worded(hill(), "prose")), TOKENIZER))

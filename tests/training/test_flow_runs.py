@@ -245,7 +245,7 @@ def test_verdicts_on_points_and_pictures() -> None:
     north = rings[2]
     assert of(rings, north, [0.1, 2.2]) is Outcome.correct and of(rings, north, [2.0, 0.0]) is Outcome.wrong
     assert of(rings, north, [0.0, 0.0]) is Outcome.malformed
-    parts = [asyncio.run(ring_direction(north, sample_with(x))).parts for x in ([3.0, 2.5], [3.0, 9.0])]
+    parts = [asyncio.run(ring_direction(north, sample_with(x))).subscores for x in ([3.0, 2.5], [3.0, 9.0])]
     np.testing.assert_allclose([x["alignment"] for x in parts], [2.5, 9.0], rtol=1e-12)
     assert of(rings, north, [0.1, 2], Finish.length) is Outcome.malformed
     assert of(rings, north, [float("nan"), 2]) is Outcome.unverifiable

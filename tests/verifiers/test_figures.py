@@ -67,7 +67,7 @@ def test_each_shape_is_read_at_each_size(shape: str, scale: int) -> None:
 def test_parts_of_a_verdict(figures: list[tuple[str, str]], count: float, colour: float, shape: float) -> None:
     parts = {"count": count, "colour": colour, "shape": shape}
     found = verdict(painted(*figures))
-    assert found.parts == parts and found.outcome is Outcome(int(min(parts.values())))
+    assert found.subscores == parts and found.outcome is Outcome(int(min(parts.values())))
     for name, holds in parts.items():
         assert verdict(painted(*figures), name=f"figures(asks='{name}')").outcome is Outcome(int(holds))
 

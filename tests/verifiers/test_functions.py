@@ -242,12 +242,12 @@ def test_prompt_answer_and_gold_are_passed_unchanged(user, new_verifier):
 @pytest.mark.parametrize("answer", ["hang", "spin"])
 def test_a_hang_is_killed_and_the_worker_replaced(user, new_verifier, answer: str):
     verifier = new_verifier(user.grade, deadline=1.0, workers=1)
-    first = ask(verifier, "pid").parts
-    assert ask(verifier, "pid").parts == {"pid": first["pid"], "calls": first["calls"] + 1}
+    first = ask(verifier, "pid").subscores
+    assert ask(verifier, "pid").subscores == {"pid": first["pid"], "calls": first["calls"] + 1}
     verdict = ask(verifier, answer)
     assert verdict.outcome is UNKNOWN and verdict.cause == "no verdict within 1 s"
     assert gone(int(first["pid"]))
-    assert ask(verifier, "pid").parts["calls"] == 1
+    assert ask(verifier, "pid").subscores["calls"] == 1
     assert ask(verifier, "True").outcome is RIGHT
 
 
@@ -338,7 +338,7 @@ def test_prints_do_not_reach_our_output_and_input_is_empty(user, new_verifier, c
 
 def test_a_dropped_verifier_ends_its_processes(user):
     verifier = grade_function(user.grade, workers=1)
-    pid = int(ask(verifier, "pid").parts["pid"])
+    pid = int(ask(verifier, "pid").subscores["pid"])
     del verifier
     gc.collect()
     assert gone(pid)
@@ -368,7 +368,7 @@ def test_a_worker_ends_with_its_host_also_during_a_call(user, tmp_path):
         "from groupwise.verifiers import grade_function\n"
         "v = grade_function(my_file.grade, workers=1)\n"
         "ask = lambda a: asyncio.run(v(Prompt('p', (), 'p', {'answer': 1}), Sample(context=(), stream=(0,), text=a)))\n"
-        "print(int(ask('pid').parts['pid']), flush=True)\n"
+        "print(int(ask('pid').subscores['pid']), flush=True)\n"
         f"daemon = Prompt('p', (), {str(note)!r}, {{}})\n"
         "asyncio.run(v(daemon, Sample(context=(), stream=(0,), text='daemon, return')))\n"
         "print(flush=True)\n"

@@ -52,7 +52,7 @@ def verdict(
 def test_parts_of_a_verdict(places: dict[str, str], count: float, colours: float, position: float) -> None:
     parts = {"count": count, "colours": colours, "position": position}
     found = verdict(painted(**places))
-    assert found.parts == parts and found.outcome is Outcome(int(min(parts.values())))
+    assert found.subscores == parts and found.outcome is Outcome(int(min(parts.values())))
     for name, holds in parts.items():
         assert verdict(painted(**places), name=f"glyphs(asks='{name}')").outcome is Outcome(int(holds))
 

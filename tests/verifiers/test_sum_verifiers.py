@@ -63,8 +63,8 @@ def test_a_solution_that_repeats_a_step_is_followed_to_its_end() -> None:
     prompt = Prompt("p", (), "5+2-2+2-2=", {"answer": 5})
     steps = ["5+2=7;", "7-2=5;", "5+2=7;", "7-2=5;"]
     whole = grade("".join(steps) + "#5", prompt=prompt)
-    assert whole.parts["progress"] == 1 and [x for _, x in whole.steps["step"]] == [1, 1, 1, 1]
-    assert grade("5+2=7;", prompt=prompt).parts["progress"] == 1 / 4
+    assert whole.subscores["progress"] == 1 and [x for _, x in whole.steps["step"]] == [1, 1, 1, 1]
+    assert grade("5+2=7;", prompt=prompt).subscores["progress"] == 1 / 4
 
 
 def test_each_step_costs_the_price() -> None:
@@ -81,7 +81,7 @@ def test_a_proposal_is_judged_by_the_answer_before_it() -> None:
     assert verdict.subscores["progress"] == 1
     assert grade("#35;2+9*3=", SumProposal()).outcome is WRONG
     bare = grade("#34", SumProposal())
-    assert bare.outcome is RIGHT and bare.parts["proposed"] == 0
+    assert bare.outcome is RIGHT and bare.subscores["proposed"] == 0
     assert grade("#34;nonsense#", SumProposal()).outcome is RIGHT
     assert grade("34;2+9*3=", SumProposal()).outcome is MALFORMED
 

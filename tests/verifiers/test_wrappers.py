@@ -62,15 +62,15 @@ def test_without_rates_nothing_changes_but_the_parts() -> None:
     for text in ("yes", "no", ""):
         (plain,), (wrapped,) = verdicts(exact, [text]), verdicts(Flipping(exact), [text])
         assert (wrapped.outcome, wrapped.answer, wrapped.value) == (plain.outcome, plain.answer, plain.value)
-        assert wrapped.parts == {"truth": plain.value, "appealed": 0.0, "overturned": 0.0}
+        assert wrapped.subscores == {"truth": plain.value, "appealed": 0.0, "overturned": 0.0}
 
 
 def test_certain_rates_flip_everything_but_malformed_answers() -> None:
     always = Flipping(exact, rejects=1.0, accepts=1.0, appeals=1.0)
     right, wrong, empty = verdicts(always, ["yes", "no", ""])
     assert (right.outcome, wrong.outcome, empty.outcome) == (WRONG, RIGHT, MALFORMED)
-    assert right.parts == {"truth": 1.0, "appealed": 1.0, "overturned": 1.0}
-    assert wrong.parts == empty.parts == {"truth": 0.0, "appealed": 0.0, "overturned": 0.0}
+    assert right.subscores == {"truth": 1.0, "appealed": 1.0, "overturned": 1.0}
+    assert wrong.subscores == empty.subscores == {"truth": 0.0, "appealed": 0.0, "overturned": 0.0}
 
 
 def test_a_flipped_verdict_has_no_score() -> None:

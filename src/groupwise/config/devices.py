@@ -41,7 +41,9 @@ def resolved(recipe: Recipe) -> Recipe:
     """
     machine, cluster = recipe.machine, recipe.cluster
     machine = replace(machine, dtype=dtype_of(machine.dtype, machine.device))
-    return replace(recipe, machine=machine, cluster=replace(cluster, lanes=cluster.reduction_lanes or cluster.ranks))
+    return replace(
+        recipe, machine=machine, cluster=replace(cluster, reduction_lanes=cluster.reduction_lanes or cluster.ranks)
+    )
 
 
 def device_label(device: torch.device) -> str:

@@ -233,7 +233,7 @@ class Learner:
             batch=forwarded,
             loss=loss,
             grad_norm=norm,
-            grad_norm_clipped=min(norm, settings.clip),
+            grad_norm_clipped=min(norm, settings.max_grad_norm),
             learning_rate=rate,
             skipped=skipped,
             changed=step_routing.changed,

@@ -44,7 +44,7 @@ class Method:
 
     An epoch of an iteration has `minibatches` optimizer steps, and an iteration has `epochs` epochs, shuffled by
     `prompts` or by `samples`. `max_refills` is the number of extra sampling rounds that replace filtered prompts.
-    `old_logprobs` selects the old log-probs: `recomputed` by the learner, or `sampled` from the engine.
+    `old_logprobs` selects the old log-probs: those of the `learner`, computed again, or of the `engine`, as it sampled.
     `unverifiable` answers are excluded from statistics, sums and divisors, count as wrong, or drop their group.
     `denoise` is set for a flow policy, whose tokens are denoising steps, and None for a language model.
     `unmask` is set for a masked policy, whose tokens are commits of symbols and the knobs of its schedule.
@@ -72,7 +72,7 @@ class Method:
     minibatches: int = 1
     shuffle: Literal["prompts", "samples"] = "prompts"
     epochs: int = 1
-    old_logprobs: Literal["recomputed", "sampled"] = "recomputed"
+    old_logprobs: Literal["learner", "engine"] = "learner"
     router_replay: RouterReplay = "none"
     models: tuple[tuple[str, SideModel], ...] = ()
     memory: tuple[tuple[str, Memory], ...] = ()
@@ -87,7 +87,7 @@ class Method:
             raise ValueError(f"group_size is {self.group_size}\nuse at most {MOST_SAMPLES}")
         if "answer" not in self.trained_roles:
             raise ValueError(
-                f"trains, the roles of trained samples, is {self.trains}: the role answer is missing\n"
+                f"trains, the roles of trained samples, is {self.trained_roles}: the role answer is missing\n"
                 'add "answer" to method.trained_roles'
             )
         if not self.shaping:

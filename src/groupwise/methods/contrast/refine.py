@@ -45,14 +45,14 @@ class AddCalibration(Shaping):
 def refine(
     *,
     group_size: int = 4,
-    parts: tuple[str, ...] = (),
+    subscores: tuple[str, ...] = (),
     confidence: str = "confidence",
     weight: float = 0.25,
 ) -> Method:
     """GRPO on a weighted sum of correctness, verdict `parts` and the Brier score of the stated confidence. No KL."""
     shaping = (
         Correctness(right=weight),
-        *(AddSubscore(part, weight) for part in parts),
+        *(AddSubscore(part, weight) for part in subscores),
         AddCalibration(confidence, weight),
     )
     return Method(

@@ -112,7 +112,7 @@ def pref_grpo(
     noise: float = 0.7,
     clip: float = 1e-4,
     wins: float = 1.0,
-    parts: tuple[tuple[str, float], ...] = (),
+    subscores: tuple[tuple[str, float], ...] = (),
 ) -> Method:
     """GRPO-Guard with win rates as reward. `parts` are further scores of the verdict, with their weights."""
     return Method(
@@ -120,7 +120,7 @@ def pref_grpo(
         denoise=Denoise(noise=FlowNoise(noise), steps=steps),
         strategy=PairwiseWins(),
         shaping=(SubscoreReward("wins"),),
-        advantage=(EachStandardised(parts, reward=wins, ddof=1, eps=1e-8), Bounded(5.0)),
+        advantage=(EachStandardised(subscores, reward=wins, ddof=1, eps=1e-8), Bounded(5.0)),
         objective=Objective(
             surrogate=Clip(clip, clip, ratio=CentredStepRatio()), weights=(PerStepLength(),), aggregate=token_mean
         ),

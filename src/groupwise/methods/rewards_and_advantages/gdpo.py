@@ -9,12 +9,12 @@ __all__ = ["gdpo"]
 
 
 def gdpo(
-    *, group_size: int = 4, parts: tuple[tuple[str, float], ...] = (("chain_true", 1.0),), minibatches: int = 4
+    *, group_size: int = 4, subscores: tuple[tuple[str, float], ...] = (("chain_true", 1.0),), minibatches: int = 4
 ) -> Method:
     """Standardises each of several rewards by itself in the group, adds them, and whitens the sum over the batch."""
     return Method(
         group_size=group_size,
-        advantage=(EachStandardised(parts), Whitened(ddof=1, eps=1e-4)),
+        advantage=(EachStandardised(subscores), Whitened(ddof=1, eps=1e-4)),
         objective=Objective(aggregate=token_mean),
         minibatches=minibatches,
     )

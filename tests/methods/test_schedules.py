@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import at, read_recipe, write
+from groupwise.config.text import override, read_recipe, write
 from groupwise.data import Usage
 from groupwise.methods import FromMemory, Method, Now, Ramp, Schedule, grpo
 from groupwise.objective import AdaptiveKL
@@ -25,7 +25,7 @@ def test_a_ramp_without_a_length_is_over_the_whole_run() -> None:
 
 def test_a_constant_follows_a_memory() -> None:
     assert isinstance(FromMemory("kl"), Schedule)
-    method = at(ADAPTIVE, Now(7, 10, {"kl": 0.125}))
+    method = ADAPTIVE.at(Now(7, 10, {"kl": 0.125}))
     (penalty,) = method.objective.penalties
     assert penalty == replace(grpo().objective.penalties[0], coefficient=0.125)
 

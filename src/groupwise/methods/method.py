@@ -9,6 +9,7 @@ from groupwise.data import (
     Credit,
     Curriculum,
     Filter,
+    InvalidValue,
     Mask,
     Measure,
     Memory,
@@ -23,7 +24,8 @@ from groupwise.data import (
 )
 from groupwise.learner import AuxiliaryLoss, Routing, SideModel, ValueModel
 from groupwise.methods.draws import check_curriculum, check_group_size
-from groupwise.methods.schedules import FromMemory, Schedule
+from groupwise.methods.now import Now
+from groupwise.methods.schedules import FromMemory, Schedule, with_number
 from groupwise.methods.value_targets import check_side_models, value_targets
 from groupwise.models import Denoise, Unmask
 from groupwise.objective import Objective
@@ -121,6 +123,19 @@ class Method:
         if self.proximal == "sampled" and self.routing.replay == "learner":
             why = 'proximal = "sampled": without old log-probs, routing.replay = "learner" has nothing to replay'
             raise ValueError(f'{why}\nset routing.replay = "engine", or proximal = "recomputed"')
+
+    def at(self, now: Now) -> "Method":
+        """The method at an iteration: the current number in place of each schedule. `InvalidValue` if one is refused."""
+        method = self
+        for path, schedule in self.schedules:
+            number = schedule(now)
+            try:
+                method = with_number(method, path, number)
+            except ValueError as error:
+                what = f"at iteration {now.iteration} the schedule of {path} returns {number:g}, which is refused"
+                fix = f"change method.schedules: {path} must be valid at each iteration"
+                raise InvalidValue(what, evidence=str(error), fix=fix) from error
+        return method
 
     @property
     def models_in_use(self) -> tuple[tuple[str, SideModel], ...]:

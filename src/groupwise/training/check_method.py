@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import at
 from groupwise.data import (
     Batch,
     Finish,
@@ -38,7 +37,7 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     """
     try:
         memory = {name: part.init() for name, part in recipe.method.memory}
-        method = at(recipe.method, Now(0, recipe.iterations, memory))
+        method = recipe.method.at(Now(0, recipe.iterations, memory))
     except Usage:  # reported when the recipe was read
         return []
     n, budget = method.group_size, recipe.sampling.max_tokens

@@ -25,7 +25,7 @@ from groupwise.cluster.processes import CLOSING, GRACE, Processes
 from groupwise.cluster.ray import Needs, node_address
 from groupwise.cluster.ray_ranks import RayProcesses
 from groupwise.config.recipe import Cluster, Recipe
-from groupwise.config.text import at, read_recipe, write
+from groupwise.config.text import read_recipe, write
 from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.data import GroupwiseError, Rollout, Usage, WorkerLost, pack
 from groupwise.data.rollout_json import rollout_from_json
@@ -218,7 +218,7 @@ def follower(recipe: Recipe, use: Use, ranks: Ranks) -> Learner:
 
 def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: int, version: int) -> None:
     """Take the steps of one iteration, as rank 0 does."""
-    method = at(recipe.method, Now(iteration, recipe.iterations, learner.memories))
+    method = recipe.method.at(Now(iteration, recipe.iterations, learner.memories))
     batch = pack(rollouts, version=version, roles=recipe.method.trains, max_tokens=recipe.sampling.max_tokens)
     learn(recipe, method, learner, with_rule(batch, recipe.method.unverifiable), iteration)
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from groupwise.advantages import SemanticEntropy
 from groupwise.config.diff import label
-from groupwise.config.text import at
 from groupwise.data import (
     BadData,
     Batch,
@@ -164,4 +163,4 @@ def run_steps(stored: StoredIteration) -> list[tuple[int, ...]]:
 def at_iteration(stored: StoredIteration, method: Method) -> Method:
     """The method with the values of its schedules at the iteration, except those that need an unstored memory."""
     schedules = tuple((path, x) for path, x in method.schedules if not isinstance(x, FromMemory))
-    return at(replace(method, schedules=schedules), Now(stored.iteration - 1, stored.recipe.iterations, {}))
+    return replace(method, schedules=schedules).at(Now(stored.iteration - 1, stored.recipe.iterations, {}))

@@ -291,7 +291,7 @@ def test_paths_are_toml_keys(path, keys):
 # Schedules
 
 
-def test_schedules_become_numbers_by_the_code_of_overrides():
+def test_schedules_become_numbers():
     ramps = (("objective.surrogate.high", Ramp(0.4, 0.2, 10)), ("epochs", Ramp(1.0, 3.0, 2)))
     method = replace(grpo(), schedules=ramps)
     assert method.at(Now(0)).objective.surrogate == Clip(0.2, 0.4)

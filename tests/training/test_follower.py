@@ -26,8 +26,8 @@ from groupwise.models.decoder import Sizes
 from groupwise.runs.checkpoints import newest_checkpoint, part_names
 from groupwise.runs.layout import RunLayout
 from groupwise.training.check_machine import check_sharding
-from groupwise.training.follower import named_by, recipe_of_followers
-from groupwise.training.messages import message, parts
+from groupwise.training.follower import named_by
+from groupwise.training.messages import message, parts, recipe_of_followers
 from groupwise.training.progress import Progress
 from groupwise.training.watchdog import Watchdog
 

@@ -125,7 +125,7 @@ class Method:
             raise ValueError(f'{why}\nset routing.replay = "engine", or proximal = "recomputed"')
 
     def at(self, now: Now) -> "Method":
-        """The method at an iteration: the current number in place of each schedule. `InvalidValue` if one is refused."""
+        """The method with the current number in place of each schedule. `InvalidValue` if a field refuses it."""
         method = self
         for path, schedule in self.schedules:
             number = schedule(now)

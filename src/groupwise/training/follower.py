@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from groupwise.cluster.processes import CLOSING, GRACE, Processes
 from groupwise.cluster.ray import Needs, node_address
 from groupwise.cluster.ray_ranks import RayProcesses
 from groupwise.config.recipe import Cluster, Recipe
-from groupwise.config.text import read_recipe, write
 from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.data import GroupwiseError, Rollout, Usage, WorkerLost, pack
 from groupwise.data.rollout_json import rollout_from_json
@@ -49,7 +48,7 @@ from groupwise.runs.checkpoints import Checkpoint, read_checkpoint
 from groupwise.runs.layout import RunLayout
 from groupwise.training.build import Runtime, find_device, new_learner, policy_outline, read_policy
 from groupwise.training.loop import learn
-from groupwise.training.messages import message, parts, save_part, start_message
+from groupwise.training.messages import message, parts, received_recipe, recipe_of_followers, save_part, start_message
 
 MODULE = "groupwise.training.follower"
 
@@ -169,11 +168,6 @@ def start(ready: Runtime, ranks: Replicas, checkpoint: Checkpoint | None) -> Non
         learner.restore(checkpoint.tensors(), checkpoint.state["learner"])
 
 
-def recipe_of_followers(recipe: Recipe) -> str:
-    """The recipe for the other ranks, as TOML. It has no verifier: that may be a function in memory."""
-    return write(replace(recipe, verifier="", also=()))
-
-
 def named_by(processes: Processes, error: WorkerLost) -> WorkerLost:
     """The error with the end of the process that caused it; if none has ended, with what the processes printed."""
     try:
@@ -189,7 +183,7 @@ def follow(ranks: Replicas, use: Use) -> None:
     if (content := ranks.receive()) is None:
         return
     header, tensors = parts(content)
-    recipe = read_recipe(header["recipe"], (), use)
+    recipe = received_recipe(header, use)
     torch.set_num_threads(recipe.machine.threads)
     learner = follower(recipe, use, ranks)
     if not ranks.shards:

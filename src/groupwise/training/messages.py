@@ -6,17 +6,31 @@ The field `do` of all but the first message is `steps`, `weights` (`Learner.weig
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load
 from torch import Tensor
 
+from groupwise.config.recipe import Recipe
+from groupwise.config.text import read_recipe, write
+from groupwise.config.user_code import Use
 from groupwise.data import Rollout
 from groupwise.data.rollout_json import rollout_to_json
 from groupwise.learner import Learner, Ranks, Replicas
 from groupwise.runs.checkpoints import OtherParts, tensor_bytes, write_part
 from groupwise.training.waiting import interruptible
+
+
+def recipe_of_followers(recipe: Recipe) -> str:
+    """The recipe for the other ranks, as TOML. It has no verifier: that may be a function in memory."""
+    return write(replace(recipe, verifier="", also=()))
+
+
+def received_recipe(header: Mapping[str, Any], use: Use) -> Recipe:
+    """The recipe in the first message. `use` holds the loaded files that it names code from."""
+    return read_recipe(header["recipe"], (), use)
 
 
 def start_message(recipe: str, learner: Learner) -> bytes:

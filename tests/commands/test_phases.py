@@ -19,7 +19,7 @@ from groupwise.config.toml import read_toml
 from groupwise.config.user_code import Use
 from groupwise.data import ACCURACY_GREEDY, GRAD_NORM
 from groupwise.learner import Learner
-from groupwise.models.files import base_name
+from groupwise.models.directories import base_name
 from groupwise.runs.info import RunInfo
 from groupwise.runs.phases import finished_run, phase_directories, runs_in, whole_run
 from groupwise.tasks import demonstrations

@@ -15,7 +15,7 @@ import groupwise
 from groupwise.data import MissingRequirement, WorkerLost, name_of
 from groupwise.methods import Method, reference_of
 from groupwise.rewards import everything
-from groupwise.rollout import GatedTurns, Turns
+from groupwise.rollout.strategy import needs_environment
 
 Result = Literal["passed", "failed", "skipped", "missing", "not run"]
 WORST: tuple[Result, ...] = ("failed", "missing", "skipped", "passed")
@@ -67,7 +67,7 @@ def proofs_of(publish: Callable[..., Method]) -> tuple[str, ...]:
 
 def trains_the_toy(method: Method) -> bool:
     """Whether a method can train the toy of the tests: a language model, without an environment."""
-    return method.denoise is None and not isinstance(method.strategy, Turns | GatedTurns)
+    return method.denoise is None and not needs_environment(method.strategy)
 
 
 def repository() -> Path:

@@ -23,7 +23,7 @@ from groupwise.data import WorkerLost
 from groupwise.evaluation.interval import mean_interval
 from groupwise.methods import Effect, Reference
 from groupwise.models import find_model, fingerprint
-from groupwise.models.files import PACKAGED
+from groupwise.models.directories import PACKAGED
 from groupwise.runs.disk import write_file
 
 SEEDS = (1, 2, 3)

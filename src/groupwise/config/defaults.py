@@ -12,7 +12,7 @@ from groupwise.config.phases import read_phases
 from groupwise.config.text import DEFAULT
 from groupwise.config.toml import CommandText, override_value, read_toml, set_path, set_paths
 from groupwise.data import GroupwiseError, Sampling
-from groupwise.models import LORA_TARGETS, base_directory, find_model, is_pipeline, outline, read_shape
+from groupwise.models import base_directory, find_model, kind_of, outline, read_shape
 from groupwise.runs.phases import KEY, trained_model
 
 METHOD: str = read_toml(DEFAULT)["method"]["base"]
@@ -136,8 +136,8 @@ def model_defaults(
             defaults[BUDGET] = max(1, min(positions // 2, bound))
             reason = f"half of the model's {positions}" if positions // 2 <= bound else "on a CPU"
             reasons.append(f"{BUDGET} {defaults[BUDGET]} ({reason})")
-        if TARGETS in wanted and is_set(data, "lora") and is_pipeline(directory):
-            defaults[TARGETS] = list(LORA_TARGETS)
+        if TARGETS in wanted and is_set(data, "lora") and (targets := kind_of(directory).adapter_targets):
+            defaults[TARGETS] = list(targets)
             reasons.append(f"{TARGETS} (the pipeline's attention)")
     except GroupwiseError:
         pass

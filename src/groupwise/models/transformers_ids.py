@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from groupwise.models.files import base_directory
+from groupwise.models.directories import base_directory
 from groupwise.models.tokenizer import Tokenizer
 from groupwise.models.transformers_files import quiet
 

@@ -23,6 +23,7 @@ class CoSampled:
     group are compared with each other, and get the advantages of their answers. A fixed schedule has no knobs.
     """
 
+    whole_answers: ClassVar[bool] = True
     roles: ClassVar[tuple[Role, ...]] = (Role(SCHEDULE, "where the schedule of the masked policy has knobs"),)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:

@@ -25,6 +25,7 @@ class GatedTurns:
     Selective Rollout, 2026.
     """
 
+    needs_environment: ClassVar[bool] = True
     forms: ClassVar[dict[str, Forms]] = {
         "marker": Forms("", "Action:", "zhiyuanZhai20/selective-rollout, src/prompts.py, ba86cdc")
     }

@@ -1,16 +1,24 @@
 """Settings of the native engine, which runs in the trainer's process."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from groupwise.data import Engine
-from groupwise.models import Experts, FlowPolicy, MaskedPolicy, Model, Tokenizer
+from groupwise.models import Experts, Model, Tokenizer
 from groupwise.rollout.denoiser import DenoisingEngine
 from groupwise.rollout.engine import NativeEngine
 from groupwise.rollout.unmasking import UnmaskingEngine
 
 SOCKET = "EngineKind"
 __all__ = ["Native"]
+
+STEP_ENGINES: Mapping[str, Callable[..., Engine]] = {
+    "flow": DenoisingEngine,
+    "pipeline": DenoisingEngine,
+    "masked": UnmaskingEngine,
+}
+"""Kinds of models whose answers are generated in steps, each with its engine. The others generate token by token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +41,10 @@ class Native:
 
     def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> Engine:
         """The engine over the learner's model. If `experts` is given, it records the expert choices (routes) of all
-        tokens. A flow policy gets an engine of denoising steps, and a masked policy one that reveals canvases.
+        tokens. Models of the kinds in `STEP_ENGINES` have engines of their own.
         """
-        if isinstance(model, MaskedPolicy):
-            return UnmaskingEngine(model, seed=seed, rows=self.rows)
-        if isinstance(model, FlowPolicy):
-            return DenoisingEngine(model, seed=seed, rows=self.rows)
+        if engine := STEP_ENGINES.get(model.shape.kind):
+            return engine(model, seed=seed, rows=self.rows)
         return NativeEngine(
             model, tokenizer, seed=seed, rows=self.rows, cache_tokens=self.cache_tokens, experts=experts
         )

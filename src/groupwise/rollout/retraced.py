@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -24,6 +24,8 @@ class Retraced:
     The tokens are written at the times of all steps but the last, or at one of these times, drawn for the whole group.
     Each has its own noise. So any sampler can be trained on, also one without noise. DiffusionNFT, arXiv:2509.16117.
     """
+
+    own_noise: ClassVar[bool] = True
 
     strategy: Strategy = Independent()  # noqa: RUF009
     times: Literal["all", "one"] = "all"

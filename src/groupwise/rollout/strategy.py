@@ -1,6 +1,7 @@
 """Sampling strategies: independent answers, and conversations with an environment."""
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from groupwise.data import Draw, Rollout, Sampler
 from groupwise.rollout.dialogue import Dialogue, dialogue_until, judged
@@ -13,6 +14,9 @@ __all__ = ["Independent", "Turns"]
 @dataclass(frozen=True, slots=True)
 class Independent:
     """Generates `draw.n` independent answers to the prompt, as one group."""
+
+    whole_answers: ClassVar[bool] = True
+    """It continues no answer, so it needs neither a conversation nor an answer token by token."""
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         answers = await sampler.sample(draw.prompt.context, draw.n)
@@ -31,6 +35,8 @@ class Turns:
     observation.
     """
 
+    needs_environment: ClassVar[bool] = True
+
     most: int = 8
 
     def __post_init__(self) -> None:
@@ -41,3 +47,13 @@ class Turns:
         starts = sampler.start(draw.prompt.context, draw.n)
         dialogues = await together(dialogue_until(Dialogue(start), sampler, start, most=self.most) for start in starts)
         return Rollout(draw, await judged(dialogues, sampler))
+
+
+def whole_answers(strategy: Any) -> bool:
+    """Whether a strategy continues no answer: each is generated as a whole, from the prompt."""
+    return getattr(strategy, "whole_answers", False)
+
+
+def needs_environment(strategy: Any) -> bool:
+    """Whether a strategy lets the model take turns with an environment."""
+    return getattr(strategy, "needs_environment", False)

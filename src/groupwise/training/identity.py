@@ -17,7 +17,7 @@ from groupwise.data import (
     read_regular,
 )
 from groupwise.learner import Given
-from groupwise.models import base_directory, find_model, is_pipeline, pipeline_files, remote_code
+from groupwise.models import base_directory, find_model, kind_of, remote_code
 from groupwise.models.fields import MOST_BYTES
 from groupwise.runs.disk import DISK, Disk
 from groupwise.runs.hashes import abbreviated
@@ -51,8 +51,8 @@ def identity(recipe: Recipe, templates: Templates, text: str) -> dict[str, Any]:
     directory = find_model(recipe.model)
     directories = dict.fromkeys((directory, base_directory(directory)))
     files = {name: path / name for path in directories for name in MODEL_FILES if (path / name).is_file()}
-    for path in filter(is_pipeline, directories):
-        files |= {str(file.relative_to(path)): file for file in pipeline_files(path, *PIPELINE_FILES)}
+    for path in directories:
+        files |= {str(file.relative_to(path)): file for file in kind_of(path).part_files(path, *PIPELINE_FILES)}
     return {
         "recipe": text,
         "files": {name: sha256(read_regular(path, MOST_BYTES)).hexdigest() for name, path in sorted(files.items())},

@@ -12,7 +12,8 @@ from groupwise.config.user_code import Use
 from groupwise.data import BadData, GroupwiseError, Usage, visible
 from groupwise.learner.update import restore_policy
 from groupwise.models import Model, attach, find_model, has_adapter, read_model, read_tokenizer, write_model
-from groupwise.models.files import ADAPTER, base_name
+from groupwise.models.directories import base_name
+from groupwise.models.files import ADAPTER
 from groupwise.models.lora import name_base
 from groupwise.runs.best import best_iteration, describe_best, held_out_values
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint, read_checkpoint

@@ -26,7 +26,7 @@ from groupwise.training.about import describe_run, movable
 from groupwise.training.build import Inputs, Runtime, build
 from groupwise.training.check_flow import unfinished_pictures
 from groupwise.training.check_inputs import check_inputs
-from groupwise.training.check_masked import kind_errors
+from groupwise.training.check_kind import kind_errors
 from groupwise.training.check_method import dry_run
 from groupwise.training.extend import extend
 from groupwise.training.identity import (

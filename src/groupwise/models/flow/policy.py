@@ -42,7 +42,9 @@ class FlowPolicy(nn.Module):
     Gaussian around the predicted one, up to a constant.
     """
 
-    recompute = compiled = False
+    compiled = False
+    diffusers_adapter = True
+    """Adapters are written in the format of diffusers."""
 
     velocity: nn.Module
 
@@ -56,6 +58,24 @@ class FlowPolicy(nn.Module):
         super().__init__()
         self.shape, self.denoise, self.surroundings = shape, denoise, surroundings
         self.velocity = velocity or Velocity(shape)
+        self._recompute = False
+
+    @property
+    def recompute(self) -> bool:
+        """Whether blocks are recomputed in backward (activation checkpointing), which large networks can do."""
+        return self._recompute
+
+    @recompute.setter
+    def recompute(self, wanted: bool) -> None:
+        self._recompute = wanted
+        if wanted:
+            network: Any = self.velocity
+            network.recompute()
+
+    @property
+    def adapter_host(self) -> nn.Module:
+        """The module that gets adapters: the transformer of a pipeline, or this module."""
+        return getattr(self.velocity, "transformer", self)
 
     @property
     def place(self) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import pytest
 
 from groupwise.config.defaults import LEARNING_RATES, complete_phases, learning_rate, starting_point
 from groupwise.config.packaged import find_recipe
-from groupwise.config.text import DEFAULT, read_recipe
-from groupwise.config.toml import read_toml
+from groupwise.config.text import read_recipe
+from groupwise.config.toml import DEFAULT, read_toml
 from groupwise.config.user_code import Use
 from groupwise.data import Usage
 from groupwise.methods import Method, published, reference_of

@@ -8,7 +8,7 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.config.defaults import RecipeSource
-from groupwise.config.text import DEFAULT
+from groupwise.config.toml import DEFAULT
 from groupwise.config.user_code import Use
 from groupwise.data import BadData, MissingRequirement, Sampling, Usage
 from groupwise.evaluation.presets import PUBLISHED, find_published

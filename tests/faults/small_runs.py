@@ -23,7 +23,7 @@ from groupwise.models import Lora, Tokenizer, find_model, read_tokenizer
 from groupwise.rewards import mixed_outcomes
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.disk import Disk
-from groupwise.runs.info import start_run
+from groupwise.runs.info_file import start_run
 from groupwise.training.about import describe_run
 from groupwise.training.build import Runtime, build
 from groupwise.training.identity import identity

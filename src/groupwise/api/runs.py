@@ -14,8 +14,8 @@ from groupwise.api.reward import NO_REWARD, Reward
 from groupwise.config.defaults import complete_phases, starting_point, tables_of
 from groupwise.config.phases import read_phases
 from groupwise.config.settings import base_name
-from groupwise.config.text import DEFAULT, base_of, read_recipe
-from groupwise.config.toml import is_toml, read_toml, read_with_overrides, without_command_text
+from groupwise.config.text import base_of, read_recipe
+from groupwise.config.toml import DEFAULT, is_toml, read_toml, read_with_overrides, without_command_text
 from groupwise.config.user_code import Use, function_hash, load_use
 from groupwise.data import BadData, Usage, close_verifier, raise_all
 from groupwise.runs.checkpoints import RunLock, run_directory

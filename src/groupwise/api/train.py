@@ -1,6 +1,7 @@
 """`train` and `resume`: start or continue a run from Python."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,7 +85,7 @@ def train(
 
 
 def resume(
-    run: Run | str | Path,
+    run: str | PathLike[str],
     *,
     reward: Any = None,
     use: Sequence[str | Path] = (),
@@ -113,7 +114,7 @@ def resume(
     recipe, tokenizer or template. The other arguments are those of `train`. A run of phases continues with its first
     unfinished phase.
     """
-    directory = existing_run(str(run.directory if isinstance(run, Run) else run))
+    directory = existing_run(fspath(run))
     grades = NO_REWARD if reward is None else reward_of(reward)
     allowed = Permissions(
         use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges,

@@ -9,13 +9,11 @@ from typing import Any
 
 from groupwise.config.devices import AUTO, device_of, dtype_of
 from groupwise.config.phases import read_phases
-from groupwise.config.text import DEFAULT
-from groupwise.config.toml import CommandText, override_value, read_toml, set_path, set_paths
+from groupwise.config.toml import DEFAULT, CommandText, default_method, override_value, read_toml, set_path, set_paths
 from groupwise.data import GroupwiseError, Sampling
 from groupwise.models import base_directory, find_model, kind_of, outline, read_shape
 from groupwise.runs.phases import KEY, trained_model
 
-METHOD: str = read_toml(DEFAULT)["method"]["base"]
 LEARNING_RATES = ((10_000_000, 2e-4), (1_000_000_000, 1e-5), (math.inf, 1e-6))
 """Default learning rates of full training, as (limit, rate): a rate is for models with fewer weights than the limit."""
 LORA_FACTOR = 10
@@ -59,12 +57,12 @@ def starting_point(
     if source is None and is_packaged(tables_of("", given)):
         return RecipeSource(DEFAULT, given)
     without_file = source is None
-    source = f'method = "{METHOD}"' if source is None else source
+    source = f'method = "{default_method()}"' if source is None else source
     data = tables_of(source, given)
     bound = CPU_BUDGET if without_file and train and on_cpu(data) else LONGEST
     defaults, reasons = model_defaults(data, trust_remote_code=trust_remote_code, rate=without_file, bound=bound)
     if without_file and "method" not in dict(given):
-        reasons.insert(0, f"method {METHOD}")
+        reasons.insert(0, f"method {default_method()}")
     note = f"defaults: {', '.join(reasons)}" if reasons else ""
     return RecipeSource(source, (*defaults.items(), *given), note)
 

@@ -4,7 +4,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from groupwise.config.registry import methods
-from groupwise.config.text import DEFAULT
+from groupwise.config.toml import DEFAULT
 from groupwise.data import Usage
 
 __all__ = ["find_recipe", "given_recipe"]

@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from groupwise.config.problems import SWITCHES, UPGRADE, method_suggestion, problem, suggestion, unknown_keys
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, part_named
-from groupwise.config.toml import CommandText
+from groupwise.config.toml import CommandText, default_method
 from groupwise.config.user_code import Use
 from groupwise.data import InvalidValue, Usage, name_of
 from groupwise.methods import Method
@@ -321,9 +321,7 @@ def expected(arm: Any) -> str:
 
 
 def _example(hint: Any) -> str:
-    from groupwise.config.defaults import METHOD  # defaults reads recipes
-
-    return f'"{METHOD}"' if hint is Method else "..."
+    return f'"{default_method()}"' if hint is Method else "..."
 
 
 def _article(name: str) -> str:

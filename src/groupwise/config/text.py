@@ -24,8 +24,6 @@ from groupwise.methods.schedules import trial_iterations
 from groupwise.runs.phases import KEY, trained_model
 
 T = TypeVar("T")
-DEFAULT = Path(__file__).with_name("default.toml")
-"""The packaged recipe `calculator`: the recipe of a command that names no recipe, no model and no task."""
 
 # Reading
 

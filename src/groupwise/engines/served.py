@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from groupwise.data import EngineLost, gap_bound
+from groupwise.engines import replica_tls
 from groupwise.engines.access import EngineAccess
 from groupwise.engines.fleet import Fleet
 from groupwise.engines.probe import Probe
@@ -172,7 +173,7 @@ class Served(Native):
 
     def program(self, settings: ReplicaSettings, access: EngineAccess) -> Program:
         """The program of each replica."""
-        return Program(settings=settings)
+        return Program(settings=settings, elsewhere=(replica_tls.__name__,))
 
 
 def new_exchange(access: EngineAccess) -> Exchange:

@@ -19,7 +19,7 @@ from groupwise.engines.replica import command
 from groupwise.engines.tls import place
 from groupwise.engines.vllm import VllmSettings
 from groupwise.engines.vllm_environment import check_environment
-from groupwise.engines.vllm_replicas import vllm_program
+from groupwise.engines.vllm_program import vllm_program
 from groupwise.engines.weights_file import Exchange
 from groupwise.models import find_model
 

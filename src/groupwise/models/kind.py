@@ -13,9 +13,6 @@ from torch import Tensor, nn
 
 from groupwise.models.decoder import Sizes
 from groupwise.models.files import read_json
-from groupwise.models.flow.denoise import Denoise
-from groupwise.models.masked.unmask import Unmask
-from groupwise.models.pipelines.settings import Pipeline
 from groupwise.models.tokenizer import Tokenizer, stored_tokenizer
 from groupwise.models.weights import stored_weights
 
@@ -92,14 +89,12 @@ class ModelKind(ABC):
         """The tokenizer of the prompts, with all end tokens."""
         return stored_tokenizer(path)
 
-    def sized(self, shape: Any, pipeline: Pipeline) -> Sizes:
-        """The sizes with a recipe's settings. `Usage` for settings that the model does not take."""
+    def sized(self, shape: Any, pipeline: Any) -> Sizes:
+        """The sizes with the field `pipeline` of a recipe. `Usage` for settings that the model does not take."""
         return shape
 
-    def set_up(  # noqa: B027
-        self, model: Any, *, denoise: Denoise | None, unmask: Unmask | None, pipeline: Pipeline
-    ) -> None:
-        """Set how a model generates: the settings of a recipe and its method that are for its kind."""
+    def set_up(self, model: Any, settings: Mapping[str, Any]) -> None:  # noqa: B027
+        """Set how a model generates, by fields of a recipe and its method: `denoise`, `unmask`, `pipeline`."""
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from groupwise.data import Engine
-from groupwise.models import Experts, Model, Tokenizer
+from groupwise.models import Experts, LanguageModel, Model, Tokenizer
 from groupwise.rollout.denoiser import DenoisingEngine
 from groupwise.rollout.engine import NativeEngine
 from groupwise.rollout.unmasking import UnmaskingEngine
@@ -45,6 +45,7 @@ class Native:
         """
         if engine := STEP_ENGINES.get(model.shape.kind):
             return engine(model, seed=seed, rows=self.rows)
+        assert isinstance(model, LanguageModel), f"STEP_ENGINES lacks the kind {model.shape.kind}"
         return NativeEngine(
             model, tokenizer, seed=seed, rows=self.rows, cache_tokens=self.cache_tokens, experts=experts
         )

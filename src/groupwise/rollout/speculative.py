@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from groupwise.data import Usage
-from groupwise.models import Experts, Model, Tokenizer
-from groupwise.rollout.native import STEP_ENGINES, Native
+from groupwise.models import Experts, LanguageModel, Model, Tokenizer
+from groupwise.rollout.native import Native
 from groupwise.rollout.speculation import SpeculativeEngine
 
 SOCKET = "EngineKind"
@@ -29,7 +29,7 @@ class Speculative(Native):
 
     def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> SpeculativeEngine:
         """The engine over the learner's model. Raises `Usage` if it should record the experts of each token."""
-        assert model.shape.kind not in STEP_ENGINES, "check refuses such a model with this engine"
+        assert isinstance(model, LanguageModel), "check refuses such a model with this engine"
         if experts is not None:
             raise Usage(
                 "the speculative engine does not record the experts of its tokens",

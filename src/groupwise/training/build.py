@@ -197,7 +197,8 @@ def read_stored(directory: Path, recipe: Recipe, use: Use, device: torch.device)
 def with_settings(model: Model, recipe: Recipe) -> Model:
     """The model with the recipe's settings for its kind: steps, and a pipeline's guidance and size of pictures."""
     method = recipe.method
-    KINDS[model.shape.kind].set_up(model, denoise=method.denoise, unmask=method.unmask, pipeline=recipe.pipeline)
+    settings = {"denoise": method.denoise, "unmask": method.unmask, "pipeline": recipe.pipeline}
+    KINDS[model.shape.kind].set_up(model, settings)
     return model
 
 

@@ -1,6 +1,6 @@
 """Checks that a recipe's method and settings fit its flow model, or its language model."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
@@ -49,7 +49,7 @@ def pipeline_errors(recipe: Recipe, shape: PipelineShape) -> list[Usage]:
     return [*errors, *step_errors(recipe)]
 
 
-def setting_errors(recipe: Recipe, settings: Mapping[str, tuple[bool, str]]) -> list[Usage]:
+def setting_errors(recipe: Recipe, settings: dict[str, tuple[bool, str]]) -> list[Usage]:
     """An error for each setting that the recipe uses and its flow model does not have."""
     return [
         Usage(f"{name} does not fit the flow model {recipe.model}", fix=fix)

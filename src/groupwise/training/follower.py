@@ -50,7 +50,8 @@ from groupwise.training.build import Runtime, find_device, new_learner, policy_o
 from groupwise.training.loop import learn
 from groupwise.training.messages import message, parts, received_recipe, recipe_of_followers, save_part, start_message
 
-MODULE = "groupwise.training.follower"
+MODULE = __name__
+"""The module of the program of a rank. Rank 0 imports it, so this is not `__main__`."""
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from groupwise.models.fields import MOST_BYTES
 from groupwise.runs.disk import DISK, Disk
 from groupwise.runs.hashes import abbreviated
 from groupwise.runs.info import RunInfo
+from groupwise.runs.info_file import write_info
 from groupwise.runs.layout import RunLayout
 from groupwise.training.about import movable, origin
 from groupwise.training.build import Runtime
@@ -105,7 +106,7 @@ def record_changes(
         **now,
     )
     if stored != (new := movable(new, run)):
-        new.write(run, disk=disk)
+        write_info(run, new, disk=disk)
     return now | {"device": runtime.device, "changes": history}
 
 

@@ -19,7 +19,7 @@ from groupwise.models import Shape, find_model, read_shape
 from groupwise.planning.this_cpu import duration_lines, measured_rates, run_duration
 from groupwise.rollout import Native
 from groupwise.runs.checkpoints import finished_checkpoints
-from groupwise.runs.info import start_run
+from groupwise.runs.info_file import start_run
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from groupwise.training.about import describe_run, movable

@@ -62,7 +62,7 @@ class AuditResult:
 
 def packaged_cases(name: str) -> tuple[Case, ...] | None:
     """The labelled cases for a verifier that are part of the package; None if there are none."""
-    table = files("groupwise.verifiers") / "cases" / f"{name}.jsonl"
+    table = files(__package__) / "cases" / f"{name}.jsonl"
     return _cases(table.read_text("utf-8"), f"{name}.jsonl") if table.is_file() else None
 
 

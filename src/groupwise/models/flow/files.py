@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.models.fields import whole
-from groupwise.models.flow.denoise import MOST_STEPS, Denoise
+from groupwise.models.flow.denoise import MOST_STEPS
 from groupwise.models.flow.policy import FlowPolicy
 from groupwise.models.flow.velocity import END, FlowShape
 from groupwise.models.kind import Loading, ModelKind
-from groupwise.models.masked.unmask import Unmask
-from groupwise.models.pipelines.settings import Pipeline
 from groupwise.models.weights import load_exactly
 
 FLOW = "groupwise_flow"
@@ -44,9 +42,9 @@ class FlowKind(ModelKind):
         sizes = {name: getattr(shape, name) for name in ("words", "places", "width", "layers")}
         return {"model_type": FLOW, "state": list(shape.state), **sizes, "vocab_size": shape.vocabulary}
 
-    def set_up(self, model: FlowPolicy, *, denoise: Denoise | None, unmask: Unmask | None, pipeline: Pipeline) -> None:
-        if denoise is not None:
-            model.denoise = denoise
+    def set_up(self, model: FlowPolicy, settings: Mapping[str, Any]) -> None:
+        if settings["denoise"] is not None:
+            model.denoise = settings["denoise"]
 
 
 def flow_shape(config: Mapping[str, Any]) -> FlowShape:

@@ -7,12 +7,10 @@ from typing import Any
 
 from groupwise.models.fields import mapping, real, short, whole
 from groupwise.models.files import read_json
-from groupwise.models.flow.denoise import Denoise
 from groupwise.models.kind import Loading, ModelKind
 from groupwise.models.masked.policy import MaskedPolicy
 from groupwise.models.masked.predictor import MaskedShape
 from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS, Unmask
-from groupwise.models.pipelines.settings import Pipeline
 from groupwise.models.weights import load_exactly
 
 __all__ = ["stored_unmask"]
@@ -51,11 +49,9 @@ class MaskedKind(ModelKind):
     def config(self, model: MaskedPolicy) -> dict[str, Any]:
         return masked_config(model)
 
-    def set_up(
-        self, model: MaskedPolicy, *, denoise: Denoise | None, unmask: Unmask | None, pipeline: Pipeline
-    ) -> None:
-        if unmask is not None:
-            model.set_unmask(unmask)
+    def set_up(self, model: MaskedPolicy, settings: Mapping[str, Any]) -> None:
+        if settings["unmask"] is not None:
+            model.set_unmask(settings["unmask"])
 
 
 def masked_shape(config: Mapping[str, Any]) -> MaskedShape:

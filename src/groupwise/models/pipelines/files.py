@@ -10,12 +10,10 @@ from torch import nn
 
 from groupwise.data import BadData, Usage, visible
 from groupwise.models.files import read_json
-from groupwise.models.flow.denoise import Denoise
 from groupwise.models.flow.files import FlowKind
 from groupwise.models.flow.policy import FlowPolicy
 from groupwise.models.flow.velocity import END, FlowShape
 from groupwise.models.kind import Loading
-from groupwise.models.masked.unmask import Unmask
 from groupwise.models.pipelines.index import (
     ENCODERS,
     WITH_WEIGHTS,
@@ -80,9 +78,9 @@ class PipelineKind(FlowKind):
     def sized(self, shape: PipelineShape, pipeline: Pipeline) -> PipelineShape:
         return sized(shape, pipeline)
 
-    def set_up(self, model: FlowPolicy, *, denoise: Denoise | None, unmask: Unmask | None, pipeline: Pipeline) -> None:
-        super().set_up(model, denoise=denoise, unmask=unmask, pipeline=pipeline)
-        set_pipeline(model, pipeline)
+    def set_up(self, model: FlowPolicy, settings: Mapping[str, Any]) -> None:
+        super().set_up(model, settings)
+        set_pipeline(model, settings["pipeline"])
 
 
 def read_pipeline(path: Path, *, dtype: torch.dtype, device: torch.device | str) -> FlowPolicy:

@@ -16,7 +16,7 @@ __all__ = ["Queued"]
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Another advantage, whose groups are `size` consecutive samples of a role, whatever their prompts.
+    """Applies an advantage to groups of `size` consecutive samples of one role, across prompts.
 
     The helpers' queue in M-GRPO's released code, arXiv:2511.13288. Samples of other roles have their own groups. The
     last group of an iteration may be smaller.

@@ -78,12 +78,12 @@ class Run:
 
     @property
     def done(self) -> int:
-        """The number of completed iterations; in a run of phases, those of the last started phase."""
+        """The number of completed iterations; in a run of phases, of its last started phase."""
         return read(self._last).last
 
     @property
     def iterations(self) -> int:
-        """The planned number of iterations; in a run of phases, that of the last started phase."""
+        """The planned number of iterations; in a run of phases, of its last started phase."""
         return RunInfo.read(self._last).iterations
 
     def samples(self, iteration: int | None = None) -> list[dict[str, Any]]:

@@ -60,8 +60,8 @@ def train(
 
     Rows and functions are written to the run's directory, `out/<name>-<time>`. A function that needs nothing outside
     itself runs in worker processes; any other runs in this process, and only `resume(run, reward=...)` continues its
-    run. `on_iteration(run, line)` gets each line of metrics. Ctrl-C saves and returns; `stop_after` does it after so
-    many seconds. Raises a `GroupwiseError`, before anything is loaded if the settings are wrong.
+    run. `on_iteration(run, line)` gets each line of metrics. Ctrl-C, or `stop_after` seconds,
+    saves a checkpoint and returns. Raises a `GroupwiseError`, before anything is loaded if the settings are wrong.
 
     >>> run = train(iterations=1, prompts=2, out="runs")                                            # doctest: +SKIP
     >>> run.metrics["reward"]                                                                       # doctest: +SKIP

@@ -119,7 +119,7 @@ class Comparison:
 
     @property
     def differences(self) -> tuple[float, ...]:
-        """The metric of the method minus that of its parent, for each seed."""
+        """The difference of the metric between the method and its parent, for each seed."""
         return tuple(a - b for a, b in zip(self.own, self.parent, strict=True))
 
     @property

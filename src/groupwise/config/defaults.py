@@ -90,7 +90,7 @@ def complete_phases(data: Mapping[str, Any], *, trust_remote_code: bool = False)
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two tables, and the tables in them: a value of `above` replaces that of `below`.
+    """Merge two tables, and the tables in them: a value of `above` replaces the one in `below`.
 
     >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4})
     {'a': {'b': 3, 'c': 2}, 'd': 4}

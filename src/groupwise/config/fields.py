@@ -175,7 +175,7 @@ def recipe_fields() -> Mapping[str, RecipeField]:
 
 
 def home(name: str) -> str:
-    """The module of a section's class: that of a public name, else that of `Recipe`."""
+    """The module of a section's class. A class that is not public is in the module of `Recipe`."""
     return names_of(room)[name] if (room := home_of(name)) else home("Recipe")
 
 

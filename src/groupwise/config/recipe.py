@@ -137,8 +137,8 @@ class Cluster:
     engines are at the engine's `addresses`. No bit depends on it.
 
     A step adds the gradients of `lanes` microbatches in a fixed tree. So equal `lanes` give equal bits on any number
-    of ranks that divides them; other `lanes` are another run. 0 lanes are as many as `ranks` when the run starts; its
-    recipe holds the number. Lanes are a power of two. With `shard = "none"` each rank holds all weights, gradients and
+    of ranks that divides them; other `lanes` are another run. `lanes = 0` means `ranks`; the run's recipe
+    stores the number. Lanes are a power of two. With `shard = "none"` each rank holds all weights, gradients and
     moments; with `"full"` its part of the rows of each (FSDP2). `deadline` limits the wait of one rank for another, in
     seconds.
 

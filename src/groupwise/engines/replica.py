@@ -66,7 +66,7 @@ class Program:
     identity: Identity | None = None
     """The engine that the run needs. One on this host is it; one on another host may have read another model."""
     logs: Path | None = None
-    """The folder of the child's output; by default that of its settings."""
+    """The folder of the child's output; by default the `directory` of its settings."""
     elsewhere: Sequence[str] = ()
     """The module that starts it on another host, and the first arguments of that. Settings and a host follow."""
 

@@ -102,7 +102,7 @@ def outline(path: Path | str, *, trust_remote_code: bool = False) -> nn.Module:
 
 
 def weight_files(path: Path | str) -> list[Path]:
-    """The files with the weights of a model, for an adapter those of its base; none for a fresh model.
+    """The files with the weights of a model, or of an adapter's base; none for a fresh model.
 
     BadData if one is missing.
     """

@@ -46,7 +46,7 @@ def find_model(name: str | Path, *, weights: bool = True) -> Path:
 
 
 def base_directory(path: Path) -> Path:
-    """The directory with the model's weights: for an adapter, that of its base. BadData without a usable base."""
+    """The directory with the weights: of a model, or of an adapter's base. BadData without a usable base."""
     if not os.path.isfile(path / ADAPTER):
         return path
     base = base_name(path)

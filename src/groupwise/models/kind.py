@@ -21,7 +21,7 @@ __all__ = ["ModelKind"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """How a model is loaded: dtype and device of its weights, the seed of those of a fresh model, and a permission."""
+    """How a model is loaded: dtype and device of its weights, the seed of fresh weights, and a permission."""
 
     dtype: torch.dtype
     device: torch.device | str
@@ -44,7 +44,7 @@ class ModelKind(ABC):
     described: ClassVar[str]
     """What a config.json describes, for an error message."""
     adapter_targets: ClassVar[tuple[str, ...]] = ()
-    """The usual targets of an adapter; empty for those of `Lora`."""
+    """The usual targets of an adapter; empty: the defaults of `Lora`."""
 
     @abstractmethod
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:

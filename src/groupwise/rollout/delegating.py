@@ -114,7 +114,7 @@ class Delegating:
         return CountedText(fill(self.words, {"result": result if marker else ""}), calls=1)
 
     def _graded(self, helper: Sample, main: Sample) -> Sample:
-        """A helper's answer with its verdict: that of its main agent, or malformed."""
+        """A helper's answer with the verdict of its main agent, or malformed."""
         assert main.verdict is not None, "the main agents are judged"
         outcome = main.verdict.outcome
         if outcome is Outcome.malformed:

@@ -17,7 +17,7 @@ __all__ = ["HintWriter"]
 SHORT = 2
 """An answer of at most this many characters may be in a hint by chance: it counts only after one of PHRASES."""
 PHRASES = ("= ", "equals ", "is ", "answer is ", "answer: ", "result is ", "value is ", "equal to ", "#")
-"""Phrases before a stated answer; the last is that of the packaged tasks."""
+"""Phrases before a stated answer; the packaged tasks use the last one."""
 SOURCE = "Andree-9/HiLL, verl/trainer/ppo/hinter_utils.py, 857078e"
 """Where the prose is from."""
 ASKED = Forms(

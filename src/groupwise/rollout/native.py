@@ -41,7 +41,7 @@ class Native:
 
     def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> Engine:
         """The engine over the learner's model. If `experts` is given, it records the expert choices (routes) of all
-        tokens. Models of the kinds in `STEP_ENGINES` have engines of their own.
+        tokens. Models of the kinds in `STEP_ENGINES` have other engines.
         """
         if engine := STEP_ENGINES.get(model.shape.kind):
             return engine(model, seed=seed, rows=self.rows)

@@ -123,7 +123,7 @@ def extensions(changes: Any) -> list[tuple[int, int, int]]:
 
 
 def check_format(run: Path, number: object) -> None:
-    """Raise `Storage` unless the format number of a run.json is that of this version."""
+    """Raise `Storage` unless a run.json has the format number of this version."""
     if number == FORMAT:
         return
     if isinstance(number, int) and number > FORMAT:

@@ -157,7 +157,7 @@ def kind_of_ranks(sharded: bool) -> type[Replicas]:
 
 
 def start(ready: Runtime, ranks: Replicas, checkpoint: Checkpoint | None) -> None:
-    """Start the learner on all ranks: from that of rank 0, or sharded from rank 0's model and the checkpoint."""
+    """Start the learner on all ranks: as a copy of rank 0's, or sharded from rank 0's model and the checkpoint."""
     recipe = recipe_of_followers(ready.recipe)
     if not ready.recipe.cluster.sharded:
         ranks.send(start_message(recipe, ready.learner))

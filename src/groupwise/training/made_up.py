@@ -13,10 +13,10 @@ from groupwise.verifiers.functions import made_up_texts
 
 
 def made_up_states(recipe: Recipe) -> list[Sample]:
-    """Answers with the states and steps of the recipe's flow model; those of a language model for another model.
+    """Answers with the states and steps of the recipe's flow model; texts for models of other kinds.
 
-    The first final state is 0, the others are ramps between -1 and 1. The first state of each is 1. Those of a
-    pipeline have such pictures, too.
+    The first final state is 0, the others are ramps between -1 and 1. The first state of each is 1. For a
+    pipeline the answers also have pictures.
     """
     shape: Any = read_shape(find_model(recipe.model, weights=False))
     if not shape.draws_states or recipe.method.denoise is None:

@@ -85,7 +85,7 @@ class FlowPolicy(nn.Module):
 
     @property
     def times(self) -> tuple[float, ...]:
-        """The time before each step, and 0 after the last one. Those of a pipeline are its scheduler's."""
+        """The time before each step, and 0 after the last one. A pipeline has its scheduler's times."""
         return self.times_of(self.denoise)
 
     def times_of(self, denoise: Denoise) -> tuple[float, ...]:

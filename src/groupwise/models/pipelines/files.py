@@ -140,7 +140,7 @@ def refuse_superfluous(folder: Path, transformer: nn.Module) -> None:
 
 
 def freeze(path: Path, module: nn.Module) -> None:
-    """Freeze the weights of a part. Buffers that are stored in its file leave `state_dict`, and so each checkpoint."""
+    """Freeze the weights of a part. Its buffers become non-persistent, so that checkpoints do not contain them."""
     module.requires_grad_(False).train(False)
     for name, weight in module.named_parameters():
         refuse_nonfinite(path, name, weight)

@@ -15,7 +15,10 @@ from groupwise.data import with_fields
 from groupwise.methods import Method
 
 PACKAGE = __name__.partition(".")[0]
-DECLARED = ("roles", "contents", "needs_feedback", "learns_prompts", "columns_as", "skips_rows", "numbers")
+DECLARED = (
+    "roles", "contents", "needs_feedback", "learns_prompts", "columns_as", "skips_rows", "numbers", "whole_answers",
+    "needs_environment", "own_noise",
+)  # fmt: skip
 """Members of parts that only `check` and metrics read, also as the decorator `verdicts_have`. They do not count."""
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 

@@ -1,7 +1,7 @@
 """Sampling strategies: independent answers, and conversations with an environment."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from groupwise.data import Draw, Rollout, Sampler
 from groupwise.rollout.dialogue import Dialogue, dialogue_until, judged
@@ -47,13 +47,3 @@ class Turns:
         starts = sampler.start(draw.prompt.context, draw.n)
         dialogues = await together(dialogue_until(Dialogue(start), sampler, start, most=self.most) for start in starts)
         return Rollout(draw, await judged(dialogues, sampler))
-
-
-def whole_answers(strategy: Any) -> bool:
-    """Whether a strategy continues no answer: each is generated as a whole, from the prompt."""
-    return getattr(strategy, "whole_answers", False)
-
-
-def needs_environment(strategy: Any) -> bool:
-    """Whether a strategy lets the model take turns with an environment."""
-    return getattr(strategy, "needs_environment", False)

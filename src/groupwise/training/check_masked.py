@@ -8,7 +8,6 @@ from groupwise.data import Usage
 from groupwise.models import MaskedShape, Pipeline, stored_unmask
 from groupwise.models.decoder import Sizes
 from groupwise.rollout import Native
-from groupwise.rollout.strategy import whole_answers
 from groupwise.training.check_flow import methods_with
 
 
@@ -68,11 +67,11 @@ def unfit_settings(recipe: Recipe, shape: MaskedShape) -> dict[str, tuple[bool, 
             f"use at least {longest}: the most tokens of an answer in method.unmask.steps steps",
         ),
         "method.strategy": (
-            not whole_answers(method.strategy),
+            not getattr(method.strategy, "whole_answers", False),
             "use CoSampled or Independent: answers are generated whole",
         ),
         "evaluate.strategy": (
-            not whole_answers(recipe.evaluate.strategy),
+            not getattr(recipe.evaluate.strategy, "whole_answers", False),
             "use CoSampled or Independent: answers are generated whole",
         ),
         "evaluate.steps": (recipe.evaluate.steps is not None, "leave it out: it is for flow models"),

@@ -7,7 +7,6 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Environment, Ids, Usage, name_of
 from groupwise.environments import CoinFlip, Tools, calculator_tools, python_tools, user_environment
-from groupwise.rollout.strategy import needs_environment, whole_answers
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.training.sources import Templates, held_out_sources, no_verifier, sources
 from groupwise.verifiers.by_environment import ENVIRONMENT
@@ -18,7 +17,7 @@ def environment_of(recipe: Recipe, use: Use) -> Callable[[], Environment] | None
     name = recipe.environment
     strategies = {"method.strategy": recipe.method.strategy, "evaluate.strategy": recipe.evaluate.strategy}
     for where, strategy in strategies.items():
-        if needs_environment(strategy) and not name:
+        if getattr(strategy, "needs_environment", False) and not name:
             fix = "add --environment calculator_tools, or my_file:MyEnvironment with --use my_file.py"
             what = f"{where} is {name_of(strategy)}, which needs an environment, and the recipe names none"
             raise Usage(what, fix=fix)
@@ -85,7 +84,7 @@ def check_judge(recipe: Recipe, use: Use) -> None:
 
 def frame_of(recipe: Recipe, templates: Templates) -> tuple[Ids, Ids]:
     """The token ids that the chat template puts before and after an environment's reply."""
-    if all(whole_answers(s) for s in (recipe.method.strategy, recipe.evaluate.strategy)):
+    if all(getattr(s, "whole_answers", False) for s in (recipe.method.strategy, recipe.evaluate.strategy)):
         return (), ()
     frames = {name: template.turn_frame() for name, template in templates.items()}
     if len(set(frames.values())) > 1:

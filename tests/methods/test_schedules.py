@@ -101,5 +101,5 @@ def test_reading_tries_a_long_run_at_about_a_hundred_iterations(monkeypatch: pyt
 
 def test_the_tried_iterations_include_extremes_and_each_mix_of_whole_and_fractional_numbers() -> None:
     assert trial_iterations([Ramp(0.0, 1.0)], 3, {}) == [0, 1, 2] and trial_iterations([Ramp(0.0, 1.0)], 0, {}) == [0]
-    rare = Piecewise(((0, 1.0), (5001, 9.0), (5002, 1.0), (7001, 0.5), (7002, 1.0)))
+    rare = Piecewise(((0, 1.0), (5001, 9.0), (5002, 1.0), (7001, 1.5), (7002, 1.0)))
     assert {0, 5001, 7001, 9999} <= {*trial_iterations([rare, Stairs(4.0, 0.5, 2000)], 10_000, {})}

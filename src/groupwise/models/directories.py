@@ -24,15 +24,13 @@ def find_model(name: str | Path, *, weights: bool = True) -> Path:
     """
     if str(name) in PACKAGED:
         return Path(__file__).parent / str(name)
-    from groupwise.models.gguf_cache import gguf_directory, smollm2_file  # late: it imports torch
-
     path = Path(name)
     if os.path.isdir(path):  # unlike Path.is_dir, False for an invalid file name
         return path
-    if str(name) == SMOLLM2:
-        return gguf_directory(smollm2_file())
-    if path.suffix == ".gguf" and os.path.isfile(path):
-        return gguf_directory(path)
+    if str(name) == SMOLLM2 or (path.suffix == ".gguf" and os.path.isfile(path)):
+        from groupwise.models.gguf_cache import gguf_directory, smollm2_file  # late: it imports torch
+
+        return gguf_directory(smollm2_file() if str(name) == SMOLLM2 else path)
     if of_hub(name):
         return fetch(str(name), weights=weights)
     known = ", ".join((*PACKAGED, SMOLLM2))

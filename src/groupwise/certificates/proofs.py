@@ -12,7 +12,7 @@ from typing import Literal
 from xml.etree import ElementTree
 
 import groupwise
-from groupwise.data import MissingRequirement, WorkerLost, name_of
+from groupwise.data import MissingRequirement, WorkerLost, declares, name_of
 from groupwise.methods import Method, reference_of
 from groupwise.rewards import everything
 
@@ -66,7 +66,7 @@ def proofs_of(publish: Callable[..., Method]) -> tuple[str, ...]:
 
 def trains_the_toy(method: Method) -> bool:
     """Whether a method can train the toy of the tests: a language model, without an environment."""
-    return method.denoise is None and not getattr(method.strategy, "needs_environment", False)
+    return method.denoise is None and not declares(method.strategy, "needs_environment")
 
 
 def repository() -> Path:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from groupwise.data.rooms import files_of, home_of, names_of
+from groupwise.data.rooms import bases_of, home_of, names_of
 
 SECTIONS: dict[str, str] = {
     "": "Recipe",
@@ -213,11 +213,19 @@ def part_constants(socket: str, constant: str) -> dict[str, tuple[str, str]]:
 
 def parts_of(socket: str) -> dict[str, str]:
     """The module of each packaged component that implements a Protocol (socket), by the component's name."""
-    rooms = ("rollout", "engines", "rewards", "advantages", "objective", "learner", "methods")
-    files = {module: lists for room in rooms for module, lists in files_of(f"groupwise.{room}").items()}
-    return {
-        name: module for module, lists in files.items() if lists.get("SOCKET") == socket for name in lists["__all__"]
-    }
+    rooms = [
+        f"groupwise.{room}"
+        for room in ("rollout", "engines", "rewards", "advantages", "objective", "learner", "methods")
+    ]
+    bases = {name: base for room in rooms for name, base in bases_of(room).items()}
+    public = {name: module for room in rooms for name, module in names_of(room).items()}
+    return {name: module for name, module in public.items() if socket in _ancestors(name, bases)}
+
+
+def _ancestors(name: str, bases: Mapping[str, str]) -> Iterator[str]:
+    """The base class of a class, its base class, and so on; for a function, the socket that its decorator declares."""
+    while name := bases.get(name, ""):
+        yield name.capitalize() if name.islower() else name
 
 
 def declared(module: str, name: str) -> list[tuple[str, str, str]]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from groupwise.config.problems import SWITCHES, UPGRADE, method_suggestion, problem, suggestion, unknown_keys
 from groupwise.config.recipe import Recipe
-from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, part_named
+from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, part_named, socket_of
 from groupwise.config.toml import CommandText, default_method
 from groupwise.config.user_code import Use
 from groupwise.data import InvalidValue, Usage, name_of
@@ -270,11 +270,11 @@ class Reading:
         """Return the component if it implements the Protocol `hint` (see `fits`); else record an error."""
         if not isinstance(hint, type) or fits(part, hint):
             return part
-        return self.problem(
-            where,
-            f"{part.__name__ if isinstance(part, type) else name_of(part)} is not {_article(hint.__name__)}",
-            f"use one of {', '.join(fitting_names(hint))}",
-        )
+        what = f"{part.__name__ if isinstance(part, type) else name_of(part)} is not {_article(hint.__name__)}"
+        use = f"use one of {', '.join(fitting_names(hint))}"
+        if isfunction(part) and socket_of(part) is None:
+            return self.problem(where, what, f"write @groupwise.{hint.__name__.lower()} above the function; or {use}")
+        return self.problem(where, what, use)
 
 
 @cache

@@ -6,14 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, Outcome, VerdictPart
+from groupwise.data import Batch, Measure, Outcome, Shaping, VerdictPart
 
-SOCKET = "Shaping"
 __all__ = ["Levels", "WrongIs"]
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
+class Levels(Shaping):
     """Creates the reward: -1 for a correct answer, -3 for a malformed (unreadable) one, -2 for any other.
 
     If `form` names a part of the verdict, answers in which it is 0 get -4. Only the order of the levels matters. TRPA,
@@ -36,7 +35,7 @@ class Levels:
 
 
 @dataclass(frozen=True, slots=True)
-class WrongIs:
+class WrongIs(Shaping):
     """Replaces the reward of a readable wrong answer by `value`; a malformed answer keeps its reward.
 
     The reward for a valid format in M-GRPO's released code, arXiv:2511.13288.

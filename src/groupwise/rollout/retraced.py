@@ -13,12 +13,11 @@ from groupwise.models.flow.actions import decoded_picture, encode_action, final_
 from groupwise.models.flow.normals import normals
 from groupwise.rollout.strategy import Independent
 
-SOCKET = "Strategy"
 __all__ = ["Retraced"]
 
 
 @dataclass(frozen=True, slots=True)
-class Retraced:
+class Retraced(Strategy):
     """Replaces the denoising steps of each finished sample by steps of the forward process from its final state.
 
     The tokens are written at the times of all steps but the last, or at one of these times, drawn for the whole group.

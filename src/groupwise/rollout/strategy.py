@@ -3,16 +3,15 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from groupwise.data import Draw, Rollout, Sampler
+from groupwise.data import Draw, Rollout, Sampler, Strategy
 from groupwise.rollout.dialogue import Dialogue, dialogue_until, judged
 from groupwise.rollout.together import together
 
-SOCKET = "Strategy"
 __all__ = ["Independent", "Turns"]
 
 
 @dataclass(frozen=True, slots=True)
-class Independent:
+class Independent(Strategy):
     """Generates `draw.n` independent answers to the prompt, as one group."""
 
     whole_answers: ClassVar[bool] = True
@@ -24,7 +23,7 @@ class Independent:
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class Turns(Strategy):
     """Generates `draw.n` conversations with the environment, as one group: model and environment take turns.
 
     A conversation ends when the environment returns None. When all have ended, the verifier judges their last turns. A

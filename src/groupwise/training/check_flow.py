@@ -6,7 +6,7 @@ from typing import Literal
 
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
-from groupwise.data import Prompt, Strategy, Usage, with_fields
+from groupwise.data import Prompt, Strategy, Usage, declares, with_fields
 from groupwise.methods import published
 from groupwise.methods.families import method_family
 from groupwise.models import (
@@ -85,9 +85,9 @@ def methods_with(field: Literal["denoise", "unmask"]) -> str:
 
 
 def noise_errors(strategy: Strategy, denoise: Denoise) -> list[Usage]:
-    """An error if steps lack noise that the strategy, or one inside it, needs. With `own_noise` it needs none."""
+    """An error if steps have no noise that the strategy, or one inside it, needs. Some have their own noise."""
     parts = with_fields(strategy)
-    if any(getattr(part, "own_noise", False) for part in parts):
+    if declares(strategy, "own_noise"):
         return []
     if denoise.noise.level == 0:
         what = "no step would be trained: without noise, a denoising step is not an action"

@@ -23,7 +23,7 @@ from groupwise.learner import Learner
 from groupwise.lifecycle import run as running
 from groupwise.lifecycle import run_phases as runner
 from groupwise.lifecycle import start as training
-from groupwise.models.model_files import base_name
+from groupwise.models.directories import base_name
 from groupwise.runs.info import RunInfo
 from groupwise.runs.phase_directories import finished_run, phase_directories, runs_in, whole_run
 from groupwise.tasks import demonstrations

@@ -8,8 +8,8 @@ import pytest
 from groupwise.checks.check import check
 from groupwise.config.defaults import LEARNING_RATES, complete_phases, learning_rate, starting_point
 from groupwise.config.packaged import find_recipe
-from groupwise.config.recipe_toml import DEFAULT, read_recipe
-from groupwise.config.toml import read_toml
+from groupwise.config.recipe_toml import read_recipe
+from groupwise.config.toml import DEFAULT, read_toml
 from groupwise.config.user_code import Use
 from groupwise.core import Usage
 from groupwise.methods import GatedTurns, Method, published, reference_of

@@ -3,12 +3,13 @@
 import subprocess
 import sys
 from dataclasses import MISSING, fields
+from importlib import import_module
 
 import pytest
 from tools.fields_page import PAGE, fields_page
 
 from groupwise.commands.field_help import field_help
-from groupwise.config.fields import MEANINGS, SECTIONS, recipe_fields
+from groupwise.config.fields import MEANINGS, SECTIONS, home, recipe_fields
 from groupwise.config.parse_values import default
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_over, read_recipe
@@ -22,8 +23,8 @@ def test_each_field_has_its_meaning_and_no_meaning_is_left_over():
 
 
 def test_each_section_lists_the_fields_of_its_class():
-    for section, (module, name) in SECTIONS.items():
-        cls = getattr(sys.modules.get(module) or __import__(module, fromlist=[name]), name)
+    for section, name in SECTIONS.items():
+        cls = getattr(import_module(home(name)), name)
         paths = [f"{section}.{f.name}".removeprefix(".") for f in fields(cls)]
         assert [p for p in paths if p not in SECTIONS] == [
             p for p in recipe_fields() if p.rpartition(".")[0] == section and p != "method.base"
@@ -32,8 +33,8 @@ def test_each_section_lists_the_fields_of_its_class():
 
 def test_printed_defaults_are_the_defaults():
     """Each printed number, boolean and text equals the default of the class."""
-    for section, (module, name) in SECTIONS.items():
-        cls = getattr(__import__(module, fromlist=[name]), name)
+    for section, name in SECTIONS.items():
+        cls = getattr(import_module(home(name)), name)
         for f in fields(cls):
             path = f"{section}.{f.name}".removeprefix(".")
             if path in SECTIONS or (value := default(f)) is MISSING:

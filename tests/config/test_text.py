@@ -20,7 +20,7 @@ from groupwise.advantages import centred
 from groupwise.config.diff import diff, label
 from groupwise.config.parse_values import hints_of
 from groupwise.config.recipe import Recipe
-from groupwise.config.recipe_toml import at, override, read_recipe, read_with_problems, write
+from groupwise.config.recipe_toml import override, read_recipe, read_with_problems, write
 from groupwise.config.registry import UnloadedPart, fitting_names, parts, public_name, sockets
 from groupwise.config.toml import keys_of
 from groupwise.config.user_code import Permissions, Use, load_use
@@ -291,11 +291,11 @@ def test_paths_are_toml_keys(path, keys):
 # Schedules
 
 
-def test_schedules_become_numbers_by_the_code_of_overrides():
+def test_schedules_become_numbers():
     ramps = (("objective.surrogate.high", Ramp(0.4, 0.2, 10)), ("epochs", Ramp(1.0, 3.0, 2)))
     method = replace(grpo(), schedules=ramps)
-    assert at(method, Now(0)).objective.surrogate == Clip(0.2, 0.4)
-    assert at(method, Now(10)) == replace(
+    assert method.at(Now(0)).objective.surrogate == Clip(0.2, 0.4)
+    assert method.at(Now(10)) == replace(
         method, objective=replace(method.objective, surrogate=Clip(0.2, 0.2)), epochs=3
     )
     assert method_from(write(method)) == method

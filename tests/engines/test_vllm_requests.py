@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,8 +22,9 @@ from groupwise.engines import EngineAccess, Exchange, Fleet, NativeEngine, Probe
 from groupwise.engines.remote import served
 from groupwise.engines.remote import server as servers
 from groupwise.engines.remote import slots as places
+from groupwise.engines.remote.replica import ReplicaSettings
 from groupwise.engines.remote.served import Target
-from groupwise.engines.vllm import vllm_replicas
+from groupwise.engines.vllm import vllm_program, vllm_replicas
 from groupwise.engines.vllm.vllm_engine import VllmSettings, keyed_sample
 from groupwise.engines.vllm.vllm_environment import (
     DEFAULT_PYTHON,
@@ -257,7 +258,9 @@ def test_a_placed_engine_becomes_vllms_program_with_its_device_and_directory(tmp
 
 
 def test_the_interpreter_of_placed_engines_is_named_by_its_whole_path(tmp_path: Path) -> None:
-    program = vllm_replicas.vllm_program(replace(PLACED, directory=str(tmp_path)), "here/python")
+    settings = ReplicaSettings(**{f.name: getattr(PLACED, f.name) for f in fields(ReplicaSettings)})
+    access = EngineAccess(python="here/python")
+    program = Vllm().program(replace(settings, directory=str(tmp_path)), access)
     assert program.elsewhere == ("groupwise.engines.vllm.vllm_tls", str(Path("here/python").absolute()))
 
 
@@ -279,7 +282,7 @@ def test_settings_out_of_range_are_refused() -> None:
 def test_the_last_lines_of_a_replica_that_does_not_start_are_in_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_replicas, "START", 60.0)
+    monkeypatch.setattr(vllm_program, "START", 60.0)
     monkeypatch.setattr(vllm_replicas, "check_environment", lambda python, gpu: None)
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho no memory for vLLM\nexit 3\n")

@@ -8,7 +8,7 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.config.defaults import RecipeSource
-from groupwise.config.recipe_toml import DEFAULT
+from groupwise.config.toml import DEFAULT
 from groupwise.config.user_code import Use
 from groupwise.core import BadData, MissingRequirement, Usage
 from groupwise.data import Sampling

@@ -26,7 +26,7 @@ from groupwise.models import Lora, Tokenizer, find_model, read_tokenizer
 from groupwise.rewards import mixed_outcomes
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.disk import Disk
-from groupwise.runs.info import start_run
+from groupwise.runs.info_file import start_run
 from groupwise.training.build import Runtime, build
 from groupwise.training.build_tasks import templates
 from tests.checked import relax

@@ -18,7 +18,8 @@ from groupwise.core import BadData, Locked, Storage
 from groupwise.models import find_model
 from groupwise.report.report import existing_run
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory, save_checkpoint
-from groupwise.runs.info import RunInfo, start_run
+from groupwise.runs.info import RunInfo
+from groupwise.runs.info_file import start_run
 from groupwise.training.build import Runtime
 from tests.faults.small_runs import EVERY, Quick, begun, forked, left, lines, ran
 from tests.faults.test_store_kills import Counting, Dying, killed, moments

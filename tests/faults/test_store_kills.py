@@ -13,7 +13,7 @@ import torch
 
 from groupwise.runs.checkpoints import newest_checkpoint, save_checkpoint
 from groupwise.runs.disk import PARKED, Disk, remove_leftovers, write_directory, write_file
-from groupwise.runs.info import start_run
+from groupwise.runs.info_file import start_run
 from groupwise.runs.logs import RunLogs, log_paths
 from tests.runs.infos import INFO
 

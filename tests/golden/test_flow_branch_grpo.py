@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from groupwise.advantages import Standardised
-from groupwise.config.recipe_toml import at
 from groupwise.data import (
     Batch,
     Draw,
@@ -199,7 +198,7 @@ def paper_branch_grpo(samples: tuple[Sample, ...], new: Any, old: Any, steps: in
 @pytest.mark.parametrize("pruned", [False, True])
 def test_whole_path(pruned: bool) -> None:
     """Loss, and its gradient by the weights of the velocity; with depth pruning at iteration 35, of depths 14 to 17."""
-    method: Method = at(branch_grpo(pruned=pruned), Now(35, 300, {}))
+    method: Method = branch_grpo(pruned=pruned).at(Now(35, 300, {}))
     rewards = np.random.default_rng(1).random(16)
     samples = grown(Branching(), 16, rewards.tolist()).samples
     rng = np.random.default_rng(2)

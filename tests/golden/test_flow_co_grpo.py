@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.advantages import Standardised
-from groupwise.config.recipe_toml import at
 from groupwise.data import (
     Batch,
     Draw,
@@ -285,7 +284,7 @@ def test_the_alternating_form_leaves_one_of_both_as_it_is(size: int) -> None:
     policy, form = policy_of(Table()), co_grpo(steps=STEPS, form="alternating")
     learner = Learner(policy, optimizer=AdamW(lr=1e-3, weight_decay=0.1), steps=6, side_models=form.models)
     for iteration, trained in enumerate(("schedule", "predictor", "schedule")):
-        method = at(form, Now(iteration, iterations=4))
+        method = form.at(Now(iteration, iterations=4))
         batch = pack([sampled(policy, method.strategy)], roles=method.trained_roles)  # type: ignore[arg-type]
         microbatches = tuple(tuple(range(i, min(i + size, len(batch)))) for i in range(0, len(batch), size))
         plan = [StepPlan(microbatches)]

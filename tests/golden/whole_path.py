@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.config.recipe_toml import at
 from groupwise.data import (
     ENVIRONMENT,
     WRITTEN,
@@ -372,7 +371,7 @@ def check_whole_path(
         names = {o: (g, (i,)) for g, group in enumerate(groups) for i, o in enumerate(group)}
         batch = batch_of(groups, method)
         assert list(batch.keys) == [names[o] for o in every(chosen)], "the selected answers are those of the paper"
-        value = at(method, Now(0, 10, {name: part.init() for name, part in method.memory}))
+        value = method.at(Now(0, 10, {name: part.init() for name, part in method.memory}))
         batch = measured(batch, every(chosen), method)
         compare_steps(paper, value, compute_advantages(batch, value), batch.logp, chosen, np.random.default_rng(seed))
 

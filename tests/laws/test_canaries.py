@@ -13,6 +13,7 @@ def test_no_field_of_a_recipe_touches_what_the_threat_model_omits(tmp_path: Path
     """Each text of each part, verifier and table names a canary in turn: 330 recipes, of which 33 are trained."""
     own = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1", "GROUPWISE_SECRET": "s" * 32}
     own["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path / "cache" / "inductor")  # the compiler cache of the page's table
+    own["PYTHONDONTWRITEBYTECODE"] = "1"  # Python's cache of files that are imported for the first time
     path = os.pathsep.join(filter(None, (str(HOME), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, **own, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     child = subprocess.run(

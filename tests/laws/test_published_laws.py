@@ -14,7 +14,6 @@ from torch import Tensor
 
 from groupwise.advantages import WhitenedTokens
 from groupwise.certificates.proofs import OF_EVERY_METHOD
-from groupwise.config.recipe_toml import at
 from groupwise.data import Batch, Subscore, couples, in_graph, with_fields
 from groupwise.methods import Method, Now, published, reinforce_pp_baseline
 from groupwise.objective import Objective, complete, positive_advantage
@@ -30,7 +29,7 @@ def whole_path(publish: Publish, layout: Sequence[Sequence[int]], seed: int = 0)
     """A method, and a batch with every measure, subscore and memory that its parts need."""
     method = publish()
     memory = {name: part.init() for name, part in method.memory}
-    method = at(method, Now(0, 10, memory))
+    method = method.at(Now(0, 10, memory))
     parts = sorted(m.name for m in method.needs if isinstance(m, Subscore))
     batch = step_of(layout, seed=seed, subscores=parts)
     rng = np.random.default_rng(seed + 3)

@@ -5,10 +5,24 @@ from dataclasses import replace
 import pytest
 
 from groupwise.checks.check_method import dry_run
+from groupwise.config import recipe_toml as recipe_text
 from groupwise.config.recipe import Recipe
-from groupwise.config.recipe_toml import at, read_recipe, write
-from groupwise.core import Usage
-from groupwise.methods import FromMemory, Method, Now, Ramp, Schedule, grpo
+from groupwise.config.recipe_toml import override, read_recipe, write
+from groupwise.core import InvalidValue, Usage
+from groupwise.methods import (
+    Cycle,
+    FromMemory,
+    Method,
+    Now,
+    Piecewise,
+    Ramp,
+    Schedule,
+    Stairs,
+    co_grpo,
+    grpo,
+    published,
+)
+from groupwise.methods.schedules import trial_iterations, with_number
 from groupwise.objective import AdaptiveKL
 
 ADAPTIVE = replace(
@@ -25,7 +39,7 @@ def test_a_ramp_without_a_length_is_over_the_whole_run() -> None:
 
 def test_a_constant_follows_a_memory() -> None:
     assert isinstance(FromMemory("kl"), Schedule)
-    method = at(ADAPTIVE, Now(7, 10, {"kl": 0.125}))
+    method = ADAPTIVE.at(Now(7, 10, {"kl": 0.125}))
     (penalty,) = method.objective.penalties
     assert penalty == replace(grpo().objective.penalties[0], coefficient=0.125)
 
@@ -47,3 +61,45 @@ def test_a_constant_that_a_run_reads_once_has_no_schedule(path: str) -> None:
         Method(schedules=((path, Ramp(0.0, 1.0)),))
     with pytest.raises(Usage, match="once, at its start"):
         read_recipe(f"[method.schedules]\n'{path}' = {{ kind = 'Ramp', start = 0, end = 1 }}")
+
+
+SCHEDULED = [method for make in published if (method := make()).schedules] + [co_grpo(form="alternating"), ADAPTIVE]
+
+
+@pytest.mark.parametrize("method", SCHEDULED, ids=lambda method: method.schedules[0][0])
+def test_a_schedule_sets_a_field_as_the_recipe_reader_does(method: Method) -> None:
+    memory = {name: part.init() for name, part in method.memory}
+    for i in (0, 1, 29, 30, 57, 99):
+        now, expected = Now(i, 100, memory), method
+        for path, schedule in method.schedules:
+            number = schedule(now)
+            expected = override(expected, path, int(number) if float(number).is_integer() else number)
+        assert method.at(now) == expected
+
+
+def test_a_path_leads_through_fields_indices_and_names_of_pairs() -> None:
+    value = (("a.b", (Ramp(0.0, 1.0), Ramp(2.0, 3.0))), ("c", Cycle((1.0,))))
+    changed = (("a.b", (Ramp(0.0, 1.0), Ramp(2.0, 3.0, 7))), ("c", Cycle((1.0,))))
+    assert with_number(value, '"a.b".1.over', 7.0) == changed == with_number(value, "'a.b'.1.over", 7.0)
+    with pytest.raises(ValueError, match="the first of them 0"):
+        with_number(Piecewise(((0, 1.0),)), "points.0.0", 3.0)
+
+
+def test_a_number_that_a_field_refuses_in_the_run_is_a_typed_error() -> None:
+    """Numbers of a memory are not known when the recipe is read."""
+    method = replace(ADAPTIVE, schedules=(("group_size", FromMemory("kl")),))
+    with pytest.raises(InvalidValue, match="at iteration 3 the schedule of group_size returns 0, which is refused"):
+        method.at(Now(3, 10, {"kl": 0.0}))
+
+
+def test_reading_tries_a_long_run_at_about_a_hundred_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    monkeypatch.setattr(recipe_text, "override", lambda *call: tried.append(call) or override(*call))
+    read_recipe("iterations = 10000\nmethod = 'train_long_think_short'")
+    assert 100 <= len(tried) <= 105
+
+
+def test_the_tried_iterations_include_extremes_and_each_mix_of_whole_and_fractional_numbers() -> None:
+    assert trial_iterations([Ramp(0.0, 1.0)], 3, {}) == [0, 1, 2] and trial_iterations([Ramp(0.0, 1.0)], 0, {}) == [0]
+    rare = Piecewise(((0, 1.0), (5001, 9.0), (5002, 1.0), (7001, 1.5), (7002, 1.0)))
+    assert {0, 5001, 7001, 9999} <= {*trial_iterations([rare, Stairs(4.0, 0.5, 2000)], 10_000, {})}

@@ -9,7 +9,8 @@ from tools.blank_model import write_blank
 
 from groupwise import models
 from groupwise.__main__ import main
-from groupwise.config.recipe_toml import DEFAULT, read_recipe
+from groupwise.config.recipe_toml import read_recipe
+from groupwise.config.toml import DEFAULT
 from groupwise.config.user_code import Use
 from groupwise.core import BadData
 from groupwise.models import Decoder, find_model, read_model, read_shape, weight_files, write_fresh, write_model

@@ -141,7 +141,7 @@ def test_layers_without_stored_tensors_are_never_built(
     sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = shutil.copytree(sound, tmp_path / "m")
-    monkeypatch.setattr("groupwise.models.checkpoint.Decoder", pytest.fail)
+    monkeypatch.setattr("groupwise.models.language_files.Decoder", pytest.fail)
     for layers in (LAYERS, 1_000_000):
         change(path, num_hidden_layers=layers)
         with pytest.raises(BadData, match=r"config\.json"):

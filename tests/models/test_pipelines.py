@@ -40,7 +40,6 @@ from groupwise.models import (
     read_model,
     read_shape,
     read_tokenizer,
-    recompute_pipeline,
     set_pipeline,
     sized,
     write_adapter,
@@ -234,7 +233,7 @@ def test_recomputed_gradients_are_equal(any_tiny: Path) -> None:
     def gradient(recompute: bool) -> list[torch.Tensor]:
         policy = trained(any_tiny)
         if recompute:
-            recompute_pipeline(policy)
+            policy.recompute = True
         words = policy.words([read_tokenizer(any_tiny).encode(PROMPT)])
         x = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(0))
         policy.velocity(x, torch.tensor([0.5]), words).square().sum().backward()

@@ -8,6 +8,7 @@ import pytest
 
 from groupwise.core import Storage
 from groupwise.runs.info import FORMAT, OPTIONAL, RunInfo
+from groupwise.runs.info_file import write_info
 from tests.runs.infos import INFO
 
 
@@ -24,13 +25,13 @@ from tests.runs.infos import INFO
     ],
 )  # fmt: skip
 def test_info_reads_back_equal(tmp_path: Path, info: RunInfo):
-    info.write(tmp_path)
+    write_info(tmp_path, info)
     assert RunInfo.read(tmp_path) == info
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
 def test_empty_optional_fields_are_left_out(tmp_path: Path):
-    INFO.write(tmp_path)
+    write_info(tmp_path, INFO)
     names = json.loads((tmp_path / "run.json").read_text()).keys()
     assert not names & OPTIONAL and {"use", "changes", "data"} <= names
 

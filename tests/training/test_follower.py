@@ -17,7 +17,7 @@ from torch import Tensor
 import groupwise as gw
 from groupwise.checks.check_machine import check_sharding
 from groupwise.cluster.local import LocalProcesses
-from groupwise.cluster.messages import message, parts
+from groupwise.cluster.messages import message, parts, recipe_of_followers
 from groupwise.config.recipe import Cluster, Machine
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
@@ -28,7 +28,7 @@ from groupwise.models.decoder.decoder import Sizes
 from groupwise.runs.checkpoints import newest_checkpoint, part_names
 from groupwise.runs.layout import RunLayout
 from groupwise.training.progress import Progress
-from groupwise.training.rank_worker import named_by, recipe_of_followers
+from groupwise.training.rank_worker import named_by
 from groupwise.training.watchdog import Watchdog
 
 LANES, ITERATIONS = 4, 3

@@ -2,13 +2,13 @@
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, overload
 
 from groupwise.api.arguments import arguments_of
 from groupwise.api.event_loop import run_blocking
 from groupwise.api.reward import Reward
-from groupwise.api.run import Run
 from groupwise.config.keyword_arguments import fields_of, overrides_of
 from groupwise.config.user_code import Permissions, function_hash, load_use
 from groupwise.core import BadData, Usage
@@ -43,7 +43,7 @@ class Evaluation(dict[str, Any]):
 
 
 def evaluate(
-    model: Run | str | Path,
+    model: str | PathLike[str],
     *,
     at: At = None,
     data: str | Path | Iterable[Mapping[str, Any]] | None = None,
@@ -110,17 +110,17 @@ def check_whole_reward(run: Path, reward: Reward) -> None:
             print_note(f"note: the reward {name} is not the function that {run} was started with")
 
 
-def name_of(model: Run | str | Path) -> str:
+def name_of(model: str | PathLike[str]) -> str:
     """The directory of a run, also for a name without the time (`runs/first`); for a model, the name as it is."""
-    return str(model.directory) if isinstance(model, Run) else run_or_model(str(model))
+    return run_or_model(fspath(model))
 
 
 @overload
-def sample(model: Run | str | Path, prompt: str, *, n: None = None, at: At = None, **settings: Any) -> str: ...
+def sample(model: str | PathLike[str], prompt: str, *, n: None = None, at: At = None, **settings: Any) -> str: ...
 @overload
-def sample(model: Run | str | Path, prompt: str, *, n: int, at: At = None, **settings: Any) -> list[str]: ...
+def sample(model: str | PathLike[str], prompt: str, *, n: int, at: At = None, **settings: Any) -> list[str]: ...
 def sample(
-    model: Run | str | Path,
+    model: str | PathLike[str],
     prompt: str,
     *,
     n: int | None = None,

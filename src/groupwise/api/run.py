@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from groupwise.api.evaluate import sample
 from groupwise.core import BadData
 from groupwise.report.read import read
 from groupwise.report.report import escaped, existing_run, write_report
@@ -43,10 +44,10 @@ class Report:
 class Run:
     """A run in its directory. Each property reads the files again, so it also works while the run trains.
 
-    A directory may be named without its time, or by a pattern: `gw.Run("runs/first")` is the newest such run.
-    `stopped` is the reason of an early end, "" of a run that is complete. A run of phases has a `Run` for each started
-    phase in `phases`; its metrics and samples are those of the last one, its model that of the last finished one.
-    `BadData` if the directory is no run.
+    A directory may be named without its time, or by a pattern: `gw.Run("runs/first")` is the newest such run. A `Run`
+    is a path: `gw.evaluate` and others take it as such. `stopped` is the reason of an early end, "" of a run that is
+    complete. A run of phases has a `Run` for each started phase in `phases`; its metrics and samples are those of the
+    last one, its model that of the last finished one. `BadData` if the directory is no run.
     """
 
     directory: Path
@@ -77,12 +78,12 @@ class Run:
 
     @property
     def done(self) -> int:
-        """The number of completed iterations; in a run of phases, those of the last started phase."""
+        """The number of completed iterations; in a run of phases, of its last started phase."""
         return read(self._last).last
 
     @property
     def iterations(self) -> int:
-        """The planned number of iterations; in a run of phases, that of the last started phase."""
+        """The planned number of iterations; in a run of phases, of its last started phase."""
         return RunInfo.read(self._last).iterations
 
     def samples(self, iteration: int | None = None) -> list[dict[str, Any]]:
@@ -99,6 +100,9 @@ class Run:
                           fix="pass an iteration with samples, or wait for one: run.samples(iteration)")  # fmt: skip
         return read_lines(layout.sample_file(chosen, SAMPLE_FILES[0]))
 
+    def __fspath__(self) -> str:
+        return str(self.directory)
+
     @property
     def model_dir(self) -> Path:
         """The directory of the trained model, in Hugging Face layout. `BadData` while the run has none."""
@@ -113,8 +117,6 @@ class Run:
 
     def sample(self, prompt: str, **settings: Any) -> str:
         """The trained model's greedy answer to a prompt. `gw.sample` has more options."""
-        from groupwise.api.evaluate import sample
-
         return sample(self, prompt, **settings)
 
     def stop(self, cause: str = "stopped by a callback") -> None:

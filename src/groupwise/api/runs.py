@@ -15,8 +15,8 @@ from groupwise.checks.check import check_phases
 from groupwise.config.defaults import complete_phases, starting_point, tables_of
 from groupwise.config.keyword_arguments import base_name
 from groupwise.config.phase_recipes import read_phases
-from groupwise.config.recipe_toml import DEFAULT, base_of, read_recipe
-from groupwise.config.toml import is_toml, read_toml, read_with_overrides, without_command_text
+from groupwise.config.recipe_toml import base_of, read_recipe
+from groupwise.config.toml import DEFAULT, is_toml, read_toml, read_with_overrides, without_command_text
 from groupwise.config.user_code import Use, function_hash, load_use
 from groupwise.core import BadData, Usage, raise_all
 from groupwise.data import close_verifier

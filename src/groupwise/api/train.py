@@ -1,6 +1,7 @@
 """`train` and `resume`: start or continue a run from Python."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,8 +60,8 @@ def train(
 
     Rows and functions are written to the run's directory, `out/<name>-<time>`. A function that needs nothing outside
     itself runs in worker processes; any other runs in this process, and only `resume(run, reward=...)` continues its
-    run. `on_iteration(run, line)` gets each line of metrics. Ctrl-C saves and returns; `stop_after` does it after so
-    many seconds. Raises a `GroupwiseError`, before anything is loaded if the settings are wrong.
+    run. `on_iteration(run, line)` gets each line of metrics. Ctrl-C, or `stop_after` seconds,
+    saves a checkpoint and returns. Raises a `GroupwiseError`, before anything is loaded if the settings are wrong.
 
     >>> run = train(iterations=1, prompts=2, out="runs")                                            # doctest: +SKIP
     >>> run.metrics["reward"]                                                                       # doctest: +SKIP
@@ -84,7 +85,7 @@ def train(
 
 
 def resume(
-    run: Run | str | Path,
+    run: str | PathLike[str],
     *,
     reward: Any = None,
     use: Sequence[str | Path] = (),
@@ -113,7 +114,7 @@ def resume(
     recipe, tokenizer or template. The other arguments are those of `train`. A run of phases continues with its first
     unfinished phase.
     """
-    directory = existing_run(str(run.directory if isinstance(run, Run) else run))
+    directory = existing_run(fspath(run))
     grades = NO_REWARD if reward is None else reward_of(reward)
     allowed = Permissions(
         use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges,

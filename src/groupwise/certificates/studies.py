@@ -23,7 +23,7 @@ from groupwise.core import WorkerLost
 from groupwise.evaluation.interval import mean_interval
 from groupwise.methods import Effect, Reference
 from groupwise.models import find_model, fingerprint
-from groupwise.models.model_files import PACKAGED
+from groupwise.models.directories import PACKAGED
 from groupwise.runs.disk import write_file
 
 SEEDS = (1, 2, 3)
@@ -119,7 +119,7 @@ class Comparison:
 
     @property
     def differences(self) -> tuple[float, ...]:
-        """The metric of the method minus that of its parent, for each seed."""
+        """The difference of the metric between the method and its parent, for each seed."""
         return tuple(a - b for a, b in zip(self.own, self.parent, strict=True))
 
     @property

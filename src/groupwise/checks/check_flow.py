@@ -1,4 +1,4 @@
-"""Checks that a recipe's method and settings fit its model: a flow model, or a language model."""
+"""Checks that a recipe's method and settings fit its flow model, or its language model."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,8 +13,6 @@ from groupwise.methods import published
 from groupwise.methods.families import method_family
 from groupwise.models import (
     Denoise,
-    FlowShape,
-    MaskedShape,
     Pipeline,
     PipelineShape,
     base_directory,
@@ -25,41 +23,56 @@ from groupwise.models import (
 from groupwise.models.decoder.decoder import Sizes
 
 
+def language_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
+    """Errors if the method or the evaluation is for flow models, and the model is a language model."""
+    if recipe.evaluate.steps is not None:
+        what, fix = f"evaluate.steps does not fit the language model {recipe.model}", "leave it out"
+        return [Usage(what, evidence="its answers have no denoising steps", fix=fix)]
+    if recipe.method.denoise is None:
+        return []
+    what = f"the method denoises, and {recipe.model} is a language model: its tokens are words"
+    fix = "use a flow model: --model rings, quilts or glyphs, or a method of another family: --method grpo"
+    return [Usage(what, evidence=f"method.denoise is {recipe.method.denoise}", fix=fix)]
+
+
 def flow_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
-    """Errors if the method does not fit the kind of the model, or settings are not available for flow models."""
-    denoise = recipe.method.denoise
-    if not isinstance(shape, FlowShape):
-        if recipe.evaluate.steps is not None:
-            what, fix = f"evaluate.steps does not fit the language model {recipe.model}", "leave it out"
-            return [Usage(what, evidence="its answers have no denoising steps", fix=fix)]
-        if denoise is None:
-            return []
-        what = f"the method denoises, and {recipe.model} is a language model: its tokens are words"
-        fix = "use a flow model: --model rings, quilts or glyphs, or a method of another family: --method grpo"
-        return [Usage(what, evidence=f"method.denoise is {denoise}", fix=fix)]
-    settings = unfit_settings(recipe) | (of_pipelines if isinstance(shape, PipelineShape) else of_small_models)(recipe)
-    errors = [
+    """Errors if the method is not for flow models, or settings do not fit a small flow model."""
+    return [*setting_errors(recipe, of_small_models(recipe)), *step_errors(recipe)]
+
+
+def pipeline_errors(recipe: Recipe, shape: PipelineShape) -> list[Usage]:
+    """Errors if the method is not for flow models, or settings do not fit a pipeline."""
+    errors = setting_errors(recipe, of_pipelines(recipe))
+    try:
+        guidance_scale(sized(shape, recipe.pipeline), recipe.pipeline)
+    except Usage as error:
+        errors.append(error)
+    return [*errors, *step_errors(recipe)]
+
+
+def setting_errors(recipe: Recipe, settings: dict[str, tuple[bool, str]]) -> list[Usage]:
+    """An error for each setting that the recipe uses and its flow model does not have."""
+    return [
         Usage(f"{name} does not fit the flow model {recipe.model}", fix=fix)
-        for name, (unfit, fix) in settings.items()
+        for name, (unfit, fix) in (unfit_settings(recipe) | settings).items()
         if unfit
     ]
-    if isinstance(shape, PipelineShape):
-        try:
-            guidance_scale(sized(shape, recipe.pipeline), recipe.pipeline)
-        except Usage as error:
-            errors.append(error)
-    if denoise is not None and recipe.evaluate.steps is not None:
+
+
+def step_errors(recipe: Recipe) -> list[Usage]:
+    """Errors of the denoising steps of a flow model: none are set, or some lack noise."""
+    denoise = recipe.method.denoise
+    if denoise is None:
+        what = f"{recipe.model} is a flow model, and the method trains words: it does not set method.denoise"
+        return [Usage(what, fix=f"use --method {methods_with('denoise')}")]
+    errors = []
+    if recipe.evaluate.steps is not None:
         try:
             replace(denoise, steps=recipe.evaluate.steps)
         except ValueError as error:
             what, fix = "evaluate.steps does not fit method.denoise", "use another number of evaluate.steps"
             errors.append(Usage(what, evidence=str(error), fix=fix))
-    if denoise is None:
-        what = f"{recipe.model} is a flow model, and the method trains words: it does not set method.denoise"
-        errors.append(Usage(what, fix=f"use --method {methods_with('denoise')}"))
-    else:
-        errors += noise_errors(recipe.method.strategy, denoise)
-    return errors
+    return [*errors, *noise_errors(recipe.method.strategy, denoise)]
 
 
 def methods_with(field: Literal["denoise", "unmask"]) -> str:
@@ -96,7 +109,7 @@ def unfinished_pictures(recipe: Recipe, shape: Sizes, *, train: bool = True) -> 
     """
     trained, evaluated = (recipe.method.denoise or Denoise()).steps, recipe.evaluate.steps
     steps = max(trained, evaluated or 0) if train else evaluated or trained
-    if not isinstance(shape, FlowShape) or recipe.sampling.max_tokens >= steps:
+    if not shape.draws_states or recipe.sampling.max_tokens >= steps:
         return []
     what = f"sampling.max_tokens is {recipe.sampling.max_tokens}: a sample of {recipe.model} has {steps} steps"
     fix = f"use at least {steps}, the number of steps in method.denoise.steps or evaluate.steps"
@@ -104,13 +117,10 @@ def unfinished_pictures(recipe: Recipe, shape: Sizes, *, train: bool = True) -> 
 
 
 def unfit_prompts(shape: Sizes, prompts: Iterable[Prompt]) -> list[Usage]:
-    """An error if a prompt of a flow or masked model does not have the words that the model takes."""
-    if not isinstance(shape, FlowShape | MaskedShape):
-        return []
-    kind = "flow" if isinstance(shape, FlowShape) else "masked"
+    """An error if a prompt does not have the words that the model takes."""
     for prompt in prompts:
         if not shape.takes(prompt.context):
-            what = f"a prompt of this {kind} model has {shape.prompt}"
+            what = f"a prompt of this {shape.label} has {shape.prompt}"
             fix = "correct the prompt, or use a task that the model was made for"
             return [Usage(what, evidence=f"problem {prompt.id}: {prompt.text[:80]!r}", fix=fix)]
     return []

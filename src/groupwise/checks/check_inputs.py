@@ -6,14 +6,8 @@ from pathlib import Path
 
 from groupwise.checks.check_data import check_problems, data_notes, few_problems, missing_columns
 from groupwise.checks.check_flow import unfinished_pictures, unfit_prompts
-from groupwise.checks.check_machine import (
-    available_memory,
-    check_machine,
-    check_pipeline_memory,
-    check_place,
-    check_sharding,
-)
-from groupwise.checks.check_masked import kind_errors, schedule_notes
+from groupwise.checks.check_kind import kind_errors, kind_notes, memory_line
+from groupwise.checks.check_machine import check_machine, check_place, check_sharding
 from groupwise.checks.check_method import method_notes
 from groupwise.checks.check_model import check_model, check_side_models
 from groupwise.checks.check_needs import need_notes, unmet_needs
@@ -24,16 +18,7 @@ from groupwise.core import BadData, GroupwiseError, Usage
 from groupwise.data import ChecksProblems, Task, Verifier, all_problems, notices_of
 from groupwise.engines import Native
 from groupwise.evaluation.by_column import check_column
-from groupwise.models import (
-    PipelineShape,
-    Shape,
-    find_model,
-    of_hub,
-    read_shape,
-    read_tokenizer,
-    weight_files,
-)
-from groupwise.planning.processes import check_memory
+from groupwise.models import find_model, of_hub, read_shape, read_tokenizer, weight_files
 from groupwise.tasks import Demonstration, Each, Mixture, Problems, listed_tokens
 from groupwise.training.build import Inputs
 from groupwise.training.build_tasks import demonstrations_of, task_of, templates, verifier_of
@@ -152,13 +137,11 @@ def check_fit(
     errors += unfinished_pictures(recipe, shape, train=train)
     if train:
         errors += kind_errors(recipe, shape)
-        for line in schedule_notes(recipe, directory, shape):
+        for line in kind_notes(recipe, directory, shape):
             warn(line)
-    if train and isinstance(shape, Shape) and not any("lora" in error.what for error in errors):
-        context = max(len(prompt.context) for prompt in all_problems(task))
-        warn(check_memory(recipe, shape, context, *available_memory(recipe.machine)))
-    if train and isinstance(shape, PipelineShape) and not errors:
-        warn(check_pipeline_memory(recipe, directory))
+        longest = max(len(prompt.context) for prompt in all_problems(task))
+        if line := memory_line(recipe, directory, shape, longest, errors):
+            warn(line)
 
 
 def refuse_long_prompts(recipe: Recipe, positions: int, task: Task) -> None:

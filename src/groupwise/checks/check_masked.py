@@ -1,32 +1,29 @@
-"""Checks that a recipe's method and settings fit its model: a masked model, or another one."""
+"""Checks that a recipe's method and settings fit its masked model."""
 
 from pathlib import Path
 
-from groupwise.checks.check_flow import flow_errors, methods_with
+from groupwise.checks.check_flow import methods_with
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
 from groupwise.engines import Native
-from groupwise.models import FlowShape, MaskedShape, Pipeline, stored_unmask
+from groupwise.models import MaskedShape, Pipeline, stored_unmask
 from groupwise.models.decoder.decoder import Sizes
 
 
-def kind_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
-    """Errors if the method or settings do not fit the kind of the model: of words, flow or masked."""
-    masked = isinstance(shape, MaskedShape) or recipe.method.unmask is not None
-    return masked_errors(recipe, shape) if masked else flow_errors(recipe, shape)
+def unmask_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
+    """An error if the method is for masked models, and the model is of another kind."""
+    unmask = recipe.method.unmask
+    if unmask is None or shape.kind == MaskedShape.kind:
+        return []
+    what = f"the method unmasks, and {recipe.model} is a {shape.label}: it has no canvas of masked cells"
+    fix = "use a masked model: --model beads, or a method of another family: --method grpo"
+    return [Usage(what, evidence=f"method.unmask is {unmask}", fix=fix)]
 
 
-def masked_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
-    """Errors if the method does not fit the kind of the model, or settings are not available for masked models."""
+def masked_errors(recipe: Recipe, shape: MaskedShape) -> list[Usage]:
+    """Errors if the method is not for masked models, or settings do not fit them."""
     unmask, denoise = recipe.method.unmask, recipe.method.denoise
-    if not isinstance(shape, MaskedShape):
-        if unmask is None:
-            return []
-        kind = "a flow model" if isinstance(shape, FlowShape) else "a language model"
-        what = f"the method unmasks, and {recipe.model} is {kind}: it has no canvas of masked cells"
-        fix = "use a masked model: --model beads, or a method of another family: --method grpo"
-        return [Usage(what, evidence=f"method.unmask is {unmask}", fix=fix)]
     errors = [
         Usage(f"{name} does not fit the masked model {recipe.model}", fix=fix)
         for name, (unfit, fix) in unfit_settings(recipe, shape).items()
@@ -41,9 +38,9 @@ def masked_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
     return errors
 
 
-def schedule_notes(recipe: Recipe, directory: Path, shape: Sizes) -> list[str]:
+def schedule_notes(recipe: Recipe, directory: Path) -> list[str]:
     """A note if a run discards the schedule of a masked model, which had a spread and so may be trained. Else none."""
-    if not isinstance(shape, MaskedShape) or (unmask := recipe.method.unmask) is None:
+    if (unmask := recipe.method.unmask) is None:
         return []
     stored = stored_unmask(directory)
     if stored.is_fixed or unmask.continues(stored):

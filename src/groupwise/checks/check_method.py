@@ -7,7 +7,6 @@ from groupwise.checks.check_needs import untrainable_roles
 from groupwise.checks.sampling_policy import outdated_sampling_policy
 from groupwise.checks.trial import backward, with_columns
 from groupwise.config.recipe import Recipe
-from groupwise.config.recipe_toml import at
 from groupwise.core import GroupwiseError, Usage
 from groupwise.data import Batch, Finish, Subscore, name_of, pack, rollout_of
 from groupwise.learner import ValueModel
@@ -30,7 +29,7 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     """
     try:
         memory = {name: part.init() for name, part in recipe.method.memory}
-        method = at(recipe.method, Now(0, recipe.iterations, memory))
+        method = recipe.method.at(Now(0, recipe.iterations, memory))
     except Usage:  # reported when the recipe was read
         return []
     n, budget = method.group_size, recipe.sampling.max_tokens

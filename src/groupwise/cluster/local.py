@@ -14,8 +14,8 @@ class LocalProcesses(Processes):
     """A context with Python processes, by name. `environment` is added to that of this process.
 
     Their output goes to files in the folder `logs`, or else to unnamed ones. `Storage` if these cannot be opened.
-    They get no signals of the terminal: Ctrl-C reaches the run alone, which ends them. At its end all are killed; if it
-    is killed itself, the kernel (Linux) kills them, even stopped ones.
+    Each process has its own process group, so Ctrl-C reaches only the run, which ends them. They are killed when the
+    context ends; on Linux the kernel also kills them, even stopped ones, when the run itself is killed.
     """
 
     def __init__(

@@ -14,10 +14,23 @@ from safetensors.torch import load
 from torch import Tensor
 
 from groupwise.cluster.rank_threads import interruptible
+from groupwise.config.recipe import Recipe
+from groupwise.config.recipe_toml import read_recipe, write
+from groupwise.config.user_code import Use
 from groupwise.data import Draw, Prompt, Rollout
 from groupwise.data.rollout_json import to_json
 from groupwise.learner import Learner, Ranks, Replicas
 from groupwise.runs.checkpoints import OtherParts, tensor_bytes, write_part
+
+
+def recipe_of_followers(recipe: Recipe) -> str:
+    """The recipe for the other ranks, as TOML. It has no verifier: that may be a function in memory."""
+    return write(replace(recipe, verifier="", also=()))
+
+
+def received_recipe(header: Mapping[str, Any], use: Use) -> Recipe:
+    """The recipe in the first message. `use` holds the loaded files that it names code from."""
+    return read_recipe(header["recipe"], (), use)
 
 
 def start_message(recipe: str, learner: Learner) -> bytes:

@@ -80,7 +80,7 @@ class Needs:
 
     @classmethod
     def of_replica(cls, recipe: Recipe) -> "Needs":
-        """Those of an engine: the recipe's threads, and a GPU if its device is one."""
+        """The needs of an engine: the recipe's threads, and a GPU if its device is one."""
         return cls(recipe.machine.threads, int(device_of(recipe.machine.device).startswith("cuda")))
 
     @property

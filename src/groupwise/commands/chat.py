@@ -10,7 +10,7 @@ from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import BadData, GroupwiseError, Usage, visible
 from groupwise.data import Sample
 from groupwise.inference.evaluate_model import find_model_of, for_one_answer, open_model, unused
-from groupwise.models import FlowShape, find_model, find_template, read_shape, read_tokenizer
+from groupwise.models import find_model, find_template, read_shape, read_tokenizer
 from groupwise.training.progress import print_note
 
 Answering = Callable[[Any], Coroutine[Any, Any, tuple[Sample, ...]]]
@@ -35,11 +35,10 @@ def chat(
         print_note(line)
     with asyncio.Runner() as runner:
         model = runner.run(open_model(model_or_run, changes, loaded))
-        if isinstance(
-            read_shape(find_model(model.recipe.model), trust_remote_code=loaded.trust_remote_code), FlowShape
-        ):
+        shape = read_shape(find_model(model.recipe.model), trust_remote_code=loaded.trust_remote_code)
+        if shape.draws_states:
             fix = f"make a picture: groupwise sample {shlex.quote(model_or_run)} PROMPT --out FILE.png"
-            raise Usage(f"chat needs a language model, and {model_or_run} is a flow model", fix=fix)
+            raise Usage(f"chat needs a language model, and {model_or_run} is a {shape.label}", fix=fix)
         talk(runner, model.answers, conversation=model.template.name == "chat")
     return 0
 

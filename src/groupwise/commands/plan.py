@@ -14,7 +14,7 @@ from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.core import Storage, Usage, visible
 from groupwise.data import all_problems
-from groupwise.models import base_directory, find_model, is_pipeline
+from groupwise.models import base_directory, find_model, kind_of
 from groupwise.planning.calibration import calibrated
 from groupwise.planning.machines import Machines, on_machines, read_machines
 from groupwise.planning.pipelines import pipeline_memory
@@ -47,10 +47,10 @@ def plan(
     start = starting_point(given_recipe(file, recipe_name), overrides)
     recipe = read_recipe(start.source, start.fields, use)
     directory = find_model(recipe.model, weights=False)
-    if is_pipeline(base_directory(directory)):
+    if memory_plan := MEMORY_PLANS.get(kind_of(base_directory(directory)).name):
         if svg or rates:
             raise Usage("the seconds of a pipeline's run are not modelled", fix="leave out --svg and --rates")
-        return plan_of_pipeline(on_machines(recipe, given), directory, given, as_json=as_json)
+        return memory_plan(on_machines(recipe, given), directory, given, as_json=as_json)
     if rates:
         given = with_rates_of(rates, given, use)
     shape = planned_shape(directory)
@@ -74,6 +74,10 @@ def plan_of_pipeline(recipe: Recipe, directory: Path, machines: Machines, *, as_
     else:
         print(visible("\n".join(pipeline_plan_lines(recipe, memory, machines)), lines=True))
     return 0 if fits else Usage.code
+
+
+MEMORY_PLANS = {"pipeline": plan_of_pipeline}
+"""Kinds of models whose memory alone is planned, not their seconds."""
 
 
 def with_rates_of(run: str, machines: Machines, use: Use) -> Machines:

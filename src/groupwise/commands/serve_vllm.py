@@ -17,7 +17,8 @@ from groupwise.engines.remote.replica import command
 from groupwise.engines.remote.served import Target
 from groupwise.engines.vllm.vllm_engine import VllmSettings
 from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, check_environment
-from groupwise.engines.vllm.vllm_replicas import Vllm, check_model, vllm_program
+from groupwise.engines.vllm.vllm_program import vllm_program
+from groupwise.engines.vllm.vllm_replicas import Vllm, check_model
 from groupwise.models import find_model, read_model
 
 GRACE = 5.0

@@ -13,6 +13,7 @@ from groupwise.config.diff import diff, label
 from groupwise.config.parse_values import own_arguments
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import method_suggestion, one_error
+from groupwise.config.toml import DEFAULT
 from groupwise.core import Usage, looks_like_path, or_near
 from groupwise.methods import Method, Reference, reference_of
 from groupwise.methods.families import method_family
@@ -102,7 +103,7 @@ def read(what: str) -> Any:
     """Find what to show: a method by name, or the recipe of a file or run. Imports no user code. Raises `Usage`."""
     if what in names.methods():
         return names.methods()[what]()
-    path = recipe_toml.DEFAULT if what == "calculator" else Path(what)
+    path = DEFAULT if what == "calculator" else Path(what)
     path = RunLayout(path).recipe if path.is_dir() else path
     if not path.is_file():
         known = method_suggestion(what, names.methods())

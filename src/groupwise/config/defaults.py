@@ -9,14 +9,12 @@ from typing import Any
 
 from groupwise.config.devices import AUTO, device_of, dtype_of
 from groupwise.config.phase_recipes import read_phases
-from groupwise.config.recipe_toml import DEFAULT
-from groupwise.config.toml import CommandText, override_value, read_toml, set_path, set_paths
+from groupwise.config.toml import DEFAULT, CommandText, default_method, override_value, read_toml, set_path, set_paths
 from groupwise.core import GroupwiseError
 from groupwise.data import Sampling
-from groupwise.models import LORA_TARGETS, base_directory, find_model, is_pipeline, outline, read_shape
+from groupwise.models import base_directory, find_model, kind_of, outline, read_shape
 from groupwise.runs.phase_directories import KEY, trained_model
 
-METHOD: str = read_toml(DEFAULT)["method"]["base"]
 LEARNING_RATES = ((10_000_000, 2e-4), (1_000_000_000, 1e-5), (math.inf, 1e-6))
 """Default learning rates of full training, as (limit, rate): a rate is for models with fewer weights than the limit."""
 LORA_FACTOR = 10
@@ -60,12 +58,12 @@ def starting_point(
     if source is None and is_packaged(tables_of("", given)):
         return RecipeSource(DEFAULT, given)
     without_file = source is None
-    source = f'method = "{METHOD}"' if source is None else source
+    source = f'method = "{default_method()}"' if source is None else source
     data = tables_of(source, given)
     bound = CPU_BUDGET if without_file and train and on_cpu(data) else LONGEST
     defaults, reasons = model_defaults(data, trust_remote_code=trust_remote_code, rate=without_file, bound=bound)
     if without_file and "method" not in dict(given):
-        reasons.insert(0, f"method {METHOD}")
+        reasons.insert(0, f"method {default_method()}")
     note = f"defaults: {', '.join(reasons)}" if reasons else ""
     return RecipeSource(source, (*defaults.items(), *given), note)
 
@@ -93,7 +91,7 @@ def complete_phases(data: Mapping[str, Any], *, trust_remote_code: bool = False)
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two tables, and the tables in them: a value of `above` replaces that of `below`.
+    """Merge two tables, and the tables in them: a value of `above` replaces the one in `below`.
 
     >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4})
     {'a': {'b': 3, 'c': 2}, 'd': 4}
@@ -137,8 +135,8 @@ def model_defaults(
             defaults[BUDGET] = max(1, min(positions // 2, bound))
             reason = f"half of the model's {positions}" if positions // 2 <= bound else "on a CPU"
             reasons.append(f"{BUDGET} {defaults[BUDGET]} ({reason})")
-        if TARGETS in wanted and is_set(data, "lora") and is_pipeline(directory):
-            defaults[TARGETS] = list(LORA_TARGETS)
+        if TARGETS in wanted and is_set(data, "lora") and (targets := kind_of(directory).adapter_targets):
+            defaults[TARGETS] = list(targets)
             reasons.append(f"{TARGETS} (the pipeline's attention)")
     except GroupwiseError:
         pass

@@ -47,5 +47,5 @@ def resolved(recipe: Recipe) -> Recipe:
 
 
 def device_label(device: torch.device) -> str:
-    """The name of a device in messages and in run.json: that of a GPU includes its model."""
+    """The name of a device in messages and in run.json; for a GPU with its model."""
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)

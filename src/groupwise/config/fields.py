@@ -8,29 +8,29 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from groupwise.core.lazy_imports import bases_of, names_of
+from groupwise.core.lazy_imports import bases_of, home_of, names_of
 
-SECTIONS: dict[str, tuple[str, str]] = {
-    "": ("groupwise.config.recipe", "Recipe"),
-    "lora": ("groupwise.models.lora", "Lora"),
-    "pipeline": ("groupwise.models.diffusion.settings", "Pipeline"),
-    "warm_start": ("groupwise.config.recipe", "WarmStart"),
-    "warm_start.columns": ("groupwise.config.recipe", "Columns"),
-    "warm_start.optimizer": ("groupwise.learner.optimizer", "AdamW"),
-    "columns": ("groupwise.config.recipe", "Columns"),
-    "extra_tasks": ("groupwise.config.recipe", "ExtraTask"),
-    "extra_tasks.columns": ("groupwise.config.recipe", "Columns"),
-    "method": ("groupwise.methods.method", "Method"),
-    "method.objective": ("groupwise.objective.objective", "Objective"),
-    "sampling": ("groupwise.data.generation", "Sampling"),
-    "engine": ("groupwise.engines.native_settings", "Native"),
-    "optimizer": ("groupwise.learner.optimizer", "AdamW"),
-    "machine": ("groupwise.config.recipe", "Machine"),
-    "cluster": ("groupwise.config.recipe", "Cluster"),
-    "evaluate": ("groupwise.config.recipe", "Evaluate"),
-    "save": ("groupwise.config.recipe", "Save"),
+SECTIONS: dict[str, str] = {
+    "": "Recipe",
+    "lora": "Lora",
+    "pipeline": "Pipeline",
+    "warm_start": "WarmStart",
+    "warm_start.columns": "Columns",
+    "warm_start.optimizer": "AdamW",
+    "columns": "Columns",
+    "extra_tasks": "ExtraTask",
+    "extra_tasks.columns": "Columns",
+    "method": "Method",
+    "method.objective": "Objective",
+    "sampling": "Sampling",
+    "engine": "Native",
+    "optimizer": "AdamW",
+    "machine": "Machine",
+    "cluster": "Cluster",
+    "evaluate": "Evaluate",
+    "save": "Save",
 }
-"""The sections of a recipe (its TOML tables), each with the module and the class that define it, in the docs' order."""
+"""The sections of a recipe (its TOML tables), each with the class that defines it, in the docs' order."""
 
 MEANINGS: dict[str, tuple[str, str, str]] = {
     "model": ("the model to train: a directory, a packaged name, owner/name of the hub, a GGUF file", "", "my-model"),
@@ -181,8 +181,13 @@ def recipe_fields() -> Mapping[str, RecipeField]:
     return {field.name: field for section in SECTIONS for field in _fields(section)}
 
 
+def home(name: str) -> str:
+    """The module of a section's class. A class that is not public is in the module of `Recipe`."""
+    return names_of(room)[name] if (room := home_of(name)) else home("Recipe")
+
+
 def _fields(section: str) -> Iterator[RecipeField]:
-    for name, kind, default in declared(*SECTIONS[section]):
+    for name, kind, default in declared(home(SECTIONS[section]), SECTIONS[section]):
         path = f"{section}.{name}" if section else name
         if path not in SECTIONS:
             meaning, unit, example = MEANINGS.get(path) or MEANINGS.get(path.partition(".")[2], ("", "", ""))
@@ -195,7 +200,7 @@ def _fields(section: str) -> Iterator[RecipeField]:
 
 def section_text(section: str) -> str:
     """The docstring of a section's class, without its examples."""
-    text = ast.get_docstring(_class(*SECTIONS[section])) or ""
+    text = ast.get_docstring(_class(home(SECTIONS[section]), SECTIONS[section])) or ""
     return text.partition("\n\n>>>")[0]
 
 

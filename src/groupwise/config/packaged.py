@@ -3,8 +3,8 @@
 from difflib import get_close_matches
 from pathlib import Path
 
-from groupwise.config.recipe_toml import DEFAULT
 from groupwise.config.registry import methods
+from groupwise.config.toml import DEFAULT
 from groupwise.core import Usage
 
 __all__ = ["find_recipe", "given_recipe"]

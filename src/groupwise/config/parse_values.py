@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import SWITCHES, method_suggestion, problem, suggestion, unknown_keys
 from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, part_named, socket_of
-from groupwise.config.toml import CommandText
+from groupwise.config.toml import CommandText, default_method
 from groupwise.config.user_code import Use
 from groupwise.core import InvalidValue, Usage
 from groupwise.data import name_of
@@ -318,9 +318,7 @@ def expected(arm: Any) -> str:
 
 
 def _example(hint: Any) -> str:
-    from groupwise.config.defaults import METHOD  # defaults reads recipes
-
-    return f'"{METHOD}"' if hint is Method else "..."
+    return f'"{default_method()}"' if hint is Method else "..."
 
 
 def _article(name: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
-from groupwise.config.fields import SECTIONS, declared
+from groupwise.config.fields import SECTIONS, declared, home
 from groupwise.config.trl_verl_names import ROWS, other_name_fix
 from groupwise.core import Usage
 from groupwise.methods.families import methods_with_argument
@@ -115,8 +115,8 @@ def _problem_of(names: Sequence[str]) -> Usage | None:
     for i, name in enumerate(names):
         if section not in SECTIONS or section in REPLACEABLE or name.isdecimal() or name in ("base", "kind"):
             return None
-        module, owner = SECTIONS[section]
-        known = [field for field, _, _ in declared(module, owner)]
+        owner = SECTIONS[section]
+        known = [field for field, _, _ in declared(home(owner), owner)]
         if name not in known and not (section == "" and name in (*SWITCHES, KEY)):
             if section == "method" and name in methods_with_argument():
                 return None

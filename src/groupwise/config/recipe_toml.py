@@ -19,12 +19,11 @@ from groupwise.config.registry import UnloadedPart, public_name
 from groupwise.config.toml import CommandText, override_value, read_toml, read_with_overrides, set_path
 from groupwise.config.user_code import Use
 from groupwise.core import Usage
-from groupwise.methods import Method, Now
+from groupwise.methods import Now
+from groupwise.methods.schedules import trial_iterations
 from groupwise.runs.phase_directories import KEY, trained_model
 
 T = TypeVar("T")
-DEFAULT = Path(__file__).with_name("default.toml")
-"""The packaged recipe `calculator`: the recipe of a command that names no recipe, no model and no task."""
 
 # Reading
 
@@ -108,9 +107,7 @@ def read_tables(tables: Sequence[tuple[str, Mapping[str, Any]]], use: Use | None
     if use is not None:
         reading.check_user_names(recipe)
     try:
-        memory = {name: part.init() for name, part in recipe.method.memory} if recipe.method.schedules else {}
-        for iteration in range(max(recipe.iterations, 1)) if recipe.method.schedules else ():
-            at(recipe.method, Now(iteration, recipe.iterations, memory))
+        try_schedules(recipe)
     except Usage as error:
         reading.problems.append(error)
     return recipe, reading.problems
@@ -140,12 +137,15 @@ def override(value: T, path: str, text: Any, use: Use | None = None) -> T:
     return changed
 
 
-def at(method: Method, now: Now) -> Method:
-    """The method at an iteration: the current number in place of each schedule."""
-    for path, schedule in method.schedules:
-        number = schedule(now)
-        method = override(method, path, int(number) if float(number).is_integer() else number)
-    return method
+def try_schedules(recipe: Recipe) -> None:
+    """Raise `Usage` for a schedule without a field, or whose number does not fit it, at one of `trial_iterations`."""
+    schedules = recipe.method.schedules
+    memory = {name: part.init() for name, part in recipe.method.memory} if schedules else {}
+    for i in trial_iterations([x for _, x in schedules], recipe.iterations, memory) if schedules else ():
+        method = recipe.method
+        for path, schedule in schedules:
+            number = schedule(Now(i, recipe.iterations, memory))
+            method = override(method, path, int(number) if float(number).is_integer() else number)
 
 
 # Writing

@@ -32,6 +32,8 @@ class PlainText(str):
     __slots__ = ()
 
 
+DEFAULT = Path(__file__).with_name("default.toml")
+"""The packaged recipe `calculator`: the recipe of a command that names no recipe, no model and no task."""
 LARGEST, DEEPEST = 8 << 20, 64
 """The most bytes of a recipe's file, and the most levels of its tables and lists."""
 TWICE = 'write it once: method = "grpo" alone, or with fields method.base = "grpo" and method.group_size = 8'
@@ -48,6 +50,11 @@ def override_value(value: Any) -> Any:
 def is_toml(source: str | Path) -> bool:
     """Whether a recipe is given as TOML text, not as a file's name: an empty string, or one with a newline or `=`."""
     return isinstance(source, str) and ("\n" in source or "=" in source or not source)
+
+
+def default_method() -> str:
+    """The name of the packaged recipe's method, which a recipe without a method has."""
+    return read_toml(DEFAULT)["method"]["base"]
 
 
 def read_toml(source: str | Path) -> dict[str, Any]:

@@ -152,7 +152,7 @@ class Use:
 
 
 def function_hash(function: Callable[..., Any]) -> str:
-    """The SHA-256 of a function's source; of an object, that of its class. Empty if it has no source."""
+    """The SHA-256 of the source of a function, or of an object's class. Empty if it has no source."""
     target = function if inspect.isroutine(function) else type(function)
     try:
         return sha256(inspect.getsource(target).encode()).hexdigest()

@@ -1,5 +1,6 @@
 """Settings of the native engine, which runs in the trainer's process."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,9 +8,16 @@ from groupwise.data import Engine, EngineKind
 from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.engines.steps.denoising import DenoisingEngine
 from groupwise.engines.steps.unmasking import UnmaskingEngine
-from groupwise.models import Experts, FlowPolicy, MaskedPolicy, Model, Tokenizer
+from groupwise.models import Experts, LanguageModel, Model, Tokenizer
 
 __all__ = ["Native"]
+
+STEP_ENGINES: Mapping[str, Callable[..., Engine]] = {
+    "flow": DenoisingEngine,
+    "pipeline": DenoisingEngine,
+    "masked": UnmaskingEngine,
+}
+"""Kinds of models whose answers are generated in steps, each with its engine. The others generate token by token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +42,11 @@ class Native(EngineKind):
 
     def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> Engine:
         """The engine over the learner's model. If `experts` is given, it records the expert choices (routes) of all
-        tokens. A flow policy gets an engine of denoising steps, and a masked policy one that reveals canvases.
+        tokens. Models of the kinds in `STEP_ENGINES` have other engines.
         """
-        if isinstance(model, MaskedPolicy):
-            return UnmaskingEngine(model, seed=seed, rows=self.max_num_seqs)
-        if isinstance(model, FlowPolicy):
-            return DenoisingEngine(model, seed=seed, rows=self.max_num_seqs)
+        if engine := STEP_ENGINES.get(model.shape.kind):
+            return engine(model, seed=seed, rows=self.max_num_seqs)
+        assert isinstance(model, LanguageModel), f"STEP_ENGINES lacks the kind {model.shape.kind}"
         return NativeEngine(
             model, tokenizer, seed=seed, rows=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, experts=experts
         )

@@ -39,7 +39,7 @@ EvaluationTask = tuple[Recipe, list[tuple[int, Sampling]]]
 SAMPLES = 4
 """Answers per problem by default."""
 ALL = 1 << 30
-"""Stands for all problems of a task: a number above that of any task."""
+"""Stands for all problems of a task: no task has more."""
 
 
 def evaluate(

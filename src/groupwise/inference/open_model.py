@@ -13,8 +13,9 @@ from groupwise.core import BadData, GroupwiseError, Usage, visible
 from groupwise.learner.update import restore_policy
 from groupwise.lifecycle.resume_checks import check_model_code
 from groupwise.models import Model, attach, find_model, has_adapter, read_model, read_tokenizer, write_model
+from groupwise.models.directories import base_name
 from groupwise.models.lora import name_base
-from groupwise.models.model_files import ADAPTER, base_name
+from groupwise.models.model_files import ADAPTER
 from groupwise.runs.best_checkpoint import best_iteration, describe_best, held_out_values
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint, read_checkpoint
 from groupwise.runs.disk import DISK, REPEAT, Disk, remove_dead_drafts, storage_errors, write_directory

@@ -72,7 +72,7 @@ class Ranks(Protocol):
         ...
 
     def add(self, tensors: Sequence[Tensor]) -> None:
-        """Add each tensor to that of the other ranks, in place."""
+        """Sum each tensor over the ranks, in place."""
         ...
 
     def gather(self, mine: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -80,7 +80,7 @@ class Ranks(Protocol):
         ...
 
     def add_gradients(self, gradients: Sequence[Tensor]) -> None:
-        """Add the gradients of a microbatch to those of the other ranks, in place, unless backward has done it."""
+        """Sum the gradients of a microbatch over the ranks, in place, unless backward has done it."""
         ...
 
     def held(self, model: M) -> M:
@@ -100,7 +100,7 @@ class Ranks(Protocol):
         ...
 
     def whole(self, parts: Sequence[Tensor], rows: Sequence[int]) -> list[Tensor]:
-        """The whole tensors, with so many `rows`, of which `parts` are the rows that this rank holds."""
+        """All-gather row shards: `parts[i]` is this rank's shard of tensor i, which has `rows[i]` rows in total."""
         ...
 
     def part(self, whole: Tensor, like: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ class _WholeModels:
 
 @dataclass(frozen=True, slots=True)
 class Alone(_WholeModels):
-    """One process. With several lanes it computes the bits that so many ranks compute."""
+    """One process. With L lanes its results are bit-identical to a run on L ranks."""
 
     lanes: int = 1
     rank: int = field(default=0, init=False)
@@ -185,7 +185,7 @@ class Alone(_WholeModels):
 
 
 class Replicas(_WholeModels):
-    """Ranks that each hold the whole model, over gloo. `store` connects them; that of rank 0 is the server.
+    """Ranks that each hold the whole model, over gloo. `store` connects them; rank 0 serves it.
 
     Every wait ends after `deadline` seconds with `WorkerLost`, which names the rank that did not answer; that for a
     message of rank 0 after `patience` seconds without a sign of life of rank 0. Numbers travel as tensors and messages
@@ -207,7 +207,7 @@ class Replicas(_WholeModels):
             )
 
     def add(self, tensors: Sequence[Tensor]) -> None:
-        """Add each tensor to that of the other ranks, in place: the same bits on every rank."""
+        """Sum each tensor over the ranks, in place: the same bits on every rank."""
         for hop in self._hops():
             for tensor in tensors:
                 other = torch.empty_like(tensor, memory_format=torch.contiguous_format)

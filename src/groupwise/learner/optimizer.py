@@ -62,7 +62,7 @@ AT_ONCE = 1 << 22
 """How many entries of a gradient are converted to float64 at a time."""
 
 BLOCK = 64
-"""A tensor of so many entries has only full vectors for the CPU: the fused kernel rounds others differently."""
+"""Tensors are padded to a multiple of this size: the fused kernel rounds vectors that are not full differently."""
 
 
 class Optimizer:

@@ -123,7 +123,7 @@ class Learner:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of log-probs: that of the weights, but at least float32."""
+        """The dtype of log-probs: the dtype of the weights, but at least float32."""
         return logprob_dtype(next(self.model.parameters()).dtype)
 
     def weights(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Warnings on the terminal while a run trains. Not all thresholds are those of the report's warnings (`NEAR`)."""
+"""Warnings on the terminal while a run trains. Some thresholds differ from the report's (`NEAR`)."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping

@@ -12,6 +12,7 @@ from groupwise.core import Usage
 from groupwise.runs.checkpoints import finished_checkpoints
 from groupwise.runs.disk import DISK, Disk, delete_directory, storage_errors, write_file
 from groupwise.runs.info import RunInfo
+from groupwise.runs.info_file import write_info
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.phase_directories import phase_directories
 
@@ -34,7 +35,8 @@ def extend(run: Path, iterations: int, use: Use, disk: Disk = DISK) -> None:
         park_model(run, disk)
     with storage_errors(path.name, run):
         write_file(path, with_iterations(path.read_text(encoding="utf-8"), iterations).encode(), disk)
-    replace(info, recipe=with_iterations(info.recipe, iterations), iterations=iterations).write(run, disk=disk)
+    info = replace(info, recipe=with_iterations(info.recipe, iterations), iterations=iterations)
+    write_info(run, info, disk=disk)
 
 
 def park_model(run: Path, disk: Disk = DISK) -> None:

@@ -15,11 +15,12 @@ from groupwise.core import BadData, read_regular
 from groupwise.data import data_stats
 from groupwise.learner import FromDirectory
 from groupwise.lifecycle.run_info import movable, origin
-from groupwise.models import base_directory, find_model, is_pipeline, pipeline_files, remote_code
+from groupwise.models import base_directory, find_model, kind_of, remote_code
 from groupwise.models.json_fields import MOST_BYTES
 from groupwise.runs.disk import DISK, Disk
 from groupwise.runs.hashes import abbreviated
 from groupwise.runs.info import RunInfo
+from groupwise.runs.info_file import write_info
 from groupwise.runs.layout import RunLayout
 from groupwise.training.build import Runtime
 from groupwise.training.build_tasks import Templates
@@ -48,8 +49,8 @@ def identity(recipe: Recipe, templates: Templates, text: str) -> dict[str, Any]:
     directory = find_model(recipe.model)
     directories = dict.fromkeys((directory, base_directory(directory)))
     files = {name: path / name for path in directories for name in MODEL_FILES if (path / name).is_file()}
-    for path in filter(is_pipeline, directories):
-        files |= {str(file.relative_to(path)): file for file in pipeline_files(path, *PIPELINE_FILES)}
+    for path in directories:
+        files |= {str(file.relative_to(path)): file for file in kind_of(path).part_files(path, *PIPELINE_FILES)}
     return {
         "recipe": text,
         "files": {name: sha256(read_regular(path, MOST_BYTES)).hexdigest() for name, path in sorted(files.items())},
@@ -102,7 +103,7 @@ def record_changes(
         **now,
     )
     if stored != (new := movable(new, run)):
-        new.write(run, disk=disk)
+        write_info(run, new, disk=disk)
     return now | {"device": runtime.device, "changes": history}
 
 

@@ -174,7 +174,7 @@ def watch_iteration(
 def restore(
     run: Path, ready: Runtime, checkpoint: Checkpoint, recorder: Recorder, changes: Sequence[str], disk: Disk
 ) -> None:
-    """Bring learner, buffer and guards to the checkpoint. An extended or changed run that was solved goes on."""
+    """Restore learner, buffer and guards. A solved run continues if it was extended or changed."""
     with checkpoint_errors(run, changed=bool(recorder.extra["changes"])):
         learner = None if ready.recipe.cluster.sharded else ready.start_learner()
         recorder.restore(checkpoint, learner, ready.buffer, ready.guards)

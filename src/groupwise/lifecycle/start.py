@@ -10,7 +10,7 @@ from typing import Any
 
 from groupwise.checks.check_flow import unfinished_pictures
 from groupwise.checks.check_inputs import check_inputs
-from groupwise.checks.check_masked import kind_errors
+from groupwise.checks.check_kind import kind_errors
 from groupwise.checks.check_method import dry_run
 from groupwise.cluster.launch import check_launch
 from groupwise.config.devices import device_of, resolved
@@ -34,7 +34,7 @@ from groupwise.lifecycle.run_info import describe_run, movable
 from groupwise.models import Shape, find_model, read_shape
 from groupwise.planning.this_cpu import duration_lines, measured_rates, run_duration
 from groupwise.runs.checkpoints import finished_checkpoints
-from groupwise.runs.info import start_run
+from groupwise.runs.info_file import start_run
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from groupwise.training.build import Inputs, Runtime, build

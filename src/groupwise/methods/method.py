@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from groupwise.advantages import every_token
-from groupwise.core import check_types
+from groupwise.core import InvalidValue, check_types
 from groupwise.data import (
     Advantage,
     Credit,
@@ -23,7 +23,8 @@ from groupwise.data import (
 )
 from groupwise.learner import AuxiliaryLoss, RouterReplay, SideModel, ValueModel
 from groupwise.methods.draws import check_curriculum, check_group_size
-from groupwise.methods.schedules import FromMemory, Schedule
+from groupwise.methods.now import Now
+from groupwise.methods.schedules import FromMemory, Schedule, with_number
 from groupwise.methods.value_targets import check_side_models, value_targets
 from groupwise.models import Denoise, Unmask
 from groupwise.objective import Objective
@@ -123,6 +124,19 @@ class Method:
         if self.old_logprobs == "engine" and self.router_replay == "learner":
             why = 'old_logprobs = "engine": without old log-probs, router_replay = "learner" has nothing to replay'
             raise ValueError(f'{why}\nset router_replay = "engine", or old_logprobs = "learner"')
+
+    def at(self, now: Now) -> "Method":
+        """The method with the current number in place of each schedule. `InvalidValue` if a field refuses it."""
+        method = self
+        for path, schedule in self.schedules:
+            number = schedule(now)
+            try:
+                method = with_number(method, path, number)
+            except ValueError as error:
+                what = f"at iteration {now.iteration} the schedule of {path} returns {number:g}, which is refused"
+                fix = f"change method.schedules: {path} must be valid at each iteration"
+                raise InvalidValue(what, evidence=str(error), fix=fix) from error
+        return method
 
     @property
     def models_in_use(self) -> tuple[tuple[str, SideModel], ...]:

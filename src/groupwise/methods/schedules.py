@@ -1,13 +1,20 @@
 """Schedules: constants of a method that change over a run, such as a coefficient that decays."""
 
 import math
+import re
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from groupwise.methods.now import Now
 
 __all__ = ["After", "Curve", "Cycle", "Decay", "FromMemory", "Inverse", "Piecewise", "Ramp", "Schedule", "Stairs"]
+
+SPREAD = 100
+"""The number of iterations, evenly spread over a run, at which schedules are tried before it."""
+KEYS = re.compile(r"""\"([^\"]*)\"|'([^']*)'|([^.]+)""")
+"""The keys of a dotted path. A key that contains dots is quoted, as in TOML."""
 
 
 @runtime_checkable
@@ -175,3 +182,45 @@ class FromMemory(Schedule):
 
     def __call__(self, now: Now) -> float:
         return float(now.memory[self.memory])
+
+
+def with_number(value: Any, path: str, number: float) -> Any:
+    """A copy of a component with a number at a dotted path of fields, indices and names of pairs.
+
+    A whole number is an int unless the present value is a float. ValueError if a dataclass on the path refuses it.
+
+    >>> with_number((("kl", Ramp(2.0, 1.0)),), "kl.over", 5.0)
+    (('kl', Ramp(start=2.0, end=1.0, over=5)),)
+    """
+    return _with_number(value, ["".join(key) for key in KEYS.findall(path)], number)
+
+
+def _with_number(value: Any, keys: Sequence[str], number: float) -> Any:
+    if not keys:
+        whole = not isinstance(value, float) and float(number).is_integer()
+        return int(number) if whole else float(number)
+    key, rest = keys[0], keys[1:]
+    if not isinstance(value, tuple):
+        return replace(value, **{key: _with_number(getattr(value, key), rest, number)})
+    if all(isinstance(item, tuple) and isinstance(item[0], str) for item in value):
+        pairs = dict(value)
+        return tuple({**pairs, key: _with_number(pairs.get(key), rest, number)}.items())
+    i = int(key)
+    return (*value[:i], _with_number(value[i], rest, number), *value[i + 1 :])
+
+
+def trial_iterations(schedules: Sequence[Schedule], iterations: int, memory: Mapping[str, Any]) -> list[int]:
+    """The iterations at which schedules are tried before a run: about 100 instead of all of a long run.
+
+    They are evenly spread from the first to the last one. Added are those of each schedule's smallest and largest
+    number, and the first one of each mix of whole and fractional numbers.
+
+    >>> trial_iterations([Ramp(4.0, 8.0, 10)], 1000, {})[:4]
+    [0, 1, 10, 20]
+    """
+    last = max(iterations, 1) - 1
+    rows = [[float(schedule(Now(i, iterations, memory))) for schedule in schedules] for i in range(last + 1)]
+    tried = {i * last // (SPREAD - 1) for i in range(SPREAD)}
+    tried |= {choose(range(last + 1), key=x.__getitem__) for x in zip(*rows) for choose in (min, max)}
+    tried |= {*{tuple(map(float.is_integer, rows[i])): i for i in range(last, -1, -1)}.values()}
+    return sorted(tried)

@@ -1,11 +1,12 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
-from groupwise.models.checkpoint import LanguageModel as LanguageModel
 from groupwise.models.checkpoint import Model as Model
+from groupwise.models.checkpoint import fingerprint as fingerprint
 from groupwise.models.checkpoint import outline as outline
 from groupwise.models.checkpoint import read_model as read_model
 from groupwise.models.checkpoint import read_shape as read_shape
+from groupwise.models.checkpoint import read_tokenizer as read_tokenizer
 from groupwise.models.checkpoint import stored_dtype as stored_dtype
-from groupwise.models.checkpoint import write_fresh as write_fresh
+from groupwise.models.checkpoint import weight_files as weight_files
 from groupwise.models.checkpoint import write_model as write_model
 from groupwise.models.decoder.blocked_weights import drop_blocks as drop_blocks
 from groupwise.models.decoder.blocked_weights import with_blocked_weights as with_blocked_weights
@@ -19,9 +20,6 @@ from groupwise.models.decoder.routing import Routes as Routes
 from groupwise.models.decoder.routing import experts_of as experts_of
 from groupwise.models.decoder.transformers_ids import different_ids as different_ids
 from groupwise.models.diffusion.files import LORA_TARGETS as LORA_TARGETS
-from groupwise.models.diffusion.files import pipeline_outline as pipeline_outline
-from groupwise.models.diffusion.files import read_pipeline as read_pipeline
-from groupwise.models.diffusion.files import recompute_pipeline as recompute_pipeline
 from groupwise.models.diffusion.files import set_pipeline as set_pipeline
 from groupwise.models.diffusion.flux import Flux as Flux
 from groupwise.models.diffusion.index import INDEX as INDEX
@@ -42,6 +40,12 @@ from groupwise.models.diffusion.stable_diffusion_3 import StableDiffusion3 as St
 from groupwise.models.diffusion.tiny import write_tiny_pipeline as write_tiny_pipeline
 from groupwise.models.diffusion.velocity import Frozen as Frozen
 from groupwise.models.diffusion.velocity import PipelineVelocity as PipelineVelocity
+from groupwise.models.directories import base_directory as base_directory
+from groupwise.models.directories import base_name as base_name
+from groupwise.models.directories import commit_of as commit_of
+from groupwise.models.directories import find_model as find_model
+from groupwise.models.directories import of_hub as of_hub
+from groupwise.models.directories import remote_code as remote_code
 from groupwise.models.flow.denoise import MOST_STEPS as MOST_STEPS
 from groupwise.models.flow.denoise import Denoise as Denoise
 from groupwise.models.flow.denoising_actions import all_states as all_states
@@ -50,10 +54,6 @@ from groupwise.models.flow.denoising_actions import decoded_picture as decoded_p
 from groupwise.models.flow.denoising_actions import encode_action as encode_action
 from groupwise.models.flow.denoising_actions import final_state as final_state
 from groupwise.models.flow.denoising_actions import graded_state as graded_state
-from groupwise.models.flow.flow_files import flow_config as flow_config
-from groupwise.models.flow.flow_files import flow_shape as flow_shape
-from groupwise.models.flow.flow_files import is_flow as is_flow
-from groupwise.models.flow.flow_files import read_flow as read_flow
 from groupwise.models.flow.flow_measures import ImplicitError as ImplicitError
 from groupwise.models.flow.flow_measures import StepConstant as StepConstant
 from groupwise.models.flow.flow_measures import StepKL as StepKL
@@ -74,6 +74,11 @@ from groupwise.models.flow.policy import Surroundings as Surroundings
 from groupwise.models.flow.policy import log_density as log_density
 from groupwise.models.flow.velocity import FlowShape as FlowShape
 from groupwise.models.flow.velocity import Velocity as Velocity
+from groupwise.models.kind import ModelKind as ModelKind
+from groupwise.models.kinds import KINDS as KINDS
+from groupwise.models.kinds import kind_of as kind_of
+from groupwise.models.language_files import LanguageModel as LanguageModel
+from groupwise.models.language_files import write_fresh as write_fresh
 from groupwise.models.lora import Lora as Lora
 from groupwise.models.lora import attach as attach
 from groupwise.models.lora import check_targets as check_targets
@@ -81,10 +86,6 @@ from groupwise.models.lora import has_adapter as has_adapter
 from groupwise.models.lora import load_peft as load_peft
 from groupwise.models.lora import merge as merge
 from groupwise.models.lora import write_adapter as write_adapter
-from groupwise.models.masked.masked_files import is_masked as is_masked
-from groupwise.models.masked.masked_files import masked_config as masked_config
-from groupwise.models.masked.masked_files import masked_shape as masked_shape
-from groupwise.models.masked.masked_files import read_masked as read_masked
 from groupwise.models.masked.masked_files import stored_unmask as stored_unmask
 from groupwise.models.masked.policy import MaskedPolicy as MaskedPolicy
 from groupwise.models.masked.predictor import MaskedShape as MaskedShape
@@ -97,12 +98,6 @@ from groupwise.models.masked.unmasking_actions import Knobs as Knobs
 from groupwise.models.masked.unmasking_actions import decode_masked as decode_masked
 from groupwise.models.masked.unmasking_actions import encode_commits as encode_commits
 from groupwise.models.masked.unmasking_actions import encode_knobs as encode_knobs
-from groupwise.models.model_files import base_directory as base_directory
-from groupwise.models.model_files import base_name as base_name
-from groupwise.models.model_files import commit_of as commit_of
-from groupwise.models.model_files import find_model as find_model
-from groupwise.models.model_files import of_hub as of_hub
-from groupwise.models.model_files import remote_code as remote_code
 from groupwise.models.philox import Key as Key
 from groupwise.models.philox import Purpose as Purpose
 from groupwise.models.philox import keyed_random as keyed_random
@@ -122,6 +117,3 @@ from groupwise.models.templates import conversation_turn as conversation_turn
 from groupwise.models.templates import encode_answer as encode_answer
 from groupwise.models.templates import find_template as find_template
 from groupwise.models.tokenizer import Tokenizer as Tokenizer
-from groupwise.models.tokenizer import read_tokenizer as read_tokenizer
-from groupwise.models.weights import fingerprint as fingerprint
-from groupwise.models.weights import weight_files as weight_files

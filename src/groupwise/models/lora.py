@@ -17,8 +17,6 @@ from safetensors.torch import save_file
 from torch import nn
 
 from groupwise.core import BadData, GroupwiseError, MissingRequirement, Usage, check_types, visible
-from groupwise.models.decoder.transformers_model import TransformersModel
-from groupwise.models.flow.policy import FlowPolicy
 from groupwise.models.hub import is_hub_name
 from groupwise.models.json_fields import json_object, mapping, real, short, whole
 from groupwise.models.model_files import ADAPTER, listing, read_json
@@ -71,7 +69,7 @@ def attach(model: nn.Module, lora: Lora, *, seed: int) -> None:
         r=lora.rank,
         lora_alpha=lora.alpha,
         target_modules=list(lora.targets),
-        task_type=None if isinstance(model, FlowPolicy) else "CAUSAL_LM",
+        task_type=None if _layout(model).diffusers else "CAUSAL_LM",
         fan_in_fan_out=any(_is_conv1d(module) for module in host.modules()),
     )
     with torch.random.fork_rng(devices=[]):
@@ -119,10 +117,8 @@ def has_adapter(model: nn.Module) -> bool:
 
 
 def _host(model: nn.Module) -> Any:
-    """The module that peft adds LoRA layers to: of transformers, the transformer of a pipeline, or the model itself."""
-    if isinstance(model, FlowPolicy):
-        return getattr(model.velocity, "transformer", model)
-    return model.causal if isinstance(model, TransformersModel) else model
+    """The module that peft adds LoRA layers to: the `adapter_host` of a model that wraps one, or the model itself."""
+    return getattr(model, "adapter_host", model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +135,7 @@ DIFFUSERS = Layout("pytorch_lora_weights.safetensors", "transformer.", diffusers
 
 
 def _layout(model: nn.Module) -> Layout:
-    return DIFFUSERS if isinstance(model, FlowPolicy) else PEFT
+    return DIFFUSERS if getattr(model, "diffusers_adapter", False) else PEFT
 
 
 def _is_conv1d(module: nn.Module) -> bool:

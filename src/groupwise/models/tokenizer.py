@@ -13,13 +13,10 @@ import tokenizers
 
 from groupwise.core import BadData, read_regular
 from groupwise.models.control_tokens import ControlTokens
-from groupwise.models.diffusion.index import is_pipeline
-from groupwise.models.diffusion.prompts import byte_tokenizer
-from groupwise.models.flow.velocity import END
 from groupwise.models.json_fields import MOST_BYTES, json_object, whole
-from groupwise.models.model_files import base_directory, listing, read_json
+from groupwise.models.model_files import listing, read_json
 
-__all__ = ["Tokenizer", "read_tokenizer"]
+__all__ = ["Tokenizer"]
 
 # Other tokenizer files of a model directory. They are copied, so that a written model is complete.
 EXTRA_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
@@ -197,14 +194,8 @@ def chat_templates(extra_files: Iterable[tuple[str, bytes]]) -> list[str]:
     return [*templates, *(template for template in found if isinstance(template, str))]
 
 
-def read_tokenizer(path: Path | str) -> Tokenizer:
-    """The tokenizer of a model directory, with all end tokens. BadData if it is missing or does not fit the model.
-
-    That of a pipeline reads bytes.
-    """
-    path = base_directory(Path(path))
-    if is_pipeline(path):
-        return Tokenizer.of(byte_tokenizer(), [END])
+def stored_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer in a directory, with all end tokens. BadData if it is missing or does not fit the model there."""
     if not (path / "tokenizer.json").is_file():
         raise BadData(
             f"{path} has no tokenizer.json",

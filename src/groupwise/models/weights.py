@@ -6,7 +6,6 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import file_digest, sha256
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from groupwise.core import BadData, open_regular, visible
-from groupwise.models.diffusion.index import is_pipeline, pipeline_files
 from groupwise.models.json_fields import short
-from groupwise.models.model_files import base_directory, listing, read_json
-
-__all__ = ["fingerprint", "weight_files"]
+from groupwise.models.model_files import listing, read_json
 
 FRESH = "fresh_weights"
 """The key of config.json that marks a directory without weights: a run creates random ones from its seed."""
@@ -31,14 +27,8 @@ FLOATS = ("F64", "F32", "F16", "BF16")
 """The types of tensors that can be trained. Integers and 8-bit numbers would need scales."""
 
 
-def weight_files(path: Path | str) -> list[Path]:
-    """model.safetensors, or the shards in model.safetensors.index.json; none for a fresh model. BadData if missing.
-
-    Those of all parts of a pipeline.
-    """
-    path = base_directory(Path(path))
-    if is_pipeline(path):
-        return pipeline_files(path, ".safetensors")
+def stored_weights(path: Path) -> list[Path]:
+    """model.safetensors, or the shards in model.safetensors.index.json; none for a fresh model. BadData if missing."""
     index = path / "model.safetensors.index.json"
     if (path / "model.safetensors").is_file():
         names = ["model.safetensors"]
@@ -69,15 +59,6 @@ def _shards(index: Path) -> list[str]:
         evidence, fix = f"weight_map: {short(files)}", "fetch the directory again"
         raise BadData(f"{index} does not map each tensor to a file name", evidence=evidence, fix=fix)
     return sorted(set(files.values()))
-
-
-def fingerprint(path: Path | str) -> str:
-    """SHA-256 over the weight files of a directory."""
-    whole = sha256()
-    for file in weight_files(path):
-        with open_regular(file) as content:
-            whole.update(file_digest(content, "sha256").digest())
-    return whole.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +98,7 @@ def load_exactly(model: torch.nn.Module, path: Path, convert: Callable[[Tensor],
 
     `kind` and `fix` are for the error of a directory without weights.
     """
-    if not (files := weight_files(path)):
+    if not (files := stored_weights(path)):
         raise BadData(f"the {kind} in {path} has no weights", fix=fix)
     headers = {file: header(file) for file in files}
     stored = {name: tuple(x.shape) for names in headers.values() for name, x in names.items()}
@@ -133,6 +114,18 @@ def load_exactly(model: torch.nn.Module, path: Path, convert: Callable[[Tensor],
         refuse_types(file, names)
         weights |= tensors(file, names, convert)
     model.load_state_dict(weights, assign=True)
+
+
+def differences(shapes: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]]) -> str:
+    """How stored tensors differ from the expected ones (missing, unexpected, other shape), as text; empty if equal."""
+    misshapen = [n for n in shapes if n in stored and stored[n] != shapes[n]]
+    kinds = {
+        "missing": [n for n in shapes if n not in stored],
+        "superfluous": [visible(n) for n in stored if n not in shapes],
+        "misshapen": [f"{n} {stored[n]}, expected {shapes[n]}" for n in misshapen],
+    }
+    lines = [f"{k} ({len(v)}): " + ", ".join(v[:4]) + (", ..." if len(v) > 4 else "") for k, v in kinds.items() if v]
+    return "\n".join(lines)
 
 
 def write_tensors(file: Path, shapes: Mapping[str, tuple[int, ...]], read: Callable[[str], np.ndarray]) -> None:

@@ -1,4 +1,4 @@
-"""Calibrates the seconds of a plan by those of a finished run."""
+"""Calibrates the seconds of a plan by the measured seconds of a finished run."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from groupwise.core import BadData, Usage
-from groupwise.models import Decoder, FlowShape, MaskedShape, Shape, base_directory, read_shape
+from groupwise.models import Decoder, Shape, base_directory, read_shape
 from groupwise.models.decoder.architectures import SIZE, shape_of
 from groupwise.models.json_fields import flag, whole
 from groupwise.models.model_files import read_json
@@ -29,9 +29,8 @@ def planned_shape(directory: Path) -> Shape:
         shape = read_shape(directory)
         if isinstance(shape, Shape):
             return shape
-        if isinstance(shape, FlowShape | MaskedShape):
-            kind = "flow" if isinstance(shape, FlowShape) else "masked"
-            what = f"{directory.name} is a {kind} model of this package, which plan does not model"
+        if shape.whole_answers:
+            what = f"{directory.name} is a {shape.label} of this package, which plan does not model"
             fix = "plan a language model or a pipeline of diffusers; the packaged small ones need about 0.3 GiB"
             raise Usage(what, fix=fix)
         fix = f"plan a model of the families qwen2, qwen3, llama, mistral or {', '.join(SPARSE)}"

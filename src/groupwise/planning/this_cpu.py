@@ -29,7 +29,7 @@ ITERATION_CALLS = 30_000
 DISTRIBUTION_READS = 24
 """The time of a token's distributions, in sampling and in learning, in readings of its logits."""
 SLOWER = 2.2
-"""The seconds of runs over those of the rates: a run's products are smaller, and its tensors rarely in the cache."""
+"""A run's seconds divided by the seconds from the rates: its products are smaller and its tensors rarely cached."""
 HOUR = 3600.0
 
 

@@ -10,7 +10,7 @@ from groupwise.models.flow.latent_pictures import Pixels, png, read_png, reduced
 from groupwise.report.read import is_answer, lines, number
 from groupwise.runs.layout import PICTURES
 
-SIDE = 192  # a larger picture is reduced to at most so many pixels a side
+SIDE = 192  # the largest side of a picture, in pixels; larger ones are reduced
 MOST_POINTS = 65  # of a trajectory: the states of the most denoising steps
 PROMPTS, EACH = 6, 16  # most prompts side by side, and most samples of each on a side
 

@@ -143,7 +143,7 @@ class Pending:
 class Buffer:
     """Generates rollouts until an iteration has enough to train on. It also numbers the prompts that a run draws.
 
-    `pending` is the sampling of the next iterations, in order, as far as it has begun.
+    `pending` holds the future iterations whose sampling has started, in order.
     """
 
     task: Task

@@ -160,7 +160,7 @@ def _unreadable(path: Path, error: Exception) -> Storage:
 
 
 def part_names(count: int) -> list[str]:
-    """The names of a checkpoint's files with tensors, if so many ranks hold shards of them.
+    """The names of a checkpoint's tensor files, if `count` ranks hold shards.
 
     >>> part_names(1), part_names(2)
     (['tensors.safetensors'], ['tensors-00001-of-00002.safetensors', 'tensors-00002-of-00002.safetensors'])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from groupwise.core import Storage, Usage
 from groupwise.runs.layout import RunLayout
+from groupwise.runs.next_command import recorded_code, resume_command
 
 DRAFT, DELETING, PARKED = ".writing-", ".deleting-", ".replaced"
 """Parts of names that mark files and directories as unfinished, as being deleted, or as being replaced."""
@@ -85,8 +86,6 @@ REPEAT = "repeat the command"
 
 def _next_command(where: Path) -> str:
     """The fix of a storage error: resume the run that `where` belongs to, or repeat the command if there is none."""
-    from groupwise.runs.next_command import recorded_code, resume_command  # which imports this file
-
     run = next((path for path in (where, where.parent) if RunLayout(path).is_run), None)
     return REPEAT if run is None else f"continue with: {resume_command(run, *recorded_code(run))}"
 

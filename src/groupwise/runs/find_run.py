@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from groupwise.models.model_files import PACKAGED, SMOLLM2
+from groupwise.models.directories import PACKAGED, SMOLLM2
 from groupwise.runs.layout import RunLayout
 
 PARENT = Path("runs")

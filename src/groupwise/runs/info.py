@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.core import Storage
-from groupwise.runs.disk import DISK, Disk, storage_errors, write_file
 from groupwise.runs.layout import RunLayout
 
 EXTENSION = re.compile(r"recipe\.iterations: (\d+) -> (\d+)")
@@ -81,12 +80,6 @@ class RunInfo:
             fix = "restore the file from a copy, or start the run again"
             raise Storage(f"{path} cannot be read", evidence=str(error), fix=fix) from error
 
-    def write(self, run: Path, *, disk: Disk = DISK) -> None:
-        """Write run.json, atomically. Raises `Storage`."""
-        path = RunLayout(run).info
-        with storage_errors(path.name, run):
-            write_file(path, json.dumps(self.to_json(), indent=2).encode() + b"\n", disk)
-
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values, without empty optional ones."""
         return {name: value for name, value in asdict(self).items() if value or name not in OPTIONAL}
@@ -138,13 +131,6 @@ def check_format(run: Path, number: object) -> None:
             evidence=f"format {number}; this version reads format {FORMAT}",
             fix="upgrade: pip install --upgrade groupwise" if newer else "use that version, or start a new run",
         )
-
-
-def start_run(run: Path, info: RunInfo, recipe: str, *, disk: Disk = DISK) -> None:
-    """Write run.json, then recipe.toml, which makes the directory a run. Both are synced to disk on return."""
-    info.write(run, disk=disk)
-    with storage_errors("the recipe", run):
-        write_file(RunLayout(run).recipe, recipe.encode(), disk)
 
 
 def _frozen(value: Any) -> Any:

@@ -95,7 +95,7 @@ class Fields:
     solution: bool = False
 
     def fits(self, row: Row) -> bool:
-        """Whether a row has the column of the problem and, unless `answer` is empty, that of the gold answer."""
+        """Whether a row has the column of the problem and, unless `answer` is empty, the column of the gold answer."""
         return all(_lookup(row, path)[1] for path in (self.prompt, self.answer) if path)
 
     def read(self, row: Row) -> tuple[Problem, Any]:

@@ -63,12 +63,12 @@ class Ahead:
 
     @property
     def idle(self) -> float:
-        """Seconds since `begin` in which nothing was left to sample; 0 while some goes on, or if there was nothing."""
+        """Seconds since `begin` that the engines have been idle; 0 while they sample, or if there was nothing to."""
         waits = self._tasks and all(task.done() for task in self._tasks)
         return time.monotonic() - max(self._begun, self._ended) if waits else 0.0
 
     def _start(self, first: int, to: int) -> None:
-        """Continue all pending sampling, which is that of `first` and later iterations, and begin that up to `to`."""
+        """Continue the sampling of all pending iterations, from `first` on, and begin the next ones up to `to`."""
         while first + len(self._pending) <= min(to, self._last - 1):
             self._pending.append(Pending())
         for number in range(len(self._tasks), len(self._pending)):

@@ -22,14 +22,13 @@ from groupwise.evaluation.accuracy import scores
 from groupwise.evaluation.by_column import scores_by
 from groupwise.learner import Alone, FromDirectory, Learner, Ranks, check_routing, mixture
 from groupwise.models import (
+    KINDS,
     Decoder,
     Experts,
-    FlowPolicy,
-    MaskedPolicy,
     Model,
-    PipelineShape,
     Tokenizer,
     attach,
+    base_directory,
     base_name,
     find_model,
     fingerprint,
@@ -37,12 +36,9 @@ from groupwise.models import (
     outline,
     read_model,
     read_tokenizer,
-    recompute_pipeline,
-    set_pipeline,
     write_adapter,
     write_model,
 )
-from groupwise.models.model_files import base_directory
 from groupwise.rollout import Buffer, RolloutSetting, answers
 from groupwise.runs.phase_directories import phase_directories
 from groupwise.tasks import Demonstration, SourceStats
@@ -178,8 +174,6 @@ def read_policy(recipe: Recipe, use: Use, device: torch.device) -> Model:
         attach(model, recipe.lora, seed=recipe.seed)
     check_routing(recipe.method.router_replay, recipe.method.auxiliary, mixture(model))
     model.recompute, model.compiled = recipe.machine.gradient_checkpointing, recipe.machine.compile
-    if model.recompute and isinstance(model, FlowPolicy):
-        recompute_pipeline(model)
     return model
 
 
@@ -193,12 +187,8 @@ def read_stored(directory: Path, recipe: Recipe, use: Use, device: torch.device)
 def with_settings(model: Model, recipe: Recipe) -> Model:
     """The model with the recipe's settings for its kind: steps, and a pipeline's guidance and size of pictures."""
     method = recipe.method
-    if isinstance(model, FlowPolicy) and method.denoise is not None:
-        model.denoise = method.denoise
-    if isinstance(model, MaskedPolicy) and method.unmask is not None:
-        model.set_unmask(method.unmask)
-    if isinstance(model, FlowPolicy) and isinstance(model.shape, PipelineShape):
-        set_pipeline(model, recipe.pipeline)
+    settings = {"denoise": method.denoise, "unmask": method.unmask, "pipeline": recipe.pipeline}
+    KINDS[model.shape.kind].set_up(model, settings)
     return model
 
 

@@ -1,28 +1,29 @@
 """Made-up answers of a flow model, on which a user's grade function of states is tried before a run."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from groupwise.config.recipe import Recipe
 from groupwise.data import Finish, Sample
-from groupwise.models import FlowShape, PipelineShape, encode_action, find_model, read_shape, sized
+from groupwise.models import KINDS, encode_action, find_model, read_shape
 from groupwise.models.flow.denoising_actions import Arrays, Pixels
 from groupwise.verifiers.functions import made_up_texts
 
 
 def made_up_states(recipe: Recipe) -> list[Sample]:
-    """Answers with the states and steps of the recipe's flow model; those of a language model for another model.
+    """Answers with the states and steps of the recipe's flow model; texts for models of other kinds.
 
-    The first final state is 0, the others are ramps between -1 and 1. The first state of each is 1. Those of a
-    pipeline have such pictures, too.
+    The first final state is 0, the others are ramps between -1 and 1. The first state of each is 1. For a
+    pipeline the answers also have pictures.
     """
-    shape = read_shape(find_model(recipe.model, weights=False))
-    if not isinstance(shape, FlowShape) or recipe.method.denoise is None:
+    shape: Any = read_shape(find_model(recipe.model, weights=False))
+    if not shape.draws_states or recipe.method.denoise is None:
         return made_up_texts()
+    shape = KINDS[shape.kind].sized(shape, recipe.pipeline)
     pictures: list[Pixels | None] = [None] * 3
-    if isinstance(shape, PipelineShape):
-        shape = sized(shape, recipe.pipeline)
+    if shape.graded != shape.state:  # it has pictures, decoded from latents
         pictures = [((x + 1) * 127.5).astype(np.uint8).transpose(1, 2, 0) for x in ramps(shape.graded)]
     steps = recipe.method.denoise.steps
     return [made_up_state(final, steps, picture) for final, picture in zip(ramps(shape.state), pictures)]

@@ -8,7 +8,6 @@ from groupwise.config.user_code import Use
 from groupwise.core import Usage
 from groupwise.data import Environment, Ids, declares, name_of
 from groupwise.environments import CoinFlip, Tools, calculator_tools, python_tools, user_environment
-from groupwise.rollout import Independent
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.training.build_tasks import Templates, held_out_sources, no_verifier, sources
 from groupwise.verifiers.by_environment import ENVIRONMENT
@@ -86,7 +85,7 @@ def check_judge(recipe: Recipe, use: Use) -> None:
 
 def frame_of(recipe: Recipe, templates: Templates) -> tuple[Ids, Ids]:
     """The token ids that the chat template puts before and after an environment's reply."""
-    if all(isinstance(s, Independent) for s in (recipe.method.strategy, recipe.evaluate.strategy)):
+    if all(getattr(s, "whole_answers", False) for s in (recipe.method.strategy, recipe.evaluate.strategy)):
         return (), ()
     frames = {name: template.turn_frame() for name, template in templates.items()}
     if len(set(frames.values())) > 1:

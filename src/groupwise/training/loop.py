@@ -9,7 +9,6 @@ import torch
 from groupwise.cluster.messages import send_iteration
 from groupwise.cluster.rank_threads import in_thread
 from groupwise.config.recipe import Recipe
-from groupwise.config.recipe_toml import at
 from groupwise.data import (
     LARGEST_GAP,
     Batch,
@@ -66,7 +65,7 @@ async def run(
                 break
             guards.check_verdicts(*collected.unverifiable, collected.culprit)
             solved = guards.check_signal(len(collected.selected), collected.causes, all_right=collected.all_right)
-            method = at(recipe.method, Now(iteration, recipe.iterations, learner.memories))
+            method = recipe.method.at(Now(iteration, recipe.iterations, learner.memories))
             batch = buffer.pack(collected.selected, version=learner.version)
             if not solved:
                 ahead.begin(iteration)
@@ -121,7 +120,7 @@ def take(
     recipe: Recipe, buffer: Buffer, learner: Learner, iteration: int, pending: Pending | None
 ) -> Awaitable[Rollouts]:
     """Generate the rollouts of an iteration, by the method as its schedules and memories have it now."""
-    method = at(recipe.method, Now(iteration, recipe.iterations, learner.memories))
+    method = recipe.method.at(Now(iteration, recipe.iterations, learner.memories))
     wanted = recipe.prompts, method.group_size, method.strategy, method.filter, method.max_refills
     return buffer.take(*wanted) if pending is None else buffer.complete(pending, *wanted)
 

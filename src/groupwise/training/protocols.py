@@ -21,7 +21,7 @@ from groupwise.data import (
     packages_of,
 )
 from groupwise.evaluation.interval import LEVEL, RESAMPLES, RULE
-from groupwise.models import Purpose, find_model, is_pipeline, pipeline_files
+from groupwise.models import Purpose, find_model, kind_of
 from groupwise.training.build import Runtime
 from groupwise.training.build_tasks import Source, held_out_sources, sources
 from groupwise.verifiers import user_functions
@@ -103,13 +103,11 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 def model_hash(directory: Path) -> str:
     """SHA-256 over configuration, tokenizer, weights and code of a model, by file name and content."""
-    files = [
+    files = kind_of(directory).part_files(directory, ".json", ".safetensors", ".model", ".txt") or [
         p
         for p in directory.iterdir()
         if p.suffix in (".json", ".safetensors", ".jinja", ".model", ".py") and p.is_file()
     ]
-    if is_pipeline(directory):
-        files = pipeline_files(directory, ".json", ".safetensors", ".model", ".txt")
     return digest([[str(path.relative_to(directory)), file_hash(path)] for path in sorted(files)])
 
 

@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,11 @@ import torch
 from groupwise.cluster.external import GivenProcesses, GivenRank
 from groupwise.cluster.interface import interface_towards
 from groupwise.cluster.local import LocalProcesses
-from groupwise.cluster.messages import message, parts, save_part, start_message
+from groupwise.cluster.messages import message, parts, received_recipe, recipe_of_followers, save_part, start_message
 from groupwise.cluster.processes import CLOSING, GRACE, Processes
 from groupwise.cluster.ray import Needs, node_address
 from groupwise.cluster.ray_ranks import RayProcesses
 from groupwise.config.recipe import Cluster, Recipe
-from groupwise.config.recipe_toml import at, read_recipe, write
 from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.core import GroupwiseError, Usage, WorkerLost
 from groupwise.data import Rollout, pack
@@ -52,7 +51,8 @@ from groupwise.runs.layout import RunLayout
 from groupwise.training.build import Runtime, find_device, new_learner, policy_outline, read_policy
 from groupwise.training.loop import learn
 
-MODULE = "groupwise.training.rank_worker"
+MODULE = __name__
+"""The module of the program of a rank. Rank 0 imports it, so this is not `__main__`."""
 
 
 @dataclass(slots=True)
@@ -158,7 +158,7 @@ def kind_of_ranks(sharded: bool) -> type[Replicas]:
 
 
 def start(ready: Runtime, ranks: Replicas, checkpoint: Checkpoint | None) -> None:
-    """Start the learner on all ranks: from that of rank 0, or sharded from rank 0's model and the checkpoint."""
+    """Start the learner on all ranks: as a copy of rank 0's, or sharded from rank 0's model and the checkpoint."""
     recipe = recipe_of_followers(ready.recipe)
     if not ready.recipe.cluster.sharded:
         ranks.send(start_message(recipe, ready.learner))
@@ -168,11 +168,6 @@ def start(ready: Runtime, ranks: Replicas, checkpoint: Checkpoint | None) -> Non
     learner = ready.start_learner(ranks)
     if checkpoint:
         learner.restore(checkpoint.tensors(), checkpoint.state["learner"])
-
-
-def recipe_of_followers(recipe: Recipe) -> str:
-    """The recipe for the other ranks, as TOML. It has no verifier: that may be a function in memory."""
-    return write(replace(recipe, verifier="", also=()))
 
 
 def named_by(processes: Processes, error: WorkerLost) -> WorkerLost:
@@ -190,7 +185,7 @@ def follow(ranks: Replicas, use: Use) -> None:
     if (content := ranks.receive()) is None:
         return
     header, tensors = parts(content)
-    recipe = read_recipe(header["recipe"], (), use)
+    recipe = received_recipe(header, use)
     torch.set_num_threads(recipe.machine.threads)
     learner = follower(recipe, use, ranks)
     if not ranks.shards:
@@ -219,7 +214,7 @@ def follower(recipe: Recipe, use: Use, ranks: Ranks) -> Learner:
 
 def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: int, version: int) -> None:
     """Take the steps of one iteration, as rank 0 does."""
-    method = at(recipe.method, Now(iteration, recipe.iterations, learner.memories))
+    method = recipe.method.at(Now(iteration, recipe.iterations, learner.memories))
     batch = pack(rollouts, version=version, roles=recipe.method.trained_roles, max_tokens=recipe.sampling.max_tokens)
     learn(recipe, method, learner, with_rule(batch, recipe.method.unverifiable), iteration)
 

@@ -15,6 +15,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from groupwise.core import visible
+from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.training.async_sampling import AHEAD
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -30,7 +31,7 @@ PATIENCE = 5.0
 """Seconds after a signal until code that blocks the event loop is interrupted."""
 WATCHED_PHASES = ("sample", "evaluate", AHEAD)
 """Phases of an iteration in which nothing may block the event loop. Learning, loading and saving may."""
-FORWARD = "groupwise.engines.native.native_engine"
+FORWARD = NativeEngine.__module__
 """The engine's module. Its forward passes may block the event loop, too."""
 JUDGES = ("DrawSampler._judged", "Several._verdict", "EnvironmentThreads.call")
 """Qualified names of functions that call verifiers or environments. An exception in a call becomes a verdict."""

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -63,7 +62,7 @@ class AuditResult:
 
 def packaged_cases(name: str) -> tuple[Case, ...] | None:
     """The labelled cases for a verifier that are part of the package; None if there are none."""
-    table = files("groupwise.verifiers") / "cases" / f"{name}.jsonl"
+    table = Path(__file__).parent / "cases" / f"{name}.jsonl"
     return _cases(table.read_text("utf-8"), f"{name}.jsonl") if table.is_file() else None
 
 

@@ -76,7 +76,7 @@ class WorkerSpec:
 
     @property
     def environment(self) -> dict[str, str] | None:
-        """The worker's environment variables. None: those of the caller; if `bare`: those that Python needs."""
+        """The worker's environment variables. None: the caller's; if `bare`: what Python needs."""
         return {k: v for k, v in os.environ.items() if k in _NEEDED} if self.bare else None
 
 

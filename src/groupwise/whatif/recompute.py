@@ -7,7 +7,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.config.diff import label
-from groupwise.config.recipe_toml import at
 from groupwise.core import BadData, Usage  # fmt: skip
 from groupwise.data import Batch, Mark, Measure, Outcome, in_batch, label_of, name_of, needs, with_fields
 from groupwise.learner import token_gradients
@@ -144,4 +143,4 @@ def run_steps(stored: StoredIteration) -> list[tuple[int, ...]]:
 def at_iteration(stored: StoredIteration, method: Method) -> Method:
     """The method with the values of its schedules at the iteration, except those that need an unstored memory."""
     schedules = tuple((path, x) for path, x in method.schedules if not isinstance(x, FromMemory))
-    return at(replace(method, schedules=schedules), Now(stored.iteration - 1, stored.recipe.iterations, {}))
+    return replace(method, schedules=schedules).at(Now(stored.iteration - 1, stored.recipe.iterations, {}))

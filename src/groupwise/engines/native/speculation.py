@@ -169,7 +169,7 @@ class DraftedRows(Rows):
     def _accepted(
         self, rows: Int[Tensor, " m"], token: Int[Tensor, " n"], children: Mapping[tuple[int, int], int]
     ) -> Int[Tensor, " k"]:
-        """The rows whose newest token was in their draft. Their logits after it are those of another sequence."""
+        """The rows whose newest token was in their draft. Their logits after it belong to another sequence."""
         pairs = zip(self.sequence[rows].tolist(), token[rows].tolist())
         found = [(r, children[pair]) for r, pair in zip(rows.tolist(), pairs) if pair in children]
         accepted = torch.tensor([r for r, _ in found], dtype=torch.long, device=rows.device)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from groupwise.core import Usage
 from groupwise.engines.native.speculation import SpeculativeEngine
 from groupwise.engines.native_settings import Native
-from groupwise.models import Experts, FlowPolicy, MaskedPolicy, Model, Tokenizer
+from groupwise.models import Experts, LanguageModel, Model, Tokenizer
 
 __all__ = ["Speculative"]
 
@@ -28,7 +28,7 @@ class Speculative(Native):
 
     def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> SpeculativeEngine:
         """The engine over the learner's model. Raises `Usage` if it should record the experts of each token."""
-        assert not isinstance(model, FlowPolicy | MaskedPolicy), "check refuses such a model with this engine"
+        assert isinstance(model, LanguageModel), "check refuses such a model with this engine"
         if experts is not None:
             raise Usage(
                 "the speculative engine does not record the experts of its tokens",

@@ -29,7 +29,7 @@ ATTEMPTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The weights of now: their file, and the scores that the probe expects of them."""
+    """The published weights: their file, and the scores that the probe must get from them."""
 
     file: WeightsFile
     expected: Expected
@@ -40,7 +40,7 @@ class Fleet:
 
     A request goes to the admitted replica with the fewest requests, at most `rows` each; the others wait in order of
     arrival. If a replica is lost, or fails in a request, its requests are sent again elsewhere, and a new one is
-    started. It is admitted with the weights of now, once the `probe` has compared its scores. A place that needs more
+    started. It is admitted with the current weights, once the `probe` has compared its scores. A place that needs more
     than `restarts` new replicas in ten minutes is given up; when all are, requests raise the last cause, `WorkerLost`
     for a lost process. A request in which each of the engines fails raises `WorkerLost`, too.
 
@@ -65,7 +65,7 @@ class Fleet:
 
     @property
     def version(self) -> int:
-        """The version of the weights of now; -1 before the first load."""
+        """The version of the current weights; -1 before the first load."""
         return self._published.file.version if self._published else -1
 
     def keep_logs(self, folder: Path) -> None:
@@ -151,7 +151,7 @@ class Fleet:
         replica.check()
 
     def _settled(self) -> bool:
-        """Whether all running replicas have the weights of now, and there is one; or all places are given up."""
+        """Whether every running replica (at least one) has the current weights, or all places are given up."""
         loading = any(p.replica is not None and p.version < 0 for p in self._places)
         return all(p.gone for p in self._places) or (not loading and any(p.version >= 0 for p in self._places))
 
@@ -278,7 +278,7 @@ class Fleet:
                 turn.set_exception(self._lost())
 
     async def _keep_loaded(self, place: Place, replica: Remote) -> None:
-        """Load the weights of now into a replica, and all later ones, until it raises."""
+        """Load the current weights into a replica, then each later version, until loading raises."""
         admitted: Published | None = None
         while True:
             if (published := self._published) is not admitted and published is not None:

@@ -1,4 +1,4 @@
-"""Whether an engine in another process is alive, and whether its work moves on."""
+"""Checks that an engine in another process is alive and makes progress."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -21,7 +21,7 @@ class Occupancy:
         self._reset()
 
     def change(self, number: int, by: int) -> None:
-        """An engine has so many more requests from now on."""
+        """Add `by` to the number of requests that an engine has from now on."""
         self._add(self._clock())
         self._requests[number] += by
 

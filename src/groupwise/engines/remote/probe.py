@@ -21,7 +21,7 @@ Scores = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The fixed answer's scores under the weights of now, and under those before them (empty for the first load)."""
+    """The fixed answer's scores under the current and the previous weights (empty at the first load)."""
 
     now: Scores
     before: Scores = ()
@@ -47,7 +47,7 @@ class Probe:
         return Expected(now, before.now if before else ())
 
     async def check(self, remote: Remote, expected: Expected) -> None:
-        """`Mismatch` if the engine's scores are not those of the weights of now."""
+        """`Mismatch` if the engine's scores differ from the scores of the current weights."""
         scores = await remote.score(self.context, self.answer)
         gap = largest_gap(scores, expected.now)
         old = largest_gap(scores, expected.before) if expected.before else float("inf")

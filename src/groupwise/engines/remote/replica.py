@@ -58,7 +58,7 @@ class Program:
     """The program of a child process: `module` in an interpreter, with its settings and environment variables."""
 
     settings: ReplicaSettings
-    module: str = "groupwise.engines.remote.replica"
+    module: str = __name__
     python: str = field(default_factory=lambda: sys.executable)
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     seconds: float = START
@@ -66,8 +66,8 @@ class Program:
     identity: Identity | None = None
     """The engine that the run needs. One on this host is it; one on another host may have read another model."""
     logs: Path | None = None
-    """The folder of the child's output; by default that of its settings."""
-    elsewhere: Sequence[str] = ("groupwise.engines.remote.replica_tls",)
+    """The folder of the child's output; by default the `directory` of its settings."""
+    elsewhere: Sequence[str] = ()
     """The module that starts it on another host, and the first arguments of that. Settings and a host follow."""
 
 

@@ -16,6 +16,7 @@ from torch import nn
 from groupwise.core import EngineLost
 from groupwise.data import gap_bound
 from groupwise.engines import Native
+from groupwise.engines.remote import replica_tls
 from groupwise.engines.remote.access import EngineAccess
 from groupwise.engines.remote.fleet import Fleet
 from groupwise.engines.remote.probe import Probe
@@ -34,16 +35,16 @@ __all__ = ["Served"]
 Launch = Callable[[Program, int, float], Awaitable[Remote]]
 """Starts the program of the replica of this number, and connects to its engine, with a deadline in seconds."""
 MOST_REPLICAS, MOST_RESTARTS = 4096, 1_000_000
-"""Larger numbers are typing errors: no host starts so many processes."""
+"""Larger numbers are typing errors: no host can start more processes."""
 PAUSE = 0.5
 """Seconds between two attempts to connect to an engine that was there before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What engines have to run, beside the shape of the model: its dtype, its device, and whether it has an adapter.
+    """The requirements of a model on its engines besides its shape: dtype, device, adapter.
 
-    `placed`: a launcher gives each engine another device than the learner's, on a host with the engine's environment.
+    `placed`: a launcher assigns each engine its own device, on a host with the engine's environment.
     """
 
     dtype: str
@@ -53,7 +54,7 @@ class Target:
 
     @classmethod
     def of(cls, model: Model, *, placed: bool = False) -> "Target":
-        """That of a model with weights."""
+        """The target of a model with weights."""
         weight = next(model.parameters())
         dtype = str(weight.dtype).removeprefix("torch.")
         return cls(dtype=dtype, device=str(weight.device), adapter=has_adapter(model), placed=placed)
@@ -172,7 +173,7 @@ class Served(Native):
 
     def program(self, settings: ReplicaSettings, access: EngineAccess) -> Program:
         """The program of each replica."""
-        return Program(settings=settings)
+        return Program(settings=settings, elsewhere=(replica_tls.__name__,))
 
 
 def new_exchange(access: EngineAccess) -> Exchange:

@@ -272,7 +272,7 @@ class EngineServer:
         return {"version": self.engine.version}
 
     def _take(self, client: Client, trainer: str) -> None:
-        """Let this connection load weights from now on. `Usage` if that of another trainer does.
+        """Let this connection load weights from now on. `Usage` if the connection of another trainer does.
 
         An older connection of the same trainer is dead: it cannot be reached, and this side may notice that much later.
         """

@@ -14,7 +14,7 @@ __all__ = ["SharedDeviceFleet"]
 class SharedDeviceFleet(Fleet):
     """A `Fleet` that sleeps while the learner trains: then no replica has weights or a cache.
 
-    The next `load` wakes all replicas; each gets the weights of now and passes the probe before it gets requests. A
+    The next `load` wakes all replicas; each gets the current weights and passes the probe before it gets requests. A
     replica that is lost meanwhile is replaced then, and not before.
     """
 

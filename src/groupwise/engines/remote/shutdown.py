@@ -1,4 +1,4 @@
-"""The end of a serving process by a signal: an orderly one, which removes its socket and its files of weights."""
+"""Graceful shutdown of a serving process on a signal: it removes its socket and its weight files."""
 
 import asyncio
 import signal

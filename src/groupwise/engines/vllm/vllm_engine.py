@@ -155,7 +155,7 @@ class VllmEngine:
             await self.load_file(version, file.path, file.sha256)
 
     async def load_file(self, version: int, file: Path, sha256: str) -> None:
-        """Replace the weights by those of a weights file, between two tokens of the running requests.
+        """Replace the weights from a weights file, between two tokens of the running requests.
 
         The cache is cleared: a token after the load is computed from its whole prefix under the new weights. `Storage`
         if the file is damaged. After any other failure, the engine has no weights.
@@ -347,7 +347,7 @@ async def run(spec: VllmSettings) -> None:
 
 
 def exchange_of(spec: VllmSettings) -> Exchange:
-    """The directory for weights from other hosts: that of the program before this one, or a new one."""
+    """The directory for weights from other hosts: inherited from the program before this one, or new."""
     if spec.exchange:
         return Exchange.handed(Path(spec.exchange), spec.lock)
     return Exchange(Path(tempfile.gettempdir()), HERE)

@@ -1,8 +1,7 @@
 """Settings of a fleet of vLLM engines, each in a separate process, in the environment of vLLM."""
 
 import os
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 
 from torch import nn
 
@@ -11,8 +10,10 @@ from groupwise.engines.remote.access import EngineAccess
 from groupwise.engines.remote.replica import Program, ReplicaSettings
 from groupwise.engines.remote.served import Served, Target
 from groupwise.engines.remote.server import servable
+from groupwise.engines.vllm import vllm_tls
 from groupwise.engines.vllm.vllm_engine import VllmSettings
-from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, check_environment, child_environment
+from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, check_environment
+from groupwise.engines.vllm.vllm_program import vllm_program
 from groupwise.models import Experts, Shape
 
 __all__ = ["Vllm"]
@@ -20,8 +21,6 @@ __all__ = ["Vllm"]
 HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """The sizes of an attention head that vLLM has on CPUs. With another one, it ends at the first request."""
 DTYPES = ("float32", "bfloat16")
-START = 600.0
-"""Seconds that vLLM may take to start. Most of it are imports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +55,9 @@ class Vllm(Served):
         """The program of each replica, in the environment of vLLM."""
         sleeps = self.placement == "colocated"
         spec = VllmSettings(**asdict(settings), keyed=self.keyed, deadline=self.deadline, sleeps=sleeps)
-        return vllm_program(spec, access.interpreter(DEFAULT_PYTHON))
-
-
-def vllm_program(spec: VllmSettings, python: str) -> Program:
-    """The program of one engine, in an environment that imports this groupwise. It writes to the spec's directory."""
-    environment = child_environment(Path(spec.directory), spec.threads)
-    if spec.device != "cpu":
-        environment["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # `WorkerExtension.use_keys` replaces the first runner's sampler
-    interpreter = os.path.abspath(python) if os.path.dirname(python) else python
-    return Program(
-        settings=spec, module="groupwise.engines.vllm.vllm_engine", python=python, environment=environment,
-        seconds=START,
-        elsewhere=("groupwise.engines.vllm.vllm_tls", interpreter),
-    )  # fmt: skip
+        python = access.interpreter(DEFAULT_PYTHON)
+        interpreter = os.path.abspath(python) if os.path.dirname(python) else python
+        return replace(vllm_program(spec, python), elsewhere=(vllm_tls.__name__, interpreter))
 
 
 def check_model(shape: Shape, target: Target, *, sleeps: bool) -> None:

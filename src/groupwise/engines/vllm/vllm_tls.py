@@ -20,7 +20,7 @@ from groupwise.engines.remote.tls import place
 from groupwise.engines.remote.weights_file import Exchange
 from groupwise.engines.vllm.vllm_engine import VllmSettings
 from groupwise.engines.vllm.vllm_environment import check_environment
-from groupwise.engines.vllm.vllm_replicas import vllm_program
+from groupwise.engines.vllm.vllm_program import vllm_program
 from groupwise.models import find_model
 
 Become = Callable[[str, list[str], Mapping[str, str]], Any]

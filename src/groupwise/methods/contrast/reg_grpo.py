@@ -83,7 +83,7 @@ class Cued(Strategy):
 
 
 class RecentState(TypedDict):
-    """State of `RecentRewards`: that of `Shuffled`, and the mean score of each of the last sampling rounds."""
+    """State of `RecentRewards`: the state of `Shuffled`, and the mean score of each of the last sampling rounds."""
 
     shuffled: ShuffledState
     means: list[float]

@@ -19,7 +19,8 @@ __all__ = ["Levels", "trpa"]
 class Levels(Shaping):
     """Creates the reward: -1 for a correct answer, -3 for a malformed (unreadable) one, -2 for any other.
 
-    With a `form`, an answer whose part of that name is 0 has -4. TRPA, arXiv:2504.04524: only their order matters.
+    If `form` names a subscore of the verdict, answers in which it is 0 get -4. Only the order of the levels matters. TRPA,
+    arXiv:2504.04524.
     """
 
     form: str = ""

@@ -118,7 +118,6 @@ class CoSampled(Strategy):
     """
 
     whole_answers: ClassVar[bool] = True
-
     roles: ClassVar[tuple[Role, ...]] = (Role(SCHEDULE, "where the schedule of the masked policy has knobs"),)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:

@@ -55,7 +55,7 @@ def flow_grpo(
 ) -> Method:
     """Stochastic denoising steps as Gaussian actions, group z-scores, a clip of 1e-4, and the exact KL of each step.
 
-    With `window`, only so many steps of the first half have noise, drawn for each prompt (Flow-GRPO-Fast).
+    With `window`, that number of steps of the first half has noise, drawn for each prompt (Flow-GRPO-Fast).
     """
     return Method(
         group_size=group_size,

@@ -67,7 +67,7 @@ class OneStep(Strategy):
         return Rollout(draw, (anchor, *(sample for samples in completed for sample in samples)))
 
     async def _completed(self, fork: Sample, steps: int, sampler: Sampler) -> list[Sample]:
-        """The answer with noise in the next step, and its completions by the other strides."""
+        """Take one noisy step and complete it once per stride: the graded sample, and the other completions."""
         first = len(fork.tokens)
         noisy = await sampler.extend(fork, limit=1)
         others = [replace(noisy.fork(first + 1, i), role="completion") for i in range(len(self.strides) - 1)]

@@ -40,7 +40,7 @@ __all__ = ["Delegating", "Queued", "WrongIs", "m_grpo"]
 
 @dataclass(frozen=True, slots=True)
 class Queued(Advantage):
-    """Another advantage, whose groups are `size` consecutive samples of a role, whatever their prompts.
+    """Applies an advantage to groups of `size` consecutive samples of one role, across prompts.
 
     The helpers' queue in M-GRPO's released code, arXiv:2511.13288. Samples of other roles have their own groups. The
     last group of an iteration may be smaller.
@@ -186,7 +186,7 @@ class Delegating(Strategy):
         return CountedText(fill(self.prompt_template, {"result": result if marker else ""}), calls=1)
 
     def _graded(self, helper: Sample, main: Sample) -> Sample:
-        """A helper's answer with its verdict: that of its main agent, or malformed."""
+        """A helper's answer with the verdict of its main agent, or malformed."""
         assert main.verdict is not None, "the main agents are judged"
         outcome = main.verdict.outcome
         if outcome is Outcome.malformed:

@@ -30,7 +30,7 @@ class Failure(TypedDict):
 
 
 class FissionState(TypedDict):
-    """State of `Fission`: that of `Shuffled`, the number of finished iterations, and the failures not drawn yet."""
+    """State of `Fission`: the state of `Shuffled`, the number of finished iterations, and the failures to draw."""
 
     shuffled: ShuffledState
     iteration: int

@@ -92,7 +92,7 @@ class Entry(TypedDict):
 
 
 class ReplayState(TypedDict):
-    """State of `FreshReplay`: that of `Shuffled`, the entries, iterations with new answers, replay rounds since."""
+    """State of `FreshReplay`: the state of `Shuffled`, entries, iterations with new answers, replay rounds since."""
 
     shuffled: ShuffledState
     entries: list[Entry]

@@ -21,7 +21,7 @@ SHORT = 2
 
 
 PHRASES = ("= ", "equals ", "is ", "answer is ", "answer: ", "result is ", "value is ", "equal to ", "#")
-"""Phrases before a stated answer; the last is that of the packaged tasks."""
+"""Phrases before a stated answer; the packaged tasks use the last one."""
 
 
 SOURCE = "Andree-9/HiLL, verl/trainer/ppo/hinter_utils.py, 857078e"

@@ -20,7 +20,7 @@ __all__ = ["Knapsack", "knapsack_rl"]
 
 
 class KnapsackState(TypedDict):
-    """State of `Knapsack`: that of `Shuffled`, and the recent outcomes of each prompt, by id (1: correct)."""
+    """State of `Knapsack`: the state of `Shuffled`, and the recent outcomes of each prompt, by id (1: correct)."""
 
     shuffled: ShuffledState
     outcomes: dict[str, list[int]]

@@ -185,7 +185,7 @@ class Predictions(Strategy):
     answers (`agreement`). arXiv:2510.03259.
 
     With `gate`, a prompt is skipped if the predictions expect no correct answer or only such. With a `length_factor`,
-    an answer that reaches so many times the mean predicted length ends there, and is wrong. With `expert`, the
+    an answer of this multiple of the mean predicted length ends there, and is wrong. With `expert`, the
     prediction with the best notions, if their agreement is at least this, is written again with the true numbers, with
     the role `expert`.
     """

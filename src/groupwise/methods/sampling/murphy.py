@@ -36,8 +36,8 @@ class FeedbackTree(Strategy):
 
     The refinements of an attempt are a group with the role `refinement`. The part `returned` is the score of an attempt
     after credit: the best score of its subtree (`best`, MaRS), or `(score + gamma * mean over refinements) / turns
-    left` (`mean`, MeRS). After credit, `widest` selects so many groups of refinements, those with the largest std
-    (InterP), and `extremes` so many members of each group, the lowest and the highest (IntraP); 0 selects all.
+    left` (`mean`, MeRS). After credit, the tree is pruned: it keeps the `widest` refinement groups with the largest
+    std (InterP), and in each the `extremes` members with the lowest and highest advantages (IntraP); 0 keeps all.
     arXiv:2511.07833.
     """
 

@@ -45,7 +45,7 @@ class Beginning(TypedDict):
 
 
 class SurveyState(TypedDict):
-    """State of `Survey`: that of `Shuffled`, the number of survey rounds, and the starting points of the last one.
+    """State of `Survey`: the state of `Shuffled`, the number of survey rounds, and the starting points of the last one.
 
     `found` is None before a survey round.
     """

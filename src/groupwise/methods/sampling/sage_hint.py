@@ -109,7 +109,7 @@ class SelfHints(Hints):
 
 
 class LadderState(TypedDict):
-    """State of `HintLadder`: that of `Shuffled`, and the hint level of each prompt by its id, where it is above 0."""
+    """State of `HintLadder`: the state of `Shuffled`, and the hint levels above 0 of prompts, by their ids."""
 
     shuffled: ShuffledState
     levels: dict[str, int]

@@ -30,7 +30,6 @@ class GatedTurns(Strategy):
     """
 
     needs_environment: ClassVar[bool] = True
-
     forms: ClassVar[dict[str, Forms]] = {
         "marker": Forms("", "Action:", "zhiyuanZhai20/selective-rollout, src/prompts.py, ba86cdc")
     }

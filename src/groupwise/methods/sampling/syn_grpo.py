@@ -98,7 +98,7 @@ class Proposing(Strategy):
 
 
 class SynthesisedState(TypedDict):
-    """State of `Synthesised`: that of `Shuffled`, proposals not drawn yet, mean diversity in all and by kind."""
+    """State of `Synthesised`: the state of `Shuffled`, proposals not drawn yet, mean diversity in all and by kind."""
 
     shuffled: ShuffledState
     waiting: list[dict[str, Any]]

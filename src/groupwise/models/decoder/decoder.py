@@ -8,7 +8,7 @@ in float32.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from groupwise.data import Layout
+from groupwise.data import Ids, Layout
 from groupwise.models.decoder.norm import Norm
 from groupwise.models.decoder.rope import Scaling
 
@@ -25,13 +25,31 @@ __all__ = ["Decoder", "Shape"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The sizes of a model that an engine needs. `positions` is the longest sequence, in tokens."""
+    """The sizes of a model that an engine needs. `positions` is the longest sequence, in tokens.
+
+    `kind` is the name of its `ModelKind`, `label` the kind in words. With `whole_answers` an answer is generated as a
+    whole, from a prompt that the model `takes`; with `draws_states` its tokens are denoising steps.
+    """
+
+    kind: ClassVar[str] = "language"
+    label: ClassVar[str] = "language model"
+    whole_answers: ClassVar[bool] = False
+    draws_states: ClassVar[bool] = False
 
     vocabulary: int
     layers: int
     kv_heads: int
     head_dim: int
     positions: int
+
+    @property
+    def prompt(self) -> str:
+        """The prompts that the model takes, in words."""
+        return "any tokens"
+
+    def takes(self, words: Ids) -> bool:
+        """Whether these are the tokens of a prompt."""
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,15 +16,14 @@ import numpy as np
 import torch
 
 from groupwise.core import BadData, MissingRequirement
-from groupwise.models.checkpoint import differences
 from groupwise.models.decoder.architectures import config_of, shape_of
 from groupwise.models.decoder.decoder import Decoder, Shape
 from groupwise.models.decoder.gguf_header import GgufHeader, GgufTensor
 from groupwise.models.decoder.rope import Llama3, parameters_of
 from groupwise.models.decoder.transformers_files import quiet
 from groupwise.models.json_fields import short
-from groupwise.models.tokenizer import read_tokenizer
-from groupwise.models.weights import write_tensors
+from groupwise.models.tokenizer import stored_tokenizer
+from groupwise.models.weights import differences, write_tensors
 
 VERSION = 1
 """Increase it with each change of the conversion: it is part of a directory's name in the cache."""
@@ -219,7 +218,7 @@ def _write_tokenizer(path: Path, header: GgufHeader, directory: Path) -> None:
             tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file="model.gguf")
             tokenizer.save_pretrained(directory)
         _drop_added_tokens(directory / "tokenizer.json", len(tokens))
-        read_tokenizer(directory)
+        stored_tokenizer(directory)
     except Exception as error:  # transformers and tokenizers raise many types
         evidence = f"{type(error).__name__}: {error}"
         raise BadData(f"the tokenizer of {path} cannot be read", evidence=evidence, fix=ORIGINAL) from error

@@ -145,5 +145,5 @@ def past(n: int, device: torch.device) -> Bool[Tensor, "n n"]:
 
 
 def gather_rows(x: Float[Tensor, "n heads *d"], at: Int[Tensor, "rows many"]) -> Float[Tensor, "rows heads many *d"]:
-    """`x[at]`, heads first. The gradient is summed in a fixed order, unlike that of `x[at]`, so it is deterministic."""
+    """`x[at]`, heads first. Its gradient is summed in a fixed order, so unlike with `x[at]` it is deterministic."""
     return x.index_select(0, at.flatten()).unflatten(0, at.shape).transpose(1, 2)

@@ -18,7 +18,7 @@ from groupwise.models.decoder.prefix_packing import Shared
 from groupwise.models.decoder.transformers_model import TransformersModel, attend
 from groupwise.models.json_fields import short, whole
 from groupwise.models.model_files import read_json
-from groupwise.models.weights import FLOATS, header, refuse_nonfinite, refuse_types, weight_files
+from groupwise.models.weights import FLOATS, header, refuse_nonfinite, refuse_types, stored_weights
 
 NAME = "groupwise"
 """The name of our attention function in transformers' registry."""
@@ -122,7 +122,7 @@ def read_transformers(
 def _refuse_weights(path: Path, causal: nn.Module) -> None:
     """BadData for parameters that are not stored as `FLOATS`, and for NaN or infinite ones."""
     parameters = dict(causal.named_parameters())
-    for file in weight_files(path):
+    for file in stored_weights(path):
         integers = {name: x for name, x in header(file).items() if x.dtype not in FLOATS}
         refuse_types(file, {n: x for n, x in integers.items() if any(f".{p}".endswith(f".{n}") for p in parameters)})
     for name, parameter in parameters.items():

@@ -49,6 +49,11 @@ class TransformersModel(nn.Module):
         return tail(inputs_embeds=hidden[None], use_cache=False).logits[0]
 
     @property
+    def adapter_host(self) -> nn.Module:
+        """The module that gets adapters."""
+        return self.causal
+
+    @property
     def recompute(self) -> bool:
         """Whether layers are recomputed in backward (activation checkpointing)."""
         return any(layer.gradient_checkpointing for layer in self._layers())

@@ -17,7 +17,7 @@ MOST_BLOCKS = 8
 
 
 def decoder_scale(vae: Mapping[str, Any]) -> int:
-    """The pixels on a side that a latent covers: each block of the decoder but one doubles them.
+    """The upscaling factor of the VAE decoder: each of its blocks but one doubles the side of a picture.
 
     >>> decoder_scale({"block_out_channels": [128, 256, 512, 512]})
     8

@@ -1,5 +1,6 @@
 """Reads pipelines of diffusers: as a policy with frozen parts around it, or as the transformer without weights."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -7,30 +8,79 @@ from typing import Any
 import torch
 from torch import nn
 
-from groupwise.core import BadData, visible
+from groupwise.core import BadData, Usage, visible
 from groupwise.models.decoder.transformers_files import quiet
 from groupwise.models.diffusion.index import (
     ENCODERS,
     WITH_WEIGHTS,
+    is_pipeline,
     pipeline_family,
     pipeline_files,
     pipeline_index,
     pipeline_shape,
 )
+from groupwise.models.diffusion.prompts import byte_tokenizer
 from groupwise.models.diffusion.settings import Pipeline
 from groupwise.models.diffusion.shape import PipelineShape, guidance_scale, sized
 from groupwise.models.diffusion.velocity import Frozen, PipelineVelocity
+from groupwise.models.flow.flow_files import FlowKind
 from groupwise.models.flow.policy import FlowPolicy
+from groupwise.models.flow.velocity import END, FlowShape
+from groupwise.models.kind import Loading
 from groupwise.models.model_files import read_json
+from groupwise.models.tokenizer import Tokenizer
 from groupwise.models.weights import header, refuse_nonfinite, refuse_types
 
-__all__ = ["LORA_TARGETS", "pipeline_outline", "read_pipeline", "recompute_pipeline", "set_pipeline"]
+__all__ = ["LORA_TARGETS", "set_pipeline"]
 
 LORA_TARGETS = (
     "attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0",
     "attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out",
 )  # fmt: skip
 """The usual targets of an adapter of a pipeline: the attention of pictures and of prompts. Flow-GRPO's code."""
+
+
+class PipelineKind(FlowKind):
+    """Pipelines of diffusers: a directory with an index, and a folder for each part."""
+
+    name = PipelineShape.kind
+    described = "a pipeline"
+    adapter_targets = LORA_TARGETS
+
+    def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
+        return is_pipeline(path)
+
+    def stored_config(self, path: Path) -> Mapping[str, Any]:
+        return {}
+
+    def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False) -> PipelineShape:
+        return pipeline_shape(path)
+
+    def read(self, path: Path, shape: FlowShape, loading: Loading) -> FlowPolicy:
+        return read_pipeline(path, dtype=loading.dtype, device=loading.device)
+
+    def outline(self, path: Path, shape: FlowShape, *, trust_remote_code: bool) -> Any:
+        return pipeline_outline(path)
+
+    def config(self, model: FlowPolicy) -> dict[str, Any]:
+        fix = "keep the adapter beside the pipeline; to merge them: load_lora_weights, fuse_lora, save_pretrained"
+        raise Usage("a pipeline is not written here: diffusers merges and writes it", fix=fix)
+
+    def weight_files(self, path: Path) -> list[Path]:
+        return pipeline_files(path, ".safetensors")
+
+    def part_files(self, path: Path, *suffixes: str) -> list[Path]:
+        return pipeline_files(path, *suffixes)
+
+    def tokenizer(self, path: Path) -> Tokenizer:
+        return Tokenizer.of(byte_tokenizer(), [END])
+
+    def sized(self, shape: PipelineShape, pipeline: Pipeline) -> PipelineShape:
+        return sized(shape, pipeline)
+
+    def set_up(self, model: FlowPolicy, settings: Mapping[str, Any]) -> None:
+        super().set_up(model, settings)
+        set_pipeline(model, settings["pipeline"])
 
 
 def read_pipeline(path: Path, *, dtype: torch.dtype, device: torch.device | str) -> FlowPolicy:
@@ -90,7 +140,7 @@ def refuse_superfluous(folder: Path, transformer: nn.Module) -> None:
 
 
 def freeze(path: Path, module: nn.Module) -> None:
-    """Freeze the weights of a part. Buffers that are stored in its file leave `state_dict`, and so each checkpoint."""
+    """Freeze the weights of a part. Its buffers become non-persistent, so that checkpoints do not contain them."""
     module.requires_grad_(False).train(False)
     for name, weight in module.named_parameters():
         refuse_nonfinite(path, name, weight)
@@ -107,12 +157,6 @@ def set_pipeline(policy: FlowPolicy, settings: Pipeline) -> None:
     velocity.guidance = guidance_scale(shape, settings)
     velocity.frozen.tokens = policy.shape.tokens
     velocity.frozen.times.cache_clear()
-
-
-def recompute_pipeline(policy: FlowPolicy) -> None:
-    """Forward each block of a pipeline's transformer again in the backward pass, instead of storing its activations."""
-    assert isinstance(policy.velocity, PipelineVelocity), "check refuses it for a small flow model"
-    policy.velocity.transformer.enable_gradient_checkpointing()
 
 
 def pipeline_outline(path: Path) -> nn.Module:

@@ -18,7 +18,7 @@ from groupwise.models.model_files import read_json
 __all__ = ["Flux"]
 
 T5_TOKENS = 512
-"""The most tokens of a prompt for T5. Those of dev have 512, those of schnell 256, by the tokenizer's own length."""
+"""The most tokens of a prompt for T5. Pipelines of dev have 512, of schnell 256, by the tokenizer's own length."""
 UNBOUNDED = 10**31
 """A bound above the length that tokenizers write if they have none."""
 TRAINED = 1000
@@ -116,7 +116,7 @@ def unpacked(tokens: Float[Tensor, "n tokens packed"], rows: int, columns: int) 
 
 
 def positions(rows: int, columns: int) -> Float[Tensor, "tokens 3"]:
-    """The position of each token of a picture: 0, its row and its column. Those of a prompt are zeros.
+    """The position of each token of a picture: 0, its row and its column. The positions of a prompt are zeros.
 
     >>> positions(1, 2)
     tensor([[0., 0., 0.],

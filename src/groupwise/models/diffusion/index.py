@@ -25,7 +25,7 @@ FAMILIES: tuple[PipelineFamily, ...] = (StableDiffusion3(), Flux())
 PARTS = {name for family in FAMILIES for name in (*family.parts, *family.optional)}
 """The folders that are read of a pipeline."""
 OF_DIFFUSERS = ("transformer", "scheduler", "vae")
-"""The parts whose classes are in diffusers; those of the others are in transformers."""
+"""The parts whose classes are in diffusers; the classes of the others are in transformers."""
 ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
 WITH_WEIGHTS = ("transformer", "vae", *ENCODERS)
 VIDEO = ("video", "wan", "mochi", "ltx", "hunyuan", "cogvideo", "transformer3d", "allegro", "latte")

@@ -1,7 +1,7 @@
 """The sizes of a pipeline, and how a recipe's settings change them."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from groupwise.core import Usage
 from groupwise.data import Ids
@@ -25,6 +25,8 @@ class PipelineShape(FlowShape):
     tokens on a side. `usual` is the side of the pictures that the transformer was made for. `guidance` is how a picture
     is guided: by a second velocity, that of the empty prompt; by a number that the transformer reads; or not at all.
     """
+
+    kind: ClassVar[str] = "pipeline"
 
     vocabulary: int = END + 1 + BYTES
     words: int = BYTES

@@ -68,6 +68,10 @@ class PipelineVelocity(nn.Module):
         super().__init__()
         self.transformer, self.frozen, self.guidance, self.twice = frozen.pipe.transformer, frozen, guidance, twice
 
+    def recompute(self) -> None:
+        """Forward each block again in the backward pass, instead of storing its activations."""
+        self.transformer.enable_gradient_checkpointing()
+
     def forward(
         self, x: Float[Tensor, "n c h w"], t: Float[Tensor, " n"], words: Int[Tensor, "n places"]
     ) -> Float[Tensor, "n c h w"]:

@@ -4,24 +4,47 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from groupwise.models.flow.denoise import MOST_STEPS
 from groupwise.models.flow.policy import FlowPolicy
 from groupwise.models.flow.velocity import END, FlowShape
 from groupwise.models.json_fields import whole
+from groupwise.models.kind import Loading, ModelKind
 from groupwise.models.weights import load_exactly
-
-__all__ = ["flow_config", "flow_shape", "is_flow", "read_flow"]
 
 FLOW = "groupwise_flow"
 SIZE = 1 << 20
 """The largest width, state and vocabulary."""
 
 
-def is_flow(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json describes a flow model in the format of this package."""
-    return config.get("model_type") == FLOW
+class FlowKind(ModelKind):
+    """Flow models in the format of this package."""
+
+    name = FlowShape.kind
+    described = "a flow model"
+
+    def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
+        return config.get("model_type") == FLOW
+
+    def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False) -> FlowShape:
+        return flow_shape(config)
+
+    def read(self, path: Path, shape: FlowShape, loading: Loading) -> FlowPolicy:
+        policy = FlowPolicy(shape)
+        fix = "train it first, or use rings, quilts or glyphs"
+        load_exactly(policy, path, loading.convert, "flow model", fix)
+        return policy.requires_grad_(True)
+
+    def outline(self, path: Path, shape: FlowShape, *, trust_remote_code: bool) -> FlowPolicy:
+        return FlowPolicy(shape)
+
+    def config(self, model: FlowPolicy) -> dict[str, Any]:
+        shape = model.shape
+        sizes = {name: getattr(shape, name) for name in ("words", "places", "width", "layers")}
+        return {"model_type": FLOW, "state": list(shape.state), **sizes, "vocab_size": shape.vocabulary}
+
+    def set_up(self, model: FlowPolicy, settings: Mapping[str, Any]) -> None:
+        if settings["denoise"] is not None:
+            model.denoise = settings["denoise"]
 
 
 def flow_shape(config: Mapping[str, Any]) -> FlowShape:
@@ -37,22 +60,3 @@ def flow_shape(config: Mapping[str, Any]) -> FlowShape:
     return FlowShape(
         vocabulary=END + 1 + words, layers=layers, state=tuple(state), words=words, places=places, width=width
     )
-
-
-def flow_config(shape: FlowShape) -> dict[str, Any]:
-    """The configuration of a flow model, for config.json."""
-    sizes = {name: getattr(shape, name) for name in ("words", "places", "width", "layers")}
-    return {"model_type": FLOW, "state": list(shape.state), **sizes, "vocab_size": shape.vocabulary}
-
-
-def read_flow(path: Path, shape: FlowShape, *, dtype: torch.dtype, device: torch.device | str) -> FlowPolicy:
-    """Load a flow model with the default denoising. BadData if the tensors are not those of its config.json."""
-    policy = FlowPolicy(shape)
-    load_exactly(
-        policy,
-        path,
-        lambda tensor: tensor.to(device, dtype),
-        "flow model",
-        "train it first, or use rings, quilts or glyphs",
-    )
-    return policy.requires_grad_(True)

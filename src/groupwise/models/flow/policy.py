@@ -43,7 +43,9 @@ class FlowPolicy(nn.Module):
     Gaussian around the predicted one, up to a constant.
     """
 
-    recompute = compiled = False
+    compiled = False
+    diffusers_adapter = True
+    """Adapters are written in the format of diffusers."""
 
     velocity: nn.Module
 
@@ -57,6 +59,24 @@ class FlowPolicy(nn.Module):
         super().__init__()
         self.shape, self.denoise, self.surroundings = shape, denoise, surroundings
         self.velocity = velocity or Velocity(shape)
+        self._recompute = False
+
+    @property
+    def recompute(self) -> bool:
+        """Whether blocks are recomputed in backward (activation checkpointing), which large networks can do."""
+        return self._recompute
+
+    @recompute.setter
+    def recompute(self, wanted: bool) -> None:
+        self._recompute = wanted
+        if wanted:
+            network: Any = self.velocity
+            network.recompute()
+
+    @property
+    def adapter_host(self) -> nn.Module:
+        """The module that gets adapters: the transformer of a pipeline, or this module."""
+        return getattr(self.velocity, "transformer", self)
 
     @property
     def place(self) -> dict[str, Any]:
@@ -66,7 +86,7 @@ class FlowPolicy(nn.Module):
 
     @property
     def times(self) -> tuple[float, ...]:
-        """The time before each step, and 0 after the last one. Those of a pipeline are its scheduler's."""
+        """The time before each step, and 0 after the last one. A pipeline has its scheduler's times."""
         return self.times_of(self.denoise)
 
     def times_of(self, denoise: Denoise) -> tuple[float, ...]:

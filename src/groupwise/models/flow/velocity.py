@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,11 @@ END = MOST_STEPS
 class FlowShape(Sizes):
     """The sizes of a flow model: the shape of its states, its `words`, and the `places` of a prompt for them."""
 
+    kind: ClassVar[str] = "flow"
+    label: ClassVar[str] = "flow model"
+    whole_answers: ClassVar[bool] = True
+    draws_states: ClassVar[bool] = True
+
     kv_heads: int = 0
     head_dim: int = 0
     positions: int = 1 << 20
@@ -38,11 +44,9 @@ class FlowShape(Sizes):
 
     @property
     def prompt(self) -> str:
-        """The prompts that the model takes, in words."""
         return f"{self.places} word{'s' if self.places > 1 else ''} of its vocabulary, and no other tokens"
 
     def takes(self, words: Ids) -> bool:
-        """Whether these are the words of a prompt."""
         return len(words) == self.places and min(words) > END
 
 

@@ -5,16 +5,15 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from groupwise.models.json_fields import mapping, real, short, whole
+from groupwise.models.kind import Loading, ModelKind
 from groupwise.models.masked.policy import MaskedPolicy
 from groupwise.models.masked.predictor import MaskedShape
 from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS, Unmask
 from groupwise.models.model_files import read_json
 from groupwise.models.weights import load_exactly
 
-__all__ = ["is_masked", "masked_config", "masked_shape", "read_masked", "stored_unmask"]
+__all__ = ["stored_unmask"]
 
 MASKED = "groupwise_masked"
 SIZE = 1 << 14
@@ -26,9 +25,33 @@ LAYERS = 128
 NAMES = ("cells", "symbols", "words", "places", "width", "layers", "heads")
 
 
-def is_masked(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json describes a masked model in the format of this package."""
-    return config.get("model_type") == MASKED
+class MaskedKind(ModelKind):
+    """Masked models in the format of this package."""
+
+    name = MaskedShape.kind
+    described = "a masked model"
+
+    def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
+        return config.get("model_type") == MASKED
+
+    def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False) -> MaskedShape:
+        return masked_shape(config)
+
+    def read(self, path: Path, shape: MaskedShape, loading: Loading) -> MaskedPolicy:
+        policy = MaskedPolicy(shape, stored_unmask(path))
+        fix = "train it first, or use the model beads"
+        load_exactly(policy, path, loading.convert, "masked model", fix)
+        return policy.to(loading.device).requires_grad_(True)
+
+    def outline(self, path: Path, shape: MaskedShape, *, trust_remote_code: bool) -> MaskedPolicy:
+        return MaskedPolicy(shape)
+
+    def config(self, model: MaskedPolicy) -> dict[str, Any]:
+        return masked_config(model)
+
+    def set_up(self, model: MaskedPolicy, settings: Mapping[str, Any]) -> None:
+        if settings["unmask"] is not None:
+            model.set_unmask(settings["unmask"])
 
 
 def masked_shape(config: Mapping[str, Any]) -> MaskedShape:
@@ -64,14 +87,3 @@ def unmask_of(config: Mapping[str, Any]) -> Unmask:
 def stored_unmask(path: Path) -> Unmask:
     """The settings of the schedule that the masked model in a directory has, from its config.json."""
     return unmask_of(read_json(path / "config.json"))
-
-
-def read_masked(
-    path: Path, config: Mapping[str, Any], shape: MaskedShape, *, dtype: torch.dtype, device: torch.device | str
-) -> MaskedPolicy:
-    """Load a masked model with its schedule. BadData if the tensors are not those of its config.json."""
-    policy = MaskedPolicy(shape, unmask_of(config))
-    load_exactly(
-        policy, path, lambda tensor: tensor.to(device, dtype), "masked model", "train it first, or use the model beads"
-    )
-    return policy.to(device).requires_grad_(True)

@@ -131,7 +131,7 @@ class Actions:
         )  # fmt: skip
 
     def logp_and_entropy(self, model: MaskedPolicy) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-        """Log-prob and entropy of each token under a model. Weights without a token of theirs are not in the graph."""
+        """Log-prob and entropy of each token under a model. Modules that no token uses are not in the graph."""
         # A leaf: the learner runs backward for each microbatch, also for one that a mask emptied. That pass must reach
         # no weights, since AdamW moves weights with a gradient of 0 by their momentum and by weight decay.
         logp = torch.zeros(len(self.commits) + len(self.knobs), requires_grad=torch.is_grad_enabled(), **model.place)

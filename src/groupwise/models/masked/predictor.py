@@ -1,6 +1,7 @@
 """`Predictor`: a small bidirectional transformer that predicts the symbols of masked cells."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,10 @@ class MaskedShape(Sizes):
 
     Ids are, in this order: the knobs of a step, the end token, the commit of a symbol, a symbol, and a word.
     """
+
+    kind: ClassVar[str] = "masked"
+    label: ClassVar[str] = "masked model"
+    whole_answers: ClassVar[bool] = True
 
     kv_heads: int = 0
     head_dim: int = 0
@@ -50,11 +55,9 @@ class MaskedShape(Sizes):
 
     @property
     def prompt(self) -> str:
-        """The prompts that the model takes, in words."""
         return f"{self.places} word{'s' if self.places > 1 else ''} of its vocabulary, and no other tokens"
 
     def takes(self, words: Ids) -> bool:
-        """Whether these are the words of a prompt."""
         return len(words) == self.places and min(words) >= self.first_word
 
     def longest(self, steps: int) -> int:

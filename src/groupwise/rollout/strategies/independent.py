@@ -15,6 +15,7 @@ class Independent(Strategy):
     """Generates `draw.n` independent answers to the prompt, as one group."""
 
     whole_answers: ClassVar[bool] = True
+    """It continues no answer, so it needs neither a conversation nor an answer token by token."""
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         answers = await sampler.sample(draw.prompt.context, draw.n)

@@ -7,7 +7,7 @@ from groupwise.verifiers.math.units import words
 BEFORE = 160
 """The characters before an answer that are read."""
 NEAR = 40
-"""Those of them in which a connective ends, such as `so` or `we find that`."""
+"""A connective, such as `so` or `we find that`, ends in this number of characters before the answer."""
 
 _SENTENCE = re.compile(r"[.!?。]['\"”)$*_]*\s+|\n\s*")
 """The end of a sentence."""

@@ -1,0 +1,121 @@
+"""Reads and writes the directory of a language model: as a `Decoder` if that is exact, else by transformers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from groupwise.core import BadData
+from groupwise.models.decoder.architectures import config_of, shape_of, unsupported
+from groupwise.models.decoder.decoder import Decoder, Shape, Sizes
+from groupwise.models.decoder.transformers_files import (
+    read_transformers,
+    transformers_outline,
+    transformers_sizes,
+    write_transformers,
+)
+from groupwise.models.decoder.transformers_model import TransformersModel
+from groupwise.models.kind import Loading, ModelKind, write_json
+from groupwise.models.model_files import read_json
+from groupwise.models.tokenizer import Tokenizer
+from groupwise.models.weights import FRESH, Stored, differences, header, refuse_types, stored_weights, tensors
+
+__all__ = ["LanguageModel", "write_fresh"]
+
+LanguageModel = Decoder | TransformersModel
+HEAD = "lm_head.weight"
+
+
+class LanguageKind(ModelKind):
+    """Language models. A `Shape` is read as a `Decoder`, other sizes as the modules of transformers."""
+
+    name = Sizes.kind
+    described = "a decoder"
+
+    def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
+        return True
+
+    def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool) -> Sizes:
+        if config.get("auto_map") or unsupported(config):
+            return transformers_sizes(path, trust_remote_code=trust_remote_code)
+        return shape_of(config)
+
+    def read(self, path: Path, shape: Sizes, loading: Loading) -> LanguageModel:
+        if isinstance(shape, Shape):
+            return _read_decoder(path, shape, loading)
+        if not stored_weights(path):
+            what = f"the model in {path} has no weights, and random weights are not possible for its config.json"
+            evidence, fix = unsupported(read_json(path / "config.json")), "describe a Llama, Mistral or Qwen model"
+            raise BadData(what, evidence=evidence, fix=fix)
+        trusted = loading.trust_remote_code
+        return read_transformers(path, dtype=loading.dtype, device=loading.device, trust_remote_code=trusted)
+
+    def outline(self, path: Path, shape: Sizes, *, trust_remote_code: bool) -> nn.Module:
+        if isinstance(shape, Shape):
+            return Decoder(shape)
+        return transformers_outline(path, trust_remote_code=trust_remote_code)
+
+    def config(self, model: LanguageModel) -> dict[str, Any]:
+        return config_of(model.shape) if isinstance(model, Decoder) else {}
+
+    def write(self, model: LanguageModel, path: Path, config: Mapping[str, Any]) -> None:
+        if isinstance(model, TransformersModel):
+            write_transformers(model, path)
+        else:
+            super().write(model, path, config)
+
+
+def _read_decoder(path: Path, shape: Shape, loading: Loading) -> Decoder:
+    if not stored_weights(path):
+        return Decoder.new(shape, loading.seed, dtype=loading.dtype, device=loading.device)
+    files = {file: _headers(file) for file in stored_weights(path)}
+    stored = {name: x for headers in files.values() for name, x in headers.items()}
+    if shape.layers > len(stored):
+        raise _differs(path, f"num_hidden_layers is {shape.layers}, and there are {len(stored)} tensors")
+    decoder = Decoder(shape)
+    if shape.tied:
+        stored.pop(HEAD, None)
+    shapes = {name: tuple(p.shape) for name, p in decoder.named_parameters()}
+    if evidence := differences(shapes, {name: x.shape for name, x in stored.items()}):
+        raise _differs(path, evidence)
+    weights: dict[str, Tensor] = {}
+    for file, headers in files.items():
+        refuse_types(file, headers)
+        weights |= tensors(file, headers, loading.convert)
+    if shape.tied:
+        _drop_tied_head(path, weights)
+    decoder.load_state_dict(weights, assign=True)
+    return decoder.requires_grad_(True)
+
+
+def _headers(file: Path) -> dict[str, Stored]:
+    """The types and shapes of a file's tensors, except stored rotary frequencies, which are computed instead."""
+    return {name: x for name, x in header(file).items() if not name.endswith("rotary_emb.inv_freq")}
+
+
+def write_fresh(shape: Shape, path: Path, *, tokenizer: Tokenizer) -> None:
+    """Write a directory for a model with random weights: configuration and tokenizer, no weights."""
+    ends = sorted(tokenizer.eos)
+    tokenizer.save(path)
+    write_json(path / "config.json", config_of(shape) | {"eos_token_id": ends, "pad_token_id": ends[0], FRESH: True})
+
+
+def _drop_tied_head(path: Path, weights: dict[str, Tensor]) -> None:
+    """Drop a stored output head that equals the embedding. BadData for a different one, since config.json ties them."""
+    head, embedding = weights.pop(HEAD, None), weights.get("model.embed_tokens.weight")
+    if head is not None and (embedding is None or not torch.equal(head, embedding)):
+        raise BadData(
+            f"the output head in {path} differs from the embedding, but config.json ties them",
+            evidence="tie_word_embeddings is true and lm_head.weight differs from model.embed_tokens.weight",
+            fix="set tie_word_embeddings to false",
+        )
+
+
+def _differs(path: Path, evidence: str) -> BadData:
+    return BadData(
+        f"the tensors in {path} are not those that its config.json describes",
+        evidence=evidence,
+        fix="fetch the directory again; merge an adapter into its base; take weights that are not quantised",
+    )

@@ -135,7 +135,7 @@ def time_table(planned: Plan) -> list[str]:
         busy = [f"{simulation.learning(warm):.0%}", f"{live:,.0f}/{trial.setup.rows:,}", str(simulation.oldest)]
         rows.append(
             [
-                f"staleness {trial.staleness}, {trial.placement.label}",
+                f"staleness {trial.max_staleness}, {trial.placement.label}",
                 *map(seconds, phases),
                 f"{trial.rate:,.0f}",
                 *busy,
@@ -169,7 +169,7 @@ def described(trial: Trial) -> str:
     """A trial in words, with the size of its engines."""
     placement = trial.placement
     size = f", {placement.engines} engines of {placement.split} devices" if placement.split > 1 else ""
-    return f"staleness {trial.staleness}, {placement.label}{size}"
+    return f"staleness {trial.max_staleness}, {placement.label}{size}"
 
 
 def does_not_fit(planned: Plan) -> list[str]:

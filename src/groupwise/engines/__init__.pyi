@@ -1,7 +1,6 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.engines.native.native_engine import NativeEngine as NativeEngine
 from groupwise.engines.native.speculation import SpeculativeEngine as SpeculativeEngine
-from groupwise.engines.native.speculative import Speculative as Speculative
 from groupwise.engines.native_settings import Native as Native
 from groupwise.engines.remote.access import EngineAccess as EngineAccess
 from groupwise.engines.remote.fleet import Fleet as Fleet
@@ -23,6 +22,7 @@ from groupwise.engines.remote.weights_file import Exchange as Exchange
 from groupwise.engines.remote.weights_file import WeightsFile as WeightsFile
 from groupwise.engines.remote.weights_file import read_weights as read_weights
 from groupwise.engines.remote.weights_file import write_weights as write_weights
+from groupwise.engines.speculative_settings import Speculative as Speculative
 from groupwise.engines.steps.denoising import DenoisingEngine as DenoisingEngine
 from groupwise.engines.steps.step_engine import ROWS as ROWS
 from groupwise.engines.steps.step_engine import SteppingEngine as SteppingEngine

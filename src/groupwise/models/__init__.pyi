@@ -18,7 +18,6 @@ from groupwise.models.decoder.prefix_packing import Shared as Shared
 from groupwise.models.decoder.routing import Experts as Experts
 from groupwise.models.decoder.routing import Routes as Routes
 from groupwise.models.decoder.routing import experts_of as experts_of
-from groupwise.models.decoder.transformers_ids import different_ids as different_ids
 from groupwise.models.diffusion.files import LORA_TARGETS as LORA_TARGETS
 from groupwise.models.diffusion.files import set_pipeline as set_pipeline
 from groupwise.models.diffusion.flux import Flux as Flux
@@ -117,3 +116,4 @@ from groupwise.models.templates import conversation_turn as conversation_turn
 from groupwise.models.templates import encode_answer as encode_answer
 from groupwise.models.templates import find_template as find_template
 from groupwise.models.tokenizer import Tokenizer as Tokenizer
+from groupwise.models.transformers_ids import different_ids as different_ids

@@ -10,6 +10,7 @@ from groupwise.api.reward import Reward
 from groupwise.api.run import Run
 from groupwise.api.threads import run_blocking
 from groupwise.config.settings import fields_of, overrides_of
+from groupwise.config.text import read_verifier
 from groupwise.config.user_code import Permissions, function_hash, load_use
 from groupwise.data import BadData, Usage
 from groupwise.evaluation.result import evaluation_text
@@ -20,7 +21,9 @@ from groupwise.runs.stems import run_or_model
 from groupwise.training import evaluate as evaluation
 from groupwise.training.models import At
 from groupwise.training.progress import print_note
-from groupwise.verifiers.expression import MEMORY, in_memory, members, python_reward
+from groupwise.verifiers import Combined
+from groupwise.verifiers.python_reward import python_reward
+from groupwise.verifiers.user_function import functions_in
 
 __all__ = ["Evaluation", "evaluate", "sample"]
 
@@ -93,16 +96,17 @@ def evaluate(
 
 def check_whole_reward(run: Path, reward: Reward) -> None:
     """`Usage` for a function in memory that is only a part of the run's reward. A changed function is a note."""
-    text = verifier_of_run(run)
-    parts = {name: part for name, (_, part) in members(text).items()}
-    given = {part for _, part in members(reward.verifier).values()} or {reward.verifier}
-    shared = [name for name in in_memory(text) if f"{MEMORY}:{name}" in given]
-    if shared and (missing := [name for name, part in parts.items() if part not in given]):
-        whole = f"reward={python_reward(text)}"
+    data = verifier_of_run(run)
+    whole, given = (read_verifier(one) if one else None for one in (data, reward.verifier))
+    parts = {member.name: member.verifier for member in whole.members} if isinstance(whole, Combined) else {}
+    passed = [member.verifier for member in given.members] if isinstance(given, Combined) else [given]
+    shared = [f.name for f in functions_in(whole) if not f.file and f in passed]
+    if shared and (missing := [name for name, part in parts.items() if part not in passed]):
         raise Usage(
             f"{' and '.join(shared)} grades only a part of the reward of {run}",
             evidence=f"without {', '.join(missing)}",
-            fix=f"pass the whole reward: {whole}\nor, to grade by this function alone, a function of another name",
+            fix=f"pass the whole reward: reward={python_reward(data)}\n"
+            "or, to grade by this function alone, a function of another name",
         )
     recorded = RunInfo.read(run).in_memory if shared else {}
     for name in shared:

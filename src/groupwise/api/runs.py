@@ -30,7 +30,7 @@ from groupwise.training.phases import begin_phases, run_phases
 from groupwise.training.progress import print_note
 from groupwise.training.run import run_from
 from groupwise.training.start import begin, directory_name, reach_engines, read_checked, reopen
-from groupwise.verifiers.expression import WRITTEN
+from groupwise.verifiers.user_function import WRITTEN
 
 Finish = Callable[[Ending], object]
 """A function that receives the ending of a run, or of each phase of a run."""

@@ -2,6 +2,7 @@
 from groupwise.config.other_names import FIELD_HINTS as FIELD_HINTS
 from groupwise.config.other_names import OTHER_NAMES as OTHER_NAMES
 from groupwise.config.other_names import other_name_fix as other_name_fix
+from groupwise.config.other_names import verifier_fix as verifier_fix
 from groupwise.config.packaged import find_recipe as find_recipe
 from groupwise.config.packaged import given_recipe as given_recipe
 from groupwise.config.recipe import Cluster as Cluster

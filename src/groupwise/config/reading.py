@@ -5,18 +5,30 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import date, datetime, time
 from functools import cache
 from inspect import Parameter, isfunction, signature
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from groupwise.config.other_names import verifier_fix
 from groupwise.config.problems import SWITCHES, UPGRADE, method_suggestion, problem, suggestion, unknown_keys
 from groupwise.config.recipe import Recipe
-from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, part_named
+from groupwise.config.registry import (
+    UnloadedPart,
+    class_name,
+    closest_parts,
+    fits,
+    fitting_names,
+    methods,
+    part_named,
+)
 from groupwise.config.toml import CommandText
 from groupwise.config.user_code import Use
-from groupwise.data import InvalidValue, Usage, name_of
+from groupwise.data import InvalidValue, Usage, VerifierKind, name_of
 from groupwise.methods import Method
 from groupwise.runs.format_1 import PARTS
-from groupwise.verifiers.expression import in_memory, python_reward, user_functions
+from groupwise.verifiers import Function
+from groupwise.verifiers.python_reward import python_reward, table_of
+from groupwise.verifiers.user_function import functions_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +199,9 @@ class Reading:
             return UnloadedPart(part.part, tuple(constants.items()))
         if part is MISSING:
             return MISSING
+        if hint is VerifierKind and ":" in name and callable(part) and not isinstance(part, type):
+            file, _, function = name.rpartition(":")
+            part, constants = Function, {"name": function, "file": f"{file.removesuffix('.py')}.py", **constants}
         if not isinstance(part, type):
             if constants:
                 return self.problem(where, f"{name} has no constants, so no {next(iter(constants))!r}")
@@ -234,6 +249,11 @@ class Reading:
         """The component with a public name, or one from a user's file, such as `my_file:MyClip`."""
         if not isinstance(name, str):
             return self.problem(where, f"kind: {_describe(name)}; expected the name of a part")
+        if hint is VerifierKind:
+            if fix := verifier_fix(name):
+                return self.problem(where, f"{name!r} is not how a verifier is written", fix)
+            stem, colon, attribute = name.rpartition(":")
+            name = f"{Path(stem).name.removesuffix('.py')}:{attribute}" if colon else class_name(name)
         if ":" in name:
             return self.user_part(name, where)
         part = part_named(name)
@@ -244,18 +264,21 @@ class Reading:
         return part
 
     def check_user_names(self, recipe: Recipe) -> None:
-        """Record an error for each verifier or environment like `my_file:grade` that the user's files do not define."""
-        mixed = {f"recipe.also.{i}.verifier": also.verifier for i, also in enumerate(recipe.also)}
-        top = {"recipe.verifier": recipe.verifier, "recipe.environment": recipe.environment}
-        for where, name in {**top, **mixed}.items():
-            if self.use is not None and (missing := set(in_memory(name)) - self.use.in_memory.keys()):
+        """Record an error for each user's function, or environment like `my_file:MyEnvironment`, that is not loaded."""
+        verifiers = {f"recipe.also.{i}.verifier": also.verifier for i, also in enumerate(recipe.also)}
+        verifiers["recipe.verifier"] = recipe.verifier
+        for where, kind in verifiers.items():
+            functions = functions_in(kind)
+            missing = {f.name for f in functions if not f.file and self.use and f.name not in self.use.in_memory}
+            if missing:
                 what = f"{' and '.join(sorted(missing))} was a function in memory of the program that started this run"
-                reward = python_reward(name)
+                reward = python_reward(table_of(kind))
                 fix = f"use the library: gw.resume(run, reward={reward}) or gw.evaluate(run, reward={reward})"
                 self.problem(where, what, f"{fix};\nor name another verifier: --verifier NAME")
-                continue
-            for user_name in user_functions(name):
+            for user_name in dict.fromkeys(f.user_name for f in functions if f.file and not missing):
                 self.user_part(user_name, where)
+        if ":" in recipe.environment:
+            self.user_part(recipe.environment, "recipe.environment")
 
     def user_part(self, name: str, where: str) -> Any:
         """The object that a name such as `my_file:MyClip` refers to; an `UnloadedPart` if that file is not loaded."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from groupwise.data import EngineKind, Sampling, Strategy, check_types
+from groupwise.data import EngineKind, Sampling, Strategy, VerifierKind, check_types
 from groupwise.learner import AdamW, check_lanes
 from groupwise.methods import Method
 from groupwise.models import Lora, Pipeline
@@ -41,13 +41,13 @@ class Columns:
 class Also:
     """An additional task, drawn `weight` times as often as the recipe's `task`.
 
-    An empty `verifier` means the task's default verifier; if it has none, the recipe's verifier.
+    Without a `verifier`, that of the task is its default verifier, else the recipe's verifier.
     """
 
     task: str
     weight: float = 1.0
     columns: Columns = Columns()
-    verifier: str = ""
+    verifier: VerifierKind | None = None
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -216,7 +216,7 @@ class Recipe:
     `model` is a directory or a packaged name. `task` is a named task or a source of rows (docs/tasks.md); `also`
     lists additional tasks; `held_out` is a task to evaluate on instead of the held-out split of these. Problems with
     more than `max_prompt_tokens` tokens are left out; without it, one that does not fit is an error. `template`
-    is the text around a problem; `verifier` is a public name or `my_file:grade`; if empty, both are the task's
+    is the text around a problem, `verifier` the grader of answers; without them, both are the task's
     default. With the template `chat`, `system` is the system message of prompts that have none, and
     `template_arguments` are variables of the chat template.
     An answer with a score of at least `threshold` is correct; without a threshold, answers that a verifier only
@@ -239,7 +239,7 @@ class Recipe:
     template: str = ""
     system: str = ""
     template_arguments: tuple[tuple[str, bool | int | float | str], ...] = ()
-    verifier: str = ""
+    verifier: VerifierKind | None = None
     threshold: float | None = None
     environment: str = ""
     method: Method

@@ -12,10 +12,21 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from groupwise.config.user_code import PREFIX
-from groupwise.data import Usage, files_of, name_of, names_of
+from groupwise.data import Usage, VerifierKind, files_of, name_of, names_of
 from groupwise.methods.families import method_files
 
-ROOMS = ("data", "models", "rollout", "engines", "rewards", "advantages", "objective", "learner", "methods")
+ROOMS = (
+    "data",
+    "models",
+    "rollout",
+    "engines",
+    "rewards",
+    "advantages",
+    "objective",
+    "learner",
+    "verifiers",
+    "methods",
+)
 """The subpackages whose files define components."""
 
 
@@ -89,8 +100,8 @@ def fits(part: Any, socket: Any) -> bool:
     """Whether a component implements a Protocol (socket): as its module declares, else by methods and arguments."""
     if isinstance(part, UnloadedPart) or socket is Any:
         return True
-    if socket.__name__ not in sockets():
-        return isinstance(part, socket)
+    if socket.__name__ not in sockets() or socket is VerifierKind:
+        return isinstance(part, socket) or (isinstance(part, type) and issubclass(part, socket))
     home = definition_of(part).__module__
     if any(home in modules for modules in sockets().values()):
         return home in sockets()[socket.__name__] and is_part(part, socket)
@@ -115,6 +126,8 @@ def definition_of(part: Any) -> Any:
 
 def is_part(thing: Any, socket: Any) -> bool:
     """Whether an object can be a component: a dataclass, or a function with the Protocol's number of arguments."""
+    if socket is VerifierKind:
+        return isinstance(thing, type) and issubclass(thing, socket)
     if inspect.isfunction(thing):
         return len(inspect.signature(thing).parameters) == _arity(socket)
     return is_dataclass(thing)
@@ -174,6 +187,15 @@ def public_name(part: Any) -> str:
         f"{name_of(part)} is a component without a name that a recipe can use",
         fix="define it in a file and load that with --use",
     )
+
+
+def class_name(plain: str) -> str:
+    """The name of the class of a verifier that is named in lower case, as in `verifier = "math_dapo"`.
+
+    >>> class_name("math_dapo"), class_name("MathDapo")
+    ('MathDapo', 'MathDapo')
+    """
+    return "".join(word[:1].upper() + word[1:] for word in plain.split("_"))
 
 
 def closest_parts(name: str, socket: Any) -> list[str]:

@@ -18,7 +18,7 @@ from groupwise.config.references import located, with_references
 from groupwise.config.registry import UnloadedPart, public_name
 from groupwise.config.toml import CommandText, override_value, read_toml, read_with_overrides, set_path
 from groupwise.config.user_code import Use
-from groupwise.data import Usage
+from groupwise.data import Usage, VerifierKind
 from groupwise.methods import Method, Now
 from groupwise.runs.phases import KEY, trained_model
 
@@ -51,6 +51,21 @@ def read(kind: type[T], source: str | Path) -> T:
     if reading.problems:
         raise one_error(reading.problems)
     return value
+
+
+def read_verifier(data: Any, use: Use | None = None) -> VerifierKind:
+    """Read a verifier from TOML data, a name or a table. Raises `Usage` with all errors.
+
+    Without `use`, code in the user's files becomes an `UnloadedPart`.
+
+    >>> read_verifier({"kind": "math", "symbolic": False}).symbolic
+    False
+    """
+    reading = Reading(use)
+    kind = reading.value(data, VerifierKind, MISSING, "verifier")
+    if reading.problems:
+        raise one_error(reading.problems)
+    return kind
 
 
 def read_over(value: T, where: str, overrides: Sequence[tuple[str, Any]]) -> T:

@@ -171,7 +171,7 @@ def start(ready: Runtime, ranks: Replicas, checkpoint: Checkpoint | None) -> Non
 
 def recipe_of_followers(recipe: Recipe) -> str:
     """The recipe for the other ranks, as TOML. It has no verifier: that may be a function in memory."""
-    return write(replace(recipe, verifier="", also=()))
+    return write(replace(recipe, verifier=None, also=()))
 
 
 def named_by(processes: Processes, error: WorkerLost) -> WorkerLost:

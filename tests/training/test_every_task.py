@@ -62,7 +62,7 @@ KINDS = {
                         lambda p: f"so {gold(p)}."),
     "user": Kind(30, lambda i: {"prompt": f"say {i}", "answer": f"word {i}"}, "mine:grade", gold, answers=4),
     "math": Kind(30, lambda i: {"problem": f"Halve ${i}$.", "solution": f"So $\\boxed{{\\frac{{{i}}}{{2}}}}$"},
-                 "math(symbolic=False)", lambda p: f"\\boxed{{{gold(p)}}}", "\\boxed{99991}",
+                 '{kind = "math", symbolic = false}', lambda p: f"\\boxed{{{gold(p)}}}", "\\boxed{99991}",
                  source="math500:rows.jsonl", answers=4),
     "gsm8k": Kind(30, lambda i: {"question": f"What is {i}?", "answer": f"It is {i}.\n#### {i}"},
                   "", lambda p: f"It is {gold(p)}", source="gsm8k:rows.jsonl"),

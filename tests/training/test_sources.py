@@ -22,7 +22,7 @@ from groupwise.training import sources as sources_module
 from groupwise.training.check_inputs import check_inputs
 from groupwise.training.environments import frame_of, tool_schemas
 from groupwise.training.sources import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
-from groupwise.verifiers import CodeVerifier, exact, last_number
+from groupwise.verifiers import CodeVerifier, Exact, LastNumber
 from tests.models.test_templates import CHATML, trained
 from tests.tasks.published import gsm8k
 
@@ -57,7 +57,7 @@ B = Also(task="b.jsonl", weight=2.0, columns=Columns(prompt="q", answer="x.gold"
 
 def test_a_single_task_is_not_wrapped() -> None:
     assert isinstance(task_of(recipe(), templates(recipe(), CALCULATOR)), Problems)
-    assert verifier_of(recipe(), task_of(recipe(), templates(recipe(), CALCULATOR)), Use()) is exact
+    assert verifier_of(recipe(), task_of(recipe(), templates(recipe(), CALCULATOR)), Use()) is Exact()
 
 
 def test_a_mixture_has_a_verifier_per_task() -> None:
@@ -66,7 +66,7 @@ def test_a_mixture_has_a_verifier_per_task() -> None:
     assert isinstance(task, Mixture)
     assert [p.text for p in task.held_out] == ["1-1=", "2-1=", "3-1=", "4-1="]
     assert {task_index(p) for p in task.training} == {0, 1} and len(task) > len(task.training)
-    assert verifier_of(mixed, task, Use()) == Each((exact, last_number, exact))
+    assert verifier_of(mixed, task, Use()) == Each((Exact(), LastNumber(), Exact()))
 
 
 def test_a_named_task_has_a_default_verifier_and_template() -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from groupwise.commands.audit import by_family
 from groupwise.data import BadData, Outcome, Prompt, Sample, Verdict
-from groupwise.verifiers import find_verifier
 from groupwise.verifiers.audit import (
     AROUND,
     CHANGES,
@@ -24,6 +23,7 @@ from groupwise.verifiers.audit import (
     packaged_cases,
     read_cases,
 )
+from tests.verifiers.built import built
 
 CASES = (
     Case("yes 1", "1", True),
@@ -101,7 +101,7 @@ def test_exact_verifiers_have_no_error_on_their_packaged_cases(name: str):
     cases = packaged_cases(name) or ()
     assert len(cases) >= 60 and len({c.family for c in cases}) >= 3 and len({c.right for c in cases}) == 2
     assert max(Counter((c.answer, repr(c.gold)) for c in cases).values()) == 1
-    verifier = find_verifier(name, None)
+    verifier = built(name, None)
 
     async def both() -> tuple[AuditResult, dict[str, tuple[int, int]]]:
         result = await audit_cases(verifier, cases)

@@ -14,8 +14,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from groupwise.data import Outcome
+from groupwise.verifiers import Math
 from groupwise.verifiers.audit import AuditResult, Case, audit_cases, read_cases
-from groupwise.verifiers.math import Math
 from groupwise.verifiers.math.equal import same
 from groupwise.verifiers.math.extract import extract_answer
 

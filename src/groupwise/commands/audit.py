@@ -1,7 +1,6 @@
 """`groupwise audit`: error rates of verifiers on answers that a person has labelled."""
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -9,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from groupwise.commands.table import aligned
+from groupwise.config.registry import plain_name
 from groupwise.config.text import read_verifier
 from groupwise.config.toml import CommandText
 from groupwise.config.user_code import Permissions, Use, load_use
@@ -73,7 +73,7 @@ def audit(
         print(visible(notice))
     cases, source = cases_for(first_kind, cases_path)
     for peer in PEERS if len(names) == 1 and first_kind == Math() and cases_path is None else ():
-        name = plain_name(peer)
+        name = plain_name(type(peer).__name__)
         try:
             verifiers[name] = build(peer, loaded)
         except MissingRequirement as missing:
@@ -94,19 +94,10 @@ def cases_for(kind: VerifierKind, path: str | None) -> tuple[tuple[Case, ...], s
     """The labelled answers for the audit of a verifier, and their source."""
     if path is not None:
         return read_cases(path), path
-    table = "math" if isinstance(kind, WITH_MATH_CASES) else plain_name(kind)
+    table = "math" if isinstance(kind, WITH_MATH_CASES) else plain_name(type(kind).__name__)
     if (cases := packaged_cases(table)) is None:
         raise Usage(f"there are no packaged cases for {type(kind).__name__}", fix="use your own: --cases FILE.jsonl")
     return cases, f"the packaged cases of {table}"
-
-
-def plain_name(kind: VerifierKind) -> str:
-    """The name of a verifier in lower case.
-
-    >>> plain_name(MathDrGrpo())
-    'math_dr_grpo'
-    """
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(kind).__name__).lower()
 
 
 def build(kind: VerifierKind, use: Use) -> Verifier:

@@ -20,6 +20,7 @@ from groupwise.config.registry import (
     fitting_names,
     methods,
     part_named,
+    plain_name,
 )
 from groupwise.config.toml import CommandText
 from groupwise.config.user_code import Use
@@ -252,11 +253,13 @@ class Reading:
         if hint is VerifierKind:
             if fix := verifier_fix(name):
                 return self.problem(where, f"{name!r} is not how a verifier is written", fix)
-            stem, colon, attribute = name.rpartition(":")
+            written, (stem, colon, attribute) = name, name.rpartition(":")
             name = f"{Path(stem).name.removesuffix('.py')}:{attribute}" if colon else class_name(name)
         if ":" in name:
             return self.user_part(name, where)
         part = part_named(name)
+        if part is None and hint is VerifierKind:
+            return self.problem(where, f"no verifier is called {written!r}", verifier_suggestion(name))
         if name in PARTS and (part is None or (isinstance(hint, type) and not fits(part, hint))):
             return self.problem(where, f"{name!r} was renamed to {PARTS[name]!r}", UPGRADE)
         if part is None:
@@ -298,6 +301,12 @@ class Reading:
             f"{part.__name__ if isinstance(part, type) else name_of(part)} is not {_article(hint.__name__)}",
             f"use one of {', '.join(fitting_names(hint))}",
         )
+
+
+def verifier_suggestion(name: str) -> str:
+    """The fix for an unknown name of a verifier: the nearest name, or all of them, and the form of a user's function."""
+    near = suggestion(plain_name(name), map(plain_name, fitting_names(VerifierKind)))
+    return f"{near}\nfor your own function, write my_file:grade and add --use my_file.py"
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
@@ -31,7 +32,7 @@ ROOMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class UnloadedPart:
+class UnloadedPart(VerifierKind):
     """Stands for a component in a user's file that is not loaded. It can be printed; calling it raises `Usage`."""
 
     part: str
@@ -196,6 +197,15 @@ def class_name(plain: str) -> str:
     ('MathDapo', 'MathDapo')
     """
     return "".join(word[:1].upper() + word[1:] for word in plain.split("_"))
+
+
+def plain_name(name: str) -> str:
+    """The name of a verifier's class in lower case, as `class_name` reads it.
+
+    >>> plain_name("MathDrGrpo")
+    'math_dr_grpo'
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def closest_parts(name: str, socket: Any) -> list[str]:

@@ -148,8 +148,9 @@ class RegexVerifier:
         kind, gold = self.kind, prompt.row.get("answer")
         if not kind.fits(gold):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {kind.expects}")
-        pattern, value = kind.pattern or str(gold), str(gold).strip() if kind.group else None
-        return await bounded(self._pool, (pattern, sample.text, kind.whole, value), (pattern, "", kind.whole, value))
+        pattern, group = kind.pattern or str(gold), str(gold).strip() if kind.group else None
+        calls = [(pattern, text, kind.whole, group) for text in (sample.text, "")]
+        return await bounded(self._pool, *calls)
 
 
 @verdicts_have(feedback=True)
@@ -157,10 +158,10 @@ class RegexVerifier:
 class JsonSchema(VerifierKind):
     """Right if the answer is JSON that conforms to a JSON schema; malformed if it is not JSON.
 
-    The answer is the last ```json block, or else the whole text. `schema` is the path of a file; without it the gold
-    answer is the schema. No other document is loaded: a reference to one is unverifiable, and so is a schema
-    that refers to itself without end. If the validation takes more than `deadline` seconds of CPU time, the answer is
-    wrong.
+    The answer is the last ```json block, or else the whole text. `schema` is a file's path, or the schema itself as
+    JSON; without it the gold answer is the schema. No other document is loaded: a reference to one is unverifiable, and
+    so is a schema that refers to itself without end. If the validation takes more than `deadline` seconds of CPU time,
+    the answer is wrong.
     """
 
     expects: ClassVar[str] = "a JSON schema"
@@ -196,7 +197,7 @@ class JsonSchemaVerifier:
     def __init__(self, kind: JsonSchema) -> None:
         self.schema = _read_schema(kind.schema) if kind.schema else None
         if self.schema is not None and (fault := schema_fault(self.schema)):
-            raise Usage(f"{kind.schema} is not a JSON schema", evidence=fault, fix="correct the schema")
+            raise Usage(f"{kind.schema[:80]} is not a JSON schema", evidence=fault, fix="correct the schema")
         self._pool = worker_pool("json_schema", kind.deadline, kind.workers)
         self.close = self._pool.close
 
@@ -205,11 +206,14 @@ class JsonSchemaVerifier:
         return await bounded(self._pool, (schema, sample.text), (schema, "null"))
 
 
-def _read_schema(path: str) -> Any:
+def _read_schema(schema: str) -> Any:
+    is_text = schema.lstrip().startswith("{")
     try:
-        return json.loads(read_regular(path, MOST_SCHEMA, fix="give the path of a schema"))
+        return json.loads(schema if is_text else read_regular(schema, MOST_SCHEMA, fix="give the path of a schema"))
     except (ValueError, RecursionError) as error:
-        raise BadData(f"{path} cannot be read as JSON", evidence=str(error), fix="give the path of a schema") from None
+        raise BadData(
+            f"{schema[:80]} cannot be read as JSON", evidence=str(error), fix="give the path of a schema"
+        ) from None
 
 
 def schema_fault(schema: Any) -> str:

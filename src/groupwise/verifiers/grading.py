@@ -20,7 +20,7 @@ class Grading:
 
     `sandbox` is called with keywords of `Sandbox`, once per verifier that needs one (`Code` and those of mathematics).
     `load` makes verifiers from a user's functions. `judges` is the access of `Judge`; by default it reaches only this
-    machine. `deadline`, in seconds, limits the calls of `ReasoningGym`, and of members of `Combined` without a deadline.
+    machine. `deadline`, in seconds, limits calls of `ReasoningGym`, and of members of `Combined` without a deadline.
     """
 
     task: Task | None = None
@@ -34,7 +34,7 @@ class Grading:
         name = type(kind).__name__
         if self.task is not None and kind.tasks and not isinstance(self.task, kind.tasks):
             what = f"the verifier {name} grades answers of its packaged tasks only"
-            raise Usage(what, fix="take Exact or LastNumber")
+            raise Usage(what, fix="take exact or last_number")
         verifier = kind.build(self)
         if isinstance(self.task, Problems):
             for prompt in (*self.task.training, *self.task.held_out):

@@ -8,7 +8,7 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.config.defaults import RecipeSource
-from groupwise.config.text import DEFAULT
+from groupwise.config.text import DEFAULT, read_verifier
 from groupwise.config.user_code import Use
 from groupwise.data import BadData, MissingRequirement, Sampling, Usage
 from groupwise.evaluation.presets import PUBLISHED, find_published
@@ -66,7 +66,7 @@ def test_a_preset_has_its_paper_s_protocol(name: str) -> None:
     for task, overrides in zip(tasks, published.recipes([])):
         recipe, law = recipe_and_sampling(RecipeSource(DEFAULT, tuple(overrides)), Use())
         (source,) = sources(recipe)
-        assert (law, source.template, source.verifier) == (sampling, template, verifier)
+        assert (law, source.template, source.verifier) == (sampling, template, read_verifier(verifier))
         assert source.task.partition(":")[0] == task
     assert list(PUBLISHED) == list(PAPERS)
 

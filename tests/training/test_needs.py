@@ -34,7 +34,7 @@ def checked(tmp_path: Path, *overrides: tuple[str, str], verifier: str = "last_n
 def test_a_method_that_needs_feedback_is_refused_without_it(name: str, part: str, tmp_path: Path) -> None:
     (error,), _ = checked(tmp_path, ("method", name))
     assert error.startswith(f"method.strategy: {part} writes the feedback of verdicts into prompts, and verdicts of ")
-    assert "last_number have none" in error and "such as code, format, json_schema, math, regex," in error
+    assert "LastNumber have none" in error and "such as Code, Format, JsonSchema, Math, Regex," in error
     assert checked(tmp_path, ("method", name), verifier="math")[0] == []
 
 

@@ -14,6 +14,7 @@ from groupwise.config.problems import SWITCHES, UPGRADE, method_suggestion, prob
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import (
     UnloadedPart,
+    UnreadVerifier,
     class_name,
     closest_parts,
     fits,
@@ -23,7 +24,7 @@ from groupwise.config.registry import (
     plain_name,
 )
 from groupwise.config.toml import CommandText
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import FROM_PYTHON, Use
 from groupwise.data import InvalidValue, Usage, VerifierKind, name_of
 from groupwise.methods import Method
 from groupwise.runs.format_1 import PARTS
@@ -67,7 +68,8 @@ class Reading:
                 return self.problem(where, f"{data!r} is not one of {', '.join(get_args(hint))}")
             case origin if origin is tuple:
                 return self.sequence(data, get_args(hint), current, where)
-        return self.part(data, hint, current, where)
+        part = self.part(data, hint, current, where)
+        return UnreadVerifier(self.problems[-1]) if part is MISSING and hint is VerifierKind else part
 
     def scalar(self, data: Any, hint: type, where: str) -> Any:
         """Convert data to a bool, int, float or string. A whole number is accepted for a float."""
@@ -253,8 +255,7 @@ class Reading:
         if hint is VerifierKind:
             if fix := verifier_fix(name):
                 return self.problem(where, f"{name!r} is not how a verifier is written", fix)
-            written, (stem, colon, attribute) = name, name.rpartition(":")
-            name = f"{Path(stem).name.removesuffix('.py')}:{attribute}" if colon else class_name(name)
+            written, name = name, name if ":" in name else class_name(name)
         if ":" in name:
             return self.user_part(name, where)
         part = part_named(name)
@@ -278,17 +279,22 @@ class Reading:
                 reward = python_reward(table_of(kind))
                 fix = f"use the library: gw.resume(run, reward={reward}) or gw.evaluate(run, reward={reward})"
                 self.problem(where, what, f"{fix};\nor name another verifier: --verifier NAME")
-            for user_name in dict.fromkeys(f.user_name for f in functions if f.file and not missing):
+            for user_name in dict.fromkeys(f"{f.file}:{f.name}" for f in functions if f.file and not missing):
                 self.user_part(user_name, where)
         if ":" in recipe.environment:
             self.user_part(recipe.environment, "recipe.environment")
 
     def user_part(self, name: str, where: str) -> Any:
-        """The object that a name such as `my_file:MyClip` refers to; an `UnloadedPart` if that file is not loaded."""
+        """The object that `my_file:MyClip` or `my_file.py:MyClip` refers to. Without `use`, an `UnloadedPart`."""
+        file, _, attribute = name.rpartition(":")
+        stem = Path(file).name.removesuffix(".py")
         if self.use is None:
-            return UnloadedPart(name)
+            return UnloadedPart(f"{stem}:{attribute}")
+        if file.endswith(".py") and stem not in self.use.modules:
+            fix = f"if you trust the file, add --use {file} to the command; from Python: {FROM_PYTHON}"
+            return self.problem(where, f"{name!r} is code in a file that is not loaded", fix)
         try:
-            return self.use.find(name)
+            return self.use.find(f"{stem}:{attribute}")
         except Usage as error:
             return self.problem(where, error.what, error.fix)
 
@@ -304,7 +310,7 @@ class Reading:
 
 
 def verifier_suggestion(name: str) -> str:
-    """The fix for an unknown name of a verifier: the nearest name, or all of them, and the form of a user's function."""
+    """The fix for an unknown name of a verifier: the nearest name, or all of them; and how a user names a function."""
     near = suggestion(plain_name(name), map(plain_name, fitting_names(VerifierKind)))
     return f"{near}\nfor your own function, write my_file:grade and add --use my_file.py"
 

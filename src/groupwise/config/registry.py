@@ -47,6 +47,16 @@ class UnloadedPart(VerifierKind):
     init = draw = observe = build = __call__
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadVerifier(VerifierKind):
+    """Stands for a verifier that cannot be read, so that later checks find no other error than this one."""
+
+    error: Usage
+
+    def build(self, grading: Any) -> Any:
+        raise self.error
+
+
 @cache
 def parts() -> Mapping[str, Any]:
     """All public objects of the `ROOMS`, by name; the components of the package are among them."""

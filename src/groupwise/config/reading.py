@@ -14,6 +14,7 @@ from groupwise.config.problems import SWITCHES, UPGRADE, method_suggestion, prob
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import (
     UnloadedPart,
+    UnloadedVerifier,
     UnreadVerifier,
     class_name,
     closest_parts,
@@ -150,7 +151,7 @@ class Reading:
         if "kind" in data:
             return self.new_part(data["kind"], constants, hint, where)
         if isinstance(current, UnloadedPart):
-            return UnloadedPart(current.part, tuple({**dict(current.constants), **constants}.items()))
+            return type(current)(current.part, tuple({**dict(current.constants), **constants}.items()))
         if is_dataclass(current) and current is not MISSING:
             return self.table(type(current), constants, current, where)
         if is_dataclass(hint) and isinstance(hint, type):
@@ -199,7 +200,8 @@ class Reading:
         """The component with that name, built with constants if it is a class. It must fit the Protocol `hint`."""
         part = self.lookup(name, hint, where)
         if isinstance(part, UnloadedPart):
-            return UnloadedPart(part.part, tuple(constants.items()))
+            stand_in = UnloadedVerifier if hint is VerifierKind else UnloadedPart
+            return stand_in(part.part, tuple(constants.items()))
         if part is MISSING:
             return MISSING
         if hint is VerifierKind and ":" in name and callable(part) and not isinstance(part, type):

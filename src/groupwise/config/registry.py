@@ -32,7 +32,7 @@ ROOMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class UnloadedPart(VerifierKind):
+class UnloadedPart:
     """Stands for a component in a user's file that is not loaded. It can be printed; calling it raises `Usage`."""
 
     part: str
@@ -45,6 +45,11 @@ class UnloadedPart(VerifierKind):
         )
 
     init = draw = observe = build = __call__
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadedVerifier(UnloadedPart, VerifierKind):
+    """Stands for a verifier in a user's file that is not loaded."""
 
 
 @dataclass(frozen=True, slots=True)

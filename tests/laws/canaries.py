@@ -208,7 +208,9 @@ def verifiers(texts: tuple[str, ...], seen: set[Any]) -> Iterator[tuple[str, dic
             needed = {"kind": name, **NEEDED.get(name, {})}
             for f in fields(kind):
                 hint = hints_of(kind)[f.name]
-                values = [text] if hint is VerifierKind else list(variants(hint, text, set(), parts=False))
+                known: set[Any] = set()
+                values = [text] if hint is VerifierKind else list(variants(hint, text, known, parts=False))
+                seen |= known
                 yield from ((f"verifier {name}.{f.name}", {"verifier": {**needed, f.name: value}}) for value in values)
         member = {"name": "a", "verifier": "exact"}
         for changed in (

@@ -9,10 +9,11 @@ from groupwise.api.arguments import arguments_of
 from groupwise.api.reward import Reward
 from groupwise.api.run import Run
 from groupwise.api.threads import run_blocking
+from groupwise.config.registry import UnloadedPart
 from groupwise.config.settings import fields_of, overrides_of
 from groupwise.config.text import read_verifier
 from groupwise.config.user_code import Permissions, function_hash, load_use
-from groupwise.data import BadData, Usage
+from groupwise.data import BadData, Usage, VerifierKind
 from groupwise.evaluation.result import evaluation_text
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
@@ -21,7 +22,7 @@ from groupwise.runs.stems import run_or_model
 from groupwise.training import evaluate as evaluation
 from groupwise.training.models import At
 from groupwise.training.progress import print_note
-from groupwise.verifiers import Combined
+from groupwise.verifiers import Combined, Function
 from groupwise.verifiers.python_reward import python_reward
 from groupwise.verifiers.user_function import functions_in
 
@@ -99,9 +100,9 @@ def check_whole_reward(run: Path, reward: Reward) -> None:
     data = verifier_of_run(run)
     whole, given = (read_verifier(one) if one else None for one in (data, reward.verifier))
     parts = {member.name: member.verifier for member in whole.members} if isinstance(whole, Combined) else {}
-    passed = [member.verifier for member in given.members] if isinstance(given, Combined) else [given]
+    passed = list(map(_key, [m.verifier for m in given.members] if isinstance(given, Combined) else [given]))
     shared = [f.name for f in functions_in(whole) if not f.file and f in passed]
-    if shared and (missing := [name for name, part in parts.items() if part not in passed]):
+    if shared and (missing := [name for name, part in parts.items() if _key(part) not in passed]):
         raise Usage(
             f"{' and '.join(shared)} grades only a part of the reward of {run}",
             evidence=f"without {', '.join(missing)}",
@@ -112,6 +113,13 @@ def check_whole_reward(run: Path, reward: Reward) -> None:
     for name in shared:
         if function_hash(reward.in_memory[name]) != recorded.get(name):
             print_note(f"note: the reward {name} is not the function that {run} was started with")
+
+
+def _key(kind: VerifierKind | None) -> Any:
+    """What two verifiers share if they are the same: of a function in a file, its name there."""
+    if isinstance(kind, Function) and kind.file:
+        return kind.user_name
+    return kind.part if isinstance(kind, UnloadedPart) else kind
 
 
 def name_of(model: Run | str | Path) -> str:

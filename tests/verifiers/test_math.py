@@ -9,6 +9,7 @@ import shutil
 from importlib.resources import files
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -193,8 +194,8 @@ def test_a_run_of_blanks_is_read_once():
 @settings(max_examples=15)
 def test_appended_guesses_never_score(gold, guesses):
     text = rf"\boxed{{{gold}}} " + " ".join(rf"\boxed{{{g}}}" for g in guesses)
-    assert ask(Math(symbolic=False), text, gold).outcome is WRONG
-    assert ask(Math(symbolic=False, answer="only"), text, gold).outcome is MALFORMED
+    assert ask(built(Math(symbolic=False)), text, gold).outcome is WRONG
+    assert ask(built(Math(symbolic=False, answer="only")), text, gold).outcome is MALFORMED
     assert same(str(gold), ", ".join(map(str, [gold, *guesses]))) is False
 
 
@@ -242,7 +243,7 @@ HEAVY = [rf"\ln(|y|+2^{{{n}}})+\ln(|y|+2^{{{n + 1}}})" for n in (300, 302, 304)]
 @pytest.mark.t(41)
 def test_an_answer_that_takes_too_long_is_wrong_and_a_gold_answer_that_does_is_unverifiable():
     """The next answer is judged as usual."""
-    verifier = Math(deadline=0.5, workers=1)
+    verifier: Any = built(Math(deadline=0.5, workers=1))
     try:
         for verdict in all_of(verifier, [(rf"\boxed{{x+{h}-({h})}}", "x") for h in HEAVY]):
             assert verdict.outcome is WRONG and verdict.feedback.endswith("too large to compare: too much CPU time")
@@ -368,7 +369,7 @@ def test_a_cancelled_caller_does_not_cancel_the_others():
 @given(st.text(alphabet=st.sampled_from(r"0123456789\{}()[],.^_+-*/=<>$% abcfracsqrtπ∞boxed" + "\n"), max_size=200))
 @settings(max_examples=40)
 def test_no_text_raises(text: str):
-    verifier = Math(symbolic=False)
+    verifier = built(Math(symbolic=False))
     for answer in (text, rf"\boxed{{{text}}}", f"Answer: {text}"):
         assert ask(verifier, answer, r"\frac{7}{3}").outcome in (RIGHT, WRONG, MALFORMED)
     assert ask(verifier, r"\boxed{7}", text or "7").outcome in (RIGHT, WRONG, UNKNOWN)
@@ -451,7 +452,7 @@ def test_the_fix_for_a_sandbox_that_does_not_start_names_the_verifier_without_on
             'verifier = { kind = "math", answer = "first", symbolic = false, deadline = 2.5 }',
         ),
         ("math('last')", 'verifier = { kind = "math" }'),
-        ("mth", "similar: Math"),
+        ("mth", "did you mean math?"),
         ({"kind": "exact", "answer": "last"}, "Exact has no field 'answer'"),
     ],
 )

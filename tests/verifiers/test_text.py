@@ -288,7 +288,7 @@ def test_without_its_extra_the_fix_of_json_schema_installs_it(monkeypatch):
         ({"kind": "regex", "pattern": "("}, "correct the pattern"),
         ({"kind": "regex", "pattern": "(a)(b)"}, "write the others as (?:...)"),
         ({"kind": "regex", "deadline": 0}, "deadline above 0"),
-        ("regx", "similar: Regex"),
+        ("regx", "did you mean regex?"),
         ({"kind": "format", "tag": ["a"]}, "did you mean tags?"),
         ("judge", "Judge needs url"),
     ],

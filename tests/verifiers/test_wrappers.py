@@ -150,7 +150,7 @@ def test_a_recipe_names_the_wrapped_verifier() -> None:
         ("flipping", "write noisy, its name here"),
         ({"kind": "noisy", "rejects": 0.2}, "needs verifier"),
         ({"kind": "noisy", "verifier": "exact", "rejcts": 0.2}, "no field 'rejcts'"),
-        ({"kind": "noisy", "verifier": "exakt"}, "similar: Exact"),
+        ({"kind": "noisy", "verifier": "exakt"}, "did you mean exact?"),
         ({"kind": "noisy", "verifier": "exact", "rejects": "often"}, "verifier.rejects: 'often' is a string"),
         ({"kind": "noisy", "verifier": "exact", "rejects": 2.0}, "a probability lies between 0 and 1"),
         ({"kind": "hackable", "verifier": "exact", "most": 0}, "use at least 1"),

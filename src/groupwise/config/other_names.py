@@ -155,7 +155,7 @@ write a table:
 [verifier]
 kind = "Combined"
 members = [{ name = "answer", verifier = "math" }, { name = "shape", verifier = "format", weight = 0.2 }]"""
-ARGUMENT = re.compile(r"""(\w+)\s*=\s*("[^"]*"|'[^']*'|[^,()]+)(?:,|$)""")
+ARGUMENT = re.compile(r"""(\w+)\s*=\s*("[^"]*"|'[^']*'|[^,()]+)""")
 
 
 def verifier_fix(text: str) -> str:
@@ -174,10 +174,13 @@ def verifier_fix(text: str) -> str:
         return f"write {new}, its name here" if new != name else ""
     if new == "combined":
         return COMBINED
-    words = {"True": "true", "False": "false"}
-    fields = [f'kind = "{new}"']
-    for field, value in ARGUMENT.findall(rest.strip().removesuffix(")")):
-        value = words.get(value.strip(), value.strip()).strip("'\"")
-        is_plain = value in words.values() or re.fullmatch(r"[-+\d.eE]+", value)
-        fields.append(f"{field} = {value}" if is_plain else f'{field} = "{value}"')
+    fields = [f'kind = "{new}"', *(f"{match[1]} = {_as_toml(match[2])}" for match in ARGUMENT.finditer(rest))]
     return f"write a table: verifier = {{ {', '.join(fields)} }}"
+
+
+def _as_toml(value: str) -> str:
+    """A plain value of Python as TOML; a name becomes a string."""
+    text = value.strip().strip("'\"")
+    if text in ("True", "False"):
+        return text.lower()
+    return text if re.fullmatch(r"[-+\d.eE]+", text) else f'"{text}"'

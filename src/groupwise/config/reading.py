@@ -255,19 +255,25 @@ class Reading:
         if not isinstance(name, str):
             return self.problem(where, f"kind: {_describe(name)}; expected the name of a part")
         if hint is VerifierKind:
-            if fix := verifier_fix(name):
-                return self.problem(where, f"{name!r} is not how a verifier is written", fix)
-            written, name = name, name if ":" in name else class_name(name)
+            return self.verifier(name, where)
         if ":" in name:
             return self.user_part(name, where)
         part = part_named(name)
-        if part is None and hint is VerifierKind:
-            return self.problem(where, f"no verifier is called {written!r}", verifier_suggestion(name))
         if name in PARTS and (part is None or (isinstance(hint, type) and not fits(part, hint))):
             return self.problem(where, f"{name!r} was renamed to {PARTS[name]!r}", UPGRADE)
         if part is None:
             return self.problem(where, f"unknown part {name!r}; similar: {', '.join(closest_parts(name, hint))}")
         return part
+
+    def verifier(self, name: str, where: str) -> Any:
+        """The class of a verifier by its name, also in lower case (`math_dapo`), or an object from a user's file."""
+        if fix := verifier_fix(name):
+            return self.problem(where, f"{name!r} is not how a verifier is written", fix)
+        if ":" in name:
+            return self.user_part(name, where)
+        if (kind := part_named(class_name(name))) is not None:
+            return kind
+        return self.problem(where, f"no verifier is called {name!r}", verifier_suggestion(name))
 
     def check_user_names(self, recipe: Recipe) -> None:
         """Record an error for each user's function, or environment like `my_file:MyEnvironment`, that is not loaded."""

@@ -10,6 +10,8 @@ from typing import Any
 
 from groupwise.data.rooms import files_of
 
+KINDS = "VerifierKind"
+"""The socket whose components are classes with this base class. A file of the others has components alone."""
 SECTIONS: dict[str, tuple[str, str]] = {
     "": ("groupwise.config.recipe", "Recipe"),
     "lora": ("groupwise.models.lora", "Lora"),
@@ -210,9 +212,23 @@ def parts_of(socket: str) -> dict[str, str]:
     """The module of each packaged component that implements a Protocol (socket), by the component's name."""
     rooms = ("rollout", "engines", "rewards", "advantages", "objective", "learner", "verifiers", "methods")
     files = {module: lists for room in rooms for module, lists in files_of(f"groupwise.{room}").items()}
-    return {
-        name: module for module, lists in files.items() if lists.get("SOCKET") == socket for name in lists["__all__"]
-    }
+    homes = {module: lists["__all__"] for module, lists in files.items() if lists.get("SOCKET") == socket}
+    named = {name: module for module, names in homes.items() for name in names}
+    return {name: module for name, module in named.items() if socket != KINDS or _inherits(module, name, socket)}
+
+
+def _inherits(module: str, name: str, base: str) -> bool:
+    """Whether a class, or a class that it is based on, has this base class."""
+    bases = _bases(module, name)
+    return base in bases or any(_inherits(_home(module, other), other, base) for other in bases)
+
+
+def _bases(module: str, name: str) -> list[str]:
+    """The names of a class's base classes; none for a function, and for a class of another package."""
+    try:
+        return [base.id for base in _class(module, name).bases if isinstance(base, ast.Name)]
+    except LookupError:
+        return []
 
 
 def declared(module: str, name: str) -> list[tuple[str, str, str]]:
@@ -221,8 +237,7 @@ def declared(module: str, name: str) -> list[tuple[str, str, str]]:
         owner = _class(module, name)
     except LookupError:
         return []
-    bases = (base.id for base in owner.bases if isinstance(base, ast.Name))
-    inherited = [field for base in bases for field in declared(_home(module, base), base)]
+    inherited = [field for base in _bases(module, name) for field in declared(_home(module, base), base)]
     return inherited + [
         (node.target.id, type_words(node.annotation), default_text(node.value))
         for node in owner.body

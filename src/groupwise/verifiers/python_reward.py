@@ -45,5 +45,7 @@ def table_of(value: Any) -> Any:
         return [table_of(item) for item in value]
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    kind = {"kind": type(value).__name__} if isinstance(value, VerifierKind) else {}
-    return kind | {f.name: table_of(getattr(value, f.name)) for f in fields(value)}
+    table = {f.name: table_of(getattr(value, f.name)) for f in fields(value)}
+    if not isinstance(value, VerifierKind):
+        return table
+    return {"kind": type(value).__name__, **table} if table else type(value).__name__

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from groupwise.config.registry import methods
+from groupwise.config.registry import methods, plain_name
 from groupwise.config.text import base_of, read_recipe
 from groupwise.config.toml import read_toml
 from groupwise.rollout.wording import wordings
@@ -73,7 +73,7 @@ def test_an_unmeasured_recipe_is_complete(path: Path, tmp_path: Path, monkeypatc
     for field in ("task", "held_out"):
         if name := getattr(recipe, field):
             own = name.endswith(".jsonl")
-            rows = ROWS[recipe.verifier if own else name]
+            rows = ROWS[plain_name(type(recipe.verifier).__name__) if own else name]
             file = Path(name if own else f"{name}.jsonl")
             file.write_text("".join(json.dumps(row) + "\n" for row in rows))
             overrides += [] if own else [(field, f"{name}:{file}")]

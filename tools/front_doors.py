@@ -13,8 +13,8 @@ HEAD = "# Made by tools/front_doors.py from the `__all__` of each file.\n"
 
 def stub(room: str) -> str:
     """The text of a room's `__init__.pyi`."""
-    lists = {module: names["__all__"] for module, names in files_of(f"groupwise.{room}").items() if "__all__" in names}
-    lines = (f"from {module} import {name} as {name}" for module, names in lists.items() for name in names)
+    files = files_of(f"groupwise.{room}").items()
+    lines = (f"from {module} import {name} as {name}" for module, names in files for name in names)
     return HEAD + "\n".join(lines) + "\n"
 
 

@@ -487,7 +487,7 @@ def test_a_part_without_a_name_cannot_be_written():
 MINE = """
 from dataclasses import dataclass
 import torch
-from groupwise.data import Ratio
+from groupwise.data import Ratio, aggregate
 from groupwise.objective import token_ratio
 
 @dataclass(frozen=True, slots=True)
@@ -497,6 +497,7 @@ class MyClip:
     def __call__(self, b):
         return torch.minimum(self.ratio(b), torch.tensor(1 + self.high)) * b.advantage
 
+@aggregate
 def my_mean(step):
     return torch.ones_like(step.advantage)
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from groupwise.data import VerdictPart
+from groupwise.data import VerdictPart, aggregate
 from groupwise.methods import Method
 from groupwise.objective import Objective
 
@@ -34,6 +34,7 @@ class Scaled:
         return x * self.factor
 
 
+@aggregate
 def third_mean(step):
     """An aggregate."""
     return torch.full_like(step.advantage, 1 / 3)

@@ -17,7 +17,7 @@ from tests.docs.test_pages import blocks
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_exports_the_names_its_files_list_once_each(room: str) -> None:
     package = importlib.import_module(f"groupwise.{room}")
-    lists = {module: names["__all__"] for module, names in files_of(package.__name__).items() if "__all__" in names}
+    lists = files_of(package.__name__)
     assert all((SOURCE.parent / f"{module.replace('.', '/')}.py").is_file() for module in lists)
     assert sorted(name for names in lists.values() for name in names) == package.__all__ == sorted(set(package.__all__))
     for module, names in lists.items():
@@ -97,13 +97,13 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch
+from groupwise.data import Advantage, Batch
 
 __all__ = ["Quantile"]
 
 
 @dataclass(frozen=True, slots=True)
-class Quantile:
+class Quantile(Advantage):
     """The reward less the group's largest."""
 
     share: float = 0.5
@@ -111,14 +111,16 @@ class Quantile:
     def __call__(self, x: Float[Tensor, " s"], batch: Batch) -> Float[Tensor, " s"]:
         return x - batch.groups.spread(batch.groups.largest(x)) * self.share
 ''',
-    "objective/halves.py": '''"""An aggregate in a new file that names its socket."""
+    "objective/halves.py": '''"""An aggregate in a new file."""
 
 import torch
 
-SOCKET = "Aggregate"
+from groupwise.data import aggregate
+
 __all__ = ["half_mean"]
 
 
+@aggregate
 def half_mean(step):
     """Half of the token mean."""
     return torch.full_like(step.advantage, 0.5 / max(step.tokens, 1))

@@ -253,8 +253,8 @@ def main() -> None:
         watch.field = ""
         sys.stdout = said
     classes = [part for part in parts().values() if isinstance(part, type) and is_dataclass(part)]
-    homes = {module for modules in sockets().values() for module in modules}
-    unseen = [part.__name__ for part in classes if part.__module__ in homes and part not in seen]
+    components = {name for names in sockets().values() for name in names}
+    unseen = [part.__name__ for part in classes if part.__name__ in components and part not in seen]
     found = [(*key, why) for key, why in watch.found.items()]
     print(json.dumps({"found": found, "checked": checked, "trained": trained, "unseen": unseen,
                       "ran": Path("ran").exists()}))  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import groupwise
+from groupwise.config.registry import sockets
 from groupwise.data.rooms import ROOMS, files_of
 
 SOURCE = Path(groupwise.__file__).parent.parent
@@ -39,19 +40,23 @@ def shape(node: Part) -> str:
     return ast.dump(Shape(node.name).visit(node))
 
 
+SOCKETS = set(sockets())
+
+
 def parts() -> Iterator[tuple[str, Part]]:
-    """Every definition in a file that declares a socket, except Protocols and the file's own steps (`_name`)."""
+    """Every class with a socket as its base class, and every function with a socket's decorator."""
     for room in ROOMS:
-        for module, lists in files_of(f"groupwise.{room}").items():
-            if "SOCKET" not in lists:
-                continue
+        for module in files_of(f"groupwise.{room}"):
             for node in ast.parse((SOURCE / f"{module.replace('.', '/')}.py").read_text("utf-8")).body:
-                if isinstance(node, Part) and not node.name.startswith("_") and not _is_protocol(node):
+                if isinstance(node, Part) and declared(node) & SOCKETS:
                     yield f"{module}.{node.name}", node
 
 
-def _is_protocol(node: Part) -> bool:
-    return isinstance(node, ast.ClassDef) and any(ast.unparse(base).startswith("Protocol") for base in node.bases)
+def declared(node: Part) -> set[str]:
+    """The base classes of a class, or the sockets of a function's decorators."""
+    bases = node.bases if isinstance(node, ast.ClassDef) else node.decorator_list
+    names = [ast.unparse(base).partition("[")[0] for base in bases]
+    return set(names) if isinstance(node, ast.ClassDef) else {name.capitalize() for name in names}
 
 
 def test_no_part_is_there_twice() -> None:

@@ -7,14 +7,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from groupwise.data import Batch, Segments
+from groupwise.data import Batch, Credit, Segments
 
-SOCKET = "Credit"
 __all__ = ["ActionSuccess"]
 
 
 @dataclass(frozen=True, slots=True)
-class ActionSuccess:
+class ActionSuccess(Credit):
     """The mean reward x of a group's answers with the same action, as z-score among the group's actions. Graph-GRPO.
 
     An action is a token at a position. Its mean is over the answers of the group that have this token there. With

@@ -7,20 +7,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Outcome, Segments
+from groupwise.data import Advantage, Batch, Outcome, Segments
 
-SOCKET = "Advantage"
 __all__ = ["LengthShares", "SemanticEntropy"]
 
 
 @dataclass(frozen=True, slots=True)
-class SemanticEntropy:
+class SemanticEntropy(Advantage):
     """`x f(alpha u)`, f falling from 1: scales down the advantage x in groups with many different answers (entropy u).
 
     Samples with equal `Verdict.answer` agree; a sample without one agrees with none. u is the entropy over `log G`.
     `sampled` is the mean of `-log share` over the distinct answers, `shannon` over the samples. f(y) is `exp(-y)`,
     `1 - y` or `(1 - y)^gamma`. The paper's choice of f, alpha and shares was not obtained: all are our reading.
     """
+
+    not_stored: ClassVar[str] = "the answers that the verifier read"
 
     alpha: float = 1.0
     form: Literal["exp", "linear", "focal"] = "exp"
@@ -64,7 +65,7 @@ def _clusters(b: Batch) -> Segments:
 
 
 @dataclass(frozen=True, slots=True)
-class LengthShares:
+class LengthShares(Advantage):
     """Weights for `Discriminative`: above 0 for a group's correct answers, larger for short ones, with sum 1; else -1.
 
     DRPO, arXiv:2510.04474. 0 in groups without both. They are not advantages of a policy gradient.

@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from groupwise.data import Batch, Outcome, Segments
+from groupwise.data import Advantage, Batch, Outcome, Segments
 
-SOCKET = "Advantage"
 __all__ = ["BundleRisk"]
 
 LEVELS = tuple(k / 20 for k in range(1, 20))
@@ -49,7 +48,7 @@ def draws_of(b: Batch, size: int) -> Draws:
 
 
 @dataclass(frozen=True, slots=True)
-class BundleRisk:
+class BundleRisk(Advantage):
     """A tail-weighted advantage of each bundle's score, passed to the answers of a draw. RiskPO, arXiv:2510.00911.
 
     Scores below the quantile `low` weigh `mix` times, scores above the quantile `high` not at all, so hard prompts

@@ -6,19 +6,19 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from groupwise.data import Batch, Credit, Logp, Measure, Segments
+from groupwise.data import Batch, Credit, Logp, Measure, Segments, credit
 
-SOCKET = "Credit"
 __all__ = ["ReturnsToGo", "WhitenedTokens", "every_token"]
 
 
+@credit
 def every_token(x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
     """Each token gets its sample's advantage."""
     return b.sequences.spread(x)
 
 
 @dataclass(frozen=True, slots=True)
-class ReturnsToGo:
+class ReturnsToGo(Credit):
     """`A_t = sum over s >= t of gamma^(s - t) r_s`: the sample's reward at its last token, minus `kl k1` at each token.
 
     `k1 = log pi_old - log reference`. REINFORCE++, arXiv:2501.03262, equation 6. `kl = 0` needs no reference.
@@ -46,7 +46,7 @@ class ReturnsToGo:
 
 
 @dataclass(frozen=True, slots=True)
-class WhitenedTokens:
+class WhitenedTokens(Credit):
     """Another credit's advantages, whitened over all trained tokens: `(A - mean) / (std + eps)`.
 
     REINFORCE++, arXiv:2501.03262. A mask takes its tokens out of mean and std, unless it reads the advantage.

@@ -7,14 +7,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages.credit import discounted, last_of_sample, token_rewards
-from groupwise.data import Batch, Logp, Measure, Value
+from groupwise.data import Batch, Credit, Logp, Measure, Value
 
-SOCKET = "Credit"
 __all__ = ["GAE"]
 
 
 @dataclass(frozen=True, slots=True)
-class GAE:
+class GAE(Credit):
     """`A_t = sum over s >= t of (gamma lam)^(s - t) delta_s` with `delta_t = r_t + gamma V_{t+1} - V_t`.
 
     `r` is the sample's number at the last token, minus `kl (log pi_old - log model)` at each token. `V` are the values

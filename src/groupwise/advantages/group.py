@@ -11,14 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Outcome, Segments
+from groupwise.data import Advantage, Batch, Outcome, Segments
 
-SOCKET = "Advantage"
 __all__ = ["Bounded", "OddsAdvantage", "Standardised", "VirtualBest", "Whitened", "centred", "leave_one_out"]
 
 
 @dataclass(frozen=True, slots=True)
-class Standardised:
+class Standardised(Advantage):
     """`(x - mean(group)) / (std(group) + eps)`; 0 in a group of equal rewards. GRPO, arXiv:2402.03300, section 4.1.2.
 
     The paper does not define its std; `ddof = 1` is what released codes use.
@@ -39,7 +38,7 @@ class Standardised:
 
 
 @dataclass(frozen=True, slots=True)
-class Centred:
+class Centred(Advantage):
     """`x - mean(group)`; 0 for a single sample. Dr. GRPO, arXiv:2503.20783."""
 
     name: ClassVar[str] = "centred"
@@ -50,7 +49,7 @@ class Centred:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveOneOut:
+class LeaveOneOut(Advantage):
     """`x - mean(the others in the group)`; 0 for a single sample. RLOO, arXiv:2402.14740, equation 8."""
 
     name: ClassVar[str] = "leave_one_out"
@@ -66,7 +65,7 @@ leave_one_out = LeaveOneOut()
 
 
 @dataclass(frozen=True, slots=True)
-class Whitened:
+class Whitened(Advantage):
     """`(x - mean) / (std + eps)` over all samples of the iteration, across groups; 0 for equal values.
 
     Batch standardisation of rewards, or of advantages after a group baseline: REINFORCE++, arXiv:2501.03262, per
@@ -81,7 +80,7 @@ class Whitened:
 
 
 @dataclass(frozen=True, slots=True)
-class VirtualBest:
+class VirtualBest(Advantage):
     """Group z-scores, as if the group had `count` more answers with the reward `best`. NGRPO, arXiv:2509.18851.
 
     A group of wrong answers has negative advantages; a group of correct ones has 0.
@@ -110,7 +109,7 @@ class VirtualBest:
 
 
 @dataclass(frozen=True, slots=True)
-class OddsAdvantage:
+class OddsAdvantage(Advantage):
     """`((1 - p) / p)^right` for a correct answer, `-(p / (1 - p))^wrong` for another, p the pass rate of the group.
 
     0 where all answers are correct or none is. With both exponents 1/2 it is GRPO's z-score with ddof 0. `most` bounds
@@ -137,7 +136,7 @@ class OddsAdvantage:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounded:
+class Bounded(Advantage):
     """`clip(x, -most, most)`, after another advantage: an outlier of a large group cannot dominate. arXiv:2509.25849.
 
     >>> from groupwise.data import rollout_of, pack

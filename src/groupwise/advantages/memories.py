@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from groupwise.advantages.bundles import LEVELS, draws_of
-from groupwise.data import Batch, Measure, Outcome, VerdictPart
+from groupwise.data import Batch, Measure, Memory, Outcome, VerdictPart
 
-SOCKET = "Memory"
 __all__ = ["Multipliers", "Quantiles", "RejectionRate"]
 
 
 @dataclass(frozen=True, slots=True)
-class Multipliers:
+class Multipliers(Memory):
     """Lagrange multipliers of the constraints `mean score >= floor`: each grows while its mean is below the floor.
 
     The new value is `clip(multiplier + rate (floor - mean), 0, most)`. The mean is over the verdicts of the iteration
@@ -42,7 +41,7 @@ class Multipliers:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantiles:
+class Quantiles(Memory):
     """Running quantiles (0.05, 0.10, ... 0.95) of the scores of bundles of prompts: one small step per iteration.
 
     `q += rate (level - share of scores below q)`. The first iteration sets them. RiskPO, arXiv:2510.00911. The authors'
@@ -66,7 +65,7 @@ class Quantiles:
 
 
 @dataclass(frozen=True, slots=True)
-class RejectionRate:
+class RejectionRate(Memory):
     """Estimates the share of correct answers that the verifier rejects, with a second verifier. arXiv:2510.00915.
 
     A verdict's part `appealed` is 1 if a second verifier looked at a rejected answer, and `overturned` is 1 if it

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch
+from groupwise.data import Advantage, Batch
 
-SOCKET = "Advantage"
 __all__ = ["Optimality"]
 
 
 @dataclass(frozen=True, slots=True)
-class Optimality:
+class Optimality(Advantage):
     """`clip(x / (2 limit) + 1/2, 0, 1)`: an advantage as the chance that the sample is good. arXiv:2509.16117.
 
     >>> import torch

@@ -7,14 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, VerdictPart
+from groupwise.data import Advantage, Batch, Measure, VerdictPart
 
-SOCKET = "Advantage"
 __all__ = ["AgainstPart", "EachStandardised", "ForwardCorrection", "Lagrangian"]
 
 
 @dataclass(frozen=True, slots=True)
-class EachStandardised:
+class EachStandardised(Advantage):
     """Weighted sum of group z-scores: `reward z(x)`, plus `weight z(score)` for each named score of the verdict. GDPO.
 
     Each reward is standardised by itself before the sum, so none is lost in the spread of another. A sample without a
@@ -43,7 +42,7 @@ class EachStandardised:
 
 
 @dataclass(frozen=True, slots=True)
-class Lagrangian:
+class Lagrangian(Advantage):
     """The reward's group z-score plus `multiplier * z-score` of each constraint's score. FGRPO, arXiv:2604.08476.
 
     The memory is `Multipliers`. That the z-scores are added so is our reading.
@@ -67,7 +66,7 @@ class Lagrangian:
 
 
 @dataclass(frozen=True, slots=True)
-class AgainstPart:
+class AgainstPart(Advantage):
     """The reward minus a baseline: the verdict part named by the field `part`, such as the greedy answer's reward.
 
     >>> from groupwise.data import rollout_of, pack
@@ -87,7 +86,7 @@ class AgainstPart:
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardCorrection:
+class ForwardCorrection(Advantage):
     """`x - (1 - rejects)`: corrects rewards for a verifier that rejects the share `rejects` of correct answers.
 
     `rejects` is the share of correct answers that the verifier rejects, from the memory `RejectionRate`. A group

@@ -10,12 +10,11 @@ from torch import Tensor
 from groupwise.advantages.group import Standardised
 from groupwise.data import Advantage, Batch, Segments
 
-SOCKET = "Advantage"
 __all__ = ["Queued"]
 
 
 @dataclass(frozen=True, slots=True)
-class Queued:
+class Queued(Advantage):
     """Another advantage, whose groups are `size` consecutive samples of a role, whatever their prompts.
 
     The helpers' queue in M-GRPO's released code, arXiv:2511.13288. Samples of other roles have their own groups. The

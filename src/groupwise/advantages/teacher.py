@@ -8,12 +8,11 @@ from torch import Tensor
 from groupwise.advantages.credit import discounted
 from groupwise.data import Batch, Credit, Divergence, Logp, Measure
 
-SOCKET = "Credit"
 __all__ = ["EarlyFirst", "TeacherGap"]
 
 
 @dataclass(frozen=True, slots=True)
-class TeacherGap:
+class TeacherGap(Credit):
     """`log teacher - log pi_old`, summed with a discount from each token on, plus `task` times the sample's advantage.
 
     Its mean is minus the reverse KL. With `baseline` that KL is added (vOPD): the same expected gradient with less
@@ -45,7 +44,7 @@ class TeacherGap:
 
 
 @dataclass(frozen=True, slots=True)
-class EarlyFirst:
+class EarlyFirst(Credit):
     """Another credit times a factor that starts at `1 + gamma` and falls towards 1: early tokens weigh most.
 
     The factor is `1 + gamma (1 - share of the sum of |credit| before the token)`. IW-OPD, arXiv:2606.22600.

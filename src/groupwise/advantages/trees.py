@@ -6,14 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Segments
+from groupwise.data import Batch, Credit, Segments
 
-SOCKET = "Credit"
 __all__ = ["BranchDifference"]
 
 
 @dataclass(frozen=True, slots=True)
-class BranchDifference:
+class BranchDifference(Credit):
     """`x + V(prefix with the token) - V(prefix)`; V is the mean reward x of the group's answers with that prefix.
 
     The difference is 0 except where answers part. TEMPO, arXiv:2509.18314; that both terms weigh the same is our

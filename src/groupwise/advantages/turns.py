@@ -8,14 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages.credit import discounted
-from groupwise.data import Batch, Mark, Measure, Segments
+from groupwise.data import Batch, Credit, Mark, Measure, Segments
 
-SOCKET = "Credit"
 __all__ = ["StepReturns", "TurnGroups"]
 
 
 @dataclass(frozen=True, slots=True)
-class TurnGroups:
+class TurnGroups(Credit):
     """`x + omega z`, z the z-score of a turn's discounted reward among the group's turns after the same observation.
 
     A turn that is k turns before the last has the reward `gamma^k R`. Turns after the same observation chose their
@@ -44,7 +43,7 @@ class TurnGroups:
 
 
 @dataclass(frozen=True, slots=True)
-class StepReturns:
+class StepReturns(Credit):
     """For each token, the sum of the z-scored rewards of its and later reasoning steps. GRPO, arXiv:2402.03300, 4.1.3.
 
     Step rewards are a mark at each step's last token. All steps of a group have one mean and std. The sample's number x

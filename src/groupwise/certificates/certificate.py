@@ -13,7 +13,7 @@ from groupwise.certificates.proofs import Proof, proofs_of, repository, run_proo
 from groupwise.certificates.studies import Comparison, measured_effect
 from groupwise.config import text
 from groupwise.config.diff import diff
-from groupwise.config.registry import definition_of, methods, public_name, sockets
+from groupwise.config.registry import methods, public_name, socket_of
 from groupwise.data import with_fields
 from groupwise.methods import Difference, Method, reference_of
 from groupwise.methods.families import method_family
@@ -127,11 +127,10 @@ def parts_of(method: Method) -> dict[str, tuple[str, ...]]:
     >>> parts_of(gspo())["Surrogate"], parts_of(gspo())["Ratio"]
     (('Clip',), ('sequence_ratio',))
     """
-    homes = {module: socket for socket, modules in sockets().items() for module in modules}
     names: dict[str, set[str]] = {}
     for part in with_fields(tuple(getattr(method, f.name) for f in fields(method))):
-        if (socket := homes.get(definition_of(part).__module__)) is not None:
-            names.setdefault(socket, set()).add(public_name(part))
+        if (socket := socket_of(part)) is not None:
+            names.setdefault(socket.__name__, set()).add(public_name(part))
     return {socket: tuple(sorted(names[socket])) for socket in sorted(names)}
 
 

@@ -15,7 +15,19 @@ from groupwise.data import with_fields
 from groupwise.methods import Method
 
 PACKAGE = __name__.partition(".")[0]
-DECLARED = ("roles", "contents", "needs_feedback", "learns_prompts", "columns_as", "skips_rows", "numbers")
+DECLARED = (
+    "roles",
+    "contents",
+    "needs_feedback",
+    "needs_environment",
+    "whole_answers",
+    "own_noise",
+    "not_stored",
+    "learns_prompts",
+    "columns_as",
+    "skips_rows",
+    "numbers",
+)
 """Members of parts that only `check` and metrics read, also as the decorator `verdicts_have`. They do not count."""
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
@@ -23,10 +35,9 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign 
 def code_hash(method: Method) -> str:
     """A hash of a method's constants and of its components' code, with the definitions that it uses in the same files.
 
-    Comments, docstrings, formatting, messages of errors and declarations for `check` (`DECLARED`) do not count, nor
-    does other code in the same files. Fields
-    that equal those of a bare `Method`, such as the curriculum `Shuffled`, do not count either: they belong to no
-    method.
+    Comments, docstrings, formatting, messages of errors, the names of files and declarations for `check` (`DECLARED`)
+    do not count, nor does other code in the same files. Fields that equal those of a bare `Method`, such as the
+    curriculum `Shuffled`, do not count either: they belong to no method.
 
     >>> from groupwise.methods import gspo
     >>> code_hash(gspo()) == code_hash(gspo()), code_hash(gspo()) == code_hash(gspo(low=0.1))
@@ -48,7 +59,7 @@ def _code_of(kind: Any) -> Iterator[str]:
             continue
         seen.add(name)
         tree = definitions[name]
-        yield f"{kind.__module__}.{name}: {_dump(tree)}"
+        yield f"{name}: {_dump(tree)}"
         names += [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
 
 

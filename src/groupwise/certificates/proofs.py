@@ -12,10 +12,9 @@ from typing import Literal
 from xml.etree import ElementTree
 
 import groupwise
-from groupwise.data import MissingRequirement, WorkerLost, name_of
+from groupwise.data import MissingRequirement, WorkerLost, declares, name_of
 from groupwise.methods import Method, reference_of
 from groupwise.rewards import everything
-from groupwise.rollout import GatedTurns, Turns
 
 Result = Literal["passed", "failed", "skipped", "missing", "not run"]
 WORST: tuple[Result, ...] = ("failed", "missing", "skipped", "passed")
@@ -67,7 +66,7 @@ def proofs_of(publish: Callable[..., Method]) -> tuple[str, ...]:
 
 def trains_the_toy(method: Method) -> bool:
     """Whether a method can train the toy of the tests: a language model, without an environment."""
-    return method.denoise is None and not isinstance(method.strategy, Turns | GatedTurns)
+    return method.denoise is None and not declares(method.strategy, "needs_environment")
 
 
 def repository() -> Path:

@@ -8,10 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from groupwise.data.rooms import files_of
+from groupwise.data.rooms import bases_of, names_of
 
-KINDS = "VerifierKind"
-"""The socket whose components are classes with this base class. A file of the others has components alone."""
 SECTIONS: dict[str, tuple[str, str]] = {
     "": ("groupwise.config.recipe", "Recipe"),
     "lora": ("groupwise.models.lora", "Lora"),
@@ -210,25 +208,19 @@ def part_constants(socket: str, constant: str) -> dict[str, tuple[str, str]]:
 
 def parts_of(socket: str) -> dict[str, str]:
     """The module of each packaged component that implements a Protocol (socket), by the component's name."""
-    rooms = ("rollout", "engines", "rewards", "advantages", "objective", "learner", "verifiers", "methods")
-    files = {module: lists for room in rooms for module, lists in files_of(f"groupwise.{room}").items()}
-    homes = {module: lists["__all__"] for module, lists in files.items() if lists.get("SOCKET") == socket}
-    named = {name: module for module, names in homes.items() for name in names}
-    return {name: module for name, module in named.items() if socket != KINDS or _inherits(module, name, socket)}
+    rooms = [
+        f"groupwise.{room}"
+        for room in ("rollout", "engines", "rewards", "advantages", "objective", "learner", "verifiers", "methods")
+    ]
+    bases = {name: base for room in rooms for name, base in bases_of(room).items()}
+    public = {name: module for room in rooms for name, module in names_of(room).items()}
+    return {name: module for name, module in public.items() if socket in _ancestors(name, bases)}
 
 
-def _inherits(module: str, name: str, base: str) -> bool:
-    """Whether a class, or a class that it is based on, has this base class."""
-    bases = _bases(module, name)
-    return base in bases or any(_inherits(_home(module, other), other, base) for other in bases)
-
-
-def _bases(module: str, name: str) -> list[str]:
-    """The names of a class's base classes; none for a function, and for a class of another package."""
-    try:
-        return [base.id for base in _class(module, name).bases if isinstance(base, ast.Name)]
-    except LookupError:
-        return []
+def _ancestors(name: str, bases: Mapping[str, str]) -> Iterator[str]:
+    """The base class of a class, its base class, and so on; for a function, the socket that its decorator declares."""
+    while name := bases.get(name, ""):
+        yield name.capitalize() if name.islower() else name
 
 
 def declared(module: str, name: str) -> list[tuple[str, str, str]]:
@@ -244,6 +236,14 @@ def declared(module: str, name: str) -> list[tuple[str, str, str]]:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
         if "ClassVar" not in ast.unparse(node.annotation)
     ]
+
+
+def _bases(module: str, name: str) -> list[str]:
+    """The names of a class's base classes; none for a function, and for a class of another package."""
+    try:
+        return [base.id for base in _class(module, name).bases if isinstance(base, ast.Name)]
+    except LookupError:
+        return []
 
 
 def _home(module: str, name: str) -> str:

@@ -23,6 +23,7 @@ from groupwise.config.registry import (
     methods,
     part_named,
     plain_name,
+    socket_of,
 )
 from groupwise.config.toml import CommandText
 from groupwise.config.user_code import FROM_PYTHON, Use
@@ -310,11 +311,11 @@ class Reading:
         """Return the component if it implements the Protocol `hint` (see `fits`); else record an error."""
         if not isinstance(hint, type) or fits(part, hint):
             return part
-        return self.problem(
-            where,
-            f"{part.__name__ if isinstance(part, type) else name_of(part)} is not {_article(hint.__name__)}",
-            f"use one of {', '.join(fitting_names(hint))}",
-        )
+        what = f"{part.__name__ if isinstance(part, type) else name_of(part)} is not {_article(hint.__name__)}"
+        use = f"use one of {', '.join(fitting_names(hint))}"
+        if isfunction(part) and socket_of(part) is None:
+            return self.problem(where, what, f"write @groupwise.{hint.__name__.lower()} above the function; or {use}")
+        return self.problem(where, what, use)
 
 
 def verifier_suggestion(name: str) -> str:

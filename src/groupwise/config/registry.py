@@ -4,13 +4,11 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, ClassVar, Literal
-
-from torch import Tensor
+from typing import Any, ClassVar, Literal, Protocol
 
 from groupwise.config.user_code import PREFIX
 from groupwise.data import Usage, VerifierKind, files_of, name_of, names_of
@@ -100,53 +98,54 @@ def methods() -> Mapping[str, Any]:
 
 @cache
 def sockets() -> Mapping[str, tuple[str, ...]]:
-    """The modules that define components for a Protocol (socket), by the Protocol's name.
+    """The names of the components of the package by socket."""
+    names: dict[str, tuple[str, ...]] = {}
+    for name, part in parts().items():
+        if (socket := socket_of(part)) and socket.__name__ != name:
+            names[socket.__name__] = (*names.get(socket.__name__, ()), name)
+    return names
 
-    Many sockets have the same signature, so each module declares its socket in the constant `SOCKET`.
-    """
-    modules: dict[str, tuple[str, ...]] = {}
-    for room in ROOMS:
-        for module, lists in files_of(f"groupwise.{room}").items():
-            if "SOCKET" in lists:
-                modules[lists["SOCKET"]] = (*modules.get(lists["SOCKET"], ()), module)
-    return modules
+
+def socket_of(part: Any) -> type | None:
+    """The socket that a component declares: its class's nearest base class that is a socket, or its decorator's."""
+    home = definition_of(part)
+    if inspect.isfunction(home):
+        return vars(home).get("socket")
+    return next((base for base in home.__mro__ if is_socket(base)), None)
+
+
+def is_socket(kind: type) -> bool:
+    """Whether a class is a socket: a Protocol, or the base class of verifiers."""
+    return Protocol in kind.__bases__ or kind is VerifierKind
 
 
 def fits(part: Any, socket: Any) -> bool:
-    """Whether a component implements a Protocol (socket): as its module declares, else by methods and arguments."""
+    """Whether a component is of a socket: by its base class or decorator.
+
+    The object of a user's class without a base class is of each socket whose methods it has, with as many arguments.
+    """
     if isinstance(part, UnloadedPart) or socket is Any:
         return True
-    if socket.__name__ not in sockets() or socket is VerifierKind:
-        return isinstance(part, socket) or (isinstance(part, type) and issubclass(part, socket))
-    home = definition_of(part).__module__
-    if any(home in modules for modules in sockets().values()):
-        return home in sockets()[socket.__name__] and is_part(part, socket)
-    in_package = home.startswith("groupwise.")
-    if not isinstance(part, socket) or (isinstance(part, type) and not (in_package and is_dataclass(part))):
+    home = definition_of(part)
+    if not is_socket(socket):
+        return isinstance(part, socket)
+    if inspect.isfunction(home):
+        return socket_of(part) is socket
+    if socket in home.__mro__:
+        return True
+    if socket is VerifierKind or socket_of(part) or home.__module__.startswith("groupwise.") or isinstance(part, type):
         return False
-    return _same_arity(part, socket) and (not in_package or _same_result(part, socket))
+    return isinstance(part, socket) and _same_arity(part, socket)
 
 
-def fitting_names(socket: Any) -> list[str]:
-    """The public names of the components that implement a Protocol."""
-    homes = sockets().get(socket.__name__)
-    if homes is None:
-        return [socket.__name__]
-    return [name for name, part in parts().items() if definition_of(part).__module__ in homes and is_part(part, socket)]
+def fitting_names(socket: Any) -> tuple[str, ...]:
+    """The names of the package's components of a socket."""
+    return sockets().get(socket.__name__, (socket.__name__,))
 
 
 def definition_of(part: Any) -> Any:
     """Where a component is defined: the function or class itself, or the class of an instance."""
     return part if inspect.isfunction(part) or isinstance(part, type) else type(part)
-
-
-def is_part(thing: Any, socket: Any) -> bool:
-    """Whether an object can be a component: a dataclass, or a function with the Protocol's number of arguments."""
-    if socket is VerifierKind:
-        return isinstance(thing, type) and issubclass(thing, socket)
-    if inspect.isfunction(thing):
-        return len(inspect.signature(thing).parameters) == _arity(socket)
-    return is_dataclass(thing)
 
 
 def _arity(socket: Any) -> int:
@@ -167,14 +166,6 @@ def _same_arity(part: Any, socket: Any) -> bool:
     return inspect.iscoroutinefunction(inspect.unwrap(call)) == inspect.iscoroutinefunction(expected)
 
 
-def _same_result(part: Any, socket: Any) -> bool:
-    """Whether a component's return annotation has the shape that the Protocol requires, or no shape at all."""
-    if "__call__" not in vars(socket):
-        return True
-    result, expected = (_call_of(x).__annotations__.get("return", Tensor) for x in (part, socket))
-    return result is Tensor or getattr(result, "dim_str", result) == getattr(expected, "dim_str", expected)
-
-
 def _call_of(part: Any) -> Any:
     """A function itself, or the unbound `__call__` of a class; None if it has none."""
     if inspect.isfunction(part):
@@ -191,7 +182,7 @@ def public_name(part: Any) -> str:
         return part.part
     home = definition_of(part)
     names = files_of(home.__module__.rpartition(".")[0]) if home.__module__.startswith("groupwise.") else {}
-    for name in names.get(home.__module__, {}).get("__all__", ()):
+    for name in names.get(home.__module__, ()):
         candidate = getattr(sys.modules[home.__module__], name)
         if candidate is part or (is_dataclass(part) and type(candidate) is type(part) and candidate == part):
             return name
@@ -223,7 +214,7 @@ def plain_name(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-def closest_parts(name: str, socket: Any) -> list[str]:
+def closest_parts(name: str, socket: Any) -> Sequence[str]:
     """The components of this Protocol whose names are closest to `name`, or all of them if none is close."""
     names = fitting_names(socket)
     return get_close_matches(name, names, n=3, cutoff=0.5) or names

@@ -3,6 +3,18 @@ from groupwise.data.batch import Batch as Batch
 from groupwise.data.batch import key_of as key_of
 from groupwise.data.batch import pack as pack
 from groupwise.data.batch import rollout_of as rollout_of
+from groupwise.data.component_functions import advantage as advantage
+from groupwise.data.component_functions import aggregate as aggregate
+from groupwise.data.component_functions import component_of as component_of
+from groupwise.data.component_functions import credit as credit
+from groupwise.data.component_functions import filter as filter
+from groupwise.data.component_functions import mask as mask
+from groupwise.data.component_functions import penalty as penalty
+from groupwise.data.component_functions import ratio as ratio
+from groupwise.data.component_functions import shaping as shaping
+from groupwise.data.component_functions import strategy as strategy
+from groupwise.data.component_functions import surrogate as surrogate
+from groupwise.data.component_functions import weight as weight
 from groupwise.data.contents import VerdictContents as VerdictContents
 from groupwise.data.contents import contents_of as contents_of
 from groupwise.data.contents import joined_contents as joined_contents
@@ -91,6 +103,7 @@ from groupwise.data.optional import notices_of as notices_of
 from groupwise.data.optional import packages_of as packages_of
 from groupwise.data.parts import added_contents as added_contents
 from groupwise.data.parts import couples as couples
+from groupwise.data.parts import declares as declares
 from groupwise.data.parts import name_of as name_of
 from groupwise.data.parts import needs as needs
 from groupwise.data.parts import notes as notes
@@ -103,6 +116,7 @@ from groupwise.data.place import describe_error as describe_error
 from groupwise.data.regular_files import open_regular as open_regular
 from groupwise.data.regular_files import read_regular as read_regular
 from groupwise.data.roles import Role as Role
+from groupwise.data.rooms import bases_of as bases_of
 from groupwise.data.rooms import files_of as files_of
 from groupwise.data.rooms import home_of as home_of
 from groupwise.data.rooms import names_of as names_of

@@ -13,6 +13,7 @@ from groupwise.data.sockets import Couples, Weighs
 __all__ = [
     "added_contents",
     "couples",
+    "declares",
     "name_of",
     "needs",
     "notes",
@@ -34,7 +35,12 @@ def couples(part: Any) -> Couples:
 
 def one_per_sequence(part: Any) -> bool:
     """Whether a component, or one in its fields, has one ratio per sequence instead of one per token."""
-    return any(getattr(p, "one_per_sequence", False) for p in with_fields(part))
+    return declares(part, "one_per_sequence")
+
+
+def declares(part: Any, name: str) -> bool:
+    """Whether a component, or one in its fields, declares this property, such as `needs_environment = True`."""
+    return any(getattr(p, name, False) for p in with_fields(part))
 
 
 def weighs(aggregate: Any) -> Weighs:

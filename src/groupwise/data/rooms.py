@@ -3,7 +3,7 @@
 import ast
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["files_of", "home_of", "names_of", "open_room"]
+__all__ = ["bases_of", "files_of", "home_of", "names_of", "open_room"]
 
 ROOMS = (
     "data",
@@ -32,22 +32,38 @@ ROOMS = (
 )
 """The subpackages (rooms) with public names."""
 
-_LISTS = re.compile(r"^(__all__|SOCKET) = (\[.*?\]|\".*?\")$", re.MULTILINE | re.DOTALL)
+_PUBLIC = re.compile(r"^__all__ = (\[.*?\])$", re.MULTILINE | re.DOTALL)
+_BASE = re.compile(r"^class (\w+)\((\w+)|^@(\w+)\n(?:@.*\n)*(?:async )?def (\w+)", re.MULTILINE)
+"""A class and its first base class, or the first decorator of a function and the function."""
 
 
 @cache
-def files_of(room: str) -> Mapping[str, Mapping[str, Any]]:
-    """The public names (`__all__`) and the `SOCKET` of each file in a subpackage. The files are parsed, not imported.
+def files_of(room: str) -> Mapping[str, Sequence[str]]:
+    """The public names (`__all__`) of each file in a subpackage that has some. The files are not imported."""
+    public = {module: _PUBLIC.search(source) for module, source in sources_of(room).items()}
+    return {module: ast.literal_eval(match[1]) for module, match in public.items() if match}
 
-    `SOCKET` names the Protocol that the parts in a file implement.
+
+@cache
+def bases_of(room: str) -> Mapping[str, str]:
+    """The first base class of each class in a subpackage, and the first decorator of each function, as written.
+
+    >>> bases_of("groupwise.objective")["Clip"], bases_of("groupwise.objective")["token_mean"]
+    ('Surrogate', 'aggregate')
     """
+    found = [match for source in sources_of(room).values() for match in _BASE.findall(source)]
+    return {name or function: base or decorator for name, base, decorator, function in found}
+
+
+@cache
+def sources_of(room: str) -> Mapping[str, str]:
+    """The source text of each file in a subpackage, by module."""
     spec = find_spec(room)
     assert spec is not None and spec.origin is not None, f"there is no room {room}"
     folder = Path(spec.origin).parent
     sources = sorted(path for path in folder.rglob("*.py") if path.name != "__init__.py")
     modules = (".".join((room, *path.relative_to(folder).with_suffix("").parts)) for path in sources)
-    matches = (_LISTS.findall(path.read_text(encoding="utf-8")) for path in sources)
-    return {module: {name: ast.literal_eval(text) for name, text in lists} for module, lists in zip(modules, matches)}
+    return {module: path.read_text(encoding="utf-8") for module, path in zip(modules, sources)}
 
 
 @cache
@@ -57,7 +73,7 @@ def names_of(room: str) -> Mapping[str, str]:
     >>> names_of("groupwise.data")["Segments"]
     'groupwise.data.segments'
     """
-    return {name: module for module, lists in files_of(room).items() for name in lists.get("__all__", ())}
+    return {name: module for module, names in files_of(room).items() for name in names}
 
 
 def home_of(name: str) -> str:

@@ -1,5 +1,18 @@
-"""The Protocols (sockets) of the components of a method, and of engine, learner, verifier, task and environment."""
+"""The sockets: base classes of the components of a method, and of engine, learner, verifier, task and environment.
 
+A component is a dataclass with the socket as its base class, or a function with the socket's decorator:
+
+    @dataclass(frozen=True)
+    class Longest(Shaping): ...
+
+    @gw.mask
+    def first_tokens(batch): ...
+
+The sockets are Protocols whose methods are abstract. A subclass without them is refused when it is made, and type
+checkers accept any object with the right methods.
+"""
+
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
@@ -71,11 +84,16 @@ Value = TypeVar("Value")
 class Task(Protocol):
     """A source of prompts by index, with a held-out split that is never trained on. It may be a `ListsProblems`."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def __len__(self) -> int: ...
 
+    @abstractmethod
     def __getitem__(self, index: int) -> Prompt: ...
 
     @property
+    @abstractmethod
     def held_out(self) -> Sequence[Prompt]: ...
 
 
@@ -87,6 +105,9 @@ class Verifier(Protocol):
     `contents` (`VerdictContents`, or the decorator `verdicts_have`), by which `check` finds a method that needs more.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict: ...
 
 
@@ -201,10 +222,15 @@ class Environment(Protocol):
     kill it receives each earlier message with the recorded reply, and returns the reply it would give now.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     async def reset(self, prompt: Prompt, random: Random) -> Observation: ...
 
+    @abstractmethod
     async def step(self, message: str, /) -> Observation: ...
 
+    @abstractmethod
     async def restore(self, message: str, reply: Observation, /) -> Observation: ...
 
 
@@ -212,10 +238,15 @@ class Environment(Protocol):
 class Replay(Protocol):
     """A log of environments' replies by key, from which a resumed run restores unfinished conversations."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def __contains__(self, key: str, /) -> bool: ...
 
+    @abstractmethod
     def __getitem__(self, key: str, /) -> Observation: ...
 
+    @abstractmethod
     def write(self, key: str, reply: Observation, /) -> None: ...
 
 
@@ -229,12 +260,18 @@ class Curriculum(Protocol[State]):
     a prompt by its earlier answers.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     def init(self, task: Task, seed: int) -> State: ...
 
+    @abstractmethod
     def draw(self, state: State, task: Task, n: int, group_size: int) -> tuple[State, list[Draw]]: ...
 
+    @abstractmethod
     def observe(self, state: State, rollouts: Sequence[Rollout]) -> State: ...
 
+    @abstractmethod
     def end_iteration(self, state: State, rollouts: Sequence[Rollout]) -> State: ...
 
 
@@ -255,19 +292,28 @@ class ReportsNumbers(Protocol[Memo]):
 class Sampler(Protocol):
     """A strategy's access to engine, verifier, environment and random numbers, for the samples of one draw."""
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def sampling(self) -> Sampling: ...
 
+    @abstractmethod
     def prompt(self, text: str, /) -> Ids: ...
 
+    @abstractmethod
     def ids(self, text: str, /, *, control: bool = False) -> Ids: ...
 
+    @abstractmethod
     def room(self, context: Ids, /) -> int: ...
 
+    @abstractmethod
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]: ...
 
+    @abstractmethod
     def with_prefix(self, prefix: Ids, /) -> "Sampler": ...
 
+    @abstractmethod
     async def extend(
         self,
         sample: Sample,
@@ -278,22 +324,31 @@ class Sampler(Protocol):
         stride: int = 1,
     ) -> Sample: ...
 
+    @abstractmethod
     def write(self, sample: Sample, text: str, /) -> Sample: ...
 
+    @abstractmethod
     async def sample(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]: ...
 
+    @abstractmethod
     async def verify(self, samples: Sequence[Sample]) -> list[Sample]: ...
 
+    @abstractmethod
     async def reply(self, sample: Sample) -> Observation: ...
 
+    @abstractmethod
     def append(self, sample: Sample, text: str, /) -> Sample: ...
 
+    @abstractmethod
     async def score(self, context: Ids, sample: Sample, *, temperature: float = 1.0) -> tuple[float, ...]: ...
 
+    @abstractmethod
     async def share(self, value: Value, /) -> Mapping[int, Value]: ...
 
+    @abstractmethod
     async def outside(self, call: Callable[..., Any], *args: Any) -> Any: ...
 
+    @abstractmethod
     def random(self, *key: int) -> Random: ...
 
 
@@ -302,10 +357,15 @@ class Strategy(Protocol):
     """A coroutine that generates all samples of one draw; rounds, trees and turns are `await`, `if` and `for`.
 
     Optional, also for the values of its fields: `ReadsColumns`; `roles`, the kinds of samples (`Role`) that it makes
-    beside answers; `contents`, the parts that it adds to verdicts; `needs`, the verdict parts that it reads; and
-    `needs_feedback = True` if it writes the verdict's feedback into prompts. `check` compares them with the recipe.
+    beside answers; `contents`, the parts that it adds to verdicts; `needs`, the verdict parts that it reads;
+    `needs_feedback = True` if it writes the verdict's feedback into prompts; `needs_environment = True` if it converses
+    with one; `whole_answers = True` if it can sample from a masked policy, which generates answers whole; and
+    `own_noise = True` if its denoising steps need none of the recipe's. `check` compares them with the recipe.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout: ...
 
 
@@ -329,17 +389,24 @@ class Engine(Protocol):
     `sample` and `score` raise EngineLost if the engine cannot answer. Another engine can then serve the request.
     """
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def version(self) -> int:
         """The version of the weights that it samples from; -1 if it has none."""
         ...
 
+    @abstractmethod
     async def sample(self, request: GenerationRequest, /) -> Generation: ...
 
+    @abstractmethod
     async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]: ...
 
+    @abstractmethod
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None: ...
 
+    @abstractmethod
     def prefill(self, contexts: Sequence[ContextKey]) -> None: ...
 
 
@@ -359,9 +426,13 @@ class EngineKind(Protocol):
     `max_gap` bounds the absolute difference between the engine's and the learner's log-prob of a token.
     """
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def max_gap(self) -> float | Literal["by_dtype"]: ...
 
+    @abstractmethod
     def build(self, model: Any, tokenizer: Any, *, seed: int, experts: Any) -> Engine: ...
 
 
@@ -373,6 +444,9 @@ class Filter(Protocol):
     round it selects again among all of them.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, rollout: Batch, /) -> Bool[Tensor, " s"]: ...
 
 
@@ -383,6 +457,9 @@ class Filter(Protocol):
 class Shaping(Protocol):
     """Changes the reward of each sample. A method's first shaping gets zeros and creates the reward."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, reward: Float[Tensor, " s"], batch: Batch, /) -> Float[Tensor, " s"]: ...
 
 
@@ -390,6 +467,9 @@ class Shaping(Protocol):
 class Advantage(Protocol):
     """Computes an advantage per sample from the rewards, or from the result of the advantage before it."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, x: Float[Tensor, " s"], batch: Batch, /) -> Float[Tensor, " s"]: ...
 
 
@@ -397,6 +477,9 @@ class Advantage(Protocol):
 class Credit(Protocol):
     """Computes an advantage per token from one number per sample, over the whole iteration."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, x: Float[Tensor, " s"], batch: Batch, /) -> Float[Tensor, " n"]: ...
 
 
@@ -408,6 +491,9 @@ class Mask(Protocol):
     mask that reads `batch.advantage` declares `reads_advantage = True` and runs after it.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, batch: Batch, /) -> Bool[Tensor, " n"]: ...
 
 
@@ -421,6 +507,9 @@ class Aggregate(Protocol):
     An aggregate declares `weighs = "sequences"` if a sequence's total share does not grow with its length.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, step: Batch, /) -> Float[Tensor, " n"]: ...
 
 
@@ -428,6 +517,9 @@ class Aggregate(Protocol):
 class Weight(Protocol):
     """A constant factor for each token of the step, such as an engine-learner correction."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, step: Batch, /) -> Float[Tensor, " n"]: ...
 
 
@@ -439,6 +531,9 @@ class Ratio(Protocol):
     `one_per_sequence = True` if all tokens of a sequence have the same value.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, microbatch: Batch, /) -> Float[Tensor, " n"]: ...
 
 
@@ -446,6 +541,9 @@ class Ratio(Protocol):
 class Surrogate(Protocol):
     """The quantity to maximise, per token, in the graph."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, microbatch: Batch, /) -> Float[Tensor, " n"]: ...
 
 
@@ -453,6 +551,9 @@ class Surrogate(Protocol):
 class Penalty(Protocol):
     """The quantity to minimise, per token, in the graph, with its coefficient included."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, microbatch: Batch, /) -> Float[Tensor, " n"]: ...
 
 
@@ -494,6 +595,9 @@ class Policy(Protocol):
     `Backbone` instead; the learner wraps it in a `LanguagePolicy`.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     def measure(
         self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any], /
     ) -> Mapping[Measure, Float[Tensor, " n"]]: ...
@@ -520,6 +624,10 @@ class LinearHead(Protocol):
 class Memory(Protocol[State]):
     """State of a method, such as an adaptive KL coefficient, updated after an iteration: `batch.memory[name]`."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def init(self) -> State: ...
 
+    @abstractmethod
     def __call__(self, state: State, batch: Batch, stats: Mapping[str, float]) -> State: ...

@@ -28,7 +28,6 @@ from groupwise.models import Experts, Model, Tokenizer, has_adapter, write_fresh
 from groupwise.models.lora import adapter_text
 from groupwise.rollout import Native
 
-SOCKET = "EngineKind"
 __all__ = ["Served"]
 
 Launch = Callable[[Program, int, float], Awaitable[Remote]]

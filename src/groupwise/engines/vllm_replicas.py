@@ -15,7 +15,6 @@ from groupwise.engines.vllm import VllmSettings
 from groupwise.engines.vllm_environment import DEFAULT_PYTHON, check_environment, child_environment
 from groupwise.models import Experts, Shape
 
-SOCKET = "EngineKind"
 __all__ = ["Vllm"]
 
 HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)

@@ -1,5 +1,6 @@
 """Auxiliary losses: terms of the loss beside the objective, such as the load balancing of a mixture of experts."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -15,7 +16,6 @@ from groupwise.learner.ranks import Alone, Ranks
 from groupwise.learner.routing import RoutedForward
 from groupwise.models import Shared
 
-SOCKET = "AuxiliaryLoss"
 __all__ = ["AuxiliaryLoss", "RouterBalance"]
 
 
@@ -65,6 +65,9 @@ class AuxiliaryLoss(Protocol):
     are kept.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, step: Forwards) -> Term: ...
 
 
@@ -74,7 +77,7 @@ def coefficient_of(loss: AuxiliaryLoss) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class RouterBalance:
+class RouterBalance(AuxiliaryLoss):
     """The load-balancing loss of a mixture of experts. Switch, arXiv:2101.03961, equations 4 to 6.
 
     The configuration of Qwen3-MoE calls its coefficient `router_aux_loss_coef`. Every token that a sample's log-probs

@@ -1,5 +1,6 @@
 """Side models: models besides the policy, such as a reference model, a teacher, or an average of the policy."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
@@ -7,7 +8,6 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-SOCKET = "SideModel"
 __all__ = ["EMA", "Given", "InitialPolicy", "SamplingPolicy", "SideModel"]
 
 
@@ -21,10 +21,13 @@ class SideModel(Protocol):
     `ValueModel`, which has its own loss.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, weights: Sequence[Tensor], policy: Sequence[Tensor], step: int, /) -> None: ...
 
 
-class _Frozen:
+class _Frozen(SideModel):
     __slots__ = ()
     frozen: ClassVar[bool] = True
 
@@ -47,7 +50,7 @@ class Given(_Frozen):
 
 
 @dataclass(frozen=True, slots=True)
-class EMA:
+class EMA(SideModel):
     """The exponential moving average of the policy: `keep * average + (1 - keep) * policy` after every `every` steps.
 
     It starts as the initial policy. `keep = 0` copies the policy; with a large `every` that is a lagged reference.
@@ -74,7 +77,7 @@ class EMA:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingPolicy:
+class SamplingPolicy(SideModel):
     """The policy that generated the samples: a copy of the weights after the last optimizer step of each iteration.
 
     An `EMA` with `keep = 0` counts steps instead, and iterations differ in their number of steps if a filter drops

@@ -7,14 +7,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import Batch, Measure, Return, Value
-from groupwise.learner.auxiliary import Forwarded, Forwards, Term
+from groupwise.learner.auxiliary import AuxiliaryLoss, Forwarded, Forwards, Term
 
-SOCKET = "AuxiliaryLoss"
 __all__ = ["ClippedValueLoss", "SquaredValueLoss"]
 
 
 @dataclass(frozen=True, slots=True)
-class SquaredValueLoss:
+class SquaredValueLoss(AuxiliaryLoss):
     """`1/2 (V - G)^2` per token, weighted like the objective's tokens; the target `G` is `Return(critic)`.
 
     With a shared trunk, `coefficient` scales the gradient in the policy's weights: PPO's `c_1`, often 0.1 or 0.5.
@@ -42,7 +41,7 @@ class SquaredValueLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class ClippedValueLoss:
+class ClippedValueLoss(AuxiliaryLoss):
     """`1/2 max((V - G)^2, (V_clip - G)^2)` per token, `V_clip = V_old + clip(V - V_old, -clip, clip)`.
 
     The larger of the two errors: a value that moved further than `clip` towards its return gets no gradient. The value

@@ -13,15 +13,15 @@ from groupwise.learner.auxiliary import AuxiliaryLoss
 from groupwise.learner.forward import States, hidden_states
 from groupwise.learner.optimizer import AdamW, Optimizer
 from groupwise.learner.ranks import Ranks
+from groupwise.learner.side_models import SideModel
 from groupwise.learner.value_losses import ClippedValueLoss
 from groupwise.models import Shared, logprob_dtype
 
-SOCKET = "SideModel"
 __all__ = ["ValueModel"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValueModel:
+class ValueModel(SideModel):
     """PPO's critic, arXiv:1707.06347: a trained model that predicts one value per token, `Value(name)`.
 
     A linear head, 0 at first, reads the last hidden state before each token. The states are those of a copy of the

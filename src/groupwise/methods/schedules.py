@@ -1,12 +1,12 @@
 """Schedules: constants of a method that change over a run, such as a coefficient that decays."""
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from groupwise.methods.now import Now
 
-SOCKET = "Schedule"
 __all__ = ["After", "Curve", "Cycle", "Decay", "FromMemory", "Inverse", "Piecewise", "Ramp", "Schedule", "Stairs"]
 
 
@@ -14,11 +14,14 @@ __all__ = ["After", "Curve", "Cycle", "Decay", "FromMemory", "Inverse", "Piecewi
 class Schedule(Protocol):
     """Returns the value of a constant at an iteration."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, now: Now, /) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Ramp:
+class Ramp(Schedule):
     """Linear from `start` to `end` over the first `over` iterations, then `end`. With `over = 0`, over the whole run.
 
     >>> [Ramp(2.0, -2.0, 500)(Now(i)) for i in (0, 125, 500, 900)]
@@ -36,7 +39,7 @@ class Ramp:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Schedule):
     """From `start` to `end` over the first `over` iterations along a curve, then `end`; HölderPO, arXiv:2605.12058.
 
     With `over = 0` it spans the whole run. A power curve is `start + (end - start) x^power`.
@@ -64,7 +67,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Decay:
+class Decay(Schedule):
     """`start exp(-i / over)` at iteration i: exponential decay, as in Trust-GRPO.
 
     >>> Decay(1.0, 10.0)(Now(0))
@@ -79,7 +82,7 @@ class Decay:
 
 
 @dataclass(frozen=True, slots=True)
-class Inverse:
+class Inverse(Schedule):
     """`start / (1 - i / iterations)` at iteration i of the run: a weight that grows. MDPO, arXiv:2005.09814.
 
     >>> [Inverse(0.5)(Now(i, iterations=4)) for i in range(4)]
@@ -93,7 +96,7 @@ class Inverse:
 
 
 @dataclass(frozen=True, slots=True)
-class After:
+class After(Schedule):
     """0 for the first `iterations`, then 1: for a component that starts later, such as hints after a warm-up.
 
     >>> [After(2)(Now(i)) for i in range(4)]
@@ -107,7 +110,7 @@ class After:
 
 
 @dataclass(frozen=True, slots=True)
-class Stairs:
+class Stairs(Schedule):
     """`start * factor^k` after k blocks of `every` iterations, but at least `least`.
 
     >>> [round(Stairs(256.0, 0.7, 10)(Now(i)), 1) for i in (0, 9, 10, 20)]
@@ -124,7 +127,7 @@ class Stairs:
 
 
 @dataclass(frozen=True, slots=True)
-class Piecewise:
+class Piecewise(Schedule):
     """A step function: each point is a pair of an iteration and the value from there on.
 
     >>> [Piecewise(((0, 1.0), (2, 0.5)))(Now(i)) for i in range(4)]
@@ -143,7 +146,7 @@ class Piecewise:
 
 
 @dataclass(frozen=True, slots=True)
-class Cycle:
+class Cycle(Schedule):
     """The `values` in turn, one an iteration, then again from the first. For parts that are trained by turns.
 
     >>> [Cycle((0.0, 0.0, 1.0))(Now(i)) for i in range(4)]
@@ -161,7 +164,7 @@ class Cycle:
 
 
 @dataclass(frozen=True, slots=True)
-class FromMemory:
+class FromMemory(Schedule):
     """The current value of one of the method's memories, such as the coefficient of an adaptive KL penalty.
 
     >>> FromMemory("kl")(Now(3, memory={"kl": 0.05}))

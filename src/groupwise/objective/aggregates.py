@@ -12,9 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Aggregate, Batch, Measure, VerdictPart, Weighs
+from groupwise.data import Aggregate, Batch, Measure, VerdictPart, Weighs, aggregate
 
-SOCKET = "Aggregate"
 __all__ = [
     "ScaledByLength",
     "ScaledByPart",
@@ -27,13 +26,14 @@ __all__ = [
 ]
 
 
+@aggregate
 def token_mean(step: Batch) -> Float[Tensor, " n"]:
     """Every token of the step has the same weight, so long answers weigh more. DAPO, arXiv:2503.14476, equation 8."""
     return torch.full_like(step.advantage, 1 / max(step.tokens, 1))
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceMean:
+class SequenceMean(Aggregate):
     """Every sequence with trained tokens weighs the same, divided over its tokens. GRPO, arXiv:2402.03300, equation 3.
 
     If groups differ in their number of live members, this is not the paper's mean over groups: see `group_mean`.
@@ -48,7 +48,7 @@ class SequenceMean:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMean:
+class GroupMean(Aggregate):
     """The mean over groups of the mean over sequences of the mean over tokens, of trained tokens. GRPO, equation 3.
 
     If all groups have the same number of live members, it equals `sequence_mean` to the bit.
@@ -70,11 +70,13 @@ sequence_mean = SequenceMean()
 group_mean = GroupMean()
 
 
+@aggregate
 def sequence_sum(step: Batch) -> Float[Tensor, " n"]:
     """The sum over an answer's tokens, then the mean over the step's samples. RLOO, arXiv:2402.14740."""
     return torch.full_like(step.advantage, 1 / max(step.sequences.count, 1))
 
 
+@aggregate
 def budget_mean(step: Batch) -> Float[Tensor, " n"]:
     """Every token weighs 1 / (samples in the step x generation budget), whatever its sample's length.
 
@@ -85,6 +87,7 @@ def budget_mean(step: Batch) -> Float[Tensor, " n"]:
     return torch.full_like(step.advantage, 1 / max(step.max_tokens, 1)) / max(step.sequences.count, 1)
 
 
+@aggregate
 def group_token_mean(step: Batch) -> Float[Tensor, " n"]:
     """Every group weighs the same, divided over its tokens. DAPO as printed in its paper; REAL, arXiv:2602.05630.
 
@@ -95,7 +98,7 @@ def group_token_mean(step: Batch) -> Float[Tensor, " n"]:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledByLength:
+class ScaledByLength(Aggregate):
     """The share (token weight) by another aggregate, times the number of tokens of the sequence.
 
     With a ratio per sequence, it makes a sequence count as often as it has tokens, which the mean over its tokens in
@@ -114,7 +117,7 @@ class ScaledByLength:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledByPart:
+class ScaledByPart(Aggregate):
     """The share (token weight) by another aggregate, times a part of the sample's verdict, such as a replay weight.
 
     The weights do not change the divisor. Prioritised replay, arXiv:1511.05952.

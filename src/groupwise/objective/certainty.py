@@ -6,15 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Entropy, Measure
+from groupwise.data import Batch, Entropy, Measure, Weight
 from groupwise.objective.gates import HasView
 
-SOCKET = "Weight"
 __all__ = ["TeacherCertainty"]
 
 
 @dataclass(frozen=True, slots=True)
-class TeacherCertainty:
+class TeacherCertainty(Weight):
     """Weight `exp(-beta H) / mean`, H the entropy of a teacher that reads the prompt `view`; 1 for answers without it.
 
     SRPO, arXiv:2604.02288, equation 9.

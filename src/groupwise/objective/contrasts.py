@@ -8,10 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from groupwise.data import Batch, Couples, Logp, Measure, Outcome, Segments
+from groupwise.data import Batch, Couples, Logp, Measure, Outcome, Segments, Surrogate
 from groupwise.objective.ratios import bounded
 
-SOCKET = "Surrogate"
 __all__ = [
     "BinaryLabels",
     "Discriminative",
@@ -25,7 +24,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class SquaredRatio:
+class SquaredRatio(Surrogate):
     """`-(weight * log-ratio of the answer - A)^2`: fits an answer's weighted log-ratio to its advantage A.
 
     Its optimum is the step of mirror descent with step size `1 / weight`. MDPO, arXiv:2005.09814; Kimi k1.5,
@@ -43,7 +42,7 @@ class SquaredRatio:
 
 
 @dataclass(frozen=True, slots=True)
-class Discriminative:
+class Discriminative(Surrogate):
     """A softmax loss that raises the mean log-prob of a group's correct answers above that of its wrong ones. DRPO.
 
     An answer's weight w is its advantage if that is above 0; answers with an advantage below 0 are the wrong ones. No
@@ -73,7 +72,7 @@ class Discriminative:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelContrast:
+class LabelContrast(Surrogate):
     """A classification loss for groups with correct and wrong answers; the outcomes are labels. REAL, arXiv:2602.05630.
 
     `-log(1 + sum over wrong exp(s / tau)) - log(1 + sum over correct exp(-s / tau))`, s the mean log-ratio of an
@@ -102,7 +101,7 @@ class LabelContrast:
 
 
 @dataclass(frozen=True, slots=True)
-class BinaryLabels:
+class BinaryLabels(Surrogate):
     """Binary classification by an answer's mean log-ratio s: `log sigmoid(s / tau)`, with -s if it is wrong. REAL.
 
     0 in a group without both outcomes. For the aggregate `mixed_mean`.
@@ -119,7 +118,7 @@ class BinaryLabels:
 
 
 @dataclass(frozen=True, slots=True)
-class RatioRegression:
+class RatioRegression(Surrogate):
     """`-(A - z)^2`: fits z, the z-score of an answer's log-ratio in its group, to the advantage A. Reg-GRPO.
 
     `eps` is added to the standard deviation. At the policy before the update all log-ratios are 0; the std there is
@@ -140,7 +139,7 @@ class RatioRegression:
 
 
 @dataclass(frozen=True, slots=True)
-class Preference:
+class Preference(Surrogate):
     """DPO over a group's pairs: mean `log sigmoid(beta (d_better - d_worse))`, d the log-ratio to the reference.
 
     The better answer of a pair has the larger reward. d is a mean over tokens or a sum. Where the better answer has the
@@ -170,7 +169,7 @@ class Preference:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPreference:
+class GroupPreference(Surrogate):
     """DPO over a whole group: `log sigmoid(beta sum_i A_i d_i)`, d the log-ratio of an answer to the reference.
 
     Every answer takes part with its advantage A. Two answers with the advantages 1 and -1 give DPO, arXiv:2305.18290.
@@ -198,7 +197,7 @@ class GroupPreference:
 
 
 @dataclass(frozen=True, slots=True)
-class PositiveOnly:
+class PositiveOnly(Surrogate):
     """Weighted mean log-probs of a group's answers; the weights are a softmax of their log-prob gains since sampling.
 
     POPO, arXiv:2605.06650: for groups of correct answers alone. The weights are our reading. The paper's penalty on

@@ -6,14 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Divergence, Measure
+from groupwise.data import Batch, Divergence, Measure, Surrogate, surrogate
 
-SOCKET = "Surrogate"
 __all__ = ["Distillation", "ShapedLikelihood", "log_likelihood"]
 
 
 @dataclass(frozen=True, slots=True)
-class Distillation:
+class Distillation(Surrogate):
     """`-divergence(policy, teacher)` at each token, over the whole vocabulary. GKD, arXiv:2306.13649.
 
     `alpha` 0 is forward and 1 reverse KL; between them the generalised Jensen-Shannon divergence. With a `view` the
@@ -39,7 +38,7 @@ class Distillation:
 
 
 @dataclass(frozen=True, slots=True)
-class ShapedLikelihood:
+class ShapedLikelihood(Surrogate):
     """`p / (p + gamma) A` of each token, p its probability. The gradient in `log p` is largest at `p = gamma`.
 
     For written tokens, which have no old policy. LUFFY, arXiv:2504.14945; DaGRPO, arXiv:2512.06337.
@@ -52,6 +51,7 @@ class ShapedLikelihood:
         return p / (p + self.gamma) * b.advantage
 
 
+@surrogate
 def log_likelihood(b: Batch) -> Float[Tensor, " n"]:
     """`log pi` of each token, whatever its advantage: supervised learning of written answers."""
     return b.logp

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Aggregate, Batch
+from groupwise.data import Aggregate, Batch, Weight
 from groupwise.objective.aggregates import group_token_mean, token_mean
 
-SOCKET = "Weight"
 __all__ = ["ReplaceAggregate"]
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaceAggregate:
+class ReplaceAggregate(Weight):
     """The factor that turns the token mean into another aggregate (average over tokens), for the surrogate alone.
 
     As a weight of an objective with `token_mean`, the surrogate has the other divisor, and the penalties the token

@@ -7,15 +7,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from groupwise.data import Batch, Couples, Ratio
+from groupwise.data import Batch, Couples, Mask, Ratio, mask
 from groupwise.objective.ratios import token_ratio
 
-SOCKET = "Mask"
 __all__ = ["HasView", "InsideClip", "OnPolicy", "positive_advantage", "written_tokens"]
 
 
 @dataclass(frozen=True, slots=True)
-class PositiveAdvantage:
+class PositiveAdvantage(Mask):
     """Selects the tokens with `A > 0`: with binary rewards, correct answers in groups that also have wrong ones."""
 
     name: ClassVar[str] = "positive_advantage"
@@ -28,13 +27,14 @@ class PositiveAdvantage:
 positive_advantage = PositiveAdvantage()
 
 
+@mask
 def written_tokens(b: Batch) -> Bool[Tensor, " n"]:
     """Selects the trained tokens that were written, not sampled: demonstrations, hints, corrections."""
     return b.logp_engine.isnan()
 
 
 @dataclass(frozen=True, slots=True)
-class InsideClip:
+class InsideClip(Mask):
     """Selects the tokens that PPO's clip does not cut: a ratio up to `1 + high` (A > 0) or from `1 - low` on (A < 0).
 
     As a gate of `ClippedWeight` it is the unified token mask of CISPO, arXiv:2506.13585, equation 7.
@@ -52,7 +52,7 @@ class InsideClip:
 
 
 @dataclass(frozen=True, slots=True)
-class OnPolicy:
+class OnPolicy(Mask):
     """Leaves out tokens with A < 0 in answers that are off-policy: mean `log pi_engine - log pi` above `delta`.
 
     The off-policy sequence mask of DeepSeek-V3.2, arXiv:2512.02556. `log pi` is the current policy's, without gradient.
@@ -71,8 +71,10 @@ class OnPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class HasView:
+class HasView(Mask):
     """Selects the tokens of answers that have a view: a second prompt for the same tokens, such as one with a hint."""
+
+    not_stored: ClassVar[str] = "the other prompts of a sample"
 
     view: str
 

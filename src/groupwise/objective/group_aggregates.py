@@ -4,13 +4,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch
+from groupwise.data import Batch, aggregate
 from groupwise.objective.contrasts import labels, pairs
 
-SOCKET = "Aggregate"
 __all__ = ["mixed_mean", "pair_mean"]
 
 
+@aggregate
 def pair_mean(step: Batch) -> Float[Tensor, " n"]:
     """The mean over pairs of a better and a worse answer of a group. For `Preference`."""
     g, (better, _) = step.token_groups, pairs(step)
@@ -18,6 +18,7 @@ def pair_mean(step: Batch) -> Float[Tensor, " n"]:
     return g.spread(count / count.sum().clamp(min=1) / g.size(step.advantage).clamp(min=1))
 
 
+@aggregate
 def mixed_mean(step: Batch) -> Float[Tensor, " n"]:
     """The mean over answers, in groups with correct and wrong answers. For `BinaryLabels`."""
     s, mixed = step.sequences, (labels(step) != 0).to(step.advantage.dtype)

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure
+from groupwise.data import Batch, Measure, Surrogate
 from groupwise.models import ImplicitError
 
-SOCKET = "Surrogate"
 __all__ = ["ImplicitPair"]
 
 
 @dataclass(frozen=True, slots=True)
-class ImplicitPair:
+class ImplicitPair(Surrogate):
     """`-scale / beta (r l+ + (1 - r) l-)`, with the advantage as r, the chance that the sample is good.
 
     l+ is the error of a velocity moved by `beta` from the old one towards the policy's, l- that of one moved as far

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from groupwise.data import Batch, Finish, Logp, Measure
+from groupwise.data import Batch, Finish, Logp, Mask, Measure, mask
 from groupwise.objective.weights import log_rho
 
-SOCKET = "Mask"
 __all__ = ["Reject", "complete"]
 
 
+@mask
 def complete(b: Batch) -> Bool[Tensor, " n"]:
     """Keeps the tokens of answers that end at an end token or stop string. Overlong filtering, DAPO, arXiv:2503.14476.
 
@@ -25,7 +25,7 @@ def complete(b: Batch) -> Bool[Tensor, " n"]:
 
 
 @dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(Mask):
     """Keeps tokens with a small engine-learner gap, by a statistic of `log rho = log (learner / engine probability)`.
 
     k1 is `log rho`, with absolute bounds on rho itself; k2 is `log(rho)^2 / 2` and k3 `rho - 1 - log rho`, with `cap`

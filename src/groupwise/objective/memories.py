@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from groupwise.data import Batch, Logp, Measure
+from groupwise.data import Batch, Logp, Measure, Memory
 
-SOCKET = "Memory"
 __all__ = ["AdaptiveKL"]
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptiveKL:
+class AdaptiveKL(Memory):
     """The coefficient of a KL penalty that holds the KL near `target`. Ziegler et al., arXiv:1909.08593, section 2.2.
 
     After an iteration of n samples, `coefficient *= 1 + clip(KL / target - 1, -0.2, 0.2) * n / horizon`. KL is the mean

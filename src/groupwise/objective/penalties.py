@@ -11,17 +11,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Couples, Logp, Measure
+from groupwise.data import Batch, Couples, Logp, Measure, Penalty
 from groupwise.objective.ratios import MAX_LOG_RATIO, bounded
 
-SOCKET = "Penalty"
 __all__ = ["KL", "EntropyBonus", "KLFromOld", "KLHinge", "kl_k1", "kl_k3"]
 
 Form = Literal["k2", "k3", "corrected"]
 
 
 @dataclass(frozen=True, slots=True)
-class KL:
+class KL(Penalty):
     """`coefficient * KL(pi || reference)`, estimated from the sampled token alone.
 
     With `x = log reference - log pi`:
@@ -70,7 +69,7 @@ class KL:
 
 
 @dataclass(frozen=True, slots=True)
-class EntropyBonus:
+class EntropyBonus(Penalty):
     """`-coefficient * entropy(pi)`, estimated from the sampled token alone as `r (1 - log pi) - 1`, with r the ratio.
 
     At pi = pi_old the estimator is `-log pi`, and its gradient `-log pi` times the score. The means of value and
@@ -87,7 +86,7 @@ class EntropyBonus:
 
 
 @dataclass(frozen=True, slots=True)
-class KLFromOld:
+class KLFromOld(Penalty):
     """`coefficient * (log pi_old - log pi)`: KL(pi_old || pi), estimated from the sampled token alone.
 
     The means of value and gradient over samples of pi_old are exact. One value may be negative. SAGE-GRPO,
@@ -105,7 +104,7 @@ class KLFromOld:
 
 
 @dataclass(frozen=True, slots=True)
-class KLHinge:
+class KLHinge(Penalty):
     """A penalty on the KL to the old policy beyond `delta`: `sg[coefficient max(KL - delta, 0)] KL`.
 
     Its gradient is that of `coefficient / 2 max(KL - delta, 0)^2`: none inside the trust region. DRPO,

@@ -8,10 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from groupwise.data import Batch, Couples, Segments
+from groupwise.data import Batch, Couples, Ratio, Segments, ratio
 from groupwise.objective.sentences import Sentences
 
-SOCKET = "Ratio"
 __all__ = [
     "MAX_LOG_RATIO",
     "PowerMean",
@@ -30,13 +29,14 @@ MAX_LOG_PREFIX = 10.0
 """The upper bound of the log of a prefix's ratio, which is a product of token ratios."""
 
 
+@ratio
 def token_ratio(b: Batch) -> Float[Tensor, " n"]:
     """`pi / pi_old` of each token. PPO, arXiv:1707.06347, equation 6."""
     return _exp(b.logp - b.logp_old)
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceRatio:
+class SequenceRatio(Ratio):
     """Geometric mean of the token ratios of a sequence, on each of its tokens. GSPO, arXiv:2507.18071, equation 7."""
 
     name: ClassVar[str] = "sequence_ratio"
@@ -49,7 +49,7 @@ class SequenceRatio:
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceRatioPerToken:
+class SequenceRatioPerToken(Ratio):
     """`sg[s] pi / sg[pi]`: the value of `sequence_ratio`, with the gradient of each token's own log-prob. GSPO-token.
 
     For advantages that differ within a sequence. arXiv:2507.18071, section 4.3.
@@ -64,7 +64,7 @@ class SequenceRatioPerToken:
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceProduct:
+class SequenceProduct(Ratio):
     """`pi(y | x) / pi_old(y | x)`, the whole answer as one action, on each of its tokens. RLOO, arXiv:2402.14740."""
 
     name: ClassVar[str] = "sequence_product"
@@ -77,7 +77,7 @@ class SequenceProduct:
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixRatio:
+class PrefixRatio(Ratio):
     """`sg[product of r up to the token] pi / sg[pi]`: the prefix's ratio, with the gradient of the token's log-prob.
 
     Its mean weighs each token's context as the current policy does. The log is at most 10, as in the authors' code.
@@ -99,7 +99,7 @@ prefix_ratio = PrefixRatio()
 
 
 @dataclass(frozen=True, slots=True)
-class SentenceRatio:
+class SentenceRatio(Ratio):
     """Geometric mean of a sentence's token ratios on each token, with the gradient of the token's own log-prob.
 
     An outlier token changes its own sentence only. SSPO, arXiv:2511.04256; the form of the gradient is our reading.
@@ -115,7 +115,7 @@ class SentenceRatio:
 
 
 @dataclass(frozen=True, slots=True)
-class PowerMean:
+class PowerMean(Ratio):
     """`mean(r^p)^(1/p)` over the token ratios of a sequence, each first clipped on the side that PPO clips.
 
     `p = 0` is the geometric mean: GMPO, arXiv:2507.20673, with `log_low = log_high = 0.4`. Both are distances from 0 in

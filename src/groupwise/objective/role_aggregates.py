@@ -7,14 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Segments, Weighs
+from groupwise.data import Aggregate, Batch, Segments, Weighs
 
-SOCKET = "Aggregate"
 __all__ = ["role_mean"]
 
 
 @dataclass(frozen=True, slots=True)
-class RoleMean:
+class RoleMean(Aggregate):
     """The sum over roles of `sequence_mean` within the role: live sequences of a role weigh the same.
 
     With samples of a single role it is `sequence_mean`. Co-GRPO, arXiv:2512.22288: the losses of tokens and schedule.

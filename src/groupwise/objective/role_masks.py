@@ -6,9 +6,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from groupwise.data import Batch
+from groupwise.data import Batch, Mask
 
-SOCKET = "Mask"
 __all__ = ["OfRole", "TakingTurns"]
 
 
@@ -19,7 +18,7 @@ def of_role(b: Batch, role: str) -> Bool[Tensor, " n"]:
 
 
 @dataclass(frozen=True, slots=True)
-class OfRole:
+class OfRole(Mask):
     """Selects the tokens of samples with this role."""
 
     role: str
@@ -29,7 +28,7 @@ class OfRole:
 
 
 @dataclass(frozen=True, slots=True)
-class TakingTurns:
+class TakingTurns(Mask):
     """Selects the tokens of the role `roles[turn]`; a schedule moves `turn`, so that roles are trained by turns.
 
     Weights that only other roles read get no gradient, and AdamW leaves such weights as they are, to the bit.

@@ -10,12 +10,11 @@ from groupwise.data import Batch, Penalty
 from groupwise.objective.penalties import KL
 from groupwise.objective.role_masks import of_role
 
-SOCKET = "Penalty"
 __all__ = ["PenaltyOfRole"]
 
 
 @dataclass(frozen=True, slots=True)
-class PenaltyOfRole:
+class PenaltyOfRole(Penalty):
     """The `penalty` for tokens of samples with this role, and 0 for all others. It must be finite everywhere."""
 
     role: str = "answer"

@@ -6,16 +6,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Mask, Surrogate
+from groupwise.data import Batch, Mask, Surrogate, surrogate
 from groupwise.objective.gates import positive_advantage
 from groupwise.objective.surrogates import Clip, Clipped, Clips
 
-SOCKET = "Surrogate"
 __all__ = ["Routed", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class Routed(Surrogate):
     """The surrogate `then` for the tokens that the mask `where` selects, and `otherwise` for all others.
 
     Both surrogates are computed on all tokens, so both must be finite everywhere.
@@ -35,6 +34,7 @@ class Routed:
         return torch.where(gate, low, other_low), torch.where(gate, high, other_high)
 
 
+@surrogate
 def nothing(b: Batch) -> Float[Tensor, " n"]:
     """A surrogate of 0: its tokens have no gradient, but count in all divisors."""
     return 0 * b.logp

@@ -1,5 +1,6 @@
 """Scales: factors per token, without gradient, for the width of a clip range or for a mix of two ratios."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -7,10 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Couples, Entropy, Measure, Outcome
+from groupwise.data import Batch, Couples, Entropy, Measure, Outcome, component_of
 from groupwise.objective.sentences import Sentences
 
-SOCKET = "Scale"
 __all__ = ["ElasticScale", "EntropyScale", "EntropyShare", "Scale", "unscaled"]
 
 _ENTROPY: frozenset[Measure] = frozenset({Entropy()})
@@ -20,16 +20,20 @@ _ENTROPY: frozenset[Measure] = frozenset({Entropy()})
 class Scale(Protocol):
     """A function that returns a factor for each token, without gradient, such as for the width of a clip range."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def __call__(self, microbatch: Batch, /) -> Float[Tensor, " n"]: ...
 
 
+@component_of(Scale)
 def unscaled(b: Batch) -> Float[Tensor, " n"]:
     """The scale 1 for each token: no scaling."""
     return torch.ones_like(b.advantage)
 
 
 @dataclass(frozen=True, slots=True)
-class ElasticScale:
+class ElasticScale(Scale):
     """A wider clip range for tokens with a large |advantage|, and in groups with a pass rate near one half. ETR.
 
     ETR, arXiv:2601.03723: the paper's formula is not public, so the form and all four constants are our reading.
@@ -55,7 +59,7 @@ class ElasticScale:
 
 
 @dataclass(frozen=True, slots=True)
-class EntropyScale:
+class EntropyScale(Scale):
     """The mean entropy of a token's sentence over that of its answer, within bounds: wider clips where uncertain.
 
     SSPO, arXiv:2511.04256. The paper says that uncertain sentences get a wider range; the formula is our reading.
@@ -75,7 +79,7 @@ class EntropyScale:
 
 
 @dataclass(frozen=True, slots=True)
-class EntropyShare:
+class EntropyShare(Scale):
     """A token's entropy, divided by the largest entropy in its answer. DHPO, arXiv:2601.05607; our reading."""
 
     couples: ClassVar[Couples] = "sequence"

@@ -6,14 +6,13 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from groupwise.data import Batch
+from groupwise.data import Batch, Mask
 
-SOCKET = "Mask"
 __all__ = ["OutsideSteps"]
 
 
 @dataclass(frozen=True, slots=True)
-class OutsideSteps:
+class OutsideSteps(Mask):
     """Keeps all denoising steps but `count` of them, from the step `first` on. Depth pruning, BranchGRPO.
 
     All steps are sampled; the others leave the loss with its divisor. arXiv:2509.06040.

@@ -6,17 +6,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure
+from groupwise.data import Batch, Measure, Penalty
 from groupwise.models import StepConstant, StepKL, VelocityGap
 
-SOCKET = "Penalty"
 __all__ = ["StepKLPenalty", "VelocityPenalty"]
 
 _LENGTH = StepConstant("dt")
 
 
 @dataclass(frozen=True, slots=True)
-class StepKLPenalty:
+class StepKLPenalty(Penalty):
     """`coefficient * KL(pi || reference)` of each Gaussian step, exact: `mean (mu - mu_ref)^2 / (2 S^2)`.
 
     With `by_dt` it is multiplied by the length of the step, as in the code of Flow-GRPO; without, it is the paper's,
@@ -48,7 +47,7 @@ class StepKLPenalty:
 
 
 @dataclass(frozen=True, slots=True)
-class VelocityPenalty:
+class VelocityPenalty(Penalty):
     """`coefficient * mean (v - v_ref)^2`: the squared distance between velocities. DiffusionNFT, arXiv:2509.16117."""
 
     coefficient: float = 1e-4

@@ -6,18 +6,17 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure
+from groupwise.data import Batch, Measure, Ratio
 from groupwise.models import StepConstant, StepKL
 from groupwise.objective.ratios import bounded
 
-SOCKET = "Ratio"
 __all__ = ["CentredStepRatio"]
 
 _STD, _MOVED = StepConstant("std"), StepKL("policy")
 
 
 @dataclass(frozen=True, slots=True)
-class CentredStepRatio:
+class CentredStepRatio(Ratio):
     """`exp(S (log pi - log pi_old + KL(pi_old || pi)))`, with S the std of the step's noise.
 
     The log-ratio of a Gaussian step has the mean -KL and the spread 1 / S; this one has the mean 0 and no S in its

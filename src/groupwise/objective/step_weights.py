@@ -6,17 +6,16 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure
+from groupwise.data import Batch, Measure, Weight
 from groupwise.models import StepConstant
 
-SOCKET = "Weight"
 __all__ = ["EqualisedSteps", "PerStepLength"]
 
 _LENGTH, _SENSITIVITY = StepConstant("dt"), StepConstant("sensitivity")
 
 
 @dataclass(frozen=True, slots=True)
-class PerStepLength:
+class PerStepLength(Weight):
     """`1 / |dt|`: the gradient of a centred ratio grows with the length of the step. GRPO-Guard, arXiv:2510.22319."""
 
     needs: ClassVar[frozenset[Measure]] = frozenset({_LENGTH})
@@ -26,7 +25,7 @@ class PerStepLength:
 
 
 @dataclass(frozen=True, slots=True)
-class EqualisedSteps:
+class EqualisedSteps(Weight):
     """`median(n) / n`, with n the sensitivity of a step: the change of its mean, in units of std, with the velocity.
 
     Without it, the gradient of a log-ratio is largest at the steps with the least noise. The median is over the trained

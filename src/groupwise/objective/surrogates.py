@@ -11,10 +11,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from groupwise.data import Batch, Couples, Ratio
+from groupwise.data import Batch, Couples, Ratio, Surrogate, surrogate
 from groupwise.objective.ratios import bounded, token_ratio
 
-SOCKET = "Surrogate"
 __all__ = ["Clip", "ClippedWeight", "Clips", "GammaWeight", "SoftGate", "Unclipped", "policy_gradient"]
 
 Clipped = tuple[Bool[Tensor, " n"], Bool[Tensor, " n"]]
@@ -28,7 +27,7 @@ class Clips(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
+class Clip(Surrogate):
     """`min(r A, clip(r, 1 - low, 1 + high) A)`; the bounds are distances from 1. PPO, arXiv:1707.06347, equation 7.
 
     A clipped token has no gradient: above `1 + high` for A > 0, below `1 - low` for A < 0. A ratio equal to its bound
@@ -54,7 +53,7 @@ class Clip:
 
 
 @dataclass(frozen=True, slots=True)
-class ClippedWeight:
+class ClippedWeight(Surrogate):
     """`sg[clip(r, floor, cap)] A log pi`: a token with a clipped weight keeps its gradient. CISPO, arXiv:2506.13585.
 
     The bounds are absolute: a relative `high` is `cap = 1 + high`, and the paper uses no floor. The value depends on
@@ -78,7 +77,7 @@ class ClippedWeight:
 
 
 @dataclass(frozen=True, slots=True)
-class GammaWeight:
+class GammaWeight(Surrogate):
     """`sg[W^k exp(decay (1 - W))] A log pi`, with W the product of a sequence's ratios. VESPO, arXiv:2602.10693.
 
     The weight is 1 at W = 1, is largest at W = k / decay, and falls to 0 on both sides, so nothing is clipped. `k` and
@@ -106,7 +105,7 @@ class GammaWeight:
 
 
 @dataclass(frozen=True, slots=True)
-class Unclipped:
+class Unclipped(Surrogate):
     """`r A` without a clip, for a ratio that is itself bounded, such as `PowerMean` in GMPO, arXiv:2507.20673."""
 
     ratio: Ratio = token_ratio
@@ -122,7 +121,7 @@ class Unclipped:
 
 
 @dataclass(frozen=True, slots=True)
-class SoftGate:
+class SoftGate(Surrogate):
     """`4 / tau sigmoid(tau (r - 1)) A`, tau by the sign of A: a smooth clip. SAPO, arXiv:2511.20347.
 
     At r = 1 the gradient is REINFORCE's for every tau, and the value is `2 A / tau`, not A.
@@ -142,6 +141,7 @@ class SoftGate:
         return 4 / tau * torch.sigmoid(tau * (self.ratio(b) - 1)) * a
 
 
+@surrogate
 def policy_gradient(b: Batch) -> Float[Tensor, " n"]:
     """`A log pi`: the policy gradient, without a correction for off-policy samples. Williams, 1992.
 

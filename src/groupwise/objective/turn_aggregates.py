@@ -3,12 +3,12 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch
+from groupwise.data import Batch, aggregate
 
-SOCKET = "Aggregate"
 __all__ = ["turn_mean"]
 
 
+@aggregate
 def turn_mean(step: Batch) -> Float[Tensor, " n"]:
     """The mean over turns of the model of the mean over each turn's trained tokens.
 

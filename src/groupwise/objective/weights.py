@@ -16,7 +16,6 @@ from torch import Tensor
 from groupwise.data import Batch, Logp, Measure, Weight
 from groupwise.objective.ratios import MAX_LOG_RATIO
 
-SOCKET = "Weight"
 __all__ = [
     "GeometricMaskedImportance",
     "MaskedImportance",
@@ -30,7 +29,7 @@ _NEEDS: frozenset[Measure] = frozenset({Logp("policy")})
 
 
 @dataclass(frozen=True, slots=True)
-class TruncatedImportance:
+class TruncatedImportance(Weight):
     """`min(rho, cap)` per token, with rho = learner / engine probability: truncated importance sampling (TIS).
 
     "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
@@ -52,7 +51,7 @@ class TruncatedImportance:
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceTruncatedImportance:
+class SequenceTruncatedImportance(Weight):
     """`min(product of a sequence's rho, cap)` on its tokens, with rho = learner / engine probability of a token.
 
     The products of long answers reach the cap or 0 even where each token's rho is near 1. "When Speed Kills Stability",
@@ -77,7 +76,7 @@ class SequenceTruncatedImportance:
 
 
 @dataclass(frozen=True, slots=True)
-class MaskedImportance:
+class MaskedImportance(Weight):
     """`rho` (learner / engine probability) of each token in [floor, cap], else 0. IcePop, arXiv:2510.18855."""
 
     needs: ClassVar[frozenset[Measure]] = _NEEDS
@@ -98,7 +97,7 @@ class MaskedImportance:
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceMaskedImportance:
+class SequenceMaskedImportance(Weight):
     """The product of a sequence's rho (learner / engine probability) on its tokens if within [floor, cap], else 0.
 
     Sequence-level MIS, "When Speed Kills Stability", 2025.
@@ -123,7 +122,7 @@ class SequenceMaskedImportance:
 
 
 @dataclass(frozen=True, slots=True)
-class GeometricMaskedImportance:
+class GeometricMaskedImportance(Weight):
     """rho (learner / engine probability) of each token if its sequence's geometric mean is within bounds, else 0.
 
     The mean does not depend on the answer's length. `seq-mask-tis` of OpenRLHF.
@@ -148,7 +147,7 @@ class GeometricMaskedImportance:
 
 
 @dataclass(frozen=True, slots=True)
-class NormalisedWeight:
+class NormalisedWeight(Weight):
     """Another weight, divided by its mean over the step's tokens or sequences, so that its mean is 1.
 
     Batch normalisation of importance weights, after their truncation, as in verl. A step with weights of 0 keeps them.

@@ -7,12 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Ratio
+from groupwise.data import Batch, Ratio, Surrogate
 from groupwise.objective.ratios import prefix_ratio, sequence_ratio_per_token, token_ratio
 from groupwise.objective.scales import Scale, unscaled
 from groupwise.objective.surrogates import Clip, Clipped
 
-SOCKET = "Surrogate"
 __all__ = ["DualClip", "LogClip", "MixedClip", "ScaledClip"]
 
 SMALLEST = 1e-3
@@ -20,7 +19,7 @@ SMALLEST = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class DualClip:
+class DualClip(Surrogate):
     """PPO's clip, and at least `cap A` for A < 0: there a huge ratio gives no gradient. Dual-clip, arXiv:1912.09729."""
 
     low: float = 0.2
@@ -42,7 +41,7 @@ class DualClip:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledClip:
+class ScaledClip(Surrogate):
     """PPO's clip from `1 - scale * low` to `1 + scale * high`; `scale` is a factor per token, without gradient."""
 
     low: float = 0.2
@@ -68,7 +67,7 @@ class ScaledClip:
 
 
 @dataclass(frozen=True, slots=True)
-class MixedClip:
+class MixedClip(Surrogate):
     """PPO's clip with a mix of the token ratio r and the sequence ratio s: `w clip(r) + (1 - w) clip(s)`.
 
     `joint` takes the minimum of the mixes, `min(m A, m^ A)`; `separate` mixes the two minima. They differ where one
@@ -108,7 +107,7 @@ class MixedClip:
 
 
 @dataclass(frozen=True, slots=True)
-class LogClip:
+class LogClip(Surrogate):
     """PPO's clip of the log-ratio, in a range that grows with `position ** power`; for A < 0 also an upper bound.
 
     `position` counts the trained tokens of an answer from 1. CTPO, arXiv:2605.07331.

@@ -7,14 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, Outcome, VerdictPart
+from groupwise.data import Batch, Measure, Outcome, Shaping, VerdictPart
 
-SOCKET = "Shaping"
 __all__ = ["EarlyExitReward", "LengthBudget"]
 
 
 @dataclass(frozen=True, slots=True)
-class EarlyExitReward:
+class EarlyExitReward(Shaping):
     """`base ** rank` for a correct answer, else 0; rank 0 is the group's correct answer that stopped reasoning first.
 
     Creates the reward. The strategy `EarlyExits` writes the verdict part `exit`. S-GRPO, arXiv:2505.07686.
@@ -32,7 +31,7 @@ class EarlyExitReward:
 
 
 @dataclass(frozen=True, slots=True)
-class LengthBudget:
+class LengthBudget(Shaping):
     """Adds `weight` times a score of the length: 1 at `budget` tokens, less above, and less below unless `flat`.
 
     The score is 0 from `most` tokens on, by default twice the budget. "Train long, think short", arXiv:2508.08940; that

@@ -6,14 +6,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from groupwise.data import Batch, Finish, Ids, Measure, Outcome, VerdictPart
+from groupwise.data import Batch, Finish, Ids, Measure, Outcome, Shaping, VerdictPart
 
-SOCKET = "Shaping"
 __all__ = ["PassesChecks"]
 
 
 @dataclass(frozen=True, slots=True)
-class PassesChecks:
+class PassesChecks(Shaping):
     """Creates the reward: 1 (plus `length / max_tokens` with `longer`) for an answer that passes all checks, else 0.
 
     The checks: it is correct, it is complete, its verdict part `consistent` is at least 1/2 (the reasoning leads to the

@@ -6,14 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, VerdictPart
+from groupwise.data import Batch, Measure, Shaping, VerdictPart
 
-SOCKET = "Shaping"
 __all__ = ["ContentWeighted"]
 
 
 @dataclass(frozen=True, slots=True)
-class ContentWeighted:
+class ContentWeighted(Shaping):
     """Creates the reward `(1 - d) m(fidelity) + d mean m(quality)`, with d the verdict part `texture`. GDPO-SR.
 
     m scales a verdict part to 0 (least of the group) .. 1 (largest); it is 0 where all are equal. `texture` is the

@@ -6,9 +6,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from groupwise.data import WRITTEN, Batch, Measure, Outcome, Usage, VerdictPart
+from groupwise.data import WRITTEN, Batch, Filter, Measure, Outcome, Usage, VerdictPart, filter
 
-SOCKET = "Filter"
 __all__ = [
     "Distinct",
     "correct_only",
@@ -20,11 +19,13 @@ __all__ = [
 ]
 
 
+@filter
 def everything(rollout: Batch) -> Bool[Tensor, " s"]:
     """Selects every sample."""
     return torch.ones_like(rollout.outcome, dtype=torch.bool)
 
 
+@filter
 def mixed_outcomes(rollout: Batch) -> Bool[Tensor, " s"]:
     """Selects all samples of a prompt if some of its answers are correct and some are not, else none of them.
 
@@ -42,6 +43,7 @@ def mixed_outcomes(rollout: Batch) -> Bool[Tensor, " s"]:
     return torch.full_like(rollout.outcome, 0 < correct < verified, dtype=torch.bool)
 
 
+@filter
 def not_all_correct(rollout: Batch) -> Bool[Tensor, " s"]:
     """Selects all samples of a prompt if at least one answer is wrong or malformed, else none. NGRPO, arXiv:2509.18851.
 
@@ -55,6 +57,7 @@ def not_all_correct(rollout: Batch) -> Bool[Tensor, " s"]:
     return torch.full_like(rollout.outcome, correct < verified, dtype=torch.bool)
 
 
+@filter
 def mixed_scores(rollout: Batch) -> Bool[Tensor, " s"]:
     """Selects all samples of a prompt if the scores of its answers differ, else none. For scores without a threshold.
 
@@ -66,6 +69,7 @@ def mixed_scores(rollout: Batch) -> Bool[Tensor, " s"]:
     return torch.full_like(rollout.outcome, len(scores.unique()) > 1, dtype=torch.bool)
 
 
+@filter
 def correct_only(rollout: Batch) -> Bool[Tensor, " s"]:
     """Selects the correct answers: positive-only training, such as POPO, arXiv:2605.06650.
 
@@ -78,7 +82,7 @@ def correct_only(rollout: Batch) -> Bool[Tensor, " s"]:
 
 
 @dataclass(frozen=True, slots=True)
-class Distinct:
+class Distinct(Filter):
     """Selects answers whose verdict part `part` differs by `distance` or more from an answer of the other outcome.
 
     Written answers stay, and every answer of the other outcome is distinct from them. DaGRPO, arXiv:2512.06337; the
@@ -101,6 +105,7 @@ class Distinct:
         return anchor | (same_group & (correct[:, None] != correct) & far).any(1)
 
 
+@filter
 def mixed_groups(rollout: Batch) -> Bool[Tensor, " s"]:
     """Selects the groups that have correct and wrong answers, where a prompt has several groups.
 

@@ -7,14 +7,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, Outcome, VerdictPart
+from groupwise.data import Batch, Measure, Outcome, Shaping, VerdictPart
 
-SOCKET = "Shaping"
 __all__ = ["BrevityWhenSolved", "FormatLength"]
 
 
 @dataclass(frozen=True, slots=True)
-class BrevityWhenSolved:
+class BrevityWhenSolved(Shaping):
     """In groups with the best pass rates, long correct answers lose more reward: `reward (1 - alpha sigmoid(z))`.
 
     z is the length relative to the group's correct answers, in standard deviations. `share` is the fraction of groups.
@@ -47,7 +46,7 @@ class BrevityWhenSolved:
 
 
 @dataclass(frozen=True, slots=True)
-class FormatLength:
+class FormatLength(Shaping):
     """Creates the reward from format and length alone: `(think + answer) / 2 + curve`; if malformed, `min(curve, 0)`.
 
     No label is read: `answer` is 1 unless the verdict is malformed, and `think` is a part of the verdict that is 1 if

@@ -6,14 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, Outcome, VerdictPart
+from groupwise.data import Batch, Measure, Outcome, Shaping, VerdictPart
 
-SOCKET = "Shaping"
 __all__ = ["Levels", "WrongIs"]
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
+class Levels(Shaping):
     """Creates the reward: -1 for a correct answer, -3 for a malformed (unreadable) one, -2 for any other.
 
     With a `form`, an answer whose part of that name is 0 has -4. TRPA, arXiv:2504.04524: only their order matters.
@@ -35,7 +34,7 @@ class Levels:
 
 
 @dataclass(frozen=True, slots=True)
-class WrongIs:
+class WrongIs(Shaping):
     """Replaces the reward of a readable wrong answer by `value`; a malformed answer keeps its reward.
 
     The reward for a valid format in M-GRPO's released code, arXiv:2511.13288.

@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from groupwise.data import Batch, Logp, Measure
+from groupwise.data import Batch, Logp, Measure, Shaping
 
-SOCKET = "Shaping"
 __all__ = ["ConsistencyBonus", "Unlikeliness"]
 
 ROUNDING = 1e-9
@@ -17,7 +16,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Unlikeliness:
+class Unlikeliness(Shaping):
     """`reward (1 - beta k / G)`: k is the rank of an answer's mean log-prob in its group of G; 0 is the least likely.
 
     Rare correct answers gain most. An answer without a token is the least likely. arXiv:2506.02355.
@@ -46,7 +45,7 @@ def _rank(b: Batch) -> Int[Tensor, " s"]:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsistencyBonus:
+class ConsistencyBonus(Shaping):
     """Adds a bonus to high-scoring answers if another model finds the final answer likely after the reasoning.
 
     High: a score above `floor` and not below the group's mean. Likely: the mean probability of the tokens between

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch
+from groupwise.data import Batch, Shaping
 
-SOCKET = "Shaping"
 __all__ = ["Debiased"]
 
 
 @dataclass(frozen=True, slots=True)
-class Debiased:
+class Debiased(Shaping):
     """`(reward - accepts) / (1 - accepts - rejects)`: unbiased for known rates of false accepts and false rejects.
 
     `accepts` is the share of wrong answers that the verifier accepts, `rejects` the share of correct ones that it

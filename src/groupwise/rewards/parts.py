@@ -6,14 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, Outcome, VerdictPart
+from groupwise.data import Batch, Measure, Outcome, Shaping, VerdictPart
 
-SOCKET = "Shaping"
 __all__ = ["AddCalibration", "AddPartIfCorrect", "AddTrustedPart", "AddWeightedMean", "PartReward"]
 
 
 @dataclass(frozen=True, slots=True)
-class AddPartIfCorrect:
+class AddPartIfCorrect(Shaping):
     """Adds `weight` times a named score of the verdict, to correct answers only. P-GRPO, arXiv:2508.05170.
 
     A wrong answer cannot gain by a good score of the part, so the part cannot be hacked without the task.
@@ -37,7 +36,7 @@ class AddPartIfCorrect:
 
 
 @dataclass(frozen=True, slots=True)
-class AddWeightedMean:
+class AddWeightedMean(Shaping):
     """Adds the weighted mean of several named scores of the verdict; missing ones are left out. arXiv:2503.21819.
 
     >>> from groupwise.data import rollout_of, pack
@@ -65,7 +64,7 @@ class AddWeightedMean:
 
 
 @dataclass(frozen=True, slots=True)
-class AddTrustedPart:
+class AddTrustedPart(Shaping):
     """Adds `alpha * trust` times a verdict part; trust is below 1 in groups where the part is higher for wrong answers.
 
     Trust is `exp(mean over right - mean over wrong)`, at most 1, and 1 without both kinds. An answer counts as right if
@@ -90,7 +89,7 @@ class AddTrustedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class AddCalibration:
+class AddCalibration(Shaping):
     """Adds a Brier score, `weight (1 - (p - correct)^2)`, for the confidence p that the answer states. ReFIne.
 
     An answer without a confidence loses: it counts as p = 1/2, less 1.
@@ -116,7 +115,7 @@ class AddCalibration:
 
 
 @dataclass(frozen=True, slots=True)
-class PartReward:
+class PartReward(Shaping):
     """Creates the reward from a named part of the verdict; 0 for a verdict without the part.
 
     >>> from groupwise.data import rollout_of, pack

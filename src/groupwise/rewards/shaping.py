@@ -6,14 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Finish, Logp, Measure, Outcome, Usage, VerdictPart
+from groupwise.data import Batch, Finish, Logp, Measure, Outcome, Shaping, Usage, VerdictPart
 
-SOCKET = "Shaping"
 __all__ = ["AddFinished", "AddPart", "AddReadable", "Correctness", "KLInReward", "Overlong", "Score", "TruncatedIs"]
 
 
 @dataclass(frozen=True, slots=True)
-class Correctness:
+class Correctness(Shaping):
     """Creates the reward: `right` for a correct answer, `wrong` for any other; a score interpolates between them.
 
     A scored answer is neither correct nor wrong. Its reward is `wrong + score * (right - wrong)`.
@@ -34,7 +33,7 @@ class Correctness:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class Score(Shaping):
     """Creates the reward from the verdict's score: `offset + scale * score`.
 
     The score of a verdict without one is 1 if the answer is correct and 0 if not. So `Score()` is the default reward
@@ -54,7 +53,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class AddPart:
+class AddPart(Shaping):
     """Adds `weight` times a named score of the verdict, such as a format score; 0 if the verdict does not have it.
 
     >>> from groupwise.data import rollout_of, pack
@@ -75,7 +74,7 @@ class AddPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Overlong:
+class Overlong(Shaping):
     """Length penalty: subtracts 0 up to `limit - buffer` tokens, then linearly more, up to `factor` at the token limit.
 
     Soft overlong punishment, DAPO, arXiv:2503.14476, equation 13. `limit` is the sample's budget. `buffer` is in
@@ -112,7 +111,7 @@ class Overlong:
 
 
 @dataclass(frozen=True, slots=True)
-class TruncatedIs:
+class TruncatedIs(Shaping):
     """Replaces the reward of a truncated answer (it reached the token limit) by `value`. Dr. GRPO's code uses 0."""
 
     value: float
@@ -122,7 +121,7 @@ class TruncatedIs:
 
 
 @dataclass(frozen=True, slots=True)
-class AddFinished:
+class AddFinished(Shaping):
     """Adds `weight` to the reward of an answer that ended by itself, at an end token or a stop string.
 
     A weight far below the difference of right and wrong only breaks ties. ReST-GRPO, arXiv:2508.19576.
@@ -135,7 +134,7 @@ class AddFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class AddReadable:
+class AddReadable(Shaping):
     """Adds `weight` to the reward of each sample, unless its verdict is malformed (no readable final answer).
 
     >>> from groupwise.data import rollout_of, pack
@@ -151,7 +150,7 @@ class AddReadable:
 
 
 @dataclass(frozen=True, slots=True)
-class KLInReward:
+class KLInReward(Shaping):
     """Subtracts `coefficient * sum over tokens of (log pi_old - log reference)`. RLOO, arXiv:2402.14740, section 2.
 
     k1 in the reward has the exact gradient, through the policy gradient. A coefficient of 0 needs no reference.

@@ -3,16 +3,15 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from groupwise.data import Draw, Rollout, Sampler
+from groupwise.data import Draw, Rollout, Sampler, Strategy
 from groupwise.rollout.attempts import attempts, is_correct
 from groupwise.rollout.columns import text_of
 
-SOCKET = "Strategy"
 __all__ = ["Anchored"]
 
 
 @dataclass(frozen=True, slots=True)
-class Anchored:
+class Anchored(Strategy):
     """Samples answers. If at most the fraction `at_most` is correct, the solution in the data row joins their group.
 
     The solution is the column `column` of the row; it is graded as an answer is, and trained with the origin WRITTEN.

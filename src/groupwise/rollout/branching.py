@@ -6,12 +6,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import ClassVar, Literal
 
-from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Verdict
+from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict
 from groupwise.rollout.attempts import is_graded, score_of
 from groupwise.rollout.stretches import steps_from
 from groupwise.rollout.together import together
 
-SOCKET = "Strategy"
 __all__ = ["Branching"]
 
 
@@ -40,7 +39,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Branching:
+class Branching(Strategy):
     """A tree of denoising steps, which forks into `width` children at each step of `splits`. BranchGRPO.
 
     All answers have the same first state. At a split a node divides its leaves, `draw.n` for the root, evenly among its

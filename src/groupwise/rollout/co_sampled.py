@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from typing import ClassVar
 
-from groupwise.data import Draw, Role, Rollout, Sample, Sampler
+from groupwise.data import Draw, Role, Rollout, Sample, Sampler, Strategy
 from groupwise.models.masked.actions import Knobs, decode_masked
 
-SOCKET = "Strategy"
 __all__ = ["SCHEDULE", "CoSampled"]
 
 SCHEDULE = "schedule"
@@ -16,12 +15,14 @@ SCHEDULE = "schedule"
 
 
 @dataclass(frozen=True, slots=True)
-class CoSampled:
+class CoSampled(Strategy):
     """`draw.n` answers of a masked policy, each split into two samples with one verdict. Co-GRPO, arXiv:2512.22288.
 
     The commits and the text stay in the answer. The knobs become a sample of the role `schedule`, so the knobs of a
     group are compared with each other, and get the advantages of their answers. A fixed schedule has no knobs.
     """
+
+    whole_answers: ClassVar[bool] = True
 
     roles: ClassVar[tuple[Role, ...]] = (Role(SCHEDULE, "where the schedule of the masked policy has knobs"),)
 

@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass
 
-from groupwise.data import Draw, Rollout, Sample, Sampler
+from groupwise.data import Draw, Rollout, Sample, Sampler, Strategy
 from groupwise.rollout.attempts import attempts, is_correct, score_of, with_role
 
-SOCKET = "Strategy"
 __all__ = ["Cued"]
 
 
 @dataclass(frozen=True, slots=True)
-class Cued:
+class Cued(Strategy):
     """Samples answers. If their mean score is below the recent mean, new ones continue a prefix of a correct one.
 
     The share of the correct answer that is given grows with the gap to the mean of recent rewards (`RecentRewards`), up

@@ -8,10 +8,9 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.data import BadData, Draw, Rollout, Task
+from groupwise.data import BadData, Curriculum, Draw, Rollout, Task
 from groupwise.models import Purpose, permutation
 
-SOCKET = "Curriculum"
 __all__ = ["Shuffled"]
 
 
@@ -23,7 +22,7 @@ class ShuffledState(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Shuffled:
+class Shuffled(Curriculum[ShuffledState]):
     """Draws prompts in random order: each pass over the task has a new order and contains every prompt once."""
 
     def init(self, task: Task, seed: int) -> ShuffledState:

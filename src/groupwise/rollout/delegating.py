@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar
 
-from groupwise.data import CountedText, Draw, Finish, Outcome, Role, Rollout, Sample, Sampler, Verdict
+from groupwise.data import CountedText, Draw, Finish, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict
 from groupwise.rollout.attempts import context_of
 from groupwise.rollout.dialogue import Dialogue, judged
 from groupwise.rollout.together import together
 from groupwise.rollout.wording import AUTO, UNWORDED, Forms, check_wording, fill
 
-SOCKET = "Strategy"
 __all__ = ["Delegating"]
 
 PROBLEM = "{problem}"
@@ -39,7 +38,7 @@ TEXTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Delegating:
+class Delegating(Strategy):
     """`draw.n` conversations of a main agent with a helper: the same policy in both roles. M-GRPO, arXiv:2511.13288.
 
     The main agent's prompt is `main`. A turn that ends in `asks` is a request: its text, or the part after its last

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from groupwise.data import Draw, Role, Rollout, Sampler
+from groupwise.data import Draw, Role, Rollout, Sampler, Strategy
 from groupwise.rollout.attempts import (
     as_written,
     attempts,
@@ -17,7 +17,6 @@ from groupwise.rollout.attempts import (
 from groupwise.rollout.columns import text_of
 from groupwise.rollout.wording import AUTO, Forms, check_wording
 
-SOCKET = "Strategy"
 __all__ = ["Drafts", "Explained", "Refinement"]
 
 DRAFTED = Forms(
@@ -41,7 +40,7 @@ repeated, so that the answer is whole without the rest of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drafts:
+class Drafts(Strategy):
     """Samples `drafts` answers, then `draw.n` answers to a prompt with the best draft. Only the latter are trained.
 
     Ties go to a draft by a keyed draw. Without room for the draft the prompt stays plain. iGRPO, arXiv:2602.09000.
@@ -66,7 +65,7 @@ class Drafts:
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class Explained(Strategy):
     """If no answer is correct, the policy explains the gold answer. A correct one is trained under the plain prompt.
 
     A correct explanation is a group of one, trained as a written answer with the role `explained`. With `always`, the
@@ -112,7 +111,7 @@ class Explained:
 
 
 @dataclass(frozen=True, slots=True)
-class Refinement:
+class Refinement(Strategy):
     """If the best answer scores below `below`, the policy rewrites it once, given the verifier's feedback.
 
     A rewritten answer with a higher score replaces the worst of the group, and is learned as a written answer after the

@@ -3,17 +3,16 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from groupwise.data import TEMPLATE, Draw, Finish, Rollout, Sampler, verdicts_have
+from groupwise.data import TEMPLATE, Draw, Finish, Rollout, Sampler, Strategy, verdicts_have
 from groupwise.rollout.together import together
 from groupwise.rollout.wording import AUTO, UNWORDED, Forms
 
-SOCKET = "Strategy"
 __all__ = ["EarlyExits"]
 
 
 @verdicts_have("exit")
 @dataclass(frozen=True, slots=True)
-class EarlyExits:
+class EarlyExits(Strategy):
     """One answer, and up to `draw.n - 1` copies, cut at random points of the reasoning, that answer at once. S-GRPO.
 
     The thought ends before the first `ends`; the text `inducer` follows each cut, untrained. Samples are in the order

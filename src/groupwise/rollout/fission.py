@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypedDict
 
-from groupwise.data import Draw, Rollout, Task
+from groupwise.data import Curriculum, Draw, Rollout, Task
 from groupwise.rollout.curriculum import Shuffled, ShuffledState
 
-SOCKET = "Curriculum"
 __all__ = ["Fission"]
 
 
@@ -29,7 +28,7 @@ class FissionState(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Fission:
+class Fission(Curriculum[FissionState]):
     """Draws prompts in random order, and up to the fraction `share` stored failed attempts, if `least` are stored.
 
     The newest iteration's failures come first; of one iteration, a failure of each problem before a second one of any.

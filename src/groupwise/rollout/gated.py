@@ -5,18 +5,17 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
 
-from groupwise.data import Draw, Finish, Rollout, Sample, Sampler
+from groupwise.data import Draw, Finish, Rollout, Sample, Sampler, Strategy
 from groupwise.rollout.dialogue import Dialogue, dialogue_until, judged
 from groupwise.rollout.likeness import edit_distance
 from groupwise.rollout.together import together
 from groupwise.rollout.wording import AUTO, UNWORDED, Forms
 
-SOCKET = "Strategy"
 __all__ = ["GatedTurns"]
 
 
 @dataclass(frozen=True, slots=True)
-class GatedTurns:
+class GatedTurns(Strategy):
     """Conversations as in `Turns`. A group stops after `after` turns if its actions differ by less than `below`.
 
     The difference is the mean edit distance of two sequences of actions, as a share of `after`; an ended conversation
@@ -24,6 +23,8 @@ class GatedTurns:
     groups mostly end with equal rewards. An action is a turn's text, from the last `marker` on if there is one.
     Selective Rollout, 2026.
     """
+
+    needs_environment: ClassVar[bool] = True
 
     forms: ClassVar[dict[str, Forms]] = {
         "marker": Forms("", "Action:", "zhiyuanZhai20/selective-rollout, src/prompts.py, ba86cdc")

@@ -3,15 +3,14 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from groupwise.data import Draw, Role, Rollout, Sampler, VerdictContents
+from groupwise.data import Draw, Role, Rollout, Sampler, Strategy, VerdictContents
 from groupwise.rollout.together import together
 
-SOCKET = "Strategy"
 __all__ = ["WithGreedy"]
 
 
 @dataclass(frozen=True, slots=True)
-class WithGreedy:
+class WithGreedy(Strategy):
     """Samples independent answers and a greedy one. The field `part` names the verdict part with the greedy score.
 
     The greedy answer has the role `greedy` and is not trained. ReMax, arXiv:2310.10505. An unverifiable greedy answer

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Verdict
+from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict
 from groupwise.rollout.attempts import attempts, context_of, is_correct, none_correct, with_role
 from groupwise.rollout.columns import text_of
 from groupwise.rollout.together import together
 from groupwise.rollout.wording import AUTO, Forms, check_wording
 
-SOCKET = "Strategy"
 __all__ = ["HintWriter"]
 
 SHORT = 2
@@ -63,7 +62,7 @@ OUTPUT FORMAT (Follow strictly)
 
 
 @dataclass(frozen=True, slots=True)
-class HintWriter:
+class HintWriter(Strategy):
     """If no answer is correct, the policy writes `hints` hints. Answers with the most helpful one replace the group.
 
     The prompt of a hint has the problem, its solution, and one wrong answer. A hint is tried with a group of `draw.n`

@@ -18,7 +18,6 @@ from groupwise.rollout.strategy import Independent
 from groupwise.rollout.together import together
 from groupwise.rollout.wording import AUTO, Forms, check_wording, fill
 
-SOCKET = "Strategy"
 __all__ = ["AtLevel", "Escalate", "Scaffold"]
 
 HINTED = Forms(
@@ -30,7 +29,7 @@ HINTED = Forms(
 
 
 @dataclass(frozen=True, slots=True)
-class Escalate:
+class Escalate(Strategy):
     """Samples answers; while none is correct and hints are left, samples a new group with the next hint. SAGE.
 
     arXiv:2602.03143. At most `levels` hints are tried. The group is trained under the hinted prompt that it was sampled
@@ -67,7 +66,7 @@ class Escalate:
 
 
 @dataclass(frozen=True, slots=True)
-class AtLevel:
+class AtLevel(Strategy):
     """Runs another strategy on the prompt with the hint of its level (`HintLadder`); level 0 is no hint. SAGE-light."""
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where the policy writes the hints"),)
@@ -96,7 +95,7 @@ class AtLevel:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaffold:
+class Scaffold(Strategy):
     """Samples answers; if none is correct, samples one with each hint. The first correct one replaces a wrong answer.
 
     Hints are from weak to strong, so the weakest that helps is taken. Scaf-GRPO, arXiv:2510.19807. `active` is 0 in its

@@ -1,5 +1,6 @@
 """Hints for hard problems: from a column of the data, or written by the policy."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
@@ -9,7 +10,6 @@ from groupwise.rollout.columns import text_of, texts_of
 from groupwise.rollout.together import together
 from groupwise.rollout.wording import AUTO, UNWORDED, Forms, check_wording
 
-SOCKET = "Hints"
 __all__ = ["Hints", "RowHints", "SelfHints"]
 
 ASKED = Forms(
@@ -28,11 +28,14 @@ ASKED = Forms(
 class Hints(Protocol):
     """Returns the hints for a problem, the weakest first, and the samples in which the policy wrote them, if any."""
 
+    __slots__ = ()
+
+    @abstractmethod
     async def __call__(self, draw: Draw, sampler: Sampler) -> tuple[list[str], list[Sample]]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class RowHints:
+class RowHints(Hints):
     """Takes the hints from a column of the problem's data row: a text, or a list of texts, the weakest first.
 
     A row without the column has no hints; at least one row must have it.
@@ -53,7 +56,7 @@ class RowHints:
 
 
 @dataclass(frozen=True, slots=True)
-class SelfHints:
+class SelfHints(Hints):
     """Hints that the policy writes from the solution in the data row, each with a higher length limit. SAGE.
 
     One answer per level, of at most `limit` tokens times the level; `auto` is 8, or 64 in prose. Without a solution

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypedDict
 
-from groupwise.data import Draw, Rollout, Task
+from groupwise.data import Curriculum, Draw, Rollout, Task
 from groupwise.rollout.allocation import give_greedily
 from groupwise.rollout.attempts import graded
 from groupwise.rollout.curriculum import Shuffled, ShuffledState
 
-SOCKET = "Curriculum"
 __all__ = ["Knapsack"]
 
 
@@ -23,7 +22,7 @@ class KnapsackState(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Knapsack:
+class Knapsack(Curriculum[KnapsackState]):
     """Draws prompts in random order, and gives more answers to prompts where they are worth more. Knapsack RL.
 
     At a success rate p, n answers are worth `(1 - p^n - (1 - p)^n) p (1 - p)^2`: the probability of a mixed group,

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypedDict
 
-from groupwise.data import Draw, Rollout, Task
+from groupwise.data import Curriculum, Draw, Rollout, Task
 from groupwise.rollout.attempts import graded
 from groupwise.rollout.curriculum import Shuffled, ShuffledState
 
-SOCKET = "Curriculum"
 __all__ = ["HintLadder"]
 
 
@@ -20,7 +19,7 @@ class LadderState(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class HintLadder:
+class HintLadder(Curriculum[LadderState]):
     """Draws prompts in random order, and passes each prompt's hint level to the strategy as `Draw.memo["level"]`.
 
     SAGE-light, arXiv:2602.03143. A pass rate of at most `least` raises the level of a prompt by one, one above `most`

@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from groupwise.data import WRITTEN, Draw, Ids, Rollout, Sample, Sampler
+from groupwise.data import WRITTEN, Draw, Ids, Rollout, Sample, Sampler, Strategy
 from groupwise.rollout.likeness import edit_distance, rouge_l, suffix_match
 from groupwise.rollout.together import together
 
-SOCKET = "Strategy"
 __all__ = ["Lookahead"]
 
 
@@ -26,7 +25,7 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookahead:
+class Lookahead(Strategy):
     """The fraction `share` of a group begins with branches of a tree; the other answers are independent. LATR.
 
     A branch takes the likeliest token. It forks at one of the `choices` likeliest with a probability above `absolute`

@@ -3,18 +3,17 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from groupwise.data import Engine
+from groupwise.data import Engine, EngineKind
 from groupwise.models import Experts, FlowPolicy, MaskedPolicy, Model, Tokenizer
 from groupwise.rollout.denoiser import DenoisingEngine
 from groupwise.rollout.engine import NativeEngine
 from groupwise.rollout.unmasking import UnmaskingEngine
 
-SOCKET = "EngineKind"
 __all__ = ["Native"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Native:
+class Native(EngineKind):
     """Runs the engine in the trainer's process: at most `rows` sequences at once, and `cache_tokens` cached tokens.
 
     `max_gap` bounds the difference between the engine's and the learner's log-prob of a token; a larger one stops the

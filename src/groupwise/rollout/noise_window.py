@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass
 
-from groupwise.data import Draw, Rollout, Sample, Sampler
-from groupwise.rollout.one_step import without_noise
+from groupwise.data import Draw, Rollout, Sample, Sampler, Strategy
+from groupwise.rollout.stretches import without_noise
 from groupwise.rollout.together import together
 
-SOCKET = "Strategy"
 __all__ = ["NoiseWindow"]
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseWindow:
+class NoiseWindow(Strategy):
     """`draw.n` answers with noise in `width` consecutive steps, the same of a group. Flow-GRPO-Fast.
 
     The window begins at a step from `first` to before `last`, by a draw for each prompt. The other steps have no noise,

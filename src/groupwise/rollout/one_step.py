@@ -3,16 +3,15 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Sampling, VerdictContents
-from groupwise.rollout.stretches import steps_from
+from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Strategy, VerdictContents
+from groupwise.rollout.stretches import steps_from, without_noise
 from groupwise.rollout.together import together
 
-SOCKET = "Strategy"
 __all__ = ["OneStep"]
 
 
 @dataclass(frozen=True, slots=True)
-class OneStep:
+class OneStep(Strategy):
     """For each step of `steps`, one group of `draw.n` answers with noise in this step alone. G2RPO.
 
     All begin with the steps of the anchor, a path without noise. Each is completed without noise once for each of
@@ -79,8 +78,3 @@ async def completed(sample: Sample, stride: int, steps: int, sampler: Sampler) -
     if len(sample.tokens) + 1 + stride <= steps:
         sample = await sampler.extend(sample, limit=1, sampling=without_noise(sampler))
     return await sampler.extend(sample, sampling=without_noise(sampler), stride=stride)
-
-
-def without_noise(sampler: Sampler) -> Sampling:
-    """The sampling of deterministic steps."""
-    return replace(sampler.sampling, temperature=0.0)

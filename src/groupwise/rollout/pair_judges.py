@@ -1,11 +1,11 @@
 """Judges of pairs: which of two answers to a prompt is better."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from groupwise.data import Prompt, Sample
 
-SOCKET = "PairJudge"
 __all__ = ["HigherScore", "PairJudge"]
 
 
@@ -13,11 +13,14 @@ __all__ = ["HigherScore", "PairJudge"]
 class PairJudge(Protocol):
     """Compares two answers that have verdicts: 1 if the first is better, 0 if the second is, 1/2 for a tie."""
 
+    __slots__ = ()
+
+    @abstractmethod
     async def __call__(self, prompt: Prompt, first: Sample, second: Sample, /) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
-class HigherScore:
+class HigherScore(PairJudge):
     """Prefers the answer whose verdict has the higher score, or verdict part `part`.
 
     A difference of at most `margin` is a tie: a judge does not see it.

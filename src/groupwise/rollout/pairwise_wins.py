@@ -11,13 +11,12 @@ from groupwise.rollout.pair_judges import HigherScore, PairJudge
 from groupwise.rollout.strategy import Independent
 from groupwise.rollout.together import together
 
-SOCKET = "Strategy"
 __all__ = ["PairwiseWins"]
 
 
 @verdicts_have("wins", "unjudged")
 @dataclass(frozen=True, slots=True)
-class PairwiseWins:
+class PairwiseWins(Strategy):
     """Adds the part `wins` to verdicts: the share of the group's other answers that an answer beats. Pref-GRPO.
 
     A tie is half a win. Each pair is judged once, in the order of sampling. A call of the judge that fails counts as a

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from groupwise.data import Draw, Rollout, Sampler
+from groupwise.data import Draw, Rollout, Sampler, Strategy
 from groupwise.rollout.allocation import give_greedily
 from groupwise.rollout.attempts import attempts, graded
 
-SOCKET = "Strategy"
 __all__ = ["Pilots"]
 
 Posterior = tuple[float, float]
@@ -17,7 +16,7 @@ Posterior = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Pilots:
+class Pilots(Strategy):
     """`pilots` answers to each prompt; each further one goes where it most raises the chance of a correct answer. HORA.
 
     The posterior of a success rate is Beta(a + correct, b + others), with (a, b) the `prior`. Each further answer goes

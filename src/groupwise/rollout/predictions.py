@@ -4,13 +4,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from groupwise.data import BadData, Draw, Finish, Ids, Outcome, Role, Rollout, Sample, Sampler, Verdict, verdicts_have
+from groupwise.data import (
+    BadData,
+    Draw,
+    Finish,
+    Ids,
+    Outcome,
+    Role,
+    Rollout,
+    Sample,
+    Sampler,
+    Strategy,
+    Verdict,
+    verdicts_have,
+)
 from groupwise.rollout.agreement import OF, Statistics, agreement, corrected, predicted
 from groupwise.rollout.attempts import attempts, context_of
 from groupwise.rollout.together import together
 from groupwise.rollout.wording import AUTO, Forms, check_wording
 
-SOCKET = "Strategy"
 __all__ = ["Predictions"]
 
 PREDICTED = Forms(
@@ -29,7 +41,7 @@ PREDICTED = Forms(
 
 @verdicts_have("length", "rate", "notions")
 @dataclass(frozen=True, slots=True)
-class Predictions:
+class Predictions(Strategy):
     """Samples answers, and `count` predictions of their pass rate and length, as samples with their own role. MASA.
 
     A prediction answers the prompt in `words` with the number of correct answers of eight, the length of a correct
@@ -90,8 +102,8 @@ class Predictions:
 
         Empty if the part is below `expert`, if the text is too long, or has a character without a token.
         """
-        best = max(predictions, key=_notions)
-        if not self.expert or _notions(best) < self.expert or not (text := corrected(best.text, statistics)):
+        best = max(predictions, key=_notions_in)
+        if not self.expert or _notions_in(best) < self.expert or not (text := corrected(best.text, statistics)):
             return ()
         (start,) = sampler.start(context, role="expert")
         try:
@@ -105,5 +117,5 @@ def _ended(answer: Sample) -> Sample:
     return answer.with_finish(Finish.length).with_verdict(Verdict(Outcome.wrong))
 
 
-def _notions(prediction: Sample) -> float:
+def _notions_in(prediction: Sample) -> float:
     return prediction.verdict.parts.get("notions", 0.0) if prediction.verdict else 0.0

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
 
-from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Usage, verdicts_have
+from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Strategy, Usage, verdicts_have
 from groupwise.rollout.attempts import attempts, context_of, is_correct
 from groupwise.rollout.columns import text_of
 from groupwise.rollout.wording import AUTO, Forms, check_wording
 
-SOCKET = "Strategy"
 __all__ = ["Pressed"]
 
 LETTERS = "ABCD"
@@ -30,7 +29,7 @@ SCENARIOS = {
 
 @verdicts_have("gave_in")
 @dataclass(frozen=True, slots=True)
-class Pressed:
+class Pressed(Strategy):
     """`draw.n` answers to the problem, and as many to the problem with a claim about its answer. PARROT.
 
     The claim is wrong, except for a share `right_too` of the draws. The i-th answers of both are a pair. A plain answer

@@ -1,5 +1,6 @@
 """Reads new problems that the policy proposes in its answers."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -8,7 +9,6 @@ from groupwise.data import Measure, VerdictPart
 from groupwise.tasks import proposed_problem
 from groupwise.tasks.sums import worked
 
-SOCKET = "ProblemSource"
 __all__ = ["ProblemSource", "Proposal", "SumProposals"]
 
 
@@ -27,11 +27,14 @@ class ProblemSource(Protocol):
     `row` must be JSON. `kind` groups proposals that should be about equally diverse, such as by difficulty.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     def propose(self, text: str) -> Proposal | None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class SumProposals:
+class SumProposals(ProblemSource):
     """Extracts the new sum at the end of an answer to the task `proposals`. Its kind is its number of operands.
 
     It needs the verdict part `proposed`, since only a verifier that gives it grades such answers.

@@ -7,13 +7,12 @@ from groupwise.rollout.attempts import prompt_of
 from groupwise.rollout.proposals import ProblemSource, SumProposals
 from groupwise.rollout.strategy import Independent
 
-SOCKET = "Strategy"
 __all__ = ["Proposing"]
 
 
 @verdicts_have("diverse")
 @dataclass(frozen=True, slots=True)
-class Proposing:
+class Proposing(Strategy):
     """Runs another sampling strategy, and collects the new problems that its answers propose, for `Synthesised`.
 
     The part `diverse` of an answer is the expected diversity of its proposal's kind, from the draw's memo; 0 without a

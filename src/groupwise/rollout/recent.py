@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
-from groupwise.data import Draw, Outcome, Rollout, Task
+from groupwise.data import Curriculum, Draw, Outcome, Rollout, Task
 from groupwise.rollout.curriculum import Shuffled, ShuffledState
 
-SOCKET = "Curriculum"
 __all__ = ["RecentRewards"]
 
 
@@ -19,7 +18,7 @@ class RecentState(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class RecentRewards:
+class RecentRewards(Curriculum[RecentState]):
     """Draws prompts in random order, and passes the mean score of the last `window` rounds on, as `Draw.memo["mean"]`.
 
     The replay buffer of rewards of Reg-GRPO, arXiv:2506.07464. The first draws carry no mean. Unverifiable answers do

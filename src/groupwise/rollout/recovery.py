@@ -9,12 +9,11 @@ from groupwise.rollout.drafts import CORRECTED
 from groupwise.rollout.strategy import Independent
 from groupwise.rollout.wording import AUTO, Forms, check_wording
 
-SOCKET = "Strategy"
 __all__ = ["RecoveryPrompts"]
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryPrompts:
+class RecoveryPrompts(Strategy):
     """Runs another sampling strategy. Each distinct failed attempt becomes a prompt that `Fission` may draw later.
 
     A failure is an answer that is not correct and scores below `below`, and whose verdict has feedback. The new prompt

@@ -8,13 +8,12 @@ from itertools import accumulate
 from random import Random
 from typing import Any, ClassVar, TypedDict
 
-from groupwise.data import Draw, Rollout, Task
+from groupwise.data import Curriculum, Draw, Rollout, Task
 from groupwise.models import Purpose, keyed_random
 from groupwise.rollout.attempts import score_of
 from groupwise.rollout.curriculum import Shuffled, ShuffledState
 from groupwise.rollout.stored import stored
 
-SOCKET = "Curriculum"
 __all__ = ["FreshReplay"]
 
 LEAST = 1e-6
@@ -42,7 +41,7 @@ class ReplayState(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class FreshReplay:
+class FreshReplay(Curriculum[ReplayState]):
     """After each round of new answers, `replays` rounds draw stored ones, by score and freshness. FreshPER.
 
     An answer's chance is proportional to `e ** alpha`, `e = |score - centre| exp(-age / life)`; its age counts sampled

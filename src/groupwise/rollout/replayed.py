@@ -6,13 +6,12 @@ from groupwise.data import Draw, Rollout, Sampler, Strategy, verdicts_have
 from groupwise.rollout.stored import restored
 from groupwise.rollout.strategy import Independent
 
-SOCKET = "Strategy"
 __all__ = ["Replayed"]
 
 
 @verdicts_have("replay")
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(Strategy):
     """Returns the stored answer that the curriculum `FreshReplay` drew, with its log-probs; else runs another strategy.
 
     The part `replay` of an answer is its importance weight, 1 for a new answer. Nothing is generated for a stored one.

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -13,17 +13,18 @@ from groupwise.models.flow.actions import decoded_picture, encode_action, final_
 from groupwise.models.flow.normals import normals
 from groupwise.rollout.strategy import Independent
 
-SOCKET = "Strategy"
 __all__ = ["Retraced"]
 
 
 @dataclass(frozen=True, slots=True)
-class Retraced:
+class Retraced(Strategy):
     """Replaces the denoising steps of each finished sample by steps of the forward process from its final state.
 
     The tokens are written at the times of all steps but the last, or at one of these times, drawn for the whole group.
     Each has its own noise. So any sampler can be trained on, also one without noise. DiffusionNFT, arXiv:2509.16117.
     """
+
+    own_noise: ClassVar[bool] = True
 
     strategy: Strategy = Independent()  # noqa: RUF009
     times: Literal["all", "one"] = "all"

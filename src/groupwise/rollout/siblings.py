@@ -3,16 +3,15 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from groupwise.data import Draw, Outcome, Rollout, Sample, Sampler
+from groupwise.data import Draw, Outcome, Rollout, Sample, Sampler, Strategy
 from groupwise.rollout.attempts import attempts, context_of, is_correct
 from groupwise.rollout.wording import AUTO, Forms, check_wording
 
-SOCKET = "Strategy"
 __all__ = ["SiblingView"]
 
 
 @dataclass(frozen=True, slots=True)
-class SiblingView:
+class SiblingView(Strategy):
     """Samples answers. If any is correct, each wrong one gets a second prompt with a correct one, for a teacher.
 
     The wrong answer's own tokens are then scored by a teacher under the view. SDPO, arXiv:2601.20802. The first correct

@@ -7,7 +7,6 @@ from groupwise.models import Experts, FlowPolicy, MaskedPolicy, Model, Tokenizer
 from groupwise.rollout.native import Native
 from groupwise.rollout.speculation import SpeculativeEngine
 
-SOCKET = "EngineKind"
 __all__ = ["Speculative"]
 
 

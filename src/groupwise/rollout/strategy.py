@@ -1,18 +1,20 @@
 """Sampling strategies: independent answers, and conversations with an environment."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from groupwise.data import Draw, Rollout, Sampler
+from groupwise.data import Draw, Rollout, Sampler, Strategy
 from groupwise.rollout.dialogue import Dialogue, dialogue_until, judged
 from groupwise.rollout.together import together
 
-SOCKET = "Strategy"
 __all__ = ["Independent", "Turns"]
 
 
 @dataclass(frozen=True, slots=True)
-class Independent:
+class Independent(Strategy):
     """Generates `draw.n` independent answers to the prompt, as one group."""
+
+    whole_answers: ClassVar[bool] = True
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         answers = await sampler.sample(draw.prompt.context, draw.n)
@@ -20,7 +22,7 @@ class Independent:
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class Turns(Strategy):
     """Generates `draw.n` conversations with the environment, as one group: model and environment take turns.
 
     A conversation ends when the environment returns None. When all have ended, the verifier judges their last turns. A
@@ -30,6 +32,8 @@ class Turns:
     `failed` is 1 for a conversation that the environment aborted: it raised, timed out, or returned an invalid
     observation.
     """
+
+    needs_environment: ClassVar[bool] = True
 
     most: int = 8
 

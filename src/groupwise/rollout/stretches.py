@@ -1,8 +1,8 @@
-"""Stretches of a denoised sample: some of its steps alone, where samples share the steps before them."""
+"""Some of the denoising steps of a sample alone, and steps without noise."""
 
 from dataclasses import replace
 
-from groupwise.data import Sample
+from groupwise.data import Sample, Sampler, Sampling
 
 
 def steps_from(sample: Sample, first: int) -> Sample:
@@ -21,3 +21,8 @@ def steps_from(sample: Sample, first: int) -> Sample:
         sample, tokens=sample.tokens[first:], origin=sample.origin[first:], logp=sample.logp[first:],
         path=sample.path[first:], text=sample.text[skipped:], ends=tuple(end - skipped for end in sample.ends[first:]),
     )  # fmt: skip
+
+
+def without_noise(sampler: Sampler) -> Sampling:
+    """The sampling of deterministic steps."""
+    return replace(sampler.sampling, temperature=0.0)

@@ -6,12 +6,11 @@ from typing import Any, ClassVar, NotRequired, TypedDict
 
 import numpy as np
 
-from groupwise.data import Draw, Rollout, Sample, Task
+from groupwise.data import Curriculum, Draw, Rollout, Sample, Task
 from groupwise.models import Purpose, uniform
 from groupwise.rollout.attempts import graded
 from groupwise.rollout.curriculum import check_prompts
 
-SOCKET = "Curriculum"
 __all__ = ["SuccessTracker"]
 
 
@@ -33,7 +32,7 @@ class TrackerState(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class SuccessTracker:
+class SuccessTracker(Curriculum[TrackerState]):
     """Draws a prompt with probability proportional to `sqrt(v (1 - v)) + explore`, v its tracked pass rate. SPO.
 
     Draws carry v as `baseline` in the memo. New answers are added to a prompt's numbers of correct and other answers

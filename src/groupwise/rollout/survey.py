@@ -7,12 +7,11 @@ from random import Random
 from statistics import pstdev
 from typing import ClassVar, TypedDict
 
-from groupwise.data import Draw, Rollout, Sample, Task
+from groupwise.data import Curriculum, Draw, Rollout, Sample, Task
 from groupwise.models import Purpose, keyed_random
 from groupwise.rollout.attempts import best_of, score_of
 from groupwise.rollout.curriculum import Shuffled, ShuffledState
 
-SOCKET = "Curriculum"
 __all__ = ["Survey"]
 
 
@@ -35,7 +34,7 @@ class SurveyState(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(Curriculum[SurveyState]):
     """Tests prompts with `samples` untrained answers each, then draws prompts and prefixes of answers to train on.
 
     A prompt is found if the std of its scores is at least `spread`. If its best answer scores at least `best`, so are

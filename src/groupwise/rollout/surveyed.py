@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from groupwise.data import Draw, Rollout, Sampler, Strategy
 from groupwise.rollout.strategy import Independent
 
-SOCKET = "Strategy"
 __all__ = ["Surveyed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Surveyed:
+class Surveyed(Strategy):
     """Runs another strategy, whose answers continue a prefix from `Survey`. The prefix is not trained.
 
     The whole answer is graded. The answers of a survey, for the curriculum `Survey`, are not trained. ReST-GRPO,

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Any, ClassVar, TypedDict
 
-from groupwise.data import Draw, Prompt, Rollout, Task
+from groupwise.data import Curriculum, Draw, Prompt, Rollout, Task
 from groupwise.rollout.attempts import score_of
 from groupwise.rollout.curriculum import Shuffled, ShuffledState
 
-SOCKET = "Curriculum"
 __all__ = ["Synthesised"]
 
 
@@ -23,7 +22,7 @@ class SynthesisedState(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Synthesised:
+class Synthesised(Curriculum[SynthesisedState]):
     """Draws prompts in random order; up to the fraction `share` are problems that the policy proposed (`Proposing`).
 
     The diversity of a problem is the std of its answers' scores. Relative to the usual one it is

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar, Literal, TypedDict
 
-from groupwise.data import Draw, Rollout, Task
+from groupwise.data import Curriculum, Draw, Rollout, Task
 from groupwise.models import Purpose, keyed_random
 from groupwise.rollout.attempts import graded
 from groupwise.rollout.curriculum import check_prompts
 
-SOCKET = "Curriculum"
 __all__ = ["ThompsonSampling"]
 
 Counts = list[float]
@@ -28,7 +27,7 @@ class ThompsonState(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class ThompsonSampling:
+class ThompsonSampling(Curriculum[ThompsonState]):
     """The prompts with the largest `p (1 - p)^2`, where p is drawn from a posterior of the prompt's success rate. VADE.
 
     The posterior is `Beta(1 + correct, 1 + others)`. After an iteration the counts of its prompts are multiplied by

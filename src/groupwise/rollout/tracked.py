@@ -8,13 +8,12 @@ from groupwise.rollout.attempts import attempts
 from groupwise.rollout.strategy import Independent
 from groupwise.rollout.success_tracker import initial_rate
 
-SOCKET = "Strategy"
 __all__ = ["TrackedAnswers"]
 
 
 @verdicts_have("baseline", "drift")
 @dataclass(frozen=True, slots=True)
-class TrackedAnswers:
+class TrackedAnswers(Strategy):
     """Runs another strategy. The verdicts of its samples also have the part `baseline`, the tracked pass rate. SPO.
 
     The part `drift` is the mean absolute change of a token's log-prob since the prompt's last answer was sampled. At a

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import ClassVar, Literal, NamedTuple
 
-from groupwise.data import Draw, Ids, Outcome, Role, Rollout, Sample, Sampler, verdicts_have
+from groupwise.data import Draw, Ids, Outcome, Role, Rollout, Sample, Sampler, Strategy, verdicts_have
 from groupwise.rollout.attempts import attempts, context_of, is_correct, score_of
 from groupwise.rollout.drafts import CORRECTED
 from groupwise.rollout.together import together
 from groupwise.rollout.wording import AUTO, Forms, check_wording, fill
 
-SOCKET = "Strategy"
 __all__ = ["FeedbackTree"]
 
 
@@ -26,7 +25,7 @@ class Retry(NamedTuple):
 
 @verdicts_have("returned")
 @dataclass(frozen=True, slots=True)
-class FeedbackTree:
+class FeedbackTree(Strategy):
     """Attempts, and `draw.n` refinements of each failed one: answers to a prompt with it and its feedback. MURPHY.
 
     The refinements of an attempt are a group with the role `refinement`. The part `returned` is the score of an attempt

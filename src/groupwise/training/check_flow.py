@@ -6,7 +6,7 @@ from typing import Literal
 
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
-from groupwise.data import Prompt, Strategy, Usage, with_fields
+from groupwise.data import Prompt, Strategy, Usage, declares, with_fields
 from groupwise.methods import published
 from groupwise.methods.families import method_family
 from groupwise.models import (
@@ -21,7 +21,7 @@ from groupwise.models import (
     sized,
 )
 from groupwise.models.decoder import Sizes
-from groupwise.rollout import Native, Retraced
+from groupwise.rollout import Native
 
 
 def flow_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
@@ -72,9 +72,9 @@ def methods_with(field: Literal["denoise", "unmask"]) -> str:
 
 
 def noise_errors(strategy: Strategy, denoise: Denoise) -> list[Usage]:
-    """An error if steps have no noise that the strategy, or one inside it, needs. `Retraced` steps have their own."""
+    """An error if steps have no noise that the strategy, or one inside it, needs. Some have their own noise."""
     parts = with_fields(strategy)
-    if any(isinstance(part, Retraced) for part in parts):
+    if declares(strategy, "own_noise"):
         return []
     if denoise.noise.level == 0:
         what = "no step would be trained: without noise, a denoising step is not an action"

@@ -7,7 +7,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.data import Usage
 from groupwise.models import FlowShape, MaskedShape, Pipeline, stored_unmask
 from groupwise.models.decoder import Sizes
-from groupwise.rollout import CoSampled, Independent, Native
+from groupwise.rollout import Native
 from groupwise.training.check_flow import flow_errors, methods_with
 
 
@@ -57,7 +57,6 @@ def unfit_settings(recipe: Recipe, shape: MaskedShape) -> dict[str, tuple[bool, 
     """Settings that masked models do not have, by name: whether the recipe uses them, and what to do instead."""
     method, machine = recipe.method, resolved(recipe).machine
     longest = 0 if method.unmask is None else shape.longest(method.unmask.steps)
-    strategies = CoSampled | Independent
     return {
         "warm_start": (recipe.warm_start is not None, "leave it out: demonstrations are texts, read left to right"),
         "environment": (bool(recipe.environment), "leave it out: an environment replies to texts"),
@@ -71,11 +70,11 @@ def unfit_settings(recipe: Recipe, shape: MaskedShape) -> dict[str, tuple[bool, 
             f"use at least {longest}: the most tokens of an answer in method.unmask.steps steps",
         ),
         "method.strategy": (
-            not isinstance(method.strategy, strategies),
+            not getattr(method.strategy, "whole_answers", False),
             "use CoSampled or Independent: answers are generated whole",
         ),
         "evaluate.strategy": (
-            not isinstance(recipe.evaluate.strategy, strategies),
+            not getattr(recipe.evaluate.strategy, "whole_answers", False),
             "use CoSampled or Independent: answers are generated whole",
         ),
         "evaluate.steps": (recipe.evaluate.steps is not None, "leave it out: it is for flow models"),

@@ -5,9 +5,9 @@ from typing import Any
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import Use
-from groupwise.data import Environment, Ids, Usage, name_of
+from groupwise.data import Environment, Ids, Usage, declares, name_of
 from groupwise.environments import CoinFlip, Tools, calculator_tools, python_tools, user_environment
-from groupwise.rollout import GatedTurns, Independent, Turns
+from groupwise.rollout import Independent
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.training.sources import Templates, held_out_sources, no_verifier, sources
 from groupwise.verifiers import ByEnvironment
@@ -18,7 +18,7 @@ def environment_of(recipe: Recipe, use: Use) -> Callable[[], Environment] | None
     name = recipe.environment
     strategies = {"method.strategy": recipe.method.strategy, "evaluate.strategy": recipe.evaluate.strategy}
     for where, strategy in strategies.items():
-        if isinstance(strategy, Turns | GatedTurns) and not name:
+        if declares(strategy, "needs_environment") and not name:
             fix = "add --environment calculator_tools, or my_file:MyEnvironment with --use my_file.py"
             what = f"{where} is {name_of(strategy)}, which needs an environment, and the recipe names none"
             raise Usage(what, fix=fix)

@@ -7,7 +7,6 @@ from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdi
 from groupwise.tasks.beads import BEAD_COLOURS, STRING_LENGTH, Beads, has_pattern
 
 __all__ = ["BeadString"]
-SOCKET = "VerifierKind"
 
 
 @verdicts_have("pattern", "colours")

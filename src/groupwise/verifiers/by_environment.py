@@ -6,7 +6,6 @@ from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, VerifierKin
 from groupwise.data.verdicts import unverifiable
 
 __all__ = ["ByEnvironment"]
-SOCKET = "VerifierKind"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from groupwise.sandbox.sandbox import Execution, Program, Sandbox
 from groupwise.verifiers.grading import Grading
 
 __all__ = ["Code", "CodeVerifier"]
-SOCKET = "VerifierKind"
 
 CLOSE = 1e-6
 """The relative tolerance for floats."""

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
 
 __all__ = ["Countdown"]
-SOCKET = "VerifierKind"
 
 LONGEST = 300
 """The most characters of an expression."""

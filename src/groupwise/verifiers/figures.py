@@ -15,7 +15,6 @@ from groupwise.tasks.glyphs import GLYPH_COLOURS
 from groupwise.verifiers.flow_states import state_of, verdict_of_parts
 
 __all__ = ["Figures"]
-SOCKET = "VerifierKind"
 
 FIGURE_SHAPES = ("square", "bar", "disc", "cross")
 PROBLEM = re.compile(f"([1-9]) ({'|'.join(GLYPH_COLOURS)}) ({'|'.join(FIGURE_SHAPES)})")

@@ -8,7 +8,6 @@ from groupwise.data import Outcome, Prompt, Sample, Verdict, check_types
 from groupwise.verifiers.wrapper import Wrapper
 
 __all__ = ["Noisy"]
-SOCKET = "VerifierKind"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

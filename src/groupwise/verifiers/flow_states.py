@@ -14,7 +14,6 @@ from groupwise.tasks.quilts import QUILT_COLOURS, QUILT_SHAPE, Quilts
 from groupwise.tasks.rings import DIRECTIONS, RING_RADIUS, Rings, ring_centre
 
 __all__ = ["QuiltPatches", "RingDirection"]
-SOCKET = "VerifierKind"
 
 RING_NEAR = 0.5
 """The largest distance from the point of a direction."""

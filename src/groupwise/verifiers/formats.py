@@ -29,7 +29,6 @@ from groupwise.verifiers.plain_text import is_blank
 from groupwise.verifiers.pool import CpuTimeExceeded, FunctionPool, WorkerSpec, check_workers
 
 __all__ = ["Format", "JsonSchema", "Regex"]
-SOCKET = "VerifierKind"
 
 MOST_SCHEMA, DEEPEST = 1 << 20, 256
 """The most bytes of a file with a JSON schema, and the most levels of a schema."""

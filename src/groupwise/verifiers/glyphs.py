@@ -13,7 +13,6 @@ from groupwise.tasks.glyphs import GLYPH_COLOURS, GLYPH_RELATIONS, GLYPH_SHAPE
 from groupwise.verifiers.flow_states import state_of, verdict_of_parts
 
 __all__ = ["GlyphPatches"]
-SOCKET = "VerifierKind"
 
 ASKS = ("count", "colours", "position")
 PROBLEM = re.compile(f"({'|'.join(GLYPH_COLOURS)}) ({'|'.join(GLYPH_RELATIONS)}) ({'|'.join(GLYPH_COLOURS)})")

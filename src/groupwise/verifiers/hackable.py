@@ -8,7 +8,6 @@ from groupwise.data import Prompt, Sample, Verdict, check_types
 from groupwise.verifiers.wrapper import Wrapper
 
 __all__ = ["Hackable"]
-SOCKET = "VerifierKind"
 
 _EQUATION = re.compile(r"(?<![0-9])[0-9]++[-+*][0-9]++=[0-9]++")
 

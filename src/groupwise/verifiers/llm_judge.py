@@ -35,7 +35,6 @@ from groupwise.tasks.judge_access import host_of
 from groupwise.verifiers.grading import Grading
 
 __all__ = ["Judge"]
-SOCKET = "VerifierKind"
 
 RUBRIC = "The answer is right if it says the same as the reference answer, in whatever words."
 REPLY = 1 << 20

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
 
 __all__ = ["Exact", "LastNumber"]
-SOCKET = "VerifierKind"
 
 LONGEST = 400
 """The most characters of a number, and the largest exponent; anything beyond is wrong without a comparison."""

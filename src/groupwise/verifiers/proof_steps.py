@@ -7,7 +7,6 @@ from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdi
 from groupwise.tasks.deduction import Deduction, Scene
 
 __all__ = ["ProofSteps"]
-SOCKET = "VerifierKind"
 
 
 @verdicts_have("valid", "leading", "reached", feedback=True)

@@ -29,7 +29,6 @@ from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.grading import Grading
 
 __all__ = ["Combined", "Member"]
-SOCKET = "VerifierKind"
 
 
 @dataclass(frozen=True, slots=True)

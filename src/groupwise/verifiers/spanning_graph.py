@@ -7,7 +7,6 @@ from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdi
 from groupwise.tasks.edges import EDGES, Edges, joins_all
 
 __all__ = ["SpanningGraph"]
-SOCKET = "VerifierKind"
 
 
 @verdicts_have("joined", "allowed", "edges")

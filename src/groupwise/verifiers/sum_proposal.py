@@ -8,7 +8,6 @@ from groupwise.tasks.proposals import proposed_problem
 from groupwise.verifiers.sum_steps import SUMS, SumSteps
 
 __all__ = ["SumProposal"]
-SOCKET = "VerifierKind"
 
 
 @verdicts_have("chain_true", "progress", "thought", "proposed", feedback=True)

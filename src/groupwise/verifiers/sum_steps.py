@@ -8,7 +8,6 @@ from groupwise.tasks.calculator import Calculator, calculator_answer
 from groupwise.tasks.sums import Sums, steps_of
 
 __all__ = ["CalculatorAnswer", "SumSteps"]
-SOCKET = "VerifierKind"
 SUMS: tuple[type, ...] = (Calculator, Sums)
 
 

@@ -11,7 +11,6 @@ from groupwise.verifiers.option_letter import OptionLetter
 from groupwise.verifiers.plain_text import plain_text
 
 __all__ = ["Choice", "Text"]
-SOCKET = "VerifierKind"
 
 SHORT = 100
 """A text with fewer characters than this, and no marked answer, can name an option as a whole."""

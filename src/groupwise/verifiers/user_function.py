@@ -9,7 +9,6 @@ from groupwise.data import Usage, Verifier, VerifierKind, check_types
 from groupwise.verifiers.grading import Grading
 
 __all__ = ["Function", "kinds_in"]
-SOCKET = "VerifierKind"
 
 WRITTEN = "reward"
 """The name, without `.py`, of the file with the reward functions that the library writes to `code` in a run."""

@@ -1,13 +1,11 @@
 """Computes a method on an iteration's stored samples (rewards, advantages, gradient), with the code of training."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.advantages import SemanticEntropy
 from groupwise.config.diff import label
 from groupwise.config.text import at
 from groupwise.data import (
@@ -25,17 +23,10 @@ from groupwise.data import (
 )  # fmt: skip
 from groupwise.learner import token_gradients
 from groupwise.methods import FromMemory, Method, Now
-from groupwise.objective import HasView
 from groupwise.rollout.buffer import eligible_answers, with_rule
 from groupwise.rollout.wording import FORMS, worded
 from groupwise.training.loop import OLD_LOGP, compute_advantages, plan
 from groupwise.whatif.stored import StoredIteration
-
-NOT_STORED: Mapping[type, str] = {
-    SemanticEntropy: "the answers that the verifier read",
-    HasView: "the other prompts of a sample",
-}
-"""Components that need data which stored samples lack."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -113,7 +104,7 @@ def without_terms(stored: StoredIteration, name: str, method: Method) -> tuple[M
     method = replace(method, auxiliary=(), objective=replace(method.objective, penalties=penalties))
     parts = (method.filter, *method.shaping, *method.advantage, method.credit, *method.mask, method.objective)
     missing = not_stored(stored.batch, needs(parts))
-    missing += [lacks for part in with_fields(parts) for kind, lacks in NOT_STORED.items() if isinstance(part, kind)]
+    missing += [part.not_stored for part in with_fields(parts) if hasattr(part, "not_stored")]
     if missing:
         raise unavailable(name, f"it needs {' and '.join(missing)}, which samples/ does not have")
     return method, notes

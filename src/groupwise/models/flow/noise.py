@@ -5,6 +5,7 @@ step has the marginals of the deterministic one, and a density. `dt = then - now
 """
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -12,7 +13,6 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-SOCKET = "Noise"
 __all__ = ["CPSNoise", "DanceNoise", "FlowNoise", "IntegratedNoise", "Noise"]
 
 States = Float[Tensor, " n *state"]
@@ -28,14 +28,18 @@ class Noise(Protocol):
     A level of 0 is the deterministic step.
     """
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def level(self) -> float: ...
 
+    @abstractmethod
     def __call__(self, x: States, velocity: States, now: Times, then: Times, /) -> tuple[States, Times]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class FlowNoise:
+class FlowNoise(Noise):
     """Variance `s^2 |dt|` with `s = level sqrt(t / (1 - t))`. Flow-GRPO, arXiv:2505.05470.
 
     At t = 1, the 1 - t is that of the next time.
@@ -52,7 +56,7 @@ class FlowNoise:
 
 
 @dataclass(frozen=True, slots=True)
-class DanceNoise:
+class DanceNoise(Noise):
     """Variance `level^2 |dt|` at all times. DanceGRPO, arXiv:2505.07818."""
 
     level: float = 0.3
@@ -65,7 +69,7 @@ class DanceNoise:
 
 
 @dataclass(frozen=True, slots=True)
-class IntegratedNoise:
+class IntegratedNoise(Noise):
     """Variance `level^2` times the integral of `s / (1 - s)` over the step. SAGE-GRPO, arXiv:2603.21872.
 
     It is smaller than `FlowNoise` away from t = 1, where that takes the larger end of the step.
@@ -82,7 +86,7 @@ class IntegratedNoise:
 
 
 @dataclass(frozen=True, slots=True)
-class CPSNoise:
+class CPSNoise(Noise):
     """Part of the noise is drawn again: `std = then sin(level pi / 2)`, and the rest of it keeps the coefficient.
 
     Coefficients-preserving sampling, as in the code of Flow-GRPO. The marginals are those of the flow where the

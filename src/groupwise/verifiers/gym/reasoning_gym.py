@@ -13,7 +13,6 @@ from groupwise.verifiers.grading import Grading
 from groupwise.verifiers.gym.score import score
 
 __all__ = ["ReasoningGym"]
-SOCKET = "VerifierKind"
 
 RUNS = ("eval", "exec", "compile", "parse_expr", "sympify", "simplify", "parse_latex", "lambdify")
 """Functions that execute their argument as Python code, in Python and in sympy."""

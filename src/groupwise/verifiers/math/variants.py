@@ -12,7 +12,6 @@ from groupwise.verifiers.math.verifier import is_gold, unusable_gold
 from groupwise.verifiers.pool import check_workers
 
 __all__ = ["MathDapo", "MathDrGrpo", "MathVerify"]
-SOCKET = "VerifierKind"
 
 _DAPO_LINE = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
 _DAPO_FIRST = (

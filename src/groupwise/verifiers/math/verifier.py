@@ -18,7 +18,6 @@ from groupwise.verifiers.math.units import split_unit
 from groupwise.verifiers.pool import check_workers
 
 __all__ = ["Math"]
-SOCKET = "VerifierKind"
 
 AT_ONCE = 16
 """The most expression pairs per call in the sandbox, so that each pair of a long list gets enough time."""

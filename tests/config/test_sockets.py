@@ -1,0 +1,51 @@
+"""Sockets: a part declares its socket by its base class or decorator, and is of no other one."""
+
+import inspect
+from dataclasses import make_dataclass
+from typing import Any, Protocol
+
+import pytest
+
+import groupwise as gw
+from groupwise.config.registry import fits, parts, socket_of, sockets
+
+SOCKETS = [parts()[name] for name in sockets()]
+BASES = [*(s for s in SOCKETS if s is not gw.VerifierKind), gw.Task, gw.Verifier, gw.Environment, gw.Engine]
+DECORATORS = [
+    gw.advantage, gw.aggregate, gw.credit, gw.filter, gw.mask, gw.penalty, gw.ratio, gw.shaping, gw.strategy,
+    gw.surrogate, gw.weight,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("socket", BASES, ids=lambda socket: socket.__name__)
+def test_a_subclass_without_a_method_of_its_socket_is_refused(socket: type) -> None:
+    assert Protocol in socket.__bases__
+    with pytest.raises(TypeError, match="abstract method"):
+        make_dataclass("Forgetful", [], bases=(socket,), frozen=True, slots=True)()
+
+
+@pytest.mark.parametrize("socket", SOCKETS, ids=lambda socket: socket.__name__)
+def test_a_part_is_of_one_socket(socket: type) -> None:
+    for name in sockets()[socket.__name__]:
+        assert [other for other in SOCKETS if fits(parts()[name], other)] == [socket], name
+        assert not inspect.isabstract(parts()[name])
+
+
+@pytest.mark.parametrize("declare", DECORATORS, ids=lambda declare: declare.__doc__.split()[-1])
+def test_a_function_is_of_the_socket_of_its_decorator_and_of_none_without(declare: Any) -> None:
+    def declared(*arguments: Any) -> None: ...
+
+    assert [socket for socket in SOCKETS if fits(declared, socket)] == []
+    assert declare(declared) is declared
+    (socket,) = (socket for socket in SOCKETS if fits(declared, socket))
+    assert socket_of(declared) is socket and socket.__name__.lower() in {
+        n for n in dir(gw) if getattr(gw, n) is declare
+    }
+
+
+def test_a_users_class_without_a_base_class_is_of_the_sockets_whose_methods_it_has() -> None:
+    class Halves:
+        def __call__(self, x: Any, batch: Any) -> Any:
+            return x / 2
+
+    assert {socket.__name__ for socket in SOCKETS if fits(Halves(), socket)} == {"Shaping", "Advantage", "Credit"}

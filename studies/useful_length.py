@@ -30,7 +30,8 @@ CORRECT, CUT, ACCURACY = "outcome/correct", "completions/clipped_ratio", "eval/a
 OWN = {"grpo": (), "no_std": ('method.advantage = ["centred"]',),
        "token_mean": ("method.objective.aggregate = token_mean",),
        "dr_grpo": ('method.advantage = ["centred"]', "method.objective.aggregate = budget_mean")}  # fmt: skip
-BASE = ("task = studies/searches", "held_out = studies/searches/test.jsonl", "verifier = regex(whole=True)",
+BASE = ("task = studies/searches", "held_out = studies/searches/test.jsonl",
+        'verifier = {kind = "Regex", whole = true}',
         "warm_start.demonstrations = studies/searches/demonstrations.jsonl", "warm_start.steps = 3000",
         "warm_start.optimizer.lr = 3e-3", "warm_start.optimizer.warmup_steps = 20", "warm_start.optimizer.lr_scheduler = cosine",
         f"iterations = {LAST}", "prompts = 16", "method.group_size = 8", "method.minibatches = 4", NO_KL,

@@ -53,7 +53,9 @@ def _file(module: str) -> Iterator[str]:
 
 
 def _is_socket(node: ast.ClassDef) -> bool:
-    return node.name in parts() and any(ast.unparse(base).partition("[")[0] == "Protocol" for base in node.bases)
+    return node.name in parts() and (
+        node.name in sockets() or any(ast.unparse(base).partition("[")[0] == "Protocol" for base in node.bases)
+    )
 
 
 def _socket(source: str, node: ast.ClassDef) -> str:

@@ -38,6 +38,7 @@ from groupwise.rollout import Independent, Rollouts
 from groupwise.runs.logs import RunLogs
 from groupwise.training.loop import run as loop
 from groupwise.training.recorder import Recorder
+from groupwise.verifiers import Exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def recipe_of(
     return Recipe(
         model=str(model_of(regime)),
         task=problems_of(regime),
-        verifier="" if regime.net is None else "exact",
+        verifier=None if regime.net is None else Exact(),
         method=Method(
             group_size=regime.group,
             strategy=Independent() if regime.lengths is None else Forced(regime),

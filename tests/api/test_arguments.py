@@ -16,6 +16,7 @@ from groupwise.config.user_code import Permissions
 from groupwise.core import BadData, Usage
 from groupwise.learner import EMA, InitialPolicy
 from groupwise.methods import dapo, gspo, published
+from groupwise.verifiers.python_reward import table_of
 
 
 def recipe(**settings):
@@ -121,13 +122,23 @@ def test_a_reward_is_a_name_a_function_or_several_with_weights() -> None:
         return len(answer) + len(rows_in_memory.__name__)
 
     assert reward_of("math").verifier == "math"
-    assert (reward_of(short).verifier, reward_of(short).source) == (
-        "reward:short",
-        "def short(answer):\n    return -len(answer)\n",
-    )
-    assert reward_of(inner).verifier == "memory:inner" and reward_of(inner).in_memory == {"inner": inner}
-    several = reward_of({"right": "math(answer='last')", "short": (0.1, short), "more": inner})
-    assert several.verifier == "several(right=\"math(answer='last')\", short=0.1*'reward:short', more='memory:inner')"
+    of_file = {"kind": "Function", "name": "short", "file": "code/reward.py"}
+    assert reward_of(short).verifier == of_file
+    assert reward_of(short).source == "def short(answer):\n    return -len(answer)\n"
+    of_program = {"kind": "Function", "name": "inner", "file": ""}
+    assert reward_of(inner).verifier == of_program and reward_of(inner).in_memory == {"inner": inner}
+    several = reward_of({"right": gw.Text(case=True), "short": (0.1, short), "more": inner})
+    assert several.verifier == {
+        "kind": "Combined",
+        "members": [
+            {"name": "right", "verifier": table_of(gw.Text(case=True)), "weight": 1.0},
+            {"name": "short", "verifier": of_file, "weight": 0.1},
+            {"name": "more", "verifier": of_program, "weight": 1.0},
+        ],
+    }
+    nested = reward_of({"kind": "Noisy", "verifier": inner, "rejects": 0.1})
+    assert nested.verifier == {"kind": "Noisy", "verifier": of_program, "rejects": 0.1}
+    assert nested.in_memory == {"inner": inner}
 
 
 @pytest.mark.parametrize("reward", [3, {"a b": short}, {"a": ("x", short)}, {"a": short, "b": short}])

@@ -56,7 +56,7 @@ def test_the_proposed_call_grades_as_the_run_did(kind: str, tmp_path: Path, caps
 def test_a_part_of_a_reward_is_refused_and_the_error_has_the_whole(tmp_path: Path, capsys) -> None:
     whole = {"right": variety, "memory": (0.25, in_memory), "text": (2, "exact")}
     run = gw.train(reward=whole, out=tmp_path, **SMALL)
-    text = 'reward={"right": variety, "memory": (0.25, in_memory), "text": (2.0, "exact")}'
+    text = 'reward={"right": variety, "memory": (0.25, in_memory), "text": (2.0, "Exact")}'
     code = run.directory / "code" / "reward.py"
     for part in (in_memory, {"memory": in_memory, "text": "exact"}):
         with pytest.raises(Usage, match="memory grades only a part") as caught:

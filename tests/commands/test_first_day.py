@@ -178,7 +178,7 @@ def test_the_letters_of_options_in_a_prompt_are_no_warning(tmp_path: Path) -> No
     directory = tmp_path / "tiny"
     write_model(Decoder.new(shape(vocabulary=300), 1, spread=0.2), directory, tokenizer=bytes_())
     fields = [("task", str(tmp_path / "rows.jsonl")), ("model", str(directory)), ("sampling.max_tokens", "8")]
-    for verifier, count in (("choice", 0), ("choice(options='ABC')", 0), ("text", 1)):
+    for verifier, count in (("choice", 0), ('{kind = "choice", options = "ABC"}', 0), ("text", 1)):
         notes: list[str] = []
         assert check(None, [*fields, ("verifier", verifier)], warn=notes.append) == []
         assert sum("contains the answer" in note for note in notes) == count, verifier
@@ -427,14 +427,14 @@ def test_a_run_of_no_iterations_and_a_sweep_of_one_run_say_so(
     assert output.out.startswith("note: no field has several values, so this sweep is one run")
 
 
-def recorded(run: Path, verifier: str = "", **fields: object) -> None:
+def recorded(run: Path, verifier: str = '"exact"', **fields: object) -> None:
     """A run.json with the command and the code of a run, and a recipe with its verifier."""
     info = {
         "name": "a", "versions": {}, "model": "m", "task": "t", "method": {}, "seed": 0, "iterations": 1, "data": [],
         "recipe": "", "files": {}, "templates": {}, "command": "groupwise train", "use": {},
     }  # fmt: skip
     run.mkdir(parents=True)
-    (run / "recipe.toml").write_text(f'verifier = "{verifier}"')
+    (run / "recipe.toml").write_text(f"verifier = {verifier}")
     (run / "run.json").write_text(json.dumps({"format": FORMAT} | info | fields))
 
 
@@ -446,12 +446,16 @@ def test_the_next_command_names_the_code_of_the_run(tmp_path: Path) -> None:
     recorded(tmp_path / "written", command="gw.train(...)", use={"reward": "0"})
     (tmp_path / "written" / "code").mkdir()
     (tmp_path / "written" / "code" / "reward.py").touch()
-    several = "several(a='memory:short', b=0.5*'memory:long', c=math, d='tool:f')"
-    recorded(tmp_path / "memory", "memory:short", command="gw.train(...)", in_memory={"short": "0"})
-    recorded(tmp_path / "both", "memory:short", in_memory={"short": "0"}, use={"tool": "0"}, keys=["KEY"])
+    short = '{ kind = "Function", name = "short", file = "" }'
+    members = f'{{ name = "a", verifier = {short} }}, {{ name = "c", verifier = "math" }}'
+    members += ', { name = "b", weight = 0.5, verifier = { kind = "Function", name = "long", file = "" } }'
+    members += ', { name = "d", verifier = { kind = "Function", name = "f", file = "tool.py" } }'
+    several = f'{{ kind = "Combined", members = [{members}] }}'
+    recorded(tmp_path / "memory", short, command="gw.train(...)", in_memory={"short": "0"})
+    recorded(tmp_path / "both", short, in_memory={"short": "0"}, use={"tool": "0"}, keys=["KEY"])
     recorded(tmp_path / "several", several, in_memory={"short": "0", "long": "0"}, use={"tool": "0"})
     recorded(tmp_path / "unreadable", '"', in_memory={"short": "0"})
-    dictionary = 'reward={"a": short, "b": (0.5, long), "c": "math", "d": "tool:f"})'
+    dictionary = 'reward={"a": short, "c": "math", "b": (0.5, long), "d": "tool:f"})'
     for name, evaluate, call in (
         ("file", " --samples 8 --use 'my code/grade.py' --judge example.com --key KEY", 'use=["my code/grade.py"]'),
         ("written", f" --samples 8 --use {tmp_path}/written/code/reward.py", '/written/code/reward.py"]'),

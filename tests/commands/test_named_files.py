@@ -28,14 +28,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--verifier", "code dir/spaced.py:grade"], "spaced:grade", ["code dir/spaced.py"]),
         (["--verifier", "grader.py:grade", "--use", "grader.py"], "grader:grade", []),
         (["--verifier", "other.py:grade", "--use=code/other.py"], "other:grade", []),
-        (["--verifier", "several(a='grader.py:grade', b=2*\"code/other.py:grade\")"],
-         "several(a='grader:grade', b=2*\"other:grade\")", ["grader.py", "code/other.py"]),
+        (["--verifier", '{verifier = "grader.py:grade"}'], '{verifier = "grader:grade"}', ["grader.py"]),
+        (["--verifier.verifier", "grader.py:grade"], "grader:grade", ["grader.py"]),
         (["--verifier", "grader.py:grade,code/other.py:grade"], "grader:grade,other:grade",
          ["grader.py", "code/other.py"]),
         (["--trackers", '["json", "grader.py:Sink"]'], '["json", "grader:Sink"]', ["grader.py"]),
         (["--method.objective.surrogate", "grader.py:Clip"], "grader:Clip", ["grader.py"]),
         (["--verifier", "grader:grade"], "grader:grade", []),
-        (["--verifier", "judge(url='http://host.py:8000')"], "judge(url='http://host.py:8000')", []),
+        (["--verifier", '{url = "http://host.py:80"}'], '{url = "http://host.py:80"}', []),
         (["--system", "grader.py:grade"], "grader.py:grade", []),
         (["--task", "grader.py:grade"], "grader.py:grade", []),
         (["--out", "grader.py:grade"], "grader.py:grade", []),
@@ -57,14 +57,14 @@ def test_a_file_that_is_named_runs_and_is_in_the_next_command(capsys: pytest.Cap
     assert output.startswith(f"using {Path('code/other.py').resolve()}  sha256 ")
     assert output.count("--samples 8 --use code/other.py\n") == 1
     (run,) = Path("runs").iterdir()
-    assert 'verifier = "other:grade"' in (run / "recipe.toml").read_text()
+    assert '[verifier]\nkind = "Function"\nname = "grade"\nfile = "other.py"\n' in (run / "recipe.toml").read_text()
     assert main(["audit", "grader.py:grade", "--cases", "cases.jsonl"]) != 0  # no cases, but the file was loaded
     assert f"using {Path('grader.py').resolve()}" in capsys.readouterr().out
 
 
 def test_a_recipe_alone_loads_no_file(capsys: pytest.CaptureFixture[str]) -> None:
     for name, fix in (
-        ("grader.py", "grader:grade, and add --use grader.py "),
+        ("grader.py", "--use grader.py "),
         ("code/other.py", "--use code/other.py "),
     ):
         Path("r.toml").write_text(f'method = "gspo"\ntask = "rows.jsonl"\nverifier = "{name}:grade"\n')

@@ -91,7 +91,7 @@ def test_show_and_diff_read_files_and_runs(tmp_path):
     assert show(str(DEFAULT)) == show(str(run)) == write(read_recipe(DEFAULT)).strip()
     other = tmp_path / "other.toml"
     other.write_text(SMALL + "method.base = 'dapo'\nmethod.minibatches = 4\nverifier = 'my_file:grade'")
-    assert 'verifier: "" -> my_file:grade' in show_diff(str(DEFAULT), str(other)).splitlines()
+    assert "verifier: none -> my_file:grade" in show_diff(str(DEFAULT), str(other)).splitlines()
     assert show_diff(str(run), str(DEFAULT)) == "no difference"
     assert show_diff("dapo", str(other)) == "minibatches: 16 -> 4"
     assert show_diff("dapo", "dapo") == "no difference"

@@ -10,7 +10,7 @@ import groupwise as gw
 from groupwise.config.registry import fits, parts, socket_of, sockets
 
 SOCKETS = [parts()[name] for name in sockets()]
-BASES = [*SOCKETS, gw.Task, gw.Verifier, gw.Environment, gw.Engine]
+BASES = [*(s for s in SOCKETS if s is not gw.VerifierKind), gw.Task, gw.Verifier, gw.Environment, gw.Engine]
 DECORATORS = [
     gw.advantage, gw.aggregate, gw.credit, gw.filter, gw.mask, gw.penalty, gw.ratio, gw.shaping, gw.strategy,
     gw.surrogate, gw.weight,

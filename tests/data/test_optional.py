@@ -16,8 +16,8 @@ from groupwise.data import (
     packages_of,
 )
 from groupwise.tasks import Each
-from groupwise.verifiers import exact
-from groupwise.verifiers.several import Member, Several
+from groupwise.verifiers import Exact
+from groupwise.verifiers.several import CombinedVerifier, RunningMember
 
 
 class Full:
@@ -62,8 +62,8 @@ def facts(verifier: Any) -> tuple[bool, list[str], list[str]]:
 
 
 def test_a_plain_verifier_has_the_defaults() -> None:
-    assert facts(exact) == (False, [], [])
-    close_verifier(exact)
+    assert facts(Exact()) == (False, [], [])
+    close_verifier(Exact())
 
 
 def test_the_members_of_a_verifier_are_read() -> None:
@@ -74,13 +74,13 @@ def test_the_members_of_a_verifier_are_read() -> None:
 
 
 def test_a_mixture_s_verifier_has_the_members_of_each() -> None:
-    assert facts(Each((exact, exact))) == (False, [], [])
-    assert facts(Each((exact, Full(), Full()))) == (True, ["sends answers to a host"], ["mpmath", "sympy"])
+    assert facts(Each((Exact(), Exact()))) == (False, [], [])
+    assert facts(Each((Exact(), Full(), Full()))) == (True, ["sends answers to a host"], ["mpmath", "sympy"])
 
 
 def test_several_verifiers_have_the_members_of_each_and_close_them() -> None:
     full = Full()
-    both = Several([Member("right", exact), Member("full", full)], deadline=1.0)
+    both = CombinedVerifier([RunningMember("right", Exact(), 1.0), RunningMember("full", full, 1.0)], deadline=1.0)
     assert facts(both) == (True, ["sends answers to a host"], ["mpmath", "sympy"])
     close_verifier(both)
     assert full.closed == 1

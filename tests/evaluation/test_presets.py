@@ -8,6 +8,7 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.config.defaults import RecipeSource
+from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.toml import DEFAULT
 from groupwise.config.user_code import Use
 from groupwise.core import BadData, MissingRequirement, Usage
@@ -17,10 +18,11 @@ from groupwise.inference.evaluate_model import recipe_and_sampling
 from groupwise.models import Decoder, write_model
 from groupwise.tasks.presets import PRESETS
 from groupwise.training.build_tasks import sources
-from groupwise.verifiers import find_verifier
+from groupwise.verifiers import MathDrGrpo
 from tests.models.directories import shape
 from tests.models.test_templates import CHATML, trained
 from tests.tasks import published as layouts
+from tests.verifiers.built import built
 
 PAPERS = {
     "aime24-dapo": (  # arXiv:2503.14476, section 4.1, and the released test set of 30 problems, each 32 times
@@ -66,7 +68,7 @@ def test_a_preset_has_its_paper_s_protocol(name: str) -> None:
     for task, overrides in zip(tasks, published.recipes([])):
         recipe, law = recipe_and_sampling(RecipeSource(DEFAULT, tuple(overrides)), Use())
         (source,) = sources(recipe)
-        assert (law, source.template, source.verifier) == (sampling, template, verifier)
+        assert (law, source.template, source.verifier) == (sampling, template, read_verifier(verifier))
         assert source.task.partition(":")[0] == task
     assert list(PUBLISHED) == list(PAPERS)
 
@@ -75,7 +77,7 @@ def test_a_preset_has_its_paper_s_protocol(name: str) -> None:
 def test_the_verifiers_of_the_papers_are_available(template: str) -> None:
     for published in PUBLISHED.values():
         try:
-            assert find_verifier(dict(published.settings_for(template))["verifier"], None)
+            assert built(dict(published.settings_for(template))["verifier"])
         except MissingRequirement as error:  # the package of the verifier is not installed
             assert "groupwise[math]" in error.fix
 
@@ -83,7 +85,7 @@ def test_the_verifiers_of_the_papers_are_available(template: str) -> None:
 def test_the_template_r1_has_its_own_verifier_and_stop() -> None:
     for overrides in find_published("r1-zero-suite").recipes([("template", "r1")]):
         recipe, law = recipe_and_sampling(RecipeSource(DEFAULT, tuple(overrides)), Use())
-        assert (sources(recipe)[0].verifier, law.stop) == ("math_dr_grpo(tag=True)", ("</answer>",))
+        assert (sources(recipe)[0].verifier, law.stop) == (MathDrGrpo(tag=True), ("</answer>",))
     assert find_published("r1-zero-suite").departures([("template", "r1")], []) == ["template r1, not qwen_math"]
 
 
@@ -101,7 +103,7 @@ def test_a_preset_resets_the_mixture_and_the_held_out_task_of_a_run(tmp_path: Pa
 
 def test_a_suite_from_disk_is_printed_with_its_mean_and_departures(data, model, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    exact = ["--verifier", "math(place='boxed', symbolic=False)"]
+    exact = ["--verifier", '{kind = "math", place = "boxed", symbolic = false}']
     flags = ["--preset", "r1-zero-suite", "--data", str(data), "--sampling.max_tokens", "3", *exact]
     assert main(["eval", str(model), *flags]) == 0
     output = capsys.readouterr()
@@ -113,7 +115,7 @@ def test_a_suite_from_disk_is_printed_with_its_mean_and_departures(data, model, 
     assert file.name.startswith("r1-zero-suite-") and output.out.splitlines()[-1] == f"written: evaluations/{file.name}"
     written = json.loads(file.read_text())
     assert written["departures"][:2] == [
-        "verifier math(place='boxed', symbolic=False), not math_dr_grpo",
+        'verifier {kind = "math", place = "boxed", symbolic = false}, not math_dr_grpo',
         "sampling.max_tokens 3, not 3000",
     ]
     assert "olympiadbench: 2 problems, not 675" in written["departures"] and len(written["departures"]) == 7

@@ -6,7 +6,6 @@ It checks each recipe in turn, and trains one iteration of those without errors.
 JSON. Its directory has an executable file, a pipe and rows, whose names are the values of the recipes' texts.
 """
 
-import inspect
 import json
 import os
 import sys
@@ -23,7 +22,7 @@ NAME, PIPE, ROWS = "thecanary.invalid", "./thecanary.pipe", "thecanary.jsonl"
 """An executable file whose name is also that of a host, a pipe, and a file with rows."""
 URL, ADDRESS = f"http://{NAME}:1/v1", f"{NAME}:1#sha256={'0' * 64}"
 MARK = "thecanary"
-READS = ("model", "task", "extra_tasks", "held_out", "warm_start", "method.models", "verifier json_schema.schema")
+READS = ("model", "task", "extra_tasks", "held_out", "warm_start", "method.models", "verifier JsonSchema.schema")
 """The fields that may name a file to read. docs/threats.md lists them."""
 WRITTEN = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.link", "os.truncate", "os.chmod",
            "tempfile.mkstemp", "tempfile.mkdtemp", "shutil.rmtree", "shutil.copyfile", "shutil.move")  # fmt: skip
@@ -183,21 +182,44 @@ def recipes(seen: set[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
                 only = {"replicas": 0, "addresses": [text]} if name == "addresses" else {name: value[name]}
                 yield f"engine.{name}", {"engine": {"kind": value["kind"], **only}}
         seen |= known
-    yield from verifiers(texts)
+    yield from verifiers(texts, seen)
 
 
-def verifiers(texts: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each verifier with each of its arguments that may be a text."""
-    from groupwise.verifiers.registry import CLASSES, WRAPPERS
+NEEDED: dict[str, dict[str, Any]] = {
+    "Combined": {"members": [{"name": "a", "verifier": "exact"}, {"name": "b", "verifier": "exact"}]},
+    "Function": {"name": "f", "file": "a.py"},
+    "Hackable": {"verifier": "exact"},
+    "Judge": {"url": "http://127.0.0.1:1/v1", "model": "m"},
+    "Noisy": {"verifier": "exact"},
+}
+"""The fields of verifiers that have no default."""
 
-    for name, made in {**CLASSES, **WRAPPERS}.items():
-        for argument, parameter in inspect.signature(made).parameters.items():
-            if argument in ("sandbox",) or parameter.annotation in (int, float, bool):
-                continue
-            needed = {"url": "http://127.0.0.1:1/v1", "model": "m"} if name == "judge" else {}
-            for text in texts:
-                given = ", ".join(f"{key}={value!r}" for key, value in {**needed, argument: text}.items())
-                yield f"verifier {name}.{argument}", {"verifier": f"{name}({given})"}
+
+def verifiers(texts: tuple[str, ...], seen: set[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each verifier with each of its fields that has a text, at any depth."""
+    from groupwise.config.parse_values import hints_of
+    from groupwise.config.registry import fitting_names, part_named
+    from groupwise.data import VerifierKind
+
+    for text in texts:
+        yield "verifier", {"verifier": text}
+        for name in fitting_names(VerifierKind):
+            seen.add(kind := part_named(name))
+            needed = {"kind": name, **NEEDED.get(name, {})}
+            for f in fields(kind):
+                hint = hints_of(kind)[f.name]
+                known: set[Any] = set()
+                values = [text] if hint is VerifierKind else list(variants(hint, text, known, parts=False))
+                seen |= known
+                yield from ((f"verifier {name}.{f.name}", {"verifier": {**needed, f.name: value}}) for value in values)
+        member = {"name": "a", "verifier": "exact"}
+        for changed in (
+            {"name": text},
+            {"verifier": text},
+            {"verifier": {"kind": "Function", "name": "f", "file": text}},
+        ):
+            table = {"kind": "Combined", "members": [{**member, **changed}, {**member, "name": "b"}]}
+            yield "verifier Combined.members", {"verifier": table}
 
 
 def main() -> None:
@@ -224,7 +246,7 @@ def main() -> None:
         for watch.field, changes in recipes(seen):
             recipe = tomli_w.dumps({**small, **changes})
             checked += 1
-            if not check(recipe) and not watch.field.startswith("verifier judge"):  # which would wait for a server
+            if not check(recipe) and not watch.field.startswith("verifier Judge"):  # which would wait for a server
                 trained += 1
                 with suppress(GroupwiseError):
                     gw.train(recipe, name="run")

@@ -30,8 +30,6 @@ ALLOWED = {
     ("verifiers/worker.py", "compile(spec['source'], spec['file'], 'exec')"): "the user's own file",
     ("config/user_code.py", "exec(compile(source, module.__file__, 'exec'), vars(module))"): "a file named by --use",
     ("config/user_code.py", "compile(source, module.__file__, 'exec')"): "a file named by --use",
-    ("verifiers/expression.py", "compile(tree, 'verifier', 'eval')"): "a recipe's verifier, compiled and never run",
-    ("verifiers/registry.py", "ast.literal_eval(keyword.value)"): "a recipe's verifier: literals alone",
     ("models/decoder/decoder.py", "torch.compile(half, dynamic=True)"): "a function of our own",
     ("training/build.py", "torch.compile(torch.nn.functional.silu)"): "a function of torch",
     ("models/decoder/transformers_model.py", "causal.eval()"): "a module's mode",

@@ -18,29 +18,30 @@ import pytest
 import tokenizers
 
 import groupwise
+from groupwise.config.registry import class_name, fitting_names
 from groupwise.core import visible
-from groupwise.data import Prompt, Sample, Verifier
+from groupwise.data import Prompt, Sample, Verifier, VerifierKind
 from groupwise.environments import Hermes, PythonBlock
 from groupwise.environments.tools import calculate
 from groupwise.models import Tokenizer
 from groupwise.sandbox.code_block import code_of
 from groupwise.tasks.calculator import calculator_answer
+from groupwise.verifiers import Math, MathDapo
 from groupwise.verifiers.countdown import Countdown
-from groupwise.verifiers.flipping import Flipping
+from groupwise.verifiers.flipping import Noisy
 from groupwise.verifiers.formats import Format
 from groupwise.verifiers.formats_worker import _last_block
 from groupwise.verifiers.hackable import Hackable
-from groupwise.verifiers.math import Math, MathDapo
 from groupwise.verifiers.math.extract import LONGEST, extract_answer
 from groupwise.verifiers.math.limits import too_much
 from groupwise.verifiers.math.published_graders import answer_of
-from groupwise.verifiers.numbers import exact, last_number
+from groupwise.verifiers.numbers import Exact, LastNumber
 from groupwise.verifiers.proof_steps import ProofSteps
-from groupwise.verifiers.registry import verifier_names
 from groupwise.verifiers.spanning_graph import SpanningGraph
 from groupwise.verifiers.sum_proposal import SumProposal
 from groupwise.verifiers.sum_steps import SumSteps
 from groupwise.verifiers.text import Choice, Text
+from tests.verifiers.built import built
 
 SHORT, LONG = LONGEST + 100, 4 * (LONGEST + 100)
 """Characters of the last two texts: both longer than the longest answer that `math` reads."""
@@ -112,8 +113,8 @@ def byte_tokenizer() -> Tokenizer:
 
 FEW: dict[str, Callable[[str], Any]] = {
     "choice": verdict(Choice(), "B"),
-    "math": verdict(Math(symbolic=False), "34"),
-    "math, tag": verdict(Math(symbolic=False, place="tag"), "3"),
+    "math": verdict(built(Math(symbolic=False)), "34"),
+    "math, tag": verdict(built(Math(symbolic=False, place="tag")), "3"),
     "text, line": verdict(Text(place="line"), "The End"),
     "tokens": bytes_read,
     "too_much": too_much,
@@ -127,16 +128,16 @@ READERS: dict[str, Callable[[str], Any]] = {
     "calculator_answer": verdict(calculator_answer, 2),
     "code_of": code_of,
     "countdown": verdict(Countdown(), {"numbers": [3, 7, 2], "target": 13}),
-    "exact": verdict(exact, "3"),
-    "flipping": verdict(Flipping(exact, rejects=0.5), "3"),
+    "exact": verdict(Exact(), "3"),
+    "noisy": verdict(built(Noisy(Exact(), rejects=0.5)), "3"),
     "format": verdict(Format(), None),
-    "hackable": verdict(Hackable(exact), "3"),
+    "hackable": verdict(built(Hackable(Exact())), "3"),
     "extract_answer": extract_answer,
     "extract_answer, line": lambda text: extract_answer(text, "first", "line"),
     "extract_answer, tag": lambda text: extract_answer(text, "last", "tag"),
     "hermes": or_error(Hermes().calls),
     "json block": _last_block,
-    "last_number": verdict(last_number, "3"),
+    "last_number": verdict(LastNumber(), "3"),
     "math_dapo": verdict(MathDapo(), "34"),
     "math_dapo, box": verdict(MathDapo(box=True), "34"),
     "proof_steps": verdict(ProofSteps(), "e", facts="abc", rules=["ab>d", "cd>e"]),
@@ -147,9 +148,12 @@ READERS: dict[str, Callable[[str], Any]] = {
     "text": verdict(Text(), "The End"),
 }
 """Functions that read all of a model's text in this process: verifiers and parsers."""
-ELSEWHERE = {"code", "json_schema", "judge", "math_dr_grpo", "math_verify", "reasoning_gym", "regex", "several"}
+ELSEWHERE = {
+    "ByEnvironment", "Code", "Combined", "Function", "JsonSchema", "Judge", "MathDrGrpo", "MathVerify", "ReasoningGym",
+    "Regex",
+}  # fmt: skip
 """Verifiers that run in other processes or threads, or delegate to other verifiers."""
-STATES = {"bead_string", "figures", "glyphs", "quilt_patches", "ring_direction"}
+STATES = {"BeadString", "Figures", "GlyphPatches", "QuiltPatches", "RingDirection"}
 """Verifiers of the states of a flow policy, and of eight beads: they read no long text."""
 
 Parts = tuple[str, str, str]
@@ -193,8 +197,8 @@ def test_readers_of_bounded_text_are_linear(name: str) -> None:
 
 
 def test_every_verifier_is_measured_or_runs_elsewhere() -> None:
-    measured = {name.partition(",")[0] for name in READERS | FEW}
-    assert set(verifier_names()) <= measured | ELSEWHERE | STATES
+    measured = {class_name(name.partition(",")[0]) for name in READERS | FEW}
+    assert set(fitting_names(VerifierKind)) <= measured | ELSEWHERE | STATES
 
 
 # Patterns

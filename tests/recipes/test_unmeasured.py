@@ -9,7 +9,7 @@ import pytest
 from groupwise.checks import check_inputs, check_machine, check_model
 from groupwise.checks.check import check
 from groupwise.config.recipe_toml import base_of, read_recipe
-from groupwise.config.registry import methods
+from groupwise.config.registry import methods, plain_name
 from groupwise.config.toml import read_toml
 from groupwise.rollout.prompt_template import wordings
 from tests.models.test_templates import CHATML, trained
@@ -73,7 +73,7 @@ def test_an_unmeasured_recipe_is_complete(path: Path, tmp_path: Path, monkeypatc
     for field in ("task", "held_out"):
         if name := getattr(recipe, field):
             own = name.endswith(".jsonl")
-            rows = ROWS[recipe.verifier if own else name]
+            rows = ROWS[plain_name(type(recipe.verifier).__name__) if own else name]
             file = Path(name if own else f"{name}.jsonl")
             file.write_text("".join(json.dumps(row) + "\n" for row in rows))
             overrides += [] if own else [(field, f"{name}:{file}")]

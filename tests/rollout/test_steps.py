@@ -11,7 +11,7 @@ import torch
 from groupwise.data import WRITTEN, Mark, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.rollout import Turns
 from groupwise.runs.replay import observation_from_json, observation_to_json
-from groupwise.verifiers.several import Member, Several
+from groupwise.verifiers.several import CombinedVerifier, RunningMember
 from tests.rollout.test_sampler import CONTEXT
 from tests.rollout.test_sampler import sampler as sampler_of
 from tests.rollout.test_turns import Replies, conversation, turns_of
@@ -77,8 +77,10 @@ def test_steps_of_a_conversation_are_those_of_its_last_turn() -> None:
 
 
 def test_a_combination_of_verifiers_names_their_steps() -> None:
-    members = [Member("a", process_verifier((1, 0.5))), Member("b", process_verifier((2, 1.0)))]
-    verdict = asyncio.run(Several(members, deadline=5.0)(Prompt("p", ()), Sample(context=(), stream=(0,), text="so 4")))
+    members = [RunningMember("a", process_verifier((1, 0.5)), 1.0), RunningMember("b", process_verifier((2, 1.0)), 1.0)]
+    verdict = asyncio.run(
+        CombinedVerifier(members, deadline=5.0)(Prompt("p", ()), Sample(context=(), stream=(0,), text="so 4"))
+    )
     assert verdict.steps == {"a/step": ((1, 0.5),), "b/step": ((2, 1.0),)}
 
 

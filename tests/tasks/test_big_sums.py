@@ -17,7 +17,7 @@ from groupwise.models import find_model, read_tokenizer
 from groupwise.rollout import DrawSampler, RolloutSetting, Turns
 from groupwise.tasks import BigSums
 from groupwise.tasks.big_sums import KINDS, PROBLEMS, call, numbered, sum_demonstrations, with_wrong_digit
-from groupwise.verifiers import last_number
+from groupwise.verifiers import LastNumber
 from tests.rollout.fakes import FakeEngine
 
 TASK = BigSums(lambda text: tuple(map(ord, text)))
@@ -46,7 +46,7 @@ def worth(*turns: str, problem: str = "34*58+91=") -> Sample:
     prompt = Prompt(problem, tokenizer.encode(problem), problem, {"answer": str(eval(problem[:-1]))})
     setting = RolloutSetting(
         engine=FakeEngine(lambda ask: (*tokenizer.encode(next(message)), *tokenizer.eos)),
-        verifier=last_number,
+        verifier=LastNumber(),
         tokenizer=tokenizer,
         sampling=Sampling(max_tokens=96),
         seed=0,

@@ -10,9 +10,10 @@ import pytest
 from groupwise.core import Usage
 from groupwise.data import Outcome, Prompt, Sample, Task, Verdict
 from groupwise.models import find_model, read_tokenizer
-from groupwise.tasks import find_task, usual_verifier
+from groupwise.tasks import find_task
 from groupwise.tasks.deduction import deduction_demonstrations, split
-from groupwise.verifiers import ProofSteps, find_verifier
+from groupwise.verifiers import ProofSteps, usual_verifier
+from tests.verifiers.built import built
 
 TASK = find_task("deduction", lambda text: tuple(map(ord, text)))
 RIGHT, WRONG, MALFORMED = Outcome.correct, Outcome.wrong, Outcome.malformed
@@ -126,9 +127,9 @@ def test_demonstrations_are_repeatable_and_show_no_held_out_problem() -> None:
 
 
 def test_the_usual_verifier_judges_this_task_alone() -> None:
-    assert isinstance(find_verifier(usual_verifier("deduction"), TASK), ProofSteps)
+    assert isinstance(built(usual_verifier("deduction"), TASK), ProofSteps)
     with pytest.raises(Usage, match="grades answers of its packaged tasks only"):
-        find_verifier("proof_steps", find_task("calculator", lambda text: (1,)))
+        built("proof_steps", find_task("calculator", lambda text: (1,)))
 
 
 def test_the_model_of_the_recipe_has_every_character() -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from groupwise.core import MissingRequirement, Usage
 from groupwise.data import Prompt, Sample
-from groupwise.tasks import Problems, find_task, usual_verifier
+from groupwise.tasks import Problems, find_task
 from groupwise.tasks.gym import gym_task
-from groupwise.verifiers import exact, find_verifier
-from groupwise.verifiers.gym import runs_answers
+from groupwise.verifiers import Exact, usual_verifier
+from groupwise.verifiers.gym.reasoning_gym import runs_answers
+from tests.verifiers.built import built
 
 pytest.importorskip("reasoning_gym", reason="the extra reasoning-gym is not installed")
 
@@ -37,7 +38,7 @@ def legs() -> Problems:
 
 
 def verdicts_on(task: Problems, *answers: tuple[Prompt, str]) -> list[tuple[str, float]]:
-    verifier = find_verifier(usual_verifier("reasoning_gym:x"), task, deadline=60.0)
+    verifier = built(usual_verifier("reasoning_gym:x"), task, deadline=60.0)
 
     async def ask() -> list[tuple[str, float]]:
         samples = [(p, Sample(context=p.context, stream=(0,), text=text)) for p, text in answers]
@@ -77,9 +78,9 @@ def test_a_score_between_is_one_and_gold_answers_are_right() -> None:
 
 
 def test_other_verifiers_see_the_answer(legs: Problems) -> None:
-    assert find_verifier("exact", legs) is exact
+    assert built("exact", legs) is Exact()
     with pytest.raises(Usage, match="grades problems of the task reasoning_gym only"):
-        find_verifier("reasoning_gym", find_task("calculator", encode))
+        built("reasoning_gym", find_task("calculator", encode))
 
 
 RUNNING = ["spiral_matrix", "string_insertion", "n_queens", "binary_matrix", "countdown", "puzzle24"]
@@ -103,7 +104,7 @@ def test_a_scorer_with_a_parser_in_its_file_is_accepted() -> None:
 def test_the_refusal_has_a_fix() -> None:
     task = gym_task("reasoning_gym:spiral_matrix", encode)
     with pytest.raises(Usage, match="would run answers as Python") as caught:
-        find_verifier("reasoning_gym", task)
+        built("reasoning_gym", task)
     assert "calls eval" in caught.value.evidence and "--verifier exact" in caught.value.fix
 
 

@@ -2,7 +2,8 @@
 
 import re
 
-from groupwise.tasks import Largest, Problems, SourceStats, find_task, usual_verifier
+from groupwise.tasks import Largest, Problems, SourceStats, find_task
+from groupwise.verifiers import LastNumber, usual_verifier
 
 TASK = Largest(lambda text: tuple(map(ord, text)))
 
@@ -22,4 +23,4 @@ def test_the_split_is_that_of_rows_in_a_file() -> None:
 
 
 def test_it_is_found_by_its_name() -> None:
-    assert find_task("largest", TASK.encode) == TASK and usual_verifier("largest") == "last_number"
+    assert find_task("largest", TASK.encode) == TASK and usual_verifier("largest") == LastNumber()

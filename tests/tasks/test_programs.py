@@ -16,9 +16,10 @@ from groupwise.data import Outcome, Prompt, Sample, Task
 from groupwise.sandbox import Sandbox
 from groupwise.tasks import blank_tokenizer, find_task, read_demonstrations
 from groupwise.tasks.programs import DEMONSTRATIONS, TABLES, Programs, lines, program, program_demonstrations
-from groupwise.verifiers import CodeVerifier, find_verifier
+from groupwise.verifiers import CodeVerifier
 from groupwise.verifiers.code import CodeTests, code_of
 from tests.sandbox.boxes import needed
+from tests.verifiers.built import built
 
 RECIPE = str(Path(__file__).parents[2] / "recipes" / "programs.toml")
 TASK = Programs(lambda text: tuple(map(ord, text)))
@@ -153,7 +154,7 @@ def test_only_programs_that_are_right_everywhere_pass(verifier):
 
 def test_the_gate_accepts_its_problems(verifier):
     verifier.gate(TASK.held_out[:8])
-    assert isinstance(find_verifier("code", TASK, lambda: verifier.sandbox), CodeVerifier)
+    assert isinstance(built("code", TASK, lambda: verifier.sandbox), CodeVerifier)
 
 
 # The recipe

@@ -4,11 +4,14 @@ import json
 
 import pytest
 
+from groupwise.config.recipe_toml import read_verifier
+from groupwise.config.user_code import Use
 from groupwise.core import BadData, Usage
 from groupwise.data import Verifier
-from groupwise.tasks import Calculator, Problems, calculator_answer, find_task
+from groupwise.tasks import Calculator, Problems, find_task
 from groupwise.tasks.registry import takes_columns
-from groupwise.verifiers import exact, find_verifier, last_number
+from groupwise.verifiers import CalculatorAnswer, Exact, Grading, LastNumber
+from tests.verifiers.built import built
 
 
 def encode(text: str) -> tuple[int, ...]:
@@ -67,10 +70,10 @@ def test_a_missing_file_ending_is_suggested(tmp_path, monkeypatch):
 
 def test_names_lead_to_verifiers(tmp_path):
     task = task_of(tmp_path, 1, "2")
-    assert find_verifier("exact", task) is exact
-    assert find_verifier("last_number", task) is last_number
-    assert find_verifier("calculator_answer", Calculator(encode)) is calculator_answer
-    assert isinstance(exact, Verifier) and isinstance(last_number, Verifier)
+    assert built("exact", task) == Exact()
+    assert built("last_number", task) == LastNumber()
+    assert built("calculator_answer", Calculator(encode)) == CalculatorAnswer()
+    assert isinstance(Exact(), Verifier) and isinstance(LastNumber(), Verifier)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +88,7 @@ def test_names_lead_to_verifiers(tmp_path):
 )
 def test_an_unknown_verifier_gets_a_suggestion(tmp_path, name: str, message: str):
     with pytest.raises(Usage) as caught:
-        find_verifier(name, task_of(tmp_path, 1))
+        Grading(task_of(tmp_path, 1)).build(read_verifier(name, Use()))
     assert message in caught.value.fix
 
 
@@ -95,5 +98,5 @@ UNFIT = [("last_number", "about 5"), ("last_number", True), ("exact", [1]), ("ex
 @pytest.mark.parametrize("name,gold", UNFIT)
 def test_gold_answers_are_checked_before_the_run(tmp_path, name: str, gold: object):
     with pytest.raises(BadData) as caught:
-        find_verifier(name, task_of(tmp_path, 1, 2, gold))
+        built(name, task_of(tmp_path, 1, 2, gold))
     assert "a/3" in caught.value.evidence

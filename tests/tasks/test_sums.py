@@ -13,11 +13,12 @@ import pytest
 
 from groupwise.data import ENVIRONMENT, WRITTEN, Ids, Outcome, Prompt, Sample, Task, Verdict, Verifier
 from groupwise.models import conversation_turn, encode_answer, find_model, find_template, read_tokenizer
-from groupwise.tasks import Sums, find_task, need_environment, read_demonstrations, usual_verifier
+from groupwise.tasks import Sums, find_task, need_environment, read_demonstrations
 from groupwise.tasks.demonstrations import PACKAGED
 from groupwise.tasks.hinted_sums import PROMPT_FORMS, WEIGHTS, hinted_demonstrations
 from groupwise.tasks.proposals import proposed_problem
-from groupwise.verifiers import find_verifier
+from groupwise.verifiers import usual_verifier
+from tests.verifiers.built import built
 
 SIZES = {
     "delegated_sums": {4: 2048, 5: 2048},
@@ -120,7 +121,7 @@ def test_the_order_is_fixed(name: str) -> None:
 
 @pytest.mark.parametrize("name", SIZES)
 def test_the_solution_is_right_for_the_usual_verifier(name: str) -> None:
-    verifier = find_verifier(usual_verifier(name), task_of(name))
+    verifier = built(usual_verifier(name), task_of(name))
     for prompt in task_of(name).held_out[:8]:
         verdict = grade(verifier, prompt, prompt.row["solution"])
         assert verdict.outcome is Outcome.correct and verdict.subscores["progress"] == 1

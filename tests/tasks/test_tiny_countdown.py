@@ -9,12 +9,13 @@ from itertools import permutations, product
 import pytest
 
 from groupwise.data import Outcome, Prompt, Sample, Task, Verdict
-from groupwise.tasks import find_task, usual_verifier
+from groupwise.tasks import find_task
 from groupwise.tasks.tiny_countdown import countdown_demonstrations
-from groupwise.verifiers import find_verifier
+from groupwise.verifiers import usual_verifier
+from tests.verifiers.built import built
 
 TASK = find_task("tiny_countdown", lambda text: tuple(map(ord, text)))
-VERIFIER = find_verifier(usual_verifier("tiny_countdown"), TASK)
+VERIFIER = built(usual_verifier("tiny_countdown"), TASK)
 
 
 def grade(prompt: Prompt, text: str) -> Verdict:

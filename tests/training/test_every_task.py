@@ -17,13 +17,14 @@ import pytest
 
 from groupwise.config.recipe import Evaluate, Recipe
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import GenerationRequest, Prompt, Rollout, Sampling
+from groupwise.data import GenerationRequest, Prompt, Rollout, Sampling, VerifierKind
 from groupwise.evaluation.accuracy import average, counts, figures, tally
 from groupwise.evaluation.interval import interval
 from groupwise.methods import grpo
 from groupwise.models import Decoder, write_model
 from groupwise.rollout import answers
 from groupwise.training.build import Runtime, build
+from groupwise.verifiers import Code, Exact, Function, LastNumber, Math
 from tests.evaluation.test_evaluate import GOLDEN, RIGHT
 from tests.models.directories import shape
 from tests.models.test_templates import trained
@@ -40,7 +41,7 @@ class Kind:
 
     problems: int
     row: Callable[[int], dict[str, Any]]
-    verifier: str
+    verifier: VerifierKind | None
     right: Callable[[Prompt], str]
     wrong: str = "none of it 99991"
     source: str = "rows.jsonl"
@@ -57,20 +58,21 @@ def adds(i: int) -> dict[str, Any]:
 
 
 KINDS = {
-    "exact": Kind(30, lambda i: {"prompt": f"say {i}", "answer": f"word {i}"}, "exact", gold),
-    "last_number": Kind(30, lambda i: {"prompt": f"double {i}", "answer": 2 * i}, "last_number",
+    "exact": Kind(30, lambda i: {"prompt": f"say {i}", "answer": f"word {i}"}, Exact(), gold),
+    "last_number": Kind(30, lambda i: {"prompt": f"double {i}", "answer": 2 * i}, LastNumber(),
                         lambda p: f"so {gold(p)}."),
-    "user": Kind(30, lambda i: {"prompt": f"say {i}", "answer": f"word {i}"}, "mine:grade", gold, answers=4),
+    "user": Kind(30, lambda i: {"prompt": f"say {i}", "answer": f"word {i}"}, Function("grade", "mine.py"), gold,
+                 answers=4),
     "math": Kind(30, lambda i: {"problem": f"Halve ${i}$.", "solution": f"So $\\boxed{{\\frac{{{i}}}{{2}}}}$"},
-                 "math(symbolic=False)", lambda p: f"\\boxed{{{gold(p)}}}", "\\boxed{99991}",
+                 Math(symbolic=False), lambda p: f"\\boxed{{{gold(p)}}}", "\\boxed{99991}",
                  source="math500:rows.jsonl", answers=4),
     "gsm8k": Kind(30, lambda i: {"question": f"What is {i}?", "answer": f"It is {i}.\n#### {i}"},
-                  "", lambda p: f"It is {gold(p)}", source="gsm8k:rows.jsonl"),
-    "countdown": Kind(30, lambda i: {"nums": [i, 7, 2], "target": i + 14}, "",
+                  None, lambda p: f"It is {gold(p)}", source="gsm8k:rows.jsonl"),
+    "countdown": Kind(30, lambda i: {"nums": [i, 7, 2], "target": i + 14}, None,
                       lambda p: "<answer>{} + {} * {}</answer>".format(*p.row["answer"]["numbers"]),
                       "<answer>1 + 1</answer>", "countdown:rows.jsonl"),
-    "calculator": Kind(30, adds, "", lambda p: f"#{gold(p)}", "#99", "calculator"),
-    "code": Kind(4, adds, "code", lambda p: CODE.format("+"), CODE.format("-"), answers=4),
+    "calculator": Kind(30, adds, None, lambda p: f"#{gold(p)}", "#99", "calculator"),
+    "code": Kind(4, adds, Code(), lambda p: CODE.format("+"), CODE.format("-"), answers=4),
 }  # fmt: skip
 
 
@@ -83,12 +85,12 @@ def ready(kind: Kind, home: Path) -> Runtime:
     tokenizer = trained()
     size = shape(vocabulary=len(tokenizer.fast.get_vocab()), positions=2048)
     write_model(Decoder.new(size, 1, spread=0.2), Path("m"), tokenizer=tokenizer)
-    task = "train.jsonl" if kind.verifier == "code" else "calculator"
+    task = "train.jsonl" if kind.verifier == Code() else "calculator"
     recipe = Recipe(
         model="m", task=task, held_out=kind.source, verifier=kind.verifier, method=grpo(), template="no",
         evaluate=Evaluate(problems=kind.problems), sampling=Sampling(max_tokens=200),
     )  # fmt: skip
-    return build(recipe, load_use(Permissions(use=["mine.py"] if ":" in kind.verifier else [])))
+    return build(recipe, load_use(Permissions(use=["mine.py"] if isinstance(kind.verifier, Function) else [])))
 
 
 def scripted_rollouts(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]:
@@ -121,7 +123,7 @@ def test_metrics_match_the_scripted_answers(name: str, tmp_path: Path, monkeypat
     by_outcome = counts(rollouts)
     assert (by_outcome["correct"], by_outcome["unverifiable"], by_outcome["missing"]) == (sum(right), 0, 0)
     assert by_outcome["correct"] + by_outcome["wrong"] + by_outcome["malformed"] == total
-    assert by_outcome["malformed"] == (0 if ":" in kind.verifier else sum(c < n for c in right))
+    assert by_outcome["malformed"] == (0 if isinstance(kind.verifier, Function) else sum(c < n for c in right))
     figure = average(rollouts)
     assert figure.value == pytest.approx(sum(right) / total, abs=1e-15)
     assert (figure.low, figure.high) == interval(np.array(right) / n)[0]

@@ -24,7 +24,8 @@ from groupwise.models.flow.latent_pictures import read_png
 from groupwise.report.pictures import picture as picture_in_report
 from groupwise.tasks import Quilts, Rings, find_task
 from groupwise.training.build import build
-from groupwise.verifiers import find_verifier, ring_direction
+from groupwise.verifiers import RingDirection
+from tests.verifiers.built import built
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL: dict[str, Any] = {"method.group_size": 4, "evaluate.problems": 4, "evaluate.every": 0, "save.every": 1}
@@ -231,7 +232,7 @@ def sample_with(state: Any, finish: Finish = Finish.stop) -> Sample:
 
 async def verdict(task: Rings | Quilts, prompt: Prompt, state: Any, finish: Finish = Finish.stop) -> Outcome:
     name = "ring_direction" if isinstance(task, Rings) else "quilt_patches"
-    return (await find_verifier(name, task)(prompt, sample_with(state, finish))).outcome
+    return (await built(name, task)(prompt, sample_with(state, finish))).outcome
 
 
 def test_verdicts_on_points_and_pictures() -> None:
@@ -245,7 +246,7 @@ def test_verdicts_on_points_and_pictures() -> None:
     north = rings[2]
     assert of(rings, north, [0.1, 2.2]) is Outcome.correct and of(rings, north, [2.0, 0.0]) is Outcome.wrong
     assert of(rings, north, [0.0, 0.0]) is Outcome.malformed
-    parts = [asyncio.run(ring_direction(north, sample_with(x))).subscores for x in ([3.0, 2.5], [3.0, 9.0])]
+    parts = [asyncio.run(RingDirection()(north, sample_with(x))).subscores for x in ([3.0, 2.5], [3.0, 9.0])]
     np.testing.assert_allclose([x["alignment"] for x in parts], [2.5, 9.0], rtol=1e-12)
     assert of(rings, north, [0.1, 2], Finish.length) is Outcome.malformed
     assert of(rings, north, [float("nan"), 2]) is Outcome.unverifiable

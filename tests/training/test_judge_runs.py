@@ -27,8 +27,8 @@ def recipe(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> s
     monkeypatch.setenv("MY_CLOUD_SECRET", "hunter2")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     server.reply = lambda request, number: (200, says(f"Verdict: {'right' if number % 2 else 'wrong'}"))
-    judge = f'judge(url="{server.url}", model="m", key="MY_CLOUD_SECRET", cache="replies")'
-    Path("r.toml").write_text(SMALL + f"verifier = '{judge}'\n")
+    judge = f'{{ kind = "judge", url = "{server.url}", model = "m", key = "MY_CLOUD_SECRET", cache = "replies" }}'
+    Path("r.toml").write_text(SMALL + f"verifier = {judge}\n")
     return "r.toml"
 
 
@@ -65,6 +65,11 @@ def test_an_audit_needs_the_key_flag_too(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path("cases.jsonl").write_text('{"answer": "4", "gold": 4, "right": true}\n')
-    words = ["audit", f"judge(url='{server.url}', model='m', key='MY_CLOUD_SECRET')", "--cases", "cases.jsonl"]
+    words = [
+        "audit",
+        f'{{kind = "judge", url = "{server.url}", model = "m", key = "MY_CLOUD_SECRET"}}',
+        "--cases",
+        "cases.jsonl",
+    ]
     assert "--key MY_CLOUD_SECRET" in error_of(capsys, 2, *words)
     assert main([*words, *KEY]) == 0 and "the key in MY_CLOUD_SECRET" in capsys.readouterr().out

@@ -54,7 +54,9 @@ def test_a_run_is_graded_by_its_environment(rows) -> None:
     outcomes = {sample["outcome"] for sample in run.samples()}
     assert outcomes <= {"correct", "wrong", "malformed"} and outcomes & {"correct", "wrong"}
     assert all(sample["outcome"] == "malformed" for sample in run.samples() if sample["finish"] == "length")
-    assert gw.evaluate(run, samples=1, use=["games.py"])["numbers"][0]["protocol"]["verifier"]["name"] == "environment"
+    assert (
+        gw.evaluate(run, samples=1, use=["games.py"])["numbers"][0]["protocol"]["verifier"]["name"] == "ByEnvironment"
+    )
 
 
 @pytest.mark.parametrize("environment", ["games:tools", "calculator_tools", "python_tools", ""])

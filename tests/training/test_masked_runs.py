@@ -21,7 +21,7 @@ from groupwise.methods import co_grpo
 from groupwise.models import MaskedPolicy, Unmask, find_model, read_model, read_tokenizer, write_model
 from groupwise.tasks.beads import has_pattern
 from groupwise.training.build import build
-from groupwise.verifiers import bead_string
+from groupwise.verifiers import BeadString
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL: dict[str, Any] = {"method.group_size": 4, "prompts": 6, "evaluate.problems": 4, "evaluate.every": 0}
@@ -216,6 +216,6 @@ def test_directories_of_masked_models(tmp_path: Path) -> None:
 )
 def test_verdicts_on_beads(text: str, outcome: Outcome, pattern: float, colours: float) -> None:
     prompt = Prompt("p", (1,), "", {"answer": ["mirror", "red", "green"]})
-    verdict = asyncio.run(bead_string(prompt, Sample(context=(1,), stream=(0,), text=text)))
+    verdict = asyncio.run(BeadString()(prompt, Sample(context=(1,), stream=(0,), text=text)))
     assert verdict.outcome is outcome and verdict.subscores == {"pattern": pattern, "colours": colours}
     assert has_pattern("rgrgrgrg", "repeat") and not has_pattern("rgrgrgrg", "mirror")

@@ -34,7 +34,7 @@ def checked(tmp_path: Path, *overrides: tuple[str, str], verifier: str = "last_n
 def test_a_method_that_needs_feedback_is_refused_without_it(name: str, part: str, tmp_path: Path) -> None:
     (error,), _ = checked(tmp_path, ("method", name))
     assert error.startswith(f"method.strategy: {part} writes the feedback of verdicts into prompts, and verdicts of ")
-    assert "last_number have none" in error and "such as code, format, json_schema, math, regex," in error
+    assert "LastNumber have none" in error and "such as Code, Format, JsonSchema, Math, Regex," in error
     assert checked(tmp_path, ("method", name), verifier="math")[0] == []
 
 
@@ -50,14 +50,15 @@ def test_a_verdict_part_that_no_verdict_has_is_refused_before_the_run(
     errors, _ = checked(tmp_path, ("method", name))
     assert len(errors) == len(parts)
     for error, part in zip(errors, parts):
-        assert f"needs the subscore '{part}', and verdicts of last_number lack it" in error
+        assert f"needs the subscore '{part}', and verdicts of LastNumber lack it" in error
         assert "(packaged tasks only), or your own function that returns a Verdict" in error
 
 
 def test_parts_of_the_strategy_and_of_several_verifiers_count(tmp_path: Path) -> None:
     assert checked(tmp_path, ("method", "spo"))[0] == [], "TrackedAnswers adds baseline"
     shaping = ("method.shaping", '["Score", { kind = "AddSubscore", subscore = "shape" }]')
-    several = "several(right=last_number, shape=regex(pattern='1'))"
+    shape = '{ name = "shape", verifier = { kind = "regex", pattern = "1" } }'
+    several = f'{{ kind = "Combined", members = [{{ name = "right", verifier = "last_number" }}, {shape}] }}'
     assert checked(tmp_path, shaping, verifier=several)[0] == []
     (error,), _ = checked(tmp_path, shaping)
     assert "AddSubscore needs the subscore 'shape'" in error

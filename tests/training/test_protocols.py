@@ -121,7 +121,7 @@ def test_the_protocol_of_a_mixture_names_both_tasks() -> None:
                                   '[[extra_tasks]]\ntask = "calculator"\n')  # fmt: skip
     record = protocols("--recipe", "mixed.toml", "--problems", "6")[1]
     assert record["task"]["name"] == "a.jsonl + calculator"
-    assert record["verifier"]["name"] == "exact + calculator_answer" and len(record["task"]["data_sha256"]) == 1
+    assert record["verifier"]["name"] == "Exact + CalculatorAnswer" and len(record["task"]["data_sha256"]) == 1
 
 
 def test_versions_are_of_installed_packages() -> None:

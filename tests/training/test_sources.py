@@ -23,7 +23,7 @@ from groupwise.tasks.mixture import task_index
 from groupwise.training import build_tasks as sources_module
 from groupwise.training.build_tasks import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
 from groupwise.training.environments import frame_of, tool_schemas
-from groupwise.verifiers import CodeVerifier, exact, last_number
+from groupwise.verifiers import Code, CodeVerifier, Countdown, Exact, Function, LastNumber
 from tests.models.test_templates import CHATML, trained
 from tests.tasks.published import gsm8k
 
@@ -47,10 +47,10 @@ def rows(name: str, every: list[dict[str, Any]]) -> None:
 
 
 def recipe(**fields: Any) -> Recipe:
-    return Recipe(**{"method": grpo(), "task": "a.jsonl", "verifier": "exact", **fields})
+    return Recipe(**{"method": grpo(), "task": "a.jsonl", "verifier": Exact(), **fields})
 
 
-B = ExtraTask(task="b.jsonl", weight=2.0, columns=Columns(prompt="q", answer="x.gold"), verifier="last_number")
+B = ExtraTask(task="b.jsonl", weight=2.0, columns=Columns(prompt="q", answer="x.gold"), verifier=LastNumber())
 
 
 # Tasks and verifiers
@@ -58,7 +58,7 @@ B = ExtraTask(task="b.jsonl", weight=2.0, columns=Columns(prompt="q", answer="x.
 
 def test_a_single_task_is_not_wrapped() -> None:
     assert isinstance(task_of(recipe(), templates(recipe(), CALCULATOR)), Problems)
-    assert verifier_of(recipe(), task_of(recipe(), templates(recipe(), CALCULATOR)), Use()) is exact
+    assert verifier_of(recipe(), task_of(recipe(), templates(recipe(), CALCULATOR)), Use()) == Exact()
 
 
 def test_a_mixture_has_a_verifier_per_task() -> None:
@@ -67,15 +67,15 @@ def test_a_mixture_has_a_verifier_per_task() -> None:
     assert isinstance(task, Mixture)
     assert [p.text for p in task.held_out] == ["1-1=", "2-1=", "3-1=", "4-1="]
     assert {task_index(p) for p in task.training} == {0, 1} and len(task) > len(task.training)
-    assert verifier_of(mixed, task, Use()) == Each((exact, last_number, exact))
+    assert verifier_of(mixed, task, Use()) == Each((Exact(), LastNumber(), Exact()))
 
 
 def test_a_named_task_has_a_default_verifier_and_template() -> None:
-    one, two = sources(recipe(task="countdown:x.jsonl", verifier="", also=(ExtraTask(task="gsm8k:gsm.jsonl"),)))
-    assert (one.verifier, one.template) == ("countdown", "r1")
-    assert (two.verifier, two.template) == ("last_number", "no")
+    one, two = sources(recipe(task="countdown:x.jsonl", verifier=None, also=(ExtraTask(task="gsm8k:gsm.jsonl"),)))
+    assert (one.verifier, one.template) == (Countdown(), "r1")
+    assert (two.verifier, two.template) == (LastNumber(), "no")
     one, two = sources(recipe(task="countdown:x.jsonl", template="no", also=(ExtraTask(task="a.jsonl"),)))
-    assert (one.verifier, one.template, two.verifier, two.template) == ("exact", "no", "exact", "no")
+    assert (one.verifier, one.template, two.verifier, two.template) == (Exact(), "no", Exact(), "no")
 
 
 def test_a_named_task_has_fixed_columns() -> None:
@@ -93,7 +93,7 @@ def test_the_verdict_deadline_is_that_of_the_slowest_verifier() -> None:
 
     machine = recipe().machine
     assert wait(recipe()) == wait(recipe(also=(B,))) == machine.verdict_deadline
-    assert wait(recipe(also=(replace(B, verifier="my_file:grade"),))) == machine.deadline
+    assert wait(recipe(also=(replace(B, verifier=Function("grade", "my_file.py")),))) == machine.deadline
 
 
 def test_a_recipe_with_a_mixture_reads_back_and_differs() -> None:
@@ -272,7 +272,7 @@ def test_a_resumed_mixture_ends_with_the_bytes_of_one_without_a_stop(capsys: pyt
 
 
 def test_a_missing_user_verifier_is_a_usage_error() -> None:
-    Path("r.toml").write_text(write(recipe(also=(replace(B, verifier="my_file:grade"),))))
+    Path("r.toml").write_text(write(recipe(also=(replace(B, verifier=Function("grade", "my_file.py")),))))
     with pytest.raises(Usage, match="my_file"):
         read_recipe(Path("r.toml"), (), Use())
 
@@ -295,7 +295,7 @@ def test_code_tests_of_a_mixture_are_checked(monkeypatch: pytest.MonkeyPatch) ->
     rows("e.jsonl", [{"prompt": "1+1=", "answer": tests}, {"prompt": "1+2=", "answer": tests}])
     tried: list[str] = []
     monkeypatch.setattr(CodeVerifier, "gate", lambda self, prompts: tried.extend(p.text for p in prompts))
-    mixed = recipe(also=(ExtraTask(task="e.jsonl", verifier="code"),), sampling=Sampling(max_tokens=8))
+    mixed = recipe(also=(ExtraTask(task="e.jsonl", verifier=Code()),), sampling=Sampling(max_tokens=8))
     assert check_inputs(mixed, Use(unsafe_local_exec=True)) == []
     assert sorted(tried) == ["1+1=", "1+2="]
 

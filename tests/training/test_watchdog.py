@@ -6,7 +6,11 @@ import pytest
 
 from groupwise.training.watchdog import JUDGES
 
-ROOMS = {"DrawSampler": "rollout.sampler", "Several": "verifiers.several", "EnvironmentThreads": "environments.user"}
+ROOMS = {
+    "DrawSampler": "rollout.sampler",
+    "CombinedVerifier": "verifiers.several",
+    "EnvironmentThreads": "environments.user",
+}
 
 
 @pytest.mark.parametrize("name", JUDGES)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from groupwise.commands.audit import by_family
+from groupwise.config.recipe_toml import read_verifier
 from groupwise.core import BadData
 from groupwise.data import Outcome, Prompt, Sample, Verdict
-from groupwise.verifiers import find_verifier
 from groupwise.verifiers.audit import (
     AROUND,
     CHANGES,
@@ -25,6 +25,7 @@ from groupwise.verifiers.audit import (
     packaged_cases,
     read_cases,
 )
+from tests.verifiers.built import built
 
 CASES = (
     Case("yes 1", "1", True),
@@ -102,11 +103,12 @@ def test_exact_verifiers_have_no_error_on_their_packaged_cases(name: str):
     cases = packaged_cases(name) or ()
     assert len(cases) >= 60 and len({c.family for c in cases}) >= 3 and len({c.right for c in cases}) == 2
     assert max(Counter((c.answer, repr(c.gold)) for c in cases).values()) == 1
-    verifier = find_verifier(name, None)
+    kind = read_verifier(name)
+    verifier = built(kind)
 
     async def both() -> tuple[AuditResult, dict[str, tuple[int, int]]]:
         result = await audit_cases(verifier, cases)
-        return result, await count_flips(verifier, result, OF_WHOLE_TEXTS.get(name, AROUND))
+        return result, await count_flips(verifier, result, OF_WHOLE_TEXTS.get(type(kind), AROUND))
 
     result, flips = asyncio.run(both())
     getattr(verifier, "close", lambda: None)()

@@ -12,9 +12,10 @@ from groupwise.data import Outcome, Prompt, Sample, Verdict
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.sandbox.sandbox import Execution, Program
 from groupwise.tasks import Problems
-from groupwise.verifiers import CodeVerifier, find_verifier
+from groupwise.verifiers import CodeVerifier
 from groupwise.verifiers.code import CodeTests, code_of, same
 from tests.sandbox.boxes import needed
+from tests.verifiers.built import built
 
 ADD = {"function": "add", "cases": [{"args": [1, 2], "expected": 3}, {"args": [-1, 5], "expected": 4}]}
 REFERENCE = "def add(a, b): return a + b"
@@ -246,7 +247,7 @@ def task_of(tmp_path, *golds) -> Problems:
 )  # fmt: skip
 def test_rows_with_invalid_tests_are_named(tmp_path, gold, why):
     with pytest.raises(BadData) as caught:
-        find_verifier("code", task_of(tmp_path, ADD, gold))
+        built("code", task_of(tmp_path, ADD, gold))
     assert "1 of 2 problems" in caught.value.what and "a/2: " in caught.value.evidence
     assert why in caught.value.evidence and '"cases"' in caught.value.fix
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import Prompt, Sample, Verdict, contents_of
+from groupwise.config.registry import fitting_names, part_named
+from groupwise.data import Prompt, Sample, Verdict, VerifierKind, contents_of
 from groupwise.data.contents import VerdictContents, joined_contents
 from groupwise.tasks import Each, find_task
-from groupwise.verifiers import find_verifier, grade_function, packaged_contents
-from groupwise.verifiers.registry import CLASSES, FUNCTIONS
+from groupwise.verifiers import Combined, Exact, Hackable, LastNumber, Member, Noisy, Regex, grade_function
+from tests.verifiers.built import built
 
 ANSWERS = ("", "12", "#12", "5+2=7;#7", "AB", "A-B", "ab;cd", "{", "nonsense #", "<think>x</think><answer>3</answer>")
 TASKS = {
@@ -23,17 +24,18 @@ async def graded(verifier: Any, prompt: Prompt) -> list[Verdict]:
 
 
 def test_every_packaged_verifier_declares_its_verdicts() -> None:
-    assert packaged_contents().keys() == {*FUNCTIONS, *CLASSES, "code"}
-    assert all(isinstance(contents, VerdictContents) for contents in packaged_contents().values())
-    assert [name for name, contents in packaged_contents().items() if contents and contents.feedback] == [
-        "code", "format", "json_schema", "math", "proof_steps", "regex", "sum_proposal", "sum_steps",
-    ]  # fmt: skip
+    contents = {name: contents_of(part_named(name)) for name in fitting_names(VerifierKind)}
+    unknown = {name for name, declared in contents.items() if declared is None}
+    assert unknown == {"ByEnvironment", "Combined", "Function", "Hackable", "Noisy"}, "those of others, or the user's"
+    assert {name for name, declared in contents.items() if declared and declared.feedback} == {
+        "Code", "Format", "JsonSchema", "Math", "ProofSteps", "Regex", "SumProposal", "SumSteps",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "task"), TASKS.items())
 def test_verdicts_have_exactly_the_declared_parts(name: str, task: str) -> None:
     problems = find_task(task, lambda text: (1,))
-    verifier = find_verifier(name, problems)
+    verifier = built(name, problems)
     verdicts = asyncio.run(graded(verifier, problems[0]))
     contents = contents_of(verifier)
     assert contents is not None
@@ -44,14 +46,14 @@ def test_verdicts_have_exactly_the_declared_parts(name: str, task: str) -> None:
 @pytest.mark.parametrize("name", ["exact", "last_number", "countdown"])
 def test_verdicts_without_declared_contents_have_none(name: str) -> None:
     gold: Any = {"numbers": [3, 4], "target": 7} if name == "countdown" else 7
-    verdicts = asyncio.run(graded(find_verifier(name, None), Prompt("p", (1,), "3+4=", {"answer": gold})))
+    verdicts = asyncio.run(graded(built(name, None), Prompt("p", (1,), "3+4=", {"answer": gold})))
     assert not any(verdict.subscores or verdict.feedback for verdict in verdicts)
 
 
 def test_combinations_declare_what_their_members_do() -> None:
-    several = find_verifier("several(right=last_number, shape=0.5*regex(pattern='a+'))", None)
+    several = built(Combined((Member("right", LastNumber()), Member("shape", Regex(pattern="a+"), 0.5))))
     assert contents_of(several) == VerdictContents(("right", "shape"), feedback=True)
-    flipped = find_verifier("flipping(verifier=hackable(verifier=exact), rejects=0.1)", None)
+    flipped = built(Noisy(Hackable(Exact()), rejects=0.1))
     contents = contents_of(flipped)
     assert contents is not None and set(contents.subscores) == {"quality", "truth", "appealed", "overturned"}
     assert not contents.feedback
@@ -63,7 +65,7 @@ def test_combinations_declare_what_their_members_do() -> None:
 
 def test_a_user_s_function_declares_nothing_and_a_mixture_with_it_is_unknown() -> None:
     own = grade_function(lambda answer: 1.0, in_process=True)
-    known = find_verifier("sum_steps", None)
+    known = built("sum_steps", None)
     assert contents_of(own) is None and contents_of(Each((known, own))) is None
     assert contents_of(Each((known, known))) == contents_of(known)
     assert joined_contents([]) == VerdictContents()

@@ -12,7 +12,7 @@ from groupwise.core import BadData, Usage
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.models import encode_action
 from groupwise.tasks import GLYPH_COLOURS, find_task
-from groupwise.verifiers import find_verifier
+from tests.verifiers.built import built
 
 SHAPES = {
     "square": np.ones((9, 9)),
@@ -35,12 +35,12 @@ def painted(*figures: tuple[str, str], scale: int = 1) -> np.ndarray:
 
 
 def verdict(
-    picture: Any, problem: str = "2 red square", name: str = "figures", finish: Finish = Finish.stop
+    picture: Any, problem: str = "2 red square", name: Any = "figures", finish: Finish = Finish.stop
 ) -> Verdict:
     array = np.asarray(picture, np.float32)
     path = (encode_action(array, array, array),)
     sample = Sample(context=(1,), stream=(0,), tokens=(9,), origin=(0,), logp=(0.0,), path=path, finish=finish)
-    verifier: Any = find_verifier(name, None)
+    verifier: Any = built(name, None)
     return asyncio.run(verifier(Prompt("p", (1,), problem, {"answer": problem}), sample))
 
 
@@ -69,7 +69,7 @@ def test_parts_of_a_verdict(figures: list[tuple[str, str]], count: float, colour
     found = verdict(painted(*figures))
     assert found.subscores == parts and found.outcome is Outcome(int(min(parts.values())))
     for name, holds in parts.items():
-        assert verdict(painted(*figures), name=f"figures(asks='{name}')").outcome is Outcome(int(holds))
+        assert verdict(painted(*figures), name={"kind": "figures", "asks": name}).outcome is Outcome(int(holds))
 
 
 def test_pictures_without_a_verdict_on_their_figures() -> None:
@@ -83,7 +83,7 @@ def test_pictures_without_a_verdict_on_their_figures() -> None:
     speck = painted(("red", "square"), ("red", "square"))
     speck[2, 30, 30] = 1
     assert verdict(speck).outcome is Outcome.correct
-    assert verdict(speck, name="figures(least=0)").outcome is Outcome.wrong
+    assert verdict(speck, name={"kind": "figures", "least": 0}).outcome is Outcome.wrong
 
 
 @given(
@@ -96,7 +96,7 @@ def test_the_number_of_separate_squares_is_their_count(places: set[tuple[int, in
         picture[:, 4 * row : 4 * row + 2, 4 * column : 4 * column + 2] = (2 * np.array(GLYPH_COLOURS[colour]) - 1)[
             :, None, None
         ]
-    found = verdict(picture, f"{len(places)} {colour} square", "figures(least=0.001)")
+    found = verdict(picture, f"{len(places)} {colour} square", {"kind": "figures", "least": 0.001})
     assert found.outcome is Outcome.correct
 
 
@@ -111,7 +111,7 @@ def test_other_gold_answers_and_settings_are_refused(tmp_path: Any) -> None:
     rows.write_text('{"prompt": "x", "answer": "2 red square"}\n{"prompt": "y", "answer": "red"}\n')
     task = find_task(str(rows), lambda text: (65,))
     with pytest.raises(BadData, match="a number, a colour and a shape such as 2 red square"):
-        find_verifier("figures", task)
-    for settings in ("asks='size'", "least=2"):
-        with pytest.raises(Usage, match="cannot be created"):
-            find_verifier(f"figures({settings})", task)
+        built("figures", task)
+    for settings, why in (({"asks": "size"}, "is not one of"), ({"least": 2}, "give a share of the picture")):
+        with pytest.raises(Usage, match=why):
+            built({"kind": "figures", **settings}, task)

@@ -13,7 +13,7 @@ from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.models import encode_action
 from groupwise.tasks import GLYPH_COLOURS, GLYPH_RELATIONS, Glyphs, find_task
 from groupwise.tasks.glyphs import glyph_split
-from groupwise.verifiers import find_verifier
+from tests.verifiers.built import built
 
 
 def painted(**places: str) -> np.ndarray:
@@ -27,12 +27,12 @@ def painted(**places: str) -> np.ndarray:
 
 
 def verdict(
-    picture: Any, problem: str = "red left blue", name: str = "glyphs", finish: Finish = Finish.stop
+    picture: Any, problem: str = "red left blue", name: Any = "glyph_patches", finish: Finish = Finish.stop
 ) -> Verdict:
     array = np.asarray(picture, np.float32)
     path = (encode_action(array, array, array),)
     sample = Sample(context=(1,), stream=(0,), tokens=(9,), origin=(0,), logp=(0.0,), path=path, finish=finish)
-    verifier: Any = find_verifier(name, None)
+    verifier: Any = built(name, None)
     return asyncio.run(verifier(Prompt("p", (1,), problem, {"answer": problem}), sample))
 
 
@@ -54,7 +54,7 @@ def test_parts_of_a_verdict(places: dict[str, str], count: float, colours: float
     found = verdict(painted(**places))
     assert found.subscores == parts and found.outcome is Outcome(int(min(parts.values())))
     for name, holds in parts.items():
-        assert verdict(painted(**places), name=f"glyphs(asks='{name}')").outcome is Outcome(int(holds))
+        assert verdict(painted(**places), name={"kind": "glyph_patches", "asks": name}).outcome is Outcome(int(holds))
 
 
 def test_pictures_without_a_verdict_on_their_patches() -> None:
@@ -84,9 +84,9 @@ def test_the_data_of_the_packaged_model_are_right() -> None:
 def test_the_verifier_reads_other_rows_and_refuses_other_gold_answers(tmp_path: Any) -> None:
     task = find_task("glyphs", lambda text: (65,))
     assert isinstance(task, Glyphs) and task[0].row["answer"] == task[0].text
-    with pytest.raises(Usage, match="cannot be created"):
-        find_verifier("glyphs(asks='shape')", task)
+    with pytest.raises(Usage, match="is not one of"):
+        built({"kind": "glyph_patches", "asks": "shape"}, task)
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "red left blue", "answer": "red left blue"}\n{"prompt": "x", "answer": "red"}\n')
     with pytest.raises(BadData, match="a gold answer that is a problem such as red left blue"):
-        find_verifier("glyphs", find_task(str(rows), lambda text: (65,)))
+        built("glyph_patches", find_task(str(rows), lambda text: (65,)))

@@ -14,8 +14,9 @@ from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
 from groupwise.data import ChecksProblems, Finish, GradesGroups, Outcome, Prompt, Sample, Verdict
 from groupwise.tasks import Each
-from groupwise.verifiers import find_verifier, grade_function
+from groupwise.verifiers import Combined, Function, LastNumber, Member, grade_function
 from groupwise.verifiers.arguments import MissingColumn, Parameters
+from tests.verifiers.built import built
 
 GRADERS = """
 import os
@@ -178,8 +179,8 @@ def test_a_group_grader_gets_all_answers_in_their_order(grader: Any) -> None:
 
 
 def test_several_verifiers_with_a_group_grader(user: ModuleType, grader: Any) -> None:
-    name = "several(right=last_number, spread=1.0 * 'graders:diversity')"
-    verifier = find_verifier(name, None, load=lambda name: grader(name.partition(":")[2]))
+    kind = Combined((Member("right", LastNumber()), Member("spread", Function("diversity", "graders.py"))))
+    verifier = built(kind, load=lambda file, name: grader(name))
     verdicts = group(verifier, [sample("4"), sample("5")])
     assert [v.outcome.name for v in verdicts] == ["correct", "wrong"]
     assert [dict(v.subscores) for v in verdicts] == [{"right": 1.0, "spread": 0.2}, {"right": 0.0, "spread": 1.2}]

@@ -10,13 +10,42 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
+from groupwise.config.registry import fitting_names
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, close_verifier
 from groupwise.environments.tools import Hermes, MalformedCall, PythonBlock, calculate
 from groupwise.sandbox import Sandbox
-from groupwise.verifiers import find_verifier, verifier_names
-from groupwise.verifiers.formats import Regex
-from groupwise.verifiers.math import MathDrGrpo
+from groupwise.verifiers import (
+    BeadString,
+    CalculatorAnswer,
+    Choice,
+    Code,
+    Combined,
+    Countdown,
+    Exact,
+    Figures,
+    Format,
+    GlyphPatches,
+    Hackable,
+    JsonSchema,
+    Judge,
+    LastNumber,
+    Math,
+    MathDapo,
+    MathDrGrpo,
+    MathVerify,
+    Member,
+    Noisy,
+    ProofSteps,
+    QuiltPatches,
+    Regex,
+    RingDirection,
+    SpanningGraph,
+    SumProposal,
+    SumSteps,
+    Text,
+)  # fmt: skip
 from tests.tasks.hostile import BOMBS, SECRET, attacks, texts
+from tests.verifiers.built import built
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
 MODULES = ("math_verify", "pylatexenc", "jsonschema")
@@ -25,42 +54,44 @@ needs_sandbox = pytest.mark.skipif(not there and "CI" not in os.environ, reason=
 
 SUM = "7+2+4+2="
 TESTS = {"function": "f", "cases": [{"args": [3], "expected": 4711}]}
-VERIFIERS: dict[str, object] = {
-    "bead_string": ["mirror", "red", "blue"],
-    "calculator_answer": 4711,
-    "choice(options='JKWQ')": "W",
-    "code": TESTS,
-    "countdown": {"numbers": [3, 7, 2], "target": 4711},
-    "exact": "4711",
-    "flipping(verifier=exact, rejects=0.5)": "4711",
-    "format": None,
-    "glyphs": "red left blue",
-    "figures": "2 red square",
-    "hackable(verifier=exact)": "4711",
-    "json_schema": {"const": 4711},
-    "judge(url='http://127.0.0.1:9', model='{prompt}', deadline=0.01)": "4711",
-    "last_number": 4711,
-    "math(deadline=1.0, workers=1)": r"\frac{n}{2}",
-    "math(symbolic=False, answer='only')": "4711",
-    "math_dapo": "4711",
-    "math_dapo(box=True)": "4711",
-    "math_dr_grpo(deadline=1.0, workers=1, fast=True)": "1/2",
-    "math_verify(deadline=1.0, workers=1)": r"\frac{n}{2}",
-    "proof_steps": "e",
-    "quilt_patches": ["red", "red", "blue", "dark"],
-    "regex(deadline=1.0, workers=1)": r"^4711( a+)+$",
-    "ring_direction": "north",
-    "several(a='math(symbolic=False)', b=0.1 * text)": "4711",
-    "spanning_graph": ["03"],
-    "sum_proposal": 4711,
-    "sum_steps": 4711,
-    "text": "4711",
+VERIFIERS: dict[VerifierKind, object] = {
+    BeadString(): ["mirror", "red", "blue"],
+    CalculatorAnswer(): 4711,
+    Choice(options="JKWQ"): "W",
+    Code(): TESTS,
+    Combined((Member("a", Math(symbolic=False)), Member("b", Text(), 0.1))): "4711",
+    Countdown(): {"numbers": [3, 7, 2], "target": 4711},
+    Exact(): "4711",
+    Figures(): "2 red square",
+    Format(): None,
+    GlyphPatches(): "red left blue",
+    Hackable(Exact()): "4711",
+    JsonSchema(): {"const": 4711},
+    Judge(url="http://127.0.0.1:9", model="{prompt}", deadline=0.01): "4711",
+    LastNumber(): 4711,
+    Math(deadline=1.0, workers=1): r"\frac{n}{2}",
+    Math(symbolic=False, answer="only"): "4711",
+    MathDapo(): "4711",
+    MathDapo(box=True): "4711",
+    MathDrGrpo(deadline=1.0, workers=1, fast=True): "1/2",
+    MathVerify(deadline=1.0, workers=1): r"\frac{n}{2}",
+    Noisy(Exact(), rejects=0.5): "4711",
+    ProofSteps(): "e",
+    QuiltPatches(): ["red", "red", "blue", "dark"],
+    Regex(deadline=1.0, workers=1): r"^4711( a+)+$",
+    RingDirection(): "north",
+    SpanningGraph(): ["03"],
+    SumProposal(): 4711,
+    SumSteps(): 4711,
+    Text(): "4711",
 }
 """Each with a gold answer that no hostile answer gives."""
-SLOW = {name for name in VERIFIERS if name.startswith(("math(deadline", "math_verify", "math_dr_grpo"))}
+SLOW = {
+    kind for kind in VERIFIERS if isinstance(kind, MathDrGrpo | MathVerify) or kind == Math(deadline=1.0, workers=1)
+}
 """In the sandbox, where each answer is an execution: they get a third of the attacks."""
-NOT_HERE = {"reasoning_gym"}
-"""Judges the problems of its task only: tested with them."""
+NOT_HERE = {"ByEnvironment", "Function", "ReasoningGym"}
+"""They judge no answer, by a user's code, or the problems of one task only: tested with them."""
 
 
 def verdicts_on(verifier: Verifier, gold: object, texts: Sequence[str]) -> list[Verdict]:
@@ -75,27 +106,27 @@ def verdicts_on(verifier: Verifier, gold: object, texts: Sequence[str]) -> list[
 
 
 def test_every_verifier_is_attacked():
-    assert {name.partition("(")[0] for name in VERIFIERS} | NOT_HERE == set(verifier_names())
+    assert {type(kind).__name__ for kind in VERIFIERS} | NOT_HERE == set(fitting_names(VerifierKind))
 
 
 @needs_sandbox
-@pytest.mark.parametrize("name", VERIFIERS)
-def test_no_hostile_answer_runs_leaks_raises_or_is_right(name: str, tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize("kind", VERIFIERS, ids=repr)
+def test_no_hostile_answer_runs_leaks_raises_or_is_right(kind: VerifierKind, tmp_path: Path, monkeypatch):
     monkeypatch.setenv(SECRET, "7f3a-secret-0b1c")
     canary = tmp_path / "canary"
-    answers = [*attacks(str(canary))][:: 3 if name in SLOW else 1]
-    answers += [] if name in SLOW else [*texts()]
+    answers = [*attacks(str(canary))][:: 3 if kind in SLOW else 1]
+    answers += [] if kind in SLOW else [*texts()]
     answers += [f"x</think> <answer>\nAnswer: {answer}\n\\boxed{{{answer}}}</answer>" for answer in answers]
-    verifier = find_verifier(name, None)
+    verifier = built(kind)
     try:
-        verdicts = verdicts_on(verifier, VERIFIERS[name], answers)
+        verdicts = verdicts_on(verifier, VERIFIERS[kind], answers)
     finally:
         getattr(verifier, "close", lambda: None)()
     assert not canary.exists()
     for answer, verdict in zip(answers, verdicts, strict=True):
         assert verdict.outcome is not RIGHT and verdict.value < 1, answer
         assert "7f3a-secret" not in repr(verdict), answer
-        assert verdict.outcome is not UNKNOWN or name.startswith("judge"), (answer, verdict.cause)
+        assert verdict.outcome is not UNKNOWN or isinstance(kind, Judge), (answer, verdict.cause)
 
 
 @needs_sandbox
@@ -103,7 +134,7 @@ def test_no_attack_passes_the_allow_list_of_math_dr_grpo_also_without_a_sandbox(
     canary = tmp_path / "canary"
     answers = [rf"\boxed{{{attack}}}" for attack in attacks(str(canary))]
     unsafe = partial(Sandbox, unsafe=True)
-    verifier = MathDrGrpo(fast=True, deadline=1.0, workers=1, sandbox=unsafe)
+    verifier = built(MathDrGrpo(fast=True, deadline=1.0, workers=1), None, unsafe)
     try:
         verdicts = verdicts_on(verifier, "1/2", answers)
     finally:
@@ -115,21 +146,21 @@ def test_no_attack_passes_the_allow_list_of_math_dr_grpo_also_without_a_sandbox(
 @needs_sandbox
 def test_a_bomb_is_wrong_in_every_verifier_with_its_cause():
     """The gold answer is quick to compare with, so the time that a call uses up is the answer's."""
-    for name, bombs in (("math", BOMBS[:4]), ("math_verify", BOMBS[:1]), ("math_dr_grpo", BOMBS[:1])):
-        verifier = find_verifier(f"{name}(deadline=0.8, workers=1)", None)
+    for kind, bombs in ((Math, BOMBS[:4]), (MathVerify, BOMBS[:1]), (MathDrGrpo, BOMBS[:1])):
+        verifier = built(kind(deadline=0.8, workers=1))
         try:
             verdicts = verdicts_on(verifier, "x+1", [rf"\boxed{{{bomb}}}" for bomb in bombs])
         finally:
             verifier.close()  # type: ignore[attr-defined]
         assert {v.outcome for v in verdicts} == {WRONG}, [v for v in verdicts if v.outcome is not WRONG]
-        assert name == "math" or all("too large to compare" in v.feedback for v in verdicts)
+        assert kind is Math or all("too large to compare" in v.feedback for v in verdicts)
 
 
 def test_a_slow_answer_is_wrong_and_a_slow_pattern_unverifiable():
     for gold, text, outcome in (("(a+)+$", "a" * 60 + "!", WRONG), ("(?:|){60}(?!)", "a", UNKNOWN)):
-        verifier = Regex(deadline=0.2, workers=1)
+        verifier = built(Regex(deadline=0.2, workers=1))
         verdict = verdicts_on(verifier, gold, [text])[0]
-        verifier.close()
+        close_verifier(verifier)
         assert verdict.outcome is outcome and "0.2 s of CPU time" in verdict.feedback + verdict.cause
 
 

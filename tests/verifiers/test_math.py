@@ -9,6 +9,7 @@ import shutil
 from importlib.resources import files
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,11 +18,12 @@ from hypothesis import strategies as st
 from groupwise.core import BadData, MissingRequirement, Usage
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.tasks import Problems
-from groupwise.verifiers import find_verifier
-from groupwise.verifiers.math import Math
+from groupwise.verifiers import Combined, Exact, Math, MathDapo, Member
 from groupwise.verifiers.math.equal import same
 from groupwise.verifiers.math.extract import extract_answer
 from groupwise.verifiers.math.limits import too_much
+from groupwise.verifiers.math.verifier import MathVerifier
+from tests.verifiers.built import built
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
 CASES = [
@@ -48,12 +50,12 @@ def all_of(verifier: Verifier, calls: list[tuple[str, object]] | list[tuple[str,
 
 @pytest.fixture
 def exact():
-    return Math(symbolic=False)
+    return built(Math(symbolic=False))
 
 
 @pytest.fixture(scope="module")
 def full():
-    verifier = Math()
+    verifier = built(Math())
     yield verifier
     verifier.close()
 
@@ -193,8 +195,8 @@ def test_a_run_of_blanks_is_read_once():
 @settings(max_examples=15)
 def test_appended_guesses_never_score(gold, guesses):
     text = rf"\boxed{{{gold}}} " + " ".join(rf"\boxed{{{g}}}" for g in guesses)
-    assert ask(Math(symbolic=False), text, gold).outcome is WRONG
-    assert ask(Math(symbolic=False, answer="only"), text, gold).outcome is MALFORMED
+    assert ask(built(Math(symbolic=False)), text, gold).outcome is WRONG
+    assert ask(built(Math(symbolic=False, answer="only")), text, gold).outcome is MALFORMED
     assert same(str(gold), ", ".join(map(str, [gold, *guesses]))) is False
 
 
@@ -242,7 +244,7 @@ HEAVY = [rf"\ln(|y|+2^{{{n}}})+\ln(|y|+2^{{{n + 1}}})" for n in (300, 302, 304)]
 @pytest.mark.t(41)
 def test_an_answer_that_takes_too_long_is_wrong_and_a_gold_answer_that_does_is_unverifiable():
     """The next answer is judged as usual."""
-    verifier = Math(deadline=0.5, workers=1)
+    verifier: Any = built(Math(deadline=0.5, workers=1))
     try:
         for verdict in all_of(verifier, [(rf"\boxed{{x+{h}-({h})}}", "x") for h in HEAVY]):
             assert verdict.outcome is WRONG and verdict.feedback.endswith("too large to compare: too much CPU time")
@@ -288,7 +290,7 @@ def test_verdicts_in_the_order_of_answers(full):
 
 @needs_extra
 def test_math_verify_has_the_errors_that_the_page_lists():
-    verifier = find_verifier("math_verify", None)
+    verifier = built("math_verify", None)
     try:
         for text, gold, outcome in (
             (r"\boxed{\frac{2}{4}}", r"\frac{1}{2}", RIGHT),
@@ -333,7 +335,7 @@ DAPO_BOX = [
 
 @pytest.mark.parametrize("box,text,gold,outcome", [(b, *c) for b, cs in ((False, DAPO), (True, DAPO_BOX)) for c in cs])
 def test_math_dapo_keeps_the_faults_of_the_published_grader(box: bool, text: str, gold: str, outcome: Outcome):
-    assert ask(find_verifier(f"math_dapo(box={box})", None), text, gold).outcome is outcome
+    assert ask(built(MathDapo(box=box)), text, gold).outcome is outcome
 
 
 @needs_extra
@@ -347,7 +349,7 @@ def test_equal_comparisons_run_once(full, monkeypatch):
 
 @needs_extra
 def test_a_cancelled_caller_does_not_cancel_the_others():
-    verifier = Math(workers=1)
+    verifier = built(Math(workers=1))
 
     async def both() -> Verdict:
         busy = asyncio.ensure_future(call(verifier, r"\boxed{\sqrt{98}}", r"7\sqrt{2}"))
@@ -368,7 +370,7 @@ def test_a_cancelled_caller_does_not_cancel_the_others():
 @given(st.text(alphabet=st.sampled_from(r"0123456789\{}()[],.^_+-*/=<>$% abcfracsqrtπ∞boxed" + "\n"), max_size=200))
 @settings(max_examples=40)
 def test_no_text_raises(text: str):
-    verifier = Math(symbolic=False)
+    verifier = built(Math(symbolic=False))
     for answer in (text, rf"\boxed{{{text}}}", f"Answer: {text}"):
         assert ask(verifier, answer, r"\frac{7}{3}").outcome in (RIGHT, WRONG, MALFORMED)
     assert ask(verifier, r"\boxed{7}", text or "7").outcome in (RIGHT, WRONG, UNKNOWN)
@@ -400,62 +402,72 @@ def test_whole_solutions_are_gold_answers_too(exact):
 def test_without_its_extra_the_fix_installs_it(monkeypatch):
     monkeypatch.setattr("groupwise.verifiers.math.sandboxed_algebra.find_spec", lambda name: None)
     with pytest.raises(MissingRequirement) as caught:
-        find_verifier("math", None)
-    assert "pip install 'groupwise[math]'" in caught.value.fix and "math(symbolic=False)" in caught.value.fix
-    assert isinstance(find_verifier("math(symbolic=False)", None), Math)
+        built("math", None)
+    assert "pip install 'groupwise[math]'" in caught.value.fix and "--verifier.symbolic false" in caught.value.fix
+    assert isinstance(built(Math(symbolic=False)), MathVerifier)
 
 
 @needs_extra
-@pytest.mark.parametrize("name", ["math", "math_verify", "math_dr_grpo", "several(a=math, b=exact)"])
-def test_without_bubblewrap_the_fix_installs_it(monkeypatch, name: str):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "math",
+        "math_verify",
+        "math_dr_grpo",
+        Combined((Member("a", Math()), Member("b", Exact()))),
+    ],
+)
+def test_without_bubblewrap_the_fix_installs_it(monkeypatch, name: object):
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(MissingRequirement) as caught:
-        find_verifier(name, None)
-    assert "apt-get install bubblewrap" in caught.value.fix and "math(symbolic=False)" in caught.value.fix
-    assert isinstance(find_verifier("math(symbolic=False)", None), Math)
+        built(name, None)
+    assert "apt-get install bubblewrap" in caught.value.fix and "--verifier.symbolic false" in caught.value.fix
+    assert isinstance(built(Math(symbolic=False)), MathVerifier)
 
 
 @needs_extra
 def test_the_fix_for_a_sandbox_that_does_not_start_names_the_verifier_without_one(monkeypatch):
     monkeypatch.setattr("groupwise.sandbox.sandbox.sandbox_command", lambda *_: ["/bin/false"])
-    verifier = Math(workers=1)
+    verifier = built(Math(workers=1))
     with pytest.raises(MissingRequirement) as caught:
         ask(verifier, r"\boxed{\sqrt{8}}", r"2\sqrt{2}")
-    assert "none starts" in caught.value.what and "math(symbolic=False)" in caught.value.fix
+    assert "none starts" in caught.value.what and "--verifier.symbolic false" in caught.value.fix
     verifier.close()
 
 
 @pytest.mark.parametrize(
     "name,message",
     [
-        ("math(answer='lst', symbolic=False)", "take 'first', 'last', 'only'"),
-        ("math(place='box', symbolic=False)", "take 'either', 'boxed', 'line', 'tag'"),
-        ("math(anser='last')", "did you mean answer?"),
-        ("math(deadline=0, symbolic=False)", "deadline above 0"),
-        ("math(deadline='x', symbolic=False)", "deadline must be a number"),
-        ("math(workers=1.5)", "workers must be a whole number"),
-        ("math(symbolic=1)", "symbolic must be True or False"),
-        ("math(workers=True)", "workers must be a whole number"),
-        ("math(answer=1)", "answer must be text"),
-        ("math(answer=last)", "write text in quotation marks"),
-        ("math(**{})", "write text in quotation marks"),
-        ("math('last')", "fields are written as in math(answer='first')"),
+        ({"kind": "math", "answer": "lst", "symbolic": False}, "answer: 'lst' is not one of first, last, only"),
+        ({"kind": "math", "place": "box", "symbolic": False}, "'box' is not one of either, boxed, line, tag"),
+        ({"kind": "math", "anser": "last"}, "did you mean answer?"),
+        ({"kind": "math", "deadline": 0, "symbolic": False}, "deadline above 0"),
+        ({"kind": "math", "deadline": "x", "symbolic": False}, "deadline: 'x' is a string; expected a number"),
+        ({"kind": "math", "workers": 1.5}, "expected a whole number"),
+        ({"kind": "math", "symbolic": 1}, "expected true or false"),
+        ({"kind": "math", "workers": True}, "expected a whole number"),
+        ({"kind": "math", "answer": 1}, "1 is not one of first, last, only"),
+        ("math(answer=last)", 'verifier = { kind = "math", answer = "last" }'),
+        (
+            "math(answer='first', symbolic=False, deadline=2.5)",
+            'verifier = { kind = "math", answer = "first", symbolic = false, deadline = 2.5 }',
+        ),
+        ("math('last')", 'verifier = { kind = "math" }'),
         ("mth", "did you mean math?"),
-        ("math)", "did you mean math?"),
-        ("exact(answer='last')", "write exact without fields"),
+        ({"kind": "exact", "answer": "last"}, "Exact has no field 'answer'"),
     ],
 )
-def test_a_wrong_field_is_refused_with_the_right_ones(name: str, message: str):
+def test_a_wrong_field_is_refused_with_the_right_ones(name: object, message: str):
     with pytest.raises(Usage) as caught:
-        find_verifier(name, None)
-    assert message in caught.value.fix
+        built(name)
+    assert message in str(caught.value)
 
 
 def test_gold_answers_are_checked_before_the_run(tmp_path: Path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"prompt": "a", "answer": "$ $"}\n{"prompt": "b", "answer": 1}\n')
     with pytest.raises(BadData) as caught:
-        find_verifier("math(symbolic=False)", Problems.read(path, lambda text: tuple(map(ord, text))))
+        built({"kind": "math", "symbolic": False}, Problems.read(path, lambda text: tuple(map(ord, text))))
     assert "a/1" in caught.value.evidence
 
 

@@ -8,16 +8,18 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from groupwise.data import Outcome
+from groupwise.verifiers import Math
 from groupwise.verifiers.audit import AuditResult, Case, audit_cases, read_cases
-from groupwise.verifiers.math import Math
 from groupwise.verifiers.math.equal import same
 from groupwise.verifiers.math.extract import extract_answer
+from tests.verifiers.built import built
 
 PAIRS = read_cases(Path(__file__).with_name("math_pairs.jsonl"))
 FAMILIES = tuple(dict.fromkeys(case.family for case in PAIRS))
@@ -29,7 +31,7 @@ needs_extra = pytest.mark.skipif(not there and "CI" not in os.environ, reason="n
 def judge(cases: Sequence[Case]) -> AuditResult:
     """The verdict on each pair, with algebra in this process."""
     algebra = pytest.importorskip("groupwise.verifiers.math.algebra")
-    verifier = Math()
+    verifier: Any = built(Math())
 
     async def equal(pairs: list[tuple[str, str]]) -> list[bool]:
         return algebra.equal([list(pair) for pair in pairs])

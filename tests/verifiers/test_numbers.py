@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from groupwise.data import Outcome, Prompt, Sample, Verifier
 from groupwise.tasks import calculator_answer
-from groupwise.verifiers import exact, last_number
+from groupwise.verifiers import Exact, LastNumber
 from groupwise.verifiers.numbers import as_number
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
@@ -39,7 +39,7 @@ EXACT = [
 
 @pytest.mark.parametrize("text,gold,outcome", EXACT)
 def test_exact(text: str, gold: object, outcome: Outcome):
-    verdict = judge(exact, text, gold)
+    verdict = judge(Exact(), text, gold)
     assert verdict.outcome is outcome
     assert bool(verdict.cause) is (outcome is UNKNOWN)
 
@@ -125,7 +125,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize("text,gold,outcome", NUMBERS, ids=[f"{t[:30]!r}~{str(g)[:20]!r}" for t, g, _ in NUMBERS])
 def test_last_number(text: str, gold: object, outcome: Outcome):
-    verdict = judge(last_number, text, gold)
+    verdict = judge(LastNumber(), text, gold)
     assert verdict.outcome is outcome
     assert bool(verdict.cause) is (outcome is UNKNOWN)
 
@@ -133,8 +133,8 @@ def test_last_number(text: str, gold: object, outcome: Outcome):
 @given(st.decimals(-(10**9), 10**9, allow_nan=False, places=3))
 def test_common_spellings_of_a_number(number):
     for written in (f"{number}", f"{number:,}", f"**{number}**", f"$ {number}.", f"so {number} km", f"={number}\n"):
-        assert judge(last_number, written, str(number)).outcome is RIGHT
-    assert judge(last_number, f"{number + 1}", str(number)).outcome is WRONG
+        assert judge(LastNumber(), written, str(number)).outcome is RIGHT
+    assert judge(LastNumber(), f"{number + 1}", str(number)).outcome is WRONG
 
 
 @given(st.fractions())
@@ -142,7 +142,7 @@ def test_fractions_are_exact(number: Fraction):
     assert as_number(f"{number.numerator}/{number.denominator}") == number
 
 
-@pytest.mark.parametrize("verifier", [exact, last_number])
+@pytest.mark.parametrize("verifier", [Exact(), LastNumber()])
 @pytest.mark.parametrize(
     "bomb", ["9^9^9^9", "{" * 1_000_000, "1," * 500_000, "1e" * 500_000, "1/" * 500_000, "1e" + "9" * 1_000_000 + "x"]
 )
@@ -152,20 +152,20 @@ def test_bombs_are_read_as_text(verifier: Verifier, bomb: str):
 
 @given(st.text())
 def test_no_text_raises(text: str):
-    assert judge(last_number, text, 7).outcome in (RIGHT, WRONG, MALFORMED)
-    assert judge(exact, text, 7).outcome in (RIGHT, WRONG, MALFORMED)
+    assert judge(LastNumber(), text, 7).outcome in (RIGHT, WRONG, MALFORMED)
+    assert judge(Exact(), text, 7).outcome in (RIGHT, WRONG, MALFORMED)
 
 
 @pytest.mark.parametrize(
     "verifier,text,value_read",
     [
-        (exact, " New\n York ", "New York"),
-        (exact, "", None),
-        (last_number, "first 7, then 1,000.50.", "2001/2"),
-        (last_number, r"\boxed{2/4} or **0.5**", "1/2"),
-        (last_number, "1/0", "1/0"),
-        (last_number, "9" * 401, "9" * 401),
-        (last_number, "no number", None),
+        (Exact(), " New\n York ", "New York"),
+        (Exact(), "", None),
+        (LastNumber(), "first 7, then 1,000.50.", "2001/2"),
+        (LastNumber(), r"\boxed{2/4} or **0.5**", "1/2"),
+        (LastNumber(), "1/0", "1/0"),
+        (LastNumber(), "9" * 401, "9" * 401),
+        (LastNumber(), "no number", None),
         (calculator_answer, "7*5=35;#035", "35"),
         (calculator_answer, "#-0", "0"),
         (calculator_answer, "35", None),

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from groupwise.core import MissingRequirement, Usage
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
-from groupwise.verifiers import find_verifier
+from groupwise.verifiers import MathDrGrpo
 from groupwise.verifiers.math.published_graders import answer_of
 from groupwise.verifiers.math.r1_zero import is_plain, math_form, prm_form, repeats
+from tests.verifiers.built import built
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
 needs_extra = pytest.mark.skipif(
@@ -26,7 +27,7 @@ needs_extra = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def graders() -> Iterator[dict[str, Verifier]]:
-    verifiers = {fields: find_verifier(f"math_dr_grpo(workers=1, {fields})", None) for fields in ("", "fast=True")}
+    verifiers = {fields: built(MathDrGrpo(workers=1, fast=fields != "")) for fields in ("", "fast=True")}
     yield verifiers
     for verifier in verifiers.values():
         verifier.close()  # type: ignore[attr-defined]
@@ -171,7 +172,7 @@ def test_no_text_raises(text: str):
 
 @needs_extra
 def test_an_endless_comparison_is_wrong_and_the_next_answer_is_judged():
-    verifier = find_verifier("math_dr_grpo(deadline=0.5, workers=1)", None)
+    verifier = built({"kind": "math_dr_grpo", "deadline": 0.5, "workers": 1}, None)
     try:
         assert ask(verifier, r"\boxed{9**9**9**9}", "1/3").outcome is WRONG
         bomb = ask(verifier, r"\boxed{(a+b+c+d+e)^{99}}", "(a+1)/3")
@@ -231,8 +232,8 @@ def test_plain_arithmetic_is_parsed(text: str):
 def test_gold_answers_that_cannot_be_compared(graders):
     for gold in (None, True, [], ["3", None], {"x": 1}):
         assert ask(graders["fast=True"], r"\boxed{3}", gold).outcome is UNKNOWN
-    with pytest.raises(Usage, match=r"math_dr_grpo\(deadline=0, workers=2\)"):
-        find_verifier("math_dr_grpo(deadline=0)", None)
+    with pytest.raises(Usage, match="deadline is 0 and workers is 2"):
+        built({"kind": "math_dr_grpo", "deadline": 0}, None)
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
@@ -241,6 +242,6 @@ def test_a_package_that_is_missing_is_named(monkeypatch):
         "groupwise.verifiers.math.sandboxed_algebra.find_spec",
         lambda name: None if name == "pylatexenc" else there("json"),
     )
-    with pytest.raises(MissingRequirement, match="math_dr_grpo needs the package pylatexenc") as caught:
-        find_verifier("math_dr_grpo", None)
+    with pytest.raises(MissingRequirement, match="MathDrGrpo needs the package pylatexenc") as caught:
+        built("math_dr_grpo", None)
     assert caught.value.fix.startswith("pip install 'groupwise[math]'")

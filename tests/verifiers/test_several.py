@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
+from groupwise.config.recipe_toml import read_verifier
 from groupwise.core import Usage
 from groupwise.data import Draw, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.objective import describe_samples
-from groupwise.verifiers import find_verifier, user_functions
-from groupwise.verifiers.several import Member, Several
+from groupwise.verifiers import Combined, Format, Function, LastNumber, Member
+from groupwise.verifiers.several import CombinedVerifier, RunningMember
+from tests.verifiers.built import built
 
-SHAPED = "several(right=last_number, shape=0.25 * format(tags=['a']))"
+SHAPED = Combined((Member("right", LastNumber()), Member("shape", Format(tags=("a",)), 0.25)))
 
 
 def ask(verifier: Any, text: str, gold: Any = 4) -> Verdict:
@@ -30,12 +32,12 @@ def ask(verifier: Any, text: str, gold: Any = 4) -> Verdict:
 def test_the_first_outcome_counts_and_all_scores_are_weighted(
     text: str, outcome: Outcome, score: float, parts: dict[str, float]
 ):
-    verdict = ask(find_verifier(SHAPED, None), text)
+    verdict = ask(built(SHAPED), text)
     assert verdict.outcome is outcome and verdict.score == pytest.approx(score) and dict(verdict.subscores) == parts
 
 
 def test_each_verifier_is_a_column_and_a_metric():
-    verdict = ask(find_verifier(SHAPED, None), "<a>5</a>")
+    verdict = ask(built(SHAPED), "<a>5</a>")
     sample = Sample(context=(0,), stream=(0,), text="<a>5</a>", verdict=verdict)
     batch = pack([Rollout(Draw(0, Prompt("p", (0,)), 1), (sample,))])
     assert {name: x.tolist() for name, x in batch.subscores.items()} == {"right": [0.0], "shape": [1.0]}
@@ -51,43 +53,52 @@ def test_a_verifier_that_cannot_judge_is_named():
         await asyncio.sleep(60)
         raise AssertionError
 
-    right = find_verifier("last_number", None)
+    right = built("last_number")
     for other, cause in ((broken, " in broken: KeyError: 'x'"), (stuck, "other: no verdict within 0.1 s")):
-        verdict = ask(Several([Member("right", right), Member("other", other)], deadline=0.1), "4")
+        members = [RunningMember("right", right, 1.0), RunningMember("other", other, 1.0)]
+        verdict = ask(CombinedVerifier(members, deadline=0.1), "4")
         assert (
             verdict.outcome is Outcome.unverifiable and verdict.cause.startswith("other: ") and cause in verdict.cause
         )
 
 
 def test_a_user_function_is_a_member():
-    name = "several(right=last_number, own=0.5 * 'my_file:grade')"
-    assert user_functions(name) == ["my_file:grade"]
+    kind = Combined((Member("right", LastNumber()), Member("own", Function("grade", "my_file.py"), 0.5)))
 
     async def grade(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.correct, subscores={"wit": 0.5})
 
-    verdict = ask(find_verifier(name, None, load=lambda _: grade), "5")
+    verdict = ask(built(kind, load=lambda file, name: {"my_file.py/grade": grade}[f"{file}/{name}"]), "5")
     assert dict(verdict.subscores) == {"right": 0.0, "own": 1.0, "own/wit": 0.5}
-    with pytest.raises(Usage, match="is a function in a file"):
-        find_verifier(name, None)
+    with pytest.raises(Usage, match="is a user's function"):
+        built(kind)
+
+
+def members(*members: object) -> dict[str, object]:
+    return {"kind": "Combined", "members": list(members)}
+
+
+A, B = {"name": "a", "verifier": "exact"}, {"name": "b", "verifier": "format"}
 
 
 @pytest.mark.parametrize(
-    "name,what",
+    "table,what",
     [
-        ("several(a=exact)", "fewer than two"),
-        ("several(exact, last_number)", "no verifier is called"),
-        ("several(a=exact, b=0 * format)", "a name, and a weight above 0"),
-        ("several(a=exact, b=-1 * format)", "no verifier is called"),
-        ("several(a=exact, b=1e999 * format)", "a name, and a weight above 0"),
-        ("several(a=exact, b=formt)", "did you mean format?"),
-        ("several(a=exact, b=format.x)", "no verifier is called"),
-        ("several(a=exact, **b)", "a name, and a weight above 0"),
-        ("several(a=exact, a=format)", "no verifier is called"),
-        ("several", "fewer than two"),
+        (members(A), "two verifiers or more"),
+        (members(A, A), "each once"),
+        (members(A, B | {"weight": 0}), "a weight above 0"),
+        (members(A, B | {"weight": -1}), "a weight above 0"),
+        (members(A, B | {"weight": float("inf")}), "a weight above 0"),
+        (members(A, B | {"name": ""}), "a name of letters"),
+        (members(A, B | {"verifier": "formt"}), "verifier.members.1.verifier: no verifier is called 'formt'"),
+        (members(A, {"verifier": "format"}), "Member needs name"),
+        ("combined", "Combined needs members"),
+        ("several", "write combined, its name here"),
+        ("several(exact, last_number)", 'members = [{ name = "answer", verifier = "math" }'),
+        ("several(a=exact, b=0.2*format)", 'kind = "Combined"'),
     ],
 )
-def test_invalid_members_are_refused(name: str, what: str):
+def test_invalid_members_are_refused(table: object, what: str):
     with pytest.raises(Usage) as caught:
-        find_verifier(name, None)
-    assert what in f"{caught.value}"
+        read_verifier(table)
+    assert what in str(caught.value)

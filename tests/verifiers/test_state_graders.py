@@ -16,8 +16,9 @@ from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
 from groupwise.data import Finish, GradesGroups, Outcome, Prompt, Sample, Verdict
 from groupwise.models import encode_action
-from groupwise.verifiers import find_verifier, grade_function
+from groupwise.verifiers import Combined, Function, Member, grade_function
 from groupwise.verifiers.arguments import Parameters
+from tests.verifiers.built import built
 
 GRADERS = """
 import numpy as np
@@ -135,11 +136,12 @@ def test_the_kind_of_a_function_of_states() -> None:
 def test_several_by_name(user: ModuleType) -> None:
     made: list[Any] = []
 
-    def load(name: str) -> Any:
-        made.append(grade_function(getattr(user, name.partition(":")[2]), in_process=True))
+    def load(file: str, name: str) -> Any:
+        made.append(grade_function(getattr(user, name), in_process=True))
         return made[-1]
 
-    verifier = find_verifier("several(first='g:first', rank=0.5*'g:ranks')", None, load=load)
+    first, rank = Function("first", "g.py"), Function("ranks", "g.py")
+    verifier = built(Combined((Member("first", first), Member("rank", rank, 0.5))), load=load)
     samples = [picture(0.5), picture(-0.5)]
     verdicts = asyncio.run(verifier.grade_group(PROMPT, samples))  # type: ignore[attr-defined]
     assert [dict(v.subscores) for v in verdicts] == [{"first": 0.5, "rank": 1.0}, {"first": -0.5, "rank": 0.0}]

@@ -7,7 +7,8 @@ import pytest
 from groupwise.core import Usage
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.tasks import find_task
-from groupwise.verifiers import SumProposal, SumSteps, find_verifier
+from groupwise.verifiers import SumProposal, SumSteps
+from tests.verifiers.built import built
 
 RIGHT, WRONG, MALFORMED = Outcome.correct, Outcome.wrong, Outcome.malformed
 PROBLEM = Prompt("p", (), "7*5+8-9=", {"answer": 34})
@@ -88,11 +89,11 @@ def test_a_proposal_is_judged_by_the_answer_before_it() -> None:
 
 @pytest.mark.parametrize("name", ["sum_steps", "sum_proposal"])
 def test_they_judge_sums_only(name: str) -> None:
-    assert find_verifier(name, find_task("calculator", lambda text: (1,)))
+    assert built(name, find_task("calculator", lambda text: (1,)))
     with pytest.raises(Usage, match="grades answers of its packaged tasks only"):
-        find_verifier(name, find_task("big_sums", lambda text: (1,)))
+        built(name, find_task("big_sums", lambda text: (1,)))
 
 
 def test_a_price_is_a_number() -> None:
     with pytest.raises(Usage, match="price"):
-        find_verifier("sum_steps(price='high')", None)
+        built({"kind": "sum_steps", "price": "high"}, None)

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from groupwise.core import BadData, MissingRequirement, Usage
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.tasks import Problems
-from groupwise.verifiers import find_verifier
 from groupwise.verifiers.plain_text import plain_text
+from tests.verifiers.built import built
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
 needs_jsonschema = pytest.mark.skipif(find_spec("jsonschema") is None, reason="jsonschema is not installed")
@@ -35,8 +35,8 @@ def ask(verifier: Verifier, text: str, gold: Any = None) -> Verdict:
 def named():
     opened = []
 
-    def find(name: str) -> Verifier:
-        opened.append(find_verifier(name, None))
+    def find(name: Any) -> Verifier:
+        opened.append(built(name, None))
         return opened[-1]
 
     yield find
@@ -53,21 +53,21 @@ WRITTEN = [
     ("text", "a", "A", RIGHT),
     ("text", " .! ", "x", MALFORMED),
     ("text", "x", True, UNKNOWN),
-    ("text(case=True)", "X", "x", WRONG),
-    ("text(articles=True)", "the x", "x", WRONG),
-    ("text(punctuation=True)", "x!", "x", WRONG),
-    ("text(place='line')", "long story. Answer: Paris", "paris", RIGHT),
-    ("text(place='line')", "Paris", "paris", MALFORMED),
+    ({"kind": "text", "case": True}, "X", "x", WRONG),
+    ({"kind": "text", "articles": True}, "the x", "x", WRONG),
+    ({"kind": "text", "punctuation": True}, "x!", "x", WRONG),
+    ({"kind": "text", "place": "line"}, "long story. Answer: Paris", "paris", RIGHT),
+    ({"kind": "text", "place": "line"}, "Paris", "paris", MALFORMED),
     ("choice", "so the answer is (B).", "B", RIGHT),
     ("choice", r"\boxed{\text{B}}", "B", RIGHT),
     ("choice", "Answer: b", "B", RIGHT),
     ("choice", "Answer: B) because A is wrong", "B", MALFORMED),
     ("choice", "Answer: B) because it floats\nExplanation: A is wrong", "B", RIGHT),
-    ("choice(options='ABCDEFGHIJ')", "Answer: (J) because I counted", "J", RIGHT),
-    ("choice(options='ABCDEFGHIJ')", "Answer: (J) or I", "J", MALFORMED),
-    ("choice(options='1234')", "Answer: 2. 3", "2", MALFORMED),
-    ("choice(options='1234')", "Answer: (2) 12", "2", RIGHT),
-    ("choice(answer='only')", "Answer: B. It floats.\n\nAnswer: B", "B", RIGHT),
+    ({"kind": "choice", "options": "ABCDEFGHIJ"}, "Answer: (J) because I counted", "J", RIGHT),
+    ({"kind": "choice", "options": "ABCDEFGHIJ"}, "Answer: (J) or I", "J", MALFORMED),
+    ({"kind": "choice", "options": "1234"}, "Answer: 2. 3", "2", MALFORMED),
+    ({"kind": "choice", "options": "1234"}, "Answer: (2) 12", "2", RIGHT),
+    ({"kind": "choice", "answer": "only"}, "Answer: B. It floats.\n\nAnswer: B", "B", RIGHT),
     ("choice", "B", "(B)", RIGHT),
     ("choice", "Answer: C", 2, RIGHT),
     ("choice", "Answer: A or B", "B", MALFORMED),
@@ -78,9 +78,9 @@ WRITTEN = [
     ("choice", "Answer: A dog", "A", MALFORMED),
     ("choice", "A first thought: it may be B", "B", MALFORMED),
     ("choice", "Answer: E", "B", MALFORMED),
-    ("choice(options='ABCDE')", "Answer: E", "E", RIGHT),
-    ("choice(options='1234')", "Answer: 2", "2", RIGHT),
-    ("choice(answer='first')", "Answer: A\nAnswer: B", "B", WRONG),
+    ({"kind": "choice", "options": "ABCDE"}, "Answer: E", "E", RIGHT),
+    ({"kind": "choice", "options": "1234"}, "Answer: 2", "2", RIGHT),
+    ({"kind": "choice", "answer": "first"}, "Answer: A\nAnswer: B", "B", WRONG),
     ("choice", "Answer: B", "E", UNKNOWN),
     ("choice", "Answer: B", 4, UNKNOWN),
     ("format", "<think>2+2</think>\n<answer>4</answer>\n", None, RIGHT),
@@ -92,8 +92,8 @@ WRITTEN = [
     ("format", "<think>2<answer>4</answer></think>", None, WRONG),
     ("format", "<think>a<answer>b</think>c</answer>", None, WRONG),
     ("format", "2+2</think><answer>4</answer>", None, WRONG),
-    ("format(opened=True)", "2+2</think><answer>4</answer>", None, RIGHT),
-    ("format(tags=['plan'])", "<plan>x</plan>", None, RIGHT),
+    ({"kind": "format", "opened": True}, "2+2</think><answer>4</answer>", None, RIGHT),
+    ({"kind": "format", "tags": ["plan"]}, "<plan>x</plan>", None, RIGHT),
 ]
 
 
@@ -170,7 +170,7 @@ def test_verdicts_on_texts(name: str, text: str, gold: Any, outcome: Outcome, na
 @settings(max_examples=40)
 def test_no_text_raises(text: str, gold: str):
     for name in ("text", "choice", "format"):
-        assert ask(find_verifier(name, None), text, gold).outcome in Outcome
+        assert ask(built(name, None), text, gold).outcome in Outcome
 
 
 def test_a_huge_text_is_judged_quickly(named):
@@ -180,15 +180,15 @@ def test_a_huge_text_is_judged_quickly(named):
 
 def test_regex(named):
     assert ask(named("regex"), "so 12 cm", r"\b12\b").outcome is RIGHT
-    whole = named("regex(whole=True)")
+    whole = named({"kind": "regex", "whole": True})
     assert ask(whole, " 12 ", r"\d+").outcome is RIGHT and ask(whole, "12 cm", r"\d+").outcome is WRONG
-    group = named(r"regex(pattern='#### (-?[0-9]+)')")
+    group = named({"kind": "regex", "pattern": "#### (-?[0-9]+)"})
     assert ask(group, "#### 1\n#### 12", 12).outcome is RIGHT and ask(group, "#### 1\n#### 12", 1).outcome is WRONG
     assert ask(group, "twelve", 12).outcome is MALFORMED and ask(group, "#### 12", 12).answer == "12"
 
 
 def test_a_slow_pattern_ends_at_its_cpu_limit(named):
-    slow = named("regex(deadline=0.2, workers=1)")
+    slow = named({"kind": "regex", "deadline": 0.2, "workers": 1})
     verdict = ask(slow, "a" * 60 + "!", "(a+)+$")
     assert verdict.outcome is WRONG
     assert verdict.feedback == "too slow to judge: no verdict within 0.2 s of CPU time"
@@ -209,8 +209,8 @@ def test_json_schema(named, tmp_path: Path):
         assert ask(gold, text, SCHEMA).outcome is MALFORMED
     path = tmp_path / "schema.json"
     path.write_text(json.dumps(SCHEMA))
-    assert ask(named(f"json_schema(schema={str(path)!r})"), '{"x": 1}').outcome is RIGHT
-    assert ask(named(f"json_schema(schema={SCHEMA!r})"), '{"x": 1}').outcome is RIGHT
+    assert ask(named({"kind": "json_schema", "schema": str(path)}), '{"x": 1}').outcome is RIGHT
+    assert ask(named({"kind": "json_schema", "schema": json.dumps(SCHEMA)}), '{"x": 1}').outcome is RIGHT
 
 
 ENDLESS = [
@@ -263,49 +263,49 @@ def test_a_schema_is_a_regular_file_within_a_bound(named, tmp_path: Path):
     (tmp_path / "deep").write_text("[" * 100_000)
     for path in ("/dev/zero", tmp_path / "pipe", tmp_path / "large", tmp_path / "deep", tmp_path, tmp_path / "none"):
         with pytest.raises(BadData, match="cannot be read"):
-            named(f"json_schema(schema={str(path)!r})")
+            named({"kind": "json_schema", "schema": str(path)})
     (tmp_path / "nested").write_text('{"not":' * 900 + "{}" + "}" * 900)
     with pytest.raises(Usage, match="is not a JSON schema") as caught:
-        named(f"json_schema(schema={str(tmp_path / 'nested')!r})")
+        named({"kind": "json_schema", "schema": str(tmp_path / "nested")})
     assert "nested" in caught.value.evidence
 
 
 def test_without_its_extra_the_fix_of_json_schema_installs_it(monkeypatch):
     monkeypatch.setattr("groupwise.verifiers.formats.find_spec", lambda name: None)
     with pytest.raises(MissingRequirement) as caught:
-        find_verifier("json_schema", None)
+        built("json_schema", None)
     assert "pip install 'groupwise[json]'" in caught.value.fix
 
 
 @pytest.mark.parametrize(
     "name,fix",
     [
-        ("text(place='box')", "take 'whole', 'either', 'boxed', 'line', 'tag'"),
-        ("choice(options='A')", "two letters or more"),
-        ("choice(options='AA')", "two letters or more"),
-        ("choice(answer='lst')", "take 'first', 'last', 'only'"),
-        ("format(tags='think')", "write names"),
-        ("format(tags=[])", "write names"),
-        ("regex(pattern='(')", "correct the pattern"),
-        ("regex(pattern='(a)(b)')", "write the others as (?:...)"),
-        ("regex(deadline=0)", "deadline above 0"),
+        ({"kind": "text", "place": "box"}, "is not one of whole, either, boxed, line, tag"),
+        ({"kind": "choice", "options": "A"}, "two letters or more"),
+        ({"kind": "choice", "options": "AA"}, "two letters or more"),
+        ({"kind": "choice", "answer": "lst"}, "is not one of first, last, only"),
+        ({"kind": "format", "tags": "think"}, "expected a list"),
+        ({"kind": "format", "tags": []}, "write names"),
+        ({"kind": "regex", "pattern": "("}, "correct the pattern"),
+        ({"kind": "regex", "pattern": "(a)(b)"}, "write the others as (?:...)"),
+        ({"kind": "regex", "deadline": 0}, "deadline above 0"),
         ("regx", "did you mean regex?"),
-        ("format(tag=['a'])", "did you mean tags?"),
-        ("judge", "write judge(url=..., ...)"),
+        ({"kind": "format", "tag": ["a"]}, "did you mean tags?"),
+        ("judge", "Judge needs url"),
     ],
 )
-def test_a_wrong_field_is_refused_with_the_right_ones(name: str, fix: str):
+def test_a_wrong_field_is_refused_with_the_right_ones(name: object, fix: str):
     with pytest.raises(Usage) as caught:
-        find_verifier(name, None)
-    assert fix in caught.value.fix
+        built(name, None)
+    assert fix in str(caught.value)
 
 
 @needs_jsonschema
 def test_a_wrong_schema_is_refused(tmp_path: Path):
     with pytest.raises(Usage):
-        find_verifier("json_schema(schema={'type': 'nothing'})", None)
+        built({"kind": "json_schema", "schema": '{"type": "nothing"}'}, None)
     with pytest.raises(BadData):
-        find_verifier("json_schema(schema='absent.json')", None)
+        built({"kind": "json_schema", "schema": "absent.json"}, None)
 
 
 @pytest.mark.parametrize(
@@ -318,5 +318,5 @@ def test_gold_answers_are_checked_before_the_run(tmp_path: Path, name: str, gold
     rows = [{"prompt": "a", "answer": {"$id": "x"} if good == {} else good}, {"prompt": "b", "answer": gold}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(BadData) as caught:
-        find_verifier(name, Problems.read(path, lambda text: tuple(map(ord, text))))
+        built(name, Problems.read(path, lambda text: tuple(map(ord, text))))
     assert "a/2" in caught.value.evidence

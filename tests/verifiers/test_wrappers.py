@@ -5,9 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from groupwise.config.recipe_toml import read_verifier
 from groupwise.core import Usage
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
-from groupwise.verifiers import Flipping, Hackable, exact, find_verifier, last_number, user_functions
+from groupwise.verifiers import Combined, Exact, Function, Hackable, LastNumber, Member, Noisy, Regex, kinds_in
+from groupwise.verifiers.wrapper import Wrapped
+from tests.verifiers.built import built
 
 RIGHT, WRONG, MALFORMED = Outcome.correct, Outcome.wrong, Outcome.malformed
 N = 4000
@@ -26,7 +29,7 @@ def share(verdicts: Sequence[Verdict], outcome: Outcome) -> float:
 
 
 def test_rates_are_those_given() -> None:
-    noisy = Flipping(exact, rejects=0.2, accepts=0.1, appeals=0.5)
+    noisy = built(Noisy(Exact(), rejects=0.2, accepts=0.1, appeals=0.5))
     right, wrong = verdicts(noisy, ["yes"] * N), verdicts(noisy, ["no"] * N)
     assert share(right, WRONG) == pytest.approx(0.2, abs=0.02)
     assert share(wrong, RIGHT) == pytest.approx(0.1, abs=0.02)
@@ -43,11 +46,11 @@ def test_rates_are_those_given() -> None:
 
 
 def test_an_answer_keeps_its_verdict() -> None:
-    noisy = Flipping(exact, rejects=0.5, key=3)
+    noisy = built(Noisy(Exact(), rejects=0.5, key=3))
     texts = ["yes"] * 40
     first = [v.outcome for v in verdicts(noisy, texts)]
-    assert [v.outcome for v in verdicts(Flipping(exact, rejects=0.5, key=3), texts)] == first
-    assert [v.outcome for v in verdicts(Flipping(exact, rejects=0.5, key=4), texts)] != first
+    assert [v.outcome for v in verdicts(built(Noisy(Exact(), rejects=0.5, key=3)), texts)] == first
+    assert [v.outcome for v in verdicts(built(Noisy(Exact(), rejects=0.5, key=4)), texts)] != first
     assert set(first) == {RIGHT, WRONG}
     prompt = Prompt("p/0", (), "?", {"answer": "yes"})
     texts = [" " * i + "yes" for i in range(40)]  # the same answer, other texts
@@ -60,13 +63,13 @@ def test_an_answer_keeps_its_verdict() -> None:
 
 def test_without_rates_nothing_changes_but_the_parts() -> None:
     for text in ("yes", "no", ""):
-        (plain,), (wrapped,) = verdicts(exact, [text]), verdicts(Flipping(exact), [text])
+        (plain,), (wrapped,) = verdicts(Exact(), [text]), verdicts(built(Noisy(Exact())), [text])
         assert (wrapped.outcome, wrapped.answer, wrapped.value) == (plain.outcome, plain.answer, plain.value)
         assert wrapped.subscores == {"truth": plain.value, "appealed": 0.0, "overturned": 0.0}
 
 
 def test_certain_rates_flip_everything_but_malformed_answers() -> None:
-    always = Flipping(exact, rejects=1.0, accepts=1.0, appeals=1.0)
+    always = built(Noisy(Exact(), rejects=1.0, accepts=1.0, appeals=1.0))
     right, wrong, empty = verdicts(always, ["yes", "no", ""])
     assert (right.outcome, wrong.outcome, empty.outcome) == (WRONG, RIGHT, MALFORMED)
     assert right.subscores == {"truth": 1.0, "appealed": 1.0, "overturned": 1.0}
@@ -75,14 +78,14 @@ def test_certain_rates_flip_everything_but_malformed_answers() -> None:
 
 def test_a_flipped_verdict_has_no_score() -> None:
     prompt, sample = Prompt("p", (), "?", {"answer": 3}), Sample(context=(), stream=(0,), text="1+2=3")
-    verdict = asyncio.run(Flipping(Hackable(last_number, most=1), rejects=1.0)(prompt, sample))
+    verdict = asyncio.run(built(Noisy(Hackable(LastNumber(), most=1), rejects=1.0))(prompt, sample))
     assert verdict.outcome is WRONG and verdict.value == 0 and verdict.subscores["quality"] == 1
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan")])
 def test_a_rate_is_a_probability(rate: float) -> None:
-    with pytest.raises(ValueError, match="a probability"):
-        Flipping(exact, rejects=rate)
+    with pytest.raises(ValueError, match="rejects="):
+        Noisy(Exact(), rejects=rate)
 
 
 QUALITIES = {
@@ -93,7 +96,7 @@ QUALITIES = {
 
 @pytest.mark.parametrize("text", QUALITIES)
 def test_the_judge_counts_equations_and_computes_none(text: str) -> None:
-    (verdict,), (plain,) = verdicts(Hackable(last_number, most=4), [text], 3), verdicts(last_number, [text], 3)
+    (verdict,), (plain,) = verdicts(built(Hackable(LastNumber(), most=4)), [text], 3), verdicts(LastNumber(), [text], 3)
     assert verdict.score == verdict.subscores["quality"] == QUALITIES[text] and verdict.outcome is plain.outcome
 
 
@@ -121,7 +124,7 @@ class Grouped:
 
 def test_a_wrapper_has_the_deadline_checks_and_workers_of_its_verifier() -> None:
     inner = Grouped()
-    outer = Flipping(inner, rejects=1.0)
+    outer = Wrapped(Noisy(Exact(), rejects=1.0), inner)
     assert outer.keeps_time and outer.notices == ("a notice",) and outer.packages == ("numpy",)
     grouped = Prompt("grouped", ())
     assert outer.by_group(grouped) and not outer.by_group(Prompt("p", ()))
@@ -130,37 +133,40 @@ def test_a_wrapper_has_the_deadline_checks_and_workers_of_its_verifier() -> None
     outer.gate([grouped])
     outer.close()
     assert inner.closed and inner.gated == 1
-    assert not Flipping(exact).keeps_time and not Flipping(exact).by_group(grouped)
+    plain = Wrapped(Noisy(Exact()), Exact())
+    assert not plain.keeps_time and not plain.by_group(grouped)
 
 
 def test_a_recipe_names_the_wrapped_verifier() -> None:
-    noisy = find_verifier("flipping(verifier=hackable(verifier=last_number, most=4), rejects=0.2, key=7)", None)
-    assert isinstance(noisy, Flipping) and (noisy.rejects, noisy.key) == (0.2, 7)
-    assert isinstance(noisy.verifier, Hackable) and noisy.verifier.verifier is last_number
+    table = {"kind": "noisy", "verifier": {"kind": "hackable", "verifier": "last_number", "most": 4}, "key": 7}
+    noisy = read_verifier(table)
+    assert noisy == Noisy(Hackable(LastNumber(), most=4), key=7)
+    assert isinstance(built(noisy), Wrapped)
 
 
 @pytest.mark.parametrize(
-    "text,evidence",
+    "table,evidence",
     [
-        ("flipping", "needs verifier"),
-        ("flipping(rejects=0.2)", "needs verifier"),
-        ("flipping(verifier=exact, rejcts=0.2)", "no field 'rejcts'"),
-        ("flipping(verifier=exakt)", "no verifier is called 'exakt'"),
-        ("flipping(verifier=exact, rejects='often')", "rejects="),
-        ("flipping(verifier=exact, rejects=2.0)", "cannot be created"),
-        ("hackable(verifier=exact, most=0)", "cannot be created"),
-        ("flipping(verifier=3)", "no verifier is called '3'"),
-        ("math(verifier=exact)", "must be a plain value"),
+        ("noisy", "Noisy needs verifier"),
+        ("flipping", "write noisy, its name here"),
+        ({"kind": "noisy", "rejects": 0.2}, "needs verifier"),
+        ({"kind": "noisy", "verifier": "exact", "rejcts": 0.2}, "no field 'rejcts'"),
+        ({"kind": "noisy", "verifier": "exakt"}, "did you mean exact?"),
+        ({"kind": "noisy", "verifier": "exact", "rejects": "often"}, "verifier.rejects: 'often' is a string"),
+        ({"kind": "noisy", "verifier": "exact", "rejects": 2.0}, "a probability lies between 0 and 1"),
+        ({"kind": "hackable", "verifier": "exact", "most": 0}, "use at least 1"),
+        ({"kind": "noisy", "verifier": 3}, "expected the name of a part or a table"),
+        ({"kind": "math", "verifier": "exact"}, "Math has no field 'verifier'"),
     ],
 )
-def test_invalid_wrappers_are_refused(text: str, evidence: str) -> None:
+def test_invalid_wrappers_are_refused(table: object, evidence: str) -> None:
     with pytest.raises(Usage) as caught:
-        find_verifier(text, None)
+        read_verifier(table)
     assert evidence in str(caught.value)
 
 
-def test_functions_of_a_user_inside_wrappers_are_found() -> None:
-    assert user_functions("flipping(verifier='my_file:grade', rejects=0.2)") == ["my_file:grade"]
-    assert user_functions("several(a=math, b=hackable(verifier=flipping(verifier='f:g')))") == ["f:g"]
-    assert user_functions("several(a=math, b=\"flipping(verifier='f:g')\")") == ["f:g"]
-    assert user_functions("regex(pattern='a:b')") == [] and user_functions("flipping(key='a:b', verifier=exact)") == []
+def test_verifiers_inside_wrappers_are_found() -> None:
+    grade = Function("grade", "my_file.py")
+    both = Combined((Member("a", Exact()), Member("b", Hackable(Noisy(grade)))))
+    assert [kind for kind in kinds_in(both) if isinstance(kind, Function)] == [grade]
+    assert list(kinds_in(Regex(pattern="a:b"))) == [Regex(pattern="a:b")]

@@ -10,8 +10,11 @@ from groupwise.api.arguments import arguments_of
 from groupwise.api.event_loop import run_blocking
 from groupwise.api.reward import Reward
 from groupwise.config.keyword_arguments import fields_of, overrides_of
+from groupwise.config.recipe_toml import read_verifier
+from groupwise.config.registry import UnloadedPart
 from groupwise.config.user_code import Permissions, function_hash, load_use
 from groupwise.core import BadData, Usage
+from groupwise.data import VerifierKind
 from groupwise.evaluation.result import evaluation_text
 from groupwise.inference import evaluate_model as evaluation
 from groupwise.inference.open_model import At
@@ -20,7 +23,9 @@ from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import verifier_of_run
 from groupwise.training.progress import print_note
-from groupwise.verifiers.expression import MEMORY, in_memory, members, python_reward
+from groupwise.verifiers import Combined, Function
+from groupwise.verifiers.python_reward import python_reward
+from groupwise.verifiers.user_function import functions_in
 
 __all__ = ["Evaluation", "evaluate", "sample"]
 
@@ -93,21 +98,29 @@ def evaluate(
 
 def check_whole_reward(run: Path, reward: Reward) -> None:
     """`Usage` for a function in memory that is only a part of the run's reward. A changed function is a note."""
-    text = verifier_of_run(run)
-    parts = {name: part for name, (_, part) in members(text).items()}
-    given = {part for _, part in members(reward.verifier).values()} or {reward.verifier}
-    shared = [name for name in in_memory(text) if f"{MEMORY}:{name}" in given]
-    if shared and (missing := [name for name, part in parts.items() if part not in given]):
-        whole = f"reward={python_reward(text)}"
+    data = verifier_of_run(run)
+    whole, given = (read_verifier(one) if one else None for one in (data, reward.verifier))
+    parts = {member.name: member.verifier for member in whole.members} if isinstance(whole, Combined) else {}
+    passed = list(map(_key, [m.verifier for m in given.members] if isinstance(given, Combined) else [given]))
+    shared = [f.name for f in functions_in(whole) if not f.file and f in passed]
+    if shared and (missing := [name for name, part in parts.items() if _key(part) not in passed]):
         raise Usage(
             f"{' and '.join(shared)} grades only a part of the reward of {run}",
             evidence=f"without {', '.join(missing)}",
-            fix=f"pass the whole reward: {whole}\nor, to grade by this function alone, a function of another name",
+            fix=f"pass the whole reward: reward={python_reward(data)}\n"
+            "or, to grade by this function alone, a function of another name",
         )
     recorded = RunInfo.read(run).in_memory if shared else {}
     for name in shared:
         if function_hash(reward.in_memory[name]) != recorded.get(name):
             print_note(f"note: the reward {name} is not the function that {run} was started with")
+
+
+def _key(kind: VerifierKind | None) -> Any:
+    """What two verifiers share if they are the same: of a function in a file, its name there."""
+    if isinstance(kind, Function) and kind.file:
+        return kind.user_name
+    return kind.part if isinstance(kind, UnloadedPart) else kind
 
 
 def name_of(model: str | PathLike[str]) -> str:

@@ -31,7 +31,7 @@ from groupwise.runs.layout import RunLayout
 from groupwise.runs.phase_directories import KEY, phase_directories, runs_in, whole_run
 from groupwise.training.build import Runtime, build
 from groupwise.training.progress import print_note
-from groupwise.verifiers.expression import WRITTEN
+from groupwise.verifiers.user_function import WRITTEN
 
 Finish = Callable[[Ending], object]
 """A function that receives the ending of a run, or of each phase of a run."""

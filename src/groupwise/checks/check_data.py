@@ -1,6 +1,5 @@
 """Checks of a recipe's problems, and notes about them."""
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ from groupwise.runs.checkpoints import plain_json
 from groupwise.tasks import Mixture
 from groupwise.tasks.fields import is_conversation, problem_text
 from groupwise.training.build_tasks import Templates, held_out_sources, sources
+from groupwise.verifiers import Choice, kinds_in
 
 
 def check_problems(recipe: Recipe, task: Task) -> None:
@@ -95,6 +95,6 @@ def stats_to_show(recipe: Recipe, task: Task) -> list[Any]:
     parts = task.parts if isinstance(task, Mixture) else (task,)
     shown = []
     for source, part in zip((*sources(recipe), *held_out_sources(recipe)), parts, strict=True):
-        with_options = re.search(r"\bchoice\b", source.verifier) is not None
+        with_options = any(isinstance(kind, Choice) for kind in kinds_in(source.verifier))
         shown += [replace(stats, answer_in_prompt=()) if with_options else stats for stats in data_stats(part)]
     return shown

@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from groupwise.checks.trial import trained_roles
+from groupwise.config.diff import label
 from groupwise.config.recipe import Recipe
-from groupwise.config.registry import methods
+from groupwise.config.registry import fitting_names, methods, part_named
 from groupwise.core import GroupwiseError, Usage
 from groupwise.data import (
     Outcome,
@@ -17,6 +18,7 @@ from groupwise.data import (
     Verdict,
     VerdictContents,
     Verifier,
+    VerifierKind,
     added_contents,
     contents_of,
     joined_contents,
@@ -30,8 +32,6 @@ from groupwise.data import (
 from groupwise.methods import Method
 from groupwise.rollout.strategies.attempts import as_written
 from groupwise.training.build_tasks import sources
-from groupwise.verifiers import packaged_contents
-from groupwise.verifiers.registry import OF_TASKS
 
 BUDGET = 16
 """The generation budget of synthetic answers, in tokens."""
@@ -42,7 +42,7 @@ def unmet_needs(recipe: Recipe, verifier: Verifier) -> Iterator[Usage]:
 
     Nothing is known of the verdicts of a user's function or environment; then there is no error.
     """
-    given, name = contents_of(verifier), " and ".join(dict.fromkeys(s.verifier for s in sources(recipe)))
+    given, name = contents_of(verifier), " and ".join(dict.fromkeys(label(s.verifier) for s in sources(recipe)))
     if given is None or recipe.environment:
         return
     for owner in ("method", "evaluate"):
@@ -153,8 +153,9 @@ def _makers(role: str) -> str:
 
 def _givers(gives: Callable[[VerdictContents], bool], what: str) -> str:
     """The advice to use a verifier whose verdicts have this."""
-    names = [name for name, contents in packaged_contents().items() if contents is not None and gives(contents)]
-    names.sort(key=lambda name: name in OF_TASKS)
-    listed = [f"{name} (packaged tasks only)" if name in OF_TASKS else name for name in names]
+    kinds = {name: part_named(name) for name in sorted(fitting_names(VerifierKind))}
+    givers = {name: kind for name, kind in kinds.items() if (c := contents_of(kind)) is not None and gives(c)}
+    names = sorted(givers, key=lambda name: bool(givers[name].tasks))
+    listed = [f"{name} (packaged tasks only)" if givers[name].tasks else name for name in names]
     packaged = f"a verifier that gives {what}, such as {', '.join(listed)}, or " if names else ""
     return f"use {packaged}your own function that returns a Verdict with {what}"

@@ -25,7 +25,7 @@ from groupwise.runs.checkpoints import OtherParts, tensor_bytes, write_part
 
 def recipe_of_followers(recipe: Recipe) -> str:
     """The recipe for the other ranks, as TOML. It has no verifier: that may be a function in memory."""
-    return write(replace(recipe, verifier="", also=()))
+    return write(replace(recipe, verifier=None, extra_tasks=()))
 
 
 def received_recipe(header: Mapping[str, Any], use: Use) -> Recipe:

@@ -1,7 +1,6 @@
 """`groupwise audit`: error rates of verifiers on answers that a person has labelled."""
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -9,12 +8,25 @@ from functools import partial
 import numpy as np
 
 from groupwise.commands.table import aligned
+from groupwise.config.recipe_toml import read_verifier
+from groupwise.config.registry import plain_name
+from groupwise.config.toml import CommandText
 from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.core import MissingRequirement, Usage, visible
-from groupwise.data import Outcome, Verdict, Verifier, close_verifier, notices_of
+from groupwise.data import Outcome, Verdict, Verifier, VerifierKind, close_verifier, notices_of
 from groupwise.evaluation.interval import score
 from groupwise.sandbox import Sandbox
-from groupwise.verifiers import find_verifier, grade_function
+from groupwise.verifiers import (
+    Exact,
+    Function,
+    Grading,
+    LastNumber,
+    Math,
+    MathDapo,
+    MathDrGrpo,
+    MathVerify,
+    grade_function,
+)
 from groupwise.verifiers.audit import (
     CHANGES,
     OF_WHOLE_TEXTS,
@@ -26,10 +38,10 @@ from groupwise.verifiers.audit import (
     read_cases,
 )
 
-PEERS = {"math": ("math_verify", "math_dr_grpo", "math_dapo", "last_number")}
-"""Verifiers that `audit NAME` also measures, for comparison, by NAME. None with `--cases`, or with several names."""
-WITH_MATH_CASES = (*PEERS["math"], "exact")
-"""Verifiers without packaged cases, which are audited on those of `math`. So are the user's functions."""
+PEERS: tuple[VerifierKind, ...] = (MathVerify(), MathDrGrpo(), MathDapo(), LastNumber())
+"""Verifiers that the audit of `Math` alone also measures, for comparison. None with `--cases`."""
+WITH_MATH_CASES = (*map(type, PEERS), Exact, Function)
+"""Verifiers without packaged cases, which are audited on those of `math`."""
 
 
 def audit(
@@ -45,17 +57,21 @@ def audit(
     With `families`, also the errors in each family of cases.
     """
     loaded = load_use(allowed)
-    verifiers = {name: verifier_named(name, loaded) for name in names}
+    kinds = {name: read_verifier(CommandText(name), loaded) for name in names}
+    verifiers = {name: build(kind, loaded) for name, kind in kinds.items()}
+    first_kind = kinds[names[0]]
     for notice in (line for verifier in verifiers.values() for line in notices_of(verifier)):
         print(visible(notice))
-    cases, source = cases_for(names[0], cases_path)
-    for peer in PEERS.get(names[0], ()) if len(names) == 1 and cases_path is None else ():
+    cases, source = cases_for(first_kind, cases_path)
+    for peer in PEERS if len(names) == 1 and first_kind == Math() and cases_path is None else ():
+        name = plain_name(type(peer).__name__)
         try:
-            verifiers[peer] = verifier_named(peer, loaded)
+            verifiers[name] = build(peer, loaded)
         except MissingRequirement as missing:
-            print(visible(f"{peer} is left out: {missing.evidence}"))
+            print(visible(f"{name} is left out: {missing.evidence}"))
+    changes = OF_WHOLE_TEXTS.get(type(first_kind), tuple(CHANGES))
     try:
-        judged, flips = asyncio.run(judge_all(verifiers, cases))
+        judged, flips = asyncio.run(judge_all(verifiers, cases, changes))
     finally:
         for verifier in verifiers.values():
             close_verifier(verifier)
@@ -65,38 +81,33 @@ def audit(
     return 0
 
 
-def cases_for(name: str, path: str | None) -> tuple[tuple[Case, ...], str]:
+def cases_for(kind: VerifierKind, path: str | None) -> tuple[tuple[Case, ...], str]:
     """The labelled answers for the audit of a verifier, and their source."""
     if path is not None:
         return read_cases(path), path
-    table = "math" if head(name) in WITH_MATH_CASES or ":" in name.partition("(")[0] else head(name)
+    table = "math" if isinstance(kind, WITH_MATH_CASES) else plain_name(type(kind).__name__)
     if (cases := packaged_cases(table)) is None:
-        raise Usage(f"there are no packaged cases for {name}", fix="use your own: --cases FILE.jsonl")
+        raise Usage(f"there are no packaged cases for {type(kind).__name__}", fix="use your own: --cases FILE.jsonl")
     return cases, f"the packaged cases of {table}"
 
 
-def verifier_named(name: str, use: Use) -> Verifier:
-    """The verifier with a public name, or the function of that name in a file given with `--use`."""
+def build(kind: VerifierKind, use: Use) -> Verifier:
+    """The verifier with these settings, for any problems."""
     sandbox = partial(Sandbox, unsafe=use.unsafe_local_exec)
-    return find_verifier(name, None, sandbox, load=lambda named: grade_function(use.find(named)), judges=use.judges)
+
+    def load(file: str, name: str) -> Verifier:
+        return grade_function(use.function(file, name))
+
+    return Grading(None, sandbox, load, use.judges).build(kind)
 
 
 async def judge_all(
-    verifiers: Mapping[str, Verifier], cases: Sequence[Case]
+    verifiers: Mapping[str, Verifier], cases: Sequence[Case], changes: Sequence[str]
 ) -> tuple[dict[str, AuditResult], dict[str, tuple[int, int]]]:
-    """Run each verifier on all labelled answers, and the first also on harmless changes of their notation."""
+    """Run each verifier on all labelled answers, and the first also on these harmless changes of their notation."""
     judged = {name: await audit_cases(verifier, cases) for name, verifier in verifiers.items()}
     name, first = next(iter(verifiers.items()))
-    return judged, await count_flips(first, judged[name], OF_WHOLE_TEXTS.get(head(name), tuple(CHANGES)))
-
-
-def head(name: str) -> str:
-    """A verifier's name without its arguments, as `math` for `math(answer="first")`.
-
-    >>> head("math(symbolic=False)")
-    'math'
-    """
-    return re.split(r"\W", name)[0]
+    return judged, await count_flips(first, judged[name], changes)
 
 
 def rates(judged: Mapping[str, AuditResult], source: str) -> list[str]:

@@ -1,5 +1,6 @@
 """`groupwise help FIELD`: the meaning of a recipe's field. It imports no torch."""
 
+import re
 import shlex
 import textwrap
 from difflib import get_close_matches
@@ -58,8 +59,8 @@ def same_end(name: str) -> list[str]:
 
 
 def socket_of(field: RecipeField) -> str:
-    """The kind of components that a field takes, such as `Surrogate`; for other fields, the last word of its type."""
-    return field.type.rpartition(" ")[2]
+    """The kind of components that a field takes, such as `Surrogate`; empty for a field of another type."""
+    return next(iter(re.findall(r"[A-Z]\w+", field.type)), "")
 
 
 def field_text(field: RecipeField) -> str:

@@ -10,7 +10,7 @@ from groupwise.commands.options import COMMANDS, USE
 NAMED = re.compile(
     r"""(?:^|(?<=['"\s,=\[(]))(?P<file>[^\s'",=:\[\](){}]+\.py):(?P<name>[A-Za-z_]\w*)(?=['"\s,\])}]|$)"""
 )
-"""Such a name in the value of an option: in a list, in `several(...)`, in the values of a sweep."""
+"""Such a name in the value of an option: in a list, in a table, in the values of a sweep."""
 WHOLE = re.compile(r"""(?P<file>[^'",=:\[\](){}]+\.py):(?P<name>[A-Za-z_]\w*)""")
 """A value that is one such name. The path may have spaces."""
 NOT_CODE = ("task", "held_out", "system", "template", "template_arguments", "model", "columns")

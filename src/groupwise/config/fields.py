@@ -44,7 +44,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "template": ("the text around a problem, or chat for the model's chat template", "", "chat"),
     "system": ("the system message of prompts that have none, under the template chat", "", "Answer in one line."),
     "template_arguments": ("variables of the chat template", "", "{ enable_thinking = false }"),
-    "verifier": ("the grader of answers: a public name, or my_file:grade with --use my_file.py", "", "math"),
+    "verifier": ("the grader of answers: a name, a table, or my_file:grade with --use my_file.py", "", "math"),
     "threshold": ("an answer with at least this score is correct", "score", "0.5"),
     "environment": ("the other side of a conversation, such as my_file:MyEnvironment", "", "tools"),
     "prompts": ("prompts of one iteration", "prompts", "32"),
@@ -71,7 +71,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "columns.answer": ("the column of the gold answer; empty if the rows have none", "", "solution"),
     "extra_tasks.task": ("the additional task", "", "big_sums"),
     "extra_tasks.weight": ("how often it is drawn, relative to the recipe's task", "", "0.5"),
-    "extra_tasks.verifier": ("its verifier; if empty, the task's own, else the recipe's", "", "exact"),
+    "extra_tasks.verifier": ("its verifier; without it the task's own, else the recipe's", "", "exact"),
     "method.base": (
         "the published method whose constants the other fields change; its own arguments are fields, too",
         "",
@@ -222,7 +222,7 @@ def parts_of(socket: str) -> dict[str, str]:
     """The module of each packaged component that implements a Protocol (socket), by the component's name."""
     rooms = [
         f"groupwise.{room}"
-        for room in ("rollout", "engines", "rewards", "advantages", "objective", "learner", "methods")
+        for room in ("rollout", "engines", "rewards", "advantages", "objective", "learner", "verifiers", "methods")
     ]
     bases = {name: base for room in rooms for name, base in bases_of(room).items()}
     public = {name: module for room in rooms for name, module in names_of(room).items()}
@@ -238,14 +238,31 @@ def _ancestors(name: str, bases: Mapping[str, str]) -> Iterator[str]:
 def declared(module: str, name: str) -> list[tuple[str, str, str]]:
     """The name, type and default of each field of a dataclass, read from its source; nothing for a function."""
     try:
-        body = _class(module, name).body
+        owner = _class(module, name)
     except LookupError:
         return []
-    return [
+    inherited = [field for base in _bases(module, name) for field in declared(_home(module, base), base)]
+    return inherited + [
         (node.target.id, type_words(node.annotation), default_text(node.value))
-        for node in body
+        for node in owner.body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        if "ClassVar" not in ast.unparse(node.annotation)
     ]
+
+
+def _bases(module: str, name: str) -> list[str]:
+    """The names of a class's base classes; none for a function, and for a class of another package."""
+    try:
+        return [base.id for base in _class(module, name).bases if isinstance(base, ast.Name)]
+    except LookupError:
+        return []
+
+
+def _home(module: str, name: str) -> str:
+    """The module of a class of this package that a module uses: where it is imported from, else the module itself."""
+    imports = (node for node in _source(module).body if isinstance(node, ast.ImportFrom) and node.module)
+    found = (node.module for node in imports if any(alias.name == name for alias in node.names))
+    return next((home for home in found if home and home.count(".") > 1), module)
 
 
 def _class(module: str, name: str) -> ast.ClassDef:

@@ -5,18 +5,34 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import date, datetime, time
 from functools import cache
 from inspect import Parameter, isfunction, signature
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import SWITCHES, method_suggestion, problem, suggestion, unknown_keys
-from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, part_named, socket_of
+from groupwise.config.registry import (
+    UnloadedPart,
+    UnloadedVerifier,
+    UnreadVerifier,
+    class_name,
+    closest_parts,
+    fits,
+    fitting_names,
+    methods,
+    part_named,
+    plain_name,
+    socket_of,
+)
 from groupwise.config.toml import CommandText, default_method
-from groupwise.config.user_code import Use
+from groupwise.config.trl_verl_names import verifier_fix
+from groupwise.config.user_code import FROM_PYTHON, Use
 from groupwise.core import InvalidValue, Usage
-from groupwise.data import name_of
+from groupwise.data import VerifierKind, name_of
 from groupwise.methods import Method
-from groupwise.verifiers.expression import in_memory, python_reward, user_functions
+from groupwise.verifiers import Function
+from groupwise.verifiers.python_reward import python_reward, table_of
+from groupwise.verifiers.user_function import functions_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +70,8 @@ class Reading:
                 return self.problem(where, f"{data!r} is not one of {', '.join(get_args(hint))}")
             case origin if origin is tuple:
                 return self.sequence(data, get_args(hint), current, where)
-        return self.part(data, hint, current, where)
+        part = self.part(data, hint, current, where)
+        return UnreadVerifier(self.problems[-1]) if part is MISSING and hint is VerifierKind else part
 
     def scalar(self, data: Any, hint: type, where: str) -> Any:
         """Convert data to a bool, int, float or string. A whole number is accepted for a float."""
@@ -135,7 +152,7 @@ class Reading:
         if "kind" in data:
             return self.new_part(data["kind"], constants, hint, where)
         if isinstance(current, UnloadedPart):
-            return UnloadedPart(current.part, tuple({**dict(current.constants), **constants}.items()))
+            return type(current)(current.part, tuple({**dict(current.constants), **constants}.items()))
         if is_dataclass(current) and current is not MISSING:
             return self.table(type(current), constants, current, where)
         if is_dataclass(hint) and isinstance(hint, type):
@@ -184,9 +201,13 @@ class Reading:
         """The component with that name, built with constants if it is a class. It must fit the Protocol `hint`."""
         part = self.lookup(name, hint, where)
         if isinstance(part, UnloadedPart):
-            return UnloadedPart(part.part, tuple(constants.items()))
+            stand_in = UnloadedVerifier if hint is VerifierKind else UnloadedPart
+            return stand_in(part.part, tuple(constants.items()))
         if part is MISSING:
             return MISSING
+        if hint is VerifierKind and ":" in name and callable(part) and not isinstance(part, type):
+            file, _, function = name.rpartition(":")
+            part, constants = Function, {"name": function, "file": f"{file.removesuffix('.py')}.py", **constants}
         if not isinstance(part, type):
             if constants:
                 return self.problem(where, f"{name} has no constants, so no {next(iter(constants))!r}")
@@ -233,6 +254,8 @@ class Reading:
         """The component with a public name, or one from a user's file, such as `my_file:MyClip`."""
         if not isinstance(name, str):
             return self.problem(where, f"kind: {_describe(name)}; expected the name of a part")
+        if hint is VerifierKind:
+            return self.verifier(name, where)
         if ":" in name:
             return self.user_part(name, where)
         part = part_named(name)
@@ -240,26 +263,44 @@ class Reading:
             return self.problem(where, f"unknown part {name!r}; similar: {', '.join(closest_parts(name, hint))}")
         return part
 
+    def verifier(self, name: str, where: str) -> Any:
+        """The class of a verifier by its name, also in lower case (`math_dapo`), or an object from a user's file."""
+        if fix := verifier_fix(name):
+            return self.problem(where, f"{name!r} is not how a verifier is written", fix)
+        if ":" in name:
+            return self.user_part(name, where)
+        if (kind := part_named(class_name(name))) is not None:
+            return kind
+        return self.problem(where, f"no verifier is called {name!r}", verifier_suggestion(name))
+
     def check_user_names(self, recipe: Recipe) -> None:
-        """Record an error for each verifier or environment like `my_file:grade` that the user's files do not define."""
-        mixed = {f"recipe.extra_tasks.{i}.verifier": also.verifier for i, also in enumerate(recipe.extra_tasks)}
-        top = {"recipe.verifier": recipe.verifier, "recipe.environment": recipe.environment}
-        for where, name in {**top, **mixed}.items():
-            if self.use is not None and (missing := set(in_memory(name)) - self.use.in_memory.keys()):
+        """Record an error for each user's function, or environment like `my_file:MyEnvironment`, that is not loaded."""
+        verifiers = {f"recipe.extra_tasks.{i}.verifier": also.verifier for i, also in enumerate(recipe.extra_tasks)}
+        verifiers["recipe.verifier"] = recipe.verifier
+        for where, kind in verifiers.items():
+            functions = functions_in(kind)
+            missing = {f.name for f in functions if not f.file and self.use and f.name not in self.use.in_memory}
+            if missing:
                 what = f"{' and '.join(sorted(missing))} was a function in memory of the program that started this run"
-                reward = python_reward(name)
+                reward = python_reward(table_of(kind))
                 fix = f"use the library: gw.resume(run, reward={reward}) or gw.evaluate(run, reward={reward})"
                 self.problem(where, what, f"{fix};\nor name another verifier: --verifier NAME")
-                continue
-            for user_name in user_functions(name):
+            for user_name in dict.fromkeys(f"{f.file}:{f.name}" for f in functions if f.file and not missing):
                 self.user_part(user_name, where)
+        if ":" in recipe.environment:
+            self.user_part(recipe.environment, "recipe.environment")
 
     def user_part(self, name: str, where: str) -> Any:
-        """The object that a name such as `my_file:MyClip` refers to; an `UnloadedPart` if that file is not loaded."""
+        """The object that `my_file:MyClip` or `my_file.py:MyClip` refers to. Without `use`, an `UnloadedPart`."""
+        file, _, attribute = name.rpartition(":")
+        stem = Path(file).name.removesuffix(".py")
         if self.use is None:
-            return UnloadedPart(name)
+            return UnloadedPart(f"{stem}:{attribute}")
+        if file.endswith(".py") and stem not in self.use.modules:
+            fix = f"if you trust the file, add --use {file} to the command; from Python: {FROM_PYTHON}"
+            return self.problem(where, f"{name!r} is code in a file that is not loaded", fix)
         try:
-            return self.use.find(name)
+            return self.use.find(f"{stem}:{attribute}")
         except Usage as error:
             return self.problem(where, error.what, error.fix)
 
@@ -272,6 +313,12 @@ class Reading:
         if isfunction(part) and socket_of(part) is None:
             return self.problem(where, what, f"write @groupwise.{hint.__name__.lower()} above the function; or {use}")
         return self.problem(where, what, use)
+
+
+def verifier_suggestion(name: str) -> str:
+    """The fix for an unknown name of a verifier: the nearest name, or all of them; and how a user names a function."""
+    near = suggestion(plain_name(name), map(plain_name, fitting_names(VerifierKind)))
+    return f"{near}\nfor your own function, write my_file:grade and add --use my_file.py"
 
 
 @cache

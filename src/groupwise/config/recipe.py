@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from groupwise.core import check_types
-from groupwise.data import EngineKind, Sampling, Strategy
+from groupwise.data import EngineKind, Sampling, Strategy, VerifierKind
 from groupwise.engines import Native
 from groupwise.learner import AdamW, check_lanes
 from groupwise.methods import Method
@@ -43,13 +43,13 @@ class Columns:
 class ExtraTask:
     """An additional task, drawn `weight` times as often as the recipe's `task`.
 
-    An empty `verifier` means the task's default verifier; if it has none, the recipe's verifier.
+    Without a `verifier`, that of the task is its default verifier, else the recipe's verifier.
     """
 
     task: str
     weight: float = 1.0
     columns: Columns = Columns()
-    verifier: str = ""
+    verifier: VerifierKind | None = None
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -219,14 +219,13 @@ class Recipe:
     `model` is a directory or a packaged name. `task` is a named task or a source of rows (docs/tasks.md); `extra_tasks`
     lists additional tasks; `held_out` is a task to evaluate on instead of the held-out split of these. Problems with
     more than `max_prompt_tokens` tokens are left out; without it, one that does not fit is an error. `template` is the
-    text around a problem; `verifier` is a public name or `my_file:grade`; if empty, both are the task's default. With
-    the template `chat`, `system` is the system message of prompts that have none, and `template_arguments` are
-    variables of the chat template. An answer with a score of at least `threshold` is correct; without a threshold,
-    answers that a verifier only scores are neither correct nor wrong. `environment` is the other side of a
-    conversation, such as `my_file:MyEnvironment`; it replaces the strategy `Independent` of method and evaluation by
-    `Turns`. `prompts` is the number of prompts of an iteration. With `lora`, an adapter is trained and the model's
-    weights are frozen. `pipeline` matters if the model is a pipeline of diffusers. `warm_start` runs before the first
-    iteration.
+    text around a problem, `verifier` the grader of answers; without them, both are the task's default. With the
+    template `chat`, `system` is the system message of prompts that have none, and `template_arguments` are variables
+    of the chat template. An answer with a score of at least `threshold` is correct; without a threshold, answers that a
+    verifier only scores are neither correct nor wrong. `environment` is the other side of a conversation, such as
+    `my_file:MyEnvironment`; it replaces the strategy `Independent` of method and evaluation by `Turns`. `prompts` is
+    the number of prompts of an iteration. With `lora`, an adapter is trained and the model's weights are frozen.
+    `pipeline` matters if the model is a pipeline of diffusers. `warm_start` runs before the first iteration.
     """
 
     model: str = "calculator"
@@ -241,7 +240,7 @@ class Recipe:
     template: str = ""
     system: str = ""
     template_arguments: tuple[tuple[str, bool | int | float | str], ...] = ()
-    verifier: str = ""
+    verifier: VerifierKind | None = None
     threshold: float | None = None
     environment: str = ""
     method: Method

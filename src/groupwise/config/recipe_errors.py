@@ -40,6 +40,7 @@ def one_error(problems: Sequence[Usage]) -> Usage:
 
 def suggestion(name: str, names: Iterable[str]) -> str:
     """A hint for a misspelled name: `did you mean X?`, or all valid names if none is close."""
+    names = list(names)
     matches = get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean {matches[0]}?" if matches else f"the names are {', '.join(names)}"
 

@@ -19,6 +19,7 @@ from groupwise.config.registry import UnloadedPart, public_name
 from groupwise.config.toml import CommandText, override_value, read_toml, read_with_overrides, set_path
 from groupwise.config.user_code import Use
 from groupwise.core import Usage
+from groupwise.data import VerifierKind
 from groupwise.methods import Now
 from groupwise.methods.schedules import trial_iterations
 from groupwise.runs.phase_directories import KEY, trained_model
@@ -50,6 +51,21 @@ def read(kind: type[T], source: str | Path) -> T:
     if reading.problems:
         raise one_error(reading.problems)
     return value
+
+
+def read_verifier(data: Any, use: Use | None = None) -> VerifierKind:
+    """Read a verifier from TOML data, a name or a table. Raises `Usage` with all errors.
+
+    Without `use`, code in the user's files becomes an `UnloadedPart`.
+
+    >>> read_verifier({"kind": "math", "symbolic": False}).symbolic
+    False
+    """
+    reading = Reading(use)
+    kind = reading.value(data, VerifierKind, MISSING, "verifier")
+    if reading.problems:
+        raise one_error(reading.problems)
+    return kind
 
 
 def read_over(value: T, where: str, overrides: Sequence[tuple[str, Any]]) -> T:

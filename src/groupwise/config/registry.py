@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
@@ -11,10 +12,21 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from groupwise.config.user_code import PREFIX
 from groupwise.core import Usage, files_of, names_of
-from groupwise.data import name_of
+from groupwise.data import VerifierKind, name_of
 from groupwise.methods.families import method_files
 
-ROOMS = ("data", "models", "rollout", "engines", "rewards", "advantages", "objective", "learner", "methods")
+ROOMS = (
+    "data",
+    "models",
+    "rollout",
+    "engines",
+    "rewards",
+    "advantages",
+    "objective",
+    "learner",
+    "verifiers",
+    "methods",
+)
 """The subpackages whose files define components."""
 
 
@@ -32,6 +44,21 @@ class UnloadedPart:
         )
 
     init = draw = observe = build = __call__
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadedVerifier(UnloadedPart, VerifierKind):
+    """Stands for a verifier in a user's file that is not loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadVerifier(VerifierKind):
+    """Stands for a verifier that cannot be read, so that later checks find no other error than this one."""
+
+    error: Usage
+
+    def build(self, grading: Any) -> Any:
+        raise self.error
 
 
 @cache
@@ -85,7 +112,12 @@ def socket_of(part: Any) -> type | None:
     home = definition_of(part)
     if inspect.isfunction(home):
         return vars(home).get("socket")
-    return next((base for base in home.__mro__ if Protocol in base.__bases__), None)
+    return next((base for base in home.__mro__ if is_socket(base)), None)
+
+
+def is_socket(kind: type) -> bool:
+    """Whether a class is a socket: a Protocol, or the base class of verifiers."""
+    return Protocol in kind.__bases__ or kind is VerifierKind
 
 
 def fits(part: Any, socket: Any) -> bool:
@@ -96,13 +128,13 @@ def fits(part: Any, socket: Any) -> bool:
     if isinstance(part, UnloadedPart) or socket is Any:
         return True
     home = definition_of(part)
-    if Protocol not in socket.__bases__:
+    if not is_socket(socket):
         return isinstance(part, socket)
     if inspect.isfunction(home):
         return socket_of(part) is socket
     if socket in home.__mro__:
         return True
-    if socket_of(part) or home.__module__.startswith("groupwise.") or isinstance(part, type):
+    if socket is VerifierKind or socket_of(part) or home.__module__.startswith("groupwise.") or isinstance(part, type):
         return False
     return isinstance(part, socket) and _same_arity(part, socket)
 
@@ -163,6 +195,24 @@ def public_name(part: Any) -> str:
         f"{name_of(part)} is a component without a name that a recipe can use",
         fix="define it in a file and load that with --use",
     )
+
+
+def class_name(plain: str) -> str:
+    """The name of the class of a verifier that is named in lower case, as in `verifier = "math_dapo"`.
+
+    >>> class_name("math_dapo"), class_name("MathDapo")
+    ('MathDapo', 'MathDapo')
+    """
+    return "".join(word[:1].upper() + word[1:] for word in plain.split("_"))
+
+
+def plain_name(name: str) -> str:
+    """The name of a verifier's class in lower case, as `class_name` reads it.
+
+    >>> plain_name("MathDrGrpo")
+    'math_dr_grpo'
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def closest_parts(name: str, socket: Any) -> Sequence[str]:

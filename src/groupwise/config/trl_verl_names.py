@@ -1,9 +1,10 @@
 """Names of TRL and verl that a user may write for a field or a method, with the names here (docs/coming-from.md)."""
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["FIELD_HINTS", "OTHER_NAMES", "other_name_fix"]
+__all__ = ["FIELD_HINTS", "OTHER_NAMES", "other_name_fix", "verifier_fix"]
 
 LOW, HIGH, PENALTIES = (f"method.objective.{name}" for name in ("surrogate.low", "surrogate.high", "penalties"))
 WEIGHTS, BUDGET, MICROBATCH = "method.objective.weights", "sampling.max_tokens", "machine.microbatch_tokens"
@@ -145,3 +146,41 @@ def other_name_fix(path: str) -> str:
             if name in FIELD_HINTS:
                 return FIELD_HINTS[name]
     return ""
+
+
+FORMER_VERIFIERS = {"several": "combined", "flipping": "noisy", "glyphs": "glyph_patches"}
+"""The names of verifiers by names that they had before."""
+COMBINED = """\
+write a table:
+[verifier]
+kind = "Combined"
+members = [{ name = "answer", verifier = "math" }, { name = "shape", verifier = "format", weight = 0.2 }]"""
+ARGUMENT = re.compile(r"""(\w+)\s*=\s*("[^"]*"|'[^']*'|[^,()]+)""")
+
+
+def verifier_fix(text: str) -> str:
+    """The fix for a verifier in the notation of a call, or with a former name: the table to write; else empty.
+
+    >>> verifier_fix("math(answer='first', symbolic=False)")
+    'write a table: verifier = { kind = "math", answer = "first", symbolic = false }'
+    >>> verifier_fix("flipping")
+    'write noisy, its name here'
+    >>> verifier_fix("math")
+    ''
+    """
+    name, bracket, rest = text.partition("(")
+    new = FORMER_VERIFIERS.get(name.strip(), name.strip())
+    if not bracket:
+        return f"write {new}, its name here" if new != name else ""
+    if new == "combined":
+        return COMBINED
+    fields = [f'kind = "{new}"', *(f"{match[1]} = {_as_toml(match[2])}" for match in ARGUMENT.finditer(rest))]
+    return f"write a table: verifier = {{ {', '.join(fields)} }}"
+
+
+def _as_toml(value: str) -> str:
+    """A plain value of Python as TOML; a name becomes a string."""
+    text = value.strip().strip("'\"")
+    if text in ("True", "False"):
+        return text.lower()
+    return text if re.fullmatch(r"[-+\d.eE]+", text) else f'"{text}"'

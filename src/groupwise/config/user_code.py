@@ -19,7 +19,6 @@ from groupwise.core.error_location import INSTALLED
 from groupwise.engines.remote.access import EngineAccess
 from groupwise.runs.permissions import words_of_permissions
 from groupwise.tasks.judge_access import JudgeAccess
-from groupwise.verifiers.expression import MEMORY
 
 UNSAFE = """\
 --unsafe-local-exec: code that the model writes runs without a sandbox, with your rights: it can read, change and delete
@@ -123,8 +122,6 @@ class Use:
     def find(self, name: str) -> Any:
         """The object with a name such as `my_file:MyClip`. Raises `Usage` if the file is not loaded or lacks it."""
         stem, _, attribute = name.partition(":")
-        if stem == MEMORY:
-            return self._find_in_memory(attribute)
         if stem.endswith(".py"):
             fix = (
                 f'write {Path(stem).stem}:{attribute}, and add --use {stem} to the command; from Python: use=["{stem}"]'
@@ -142,7 +139,10 @@ class Use:
             )
         return getattr(self.modules[stem], attribute)
 
-    def _find_in_memory(self, name: str) -> Callable[..., Any]:
+    def function(self, file: str, name: str) -> Callable[..., Any]:
+        """A grade function of a loaded file, or with an empty `file`, of the calling program. `Usage` without it."""
+        if file:
+            return self.find(f"{Path(file).stem}:{name}")
         if name not in self.in_memory:
             raise Usage(
                 f"{name} was a function in memory of the program that started this run",

@@ -131,6 +131,7 @@ from groupwise.data.sockets import Strategy as Strategy
 from groupwise.data.sockets import Surrogate as Surrogate
 from groupwise.data.sockets import Task as Task
 from groupwise.data.sockets import Verifier as Verifier
+from groupwise.data.sockets import VerifierKind as VerifierKind
 from groupwise.data.sockets import Weighs as Weighs
 from groupwise.data.sockets import Weight as Weight
 from groupwise.data.verdicts import Outcome as Outcome

@@ -15,7 +15,7 @@ checkers accept any object with the right methods.
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -63,6 +63,7 @@ __all__ = [
     "Surrogate",
     "Task",
     "Verifier",
+    "VerifierKind",
     "Weighs",
     "Weight",
 ]
@@ -108,6 +109,32 @@ class Verifier(Protocol):
 
     @abstractmethod
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict: ...
+
+
+class VerifierKind:
+    """The settings of a verifier in a recipe: the base class of a frozen dataclass, which `build` makes a `Verifier`.
+
+    By default the value itself is the verifier, with an `async def __call__(self, prompt, sample)`. One that needs
+    processes or other verifiers has its own `build`, which gets the `Grading`: task, sandbox, judges, deadline. `fits`
+    is whether answers can be compared with a gold answer; `expects` describes such gold answers in the error message.
+    A verifier of packaged tasks only names their types in `tasks`.
+    """
+
+    __slots__ = ()
+    expects: ClassVar[str] = ""
+    tasks: ClassVar[tuple[type, ...]] = ()
+
+    def build(self, grading: Any, /) -> Verifier:
+        """The verifier with these settings."""
+        if not isinstance(self, Verifier):
+            raise NotImplementedError(
+                f"{type(self).__name__} needs an async __call__(prompt, sample), or its own build"
+            )
+        return self
+
+    def fits(self, gold: Any, /) -> bool:
+        """Whether answers can be compared with this gold answer."""
+        return True
 
 
 @runtime_checkable

@@ -88,7 +88,7 @@ PUBLISHED = {
         tasks=(("aime24", 30), ("amc", 83), ("math500", 500), ("minerva", 272), ("olympiadbench", 675)),
         samples=1,
         settings=(("template", "qwen_math"), ("verifier", "math_dr_grpo"), *_sampling(0.0, 1.0, 3000)),
-        by_template=(("r1", (("verifier", "math_dr_grpo(tag=True)"), ("sampling.stop", "['</answer>']"))),),
+        by_template=(("r1", (("verifier.tag", "true"), ("sampling.stop", "['</answer>']"))),),
     ),
 }
 

@@ -7,14 +7,14 @@ from collections.abc import Collection
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from groupwise.core import Storage
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.permissions import arguments_of_permissions, words_of_permissions
 from groupwise.runs.phase_directories import whole_run
-from groupwise.verifiers.expression import in_memory as functions_in_memory
-from groupwise.verifiers.expression import python_reward
+from groupwise.verifiers.python_reward import python_reward
 
 
 def evaluate_command(run: Path, options: str = "", in_memory: Collection[str] = ()) -> str:
@@ -79,14 +79,15 @@ def reward_of_run(run: Path, info: RunInfo | None) -> str:
     """
     if info and not info.in_memory:
         return ""
-    text = verifier_of_run(run)
-    return python_reward(text, [path.stem for path in written_files(run)]) if functions_in_memory(text) else "..."
+    data = verifier_of_run(run)
+    return python_reward(data, [path.stem for path in written_files(run)]) if data else "..."
 
 
-def verifier_of_run(run: Path) -> str:
-    """The text of the field `verifier` in a run's recipe; empty if the recipe cannot be read."""
+def verifier_of_run(run: Path) -> Any:
+    """The TOML data of the field `verifier` in a run's recipe; empty if it has none, or cannot be read."""
     try:
-        return str(tomllib.loads(RunLayout(run).recipe.read_text(encoding="utf-8")).get("verifier", ""))
+        data = tomllib.loads(RunLayout(run).recipe.read_text(encoding="utf-8")).get("verifier", "")
+        return "" if data == "none" else data
     except (OSError, ValueError, RecursionError):  # invalid TOML and invalid UTF-8 are ValueErrors
         return ""
 

@@ -39,7 +39,6 @@ from groupwise.tasks.quilts import Quilts as Quilts
 from groupwise.tasks.registry import find_task as find_task
 from groupwise.tasks.registry import takes_columns as takes_columns
 from groupwise.tasks.registry import usual_template as usual_template
-from groupwise.tasks.registry import usual_verifier as usual_verifier
 from groupwise.tasks.rings import DIRECTIONS as DIRECTIONS
 from groupwise.tasks.rings import RING_RADIUS as RING_RADIUS
 from groupwise.tasks.rings import Rings as Rings

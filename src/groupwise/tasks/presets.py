@@ -1,4 +1,4 @@
-"""Published data sets that a recipe can name: where they are, their columns, and default verifier and template."""
+"""Published data sets that a recipe can name: where they are, their columns, and default template."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,6 @@ class Preset:
 
     hub: str
     layouts: tuple[Fields, ...]
-    verifier: str
     template: str = "no"
     training: str = "train"
     held_out: str = ""
@@ -52,20 +51,18 @@ MATHEMATICS = (
 
 
 def _evaluation(hub: str, split: str) -> Preset:
-    return Preset(hub=hub, layouts=MATHEMATICS, verifier="math", template="qwen_math", training="", held_out=split)
+    return Preset(hub=hub, layouts=MATHEMATICS, template="qwen_math", training="", held_out=split)
 
 
 PRESETS = {
     "gsm8k": Preset(
         hub="openai/gsm8k:main",
         layouts=(Fields("question", "answer", after_hashes, solution=True),),
-        verifier="last_number",
         held_out="test",
     ),
     "math": Preset(
         hub="DigitalLearningGmbH/MATH-lighteval",
         layouts=MATHEMATICS,
-        verifier="math",
         template="qwen_math",
         held_out="test",
     ),
@@ -75,13 +72,11 @@ PRESETS = {
             Fields("prompt", "reward_model.ground_truth", as_one_answer),
             Fields("prompt", "solution", as_one_answer),
         ),
-        verifier="math",
         template="chat",
     ),
     "countdown": Preset(
         hub="Jiayi-Pan/Countdown-Tasks-3to4",
         layouts=(Fields("nums", "target", countdown), Fields("numbers", "target", countdown)),
-        verifier="countdown",
         template="r1",
     ),
     "aime24": _evaluation("HuggingFaceH4/aime_2024", "train"),

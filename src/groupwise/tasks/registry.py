@@ -31,7 +31,7 @@ from groupwise.tasks.rows import is_source
 from groupwise.tasks.tiny_countdown import TinyCountdown
 from groupwise.tasks.wordy_sums import wordy_sums
 
-__all__ = ["find_task", "takes_columns", "usual_template", "usual_verifier"]
+__all__ = ["find_task", "takes_columns", "usual_template"]
 
 PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {
     "calculator": Calculator,
@@ -53,27 +53,6 @@ PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {
     "wordy_sums": wordy_sums,
 }
 """Tasks that generate their problems."""
-VERIFIERS = {
-    "beads": "bead_string",
-    "big_sums": "last_number",
-    "calculator": "calculator_answer",
-    "coin": "exact",
-    "deduction": "proof_steps",
-    "delegated_sums": "sum_steps",
-    "edges": "spanning_graph",
-    "glyphs": "glyphs",
-    "hinted_sums": "sum_steps",
-    "largest": "last_number",
-    "mixed_sums": "sum_steps(price=0.02)",
-    "programs": "code",
-    "proposals": "sum_proposal",
-    "quilts": "quilt_patches",
-    "reasoning_gym": "reasoning_gym",
-    "rings": "ring_direction",
-    "tiny_countdown": "countdown",
-    "wordy_sums": "sum_steps",
-}
-"""The default verifiers of generated tasks."""
 CONVERSIONS = {
     ".csv": "import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader(open(sys.argv[1]))]",
     ".json": "import json, sys; [print(json.dumps(row)) for row in json.load(open(sys.argv[1]))]",
@@ -120,14 +99,6 @@ def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
 def takes_columns(task: str) -> bool:
     """Whether a task is a source of rows, for which a recipe names the columns. Packaged names win over folders."""
     return task.partition(":")[0] not in {*PRESETS, *PACKAGED} and is_source(task)
-
-
-def usual_verifier(task: str) -> str:
-    """The name of the default verifier of a packaged or published task; empty for a user's data."""
-    kind = task.partition(":")[0]
-    if kind in PRESETS:
-        return PRESETS[kind].verifier
-    return VERIFIERS.get(kind, "")
 
 
 def usual_template(task: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from groupwise.config.recipe import Columns, Recipe
 from groupwise.config.user_code import Use
 from groupwise.core import Usage
-from groupwise.data import Ids, Task, Verifier, keeps_time
+from groupwise.data import Ids, Task, Verifier, VerifierKind, keeps_time
 from groupwise.models import Template, Tokenizer, conversation_turn, encode_answer, find_template
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.tasks import (
@@ -23,12 +23,9 @@ from groupwise.tasks import (
     read_demonstrations,
     takes_columns,
     usual_template,
-    usual_verifier,
 )
 from groupwise.training.dummy_states import made_up_states
-from groupwise.verifiers import find_verifier, grade_function
-from groupwise.verifiers.by_environment import ENVIRONMENT, by_environment
-from groupwise.verifiers.expression import MEMORY
+from groupwise.verifiers import ByEnvironment, Grading, grade_function, usual_verifier
 
 Templates = Mapping[str, Template]
 """The prompt templates of a recipe's tasks, by name."""
@@ -40,16 +37,16 @@ class Source:
 
     task: str
     columns: Columns
-    verifier: str
+    verifier: VerifierKind | None
     template: str
     weight: float = 1.0
 
 
 def sources(recipe: Recipe) -> tuple[Source, ...]:
     """The recipe's task, followed by the tasks in `extra_tasks`."""
-    first = _source(recipe, recipe.task, recipe.columns, _verifier_name(recipe, recipe.task))
+    first = _source(recipe, recipe.task, recipe.columns, _kind(recipe, recipe.task))
     others = (
-        _source(recipe, a.task, a.columns, a.verifier or usual_verifier(a.task) or _verifier_name(recipe, ""), a.weight)
+        _source(recipe, a.task, a.columns, a.verifier or usual_verifier(a.task) or _kind(recipe, ""), a.weight)
         for a in recipe.extra_tasks
     )
     return (first, *others)
@@ -60,15 +57,15 @@ def held_out_sources(recipe: Recipe) -> tuple[Source, ...]:
     if not (name := recipe.held_out):
         return ()
     columns = recipe.columns if takes_columns(name) else Columns()
-    return (_source(recipe, name, columns, _verifier_name(recipe, name)),)
+    return (_source(recipe, name, columns, _kind(recipe, name)),)
 
 
-def _verifier_name(recipe: Recipe, task: str) -> str:
+def _kind(recipe: Recipe, task: str) -> VerifierKind | None:
     """The recipe's verifier, else the task's default, else that of an environment, which gives verdicts itself."""
-    return recipe.verifier or usual_verifier(task) or (ENVIRONMENT if recipe.environment else "")
+    return recipe.verifier or usual_verifier(task) or (ByEnvironment() if recipe.environment else None)
 
 
-def _source(recipe: Recipe, task: str, columns: Columns, verifier: str, weight: float = 1.0) -> Source:
+def _source(recipe: Recipe, task: str, columns: Columns, verifier: VerifierKind | None, weight: float = 1.0) -> Source:
     return Source(task, columns, verifier, recipe.template or usual_template(task), weight)
 
 
@@ -151,21 +148,16 @@ def verifier_of(recipe: Recipe, task: Task, use: Use) -> Verifier:
 
 
 def _verifier(source: Source, task: Task, use: Use, recipe: Recipe) -> Verifier:
-    name, wall = source.verifier, recipe.machine.verdict_deadline
-    if not name:
+    wall = recipe.machine.verdict_deadline
+    if source.verifier is None:
         raise no_verifier(source.task)
-    if name == ENVIRONMENT:
-        return by_environment
-    load = partial(grade_function, deadline=wall, made_up=partial(made_up_states, recipe))
+    made = partial(grade_function, deadline=wall, made_up=partial(made_up_states, recipe))
     sandbox = partial(Sandbox, limits=Limits(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
-    return find_verifier(
-        name,
-        task,
-        sandbox,
-        load=lambda name: load(use.find(name), in_process=name.startswith(f"{MEMORY}:")),
-        judges=use.judges,
-        deadline=wall,
-    )
+
+    def load(file: str, name: str) -> Verifier:
+        return made(use.function(file, name), in_process=not file)
+
+    return Grading(task, sandbox, load, use.judges, wall).build(source.verifier)
 
 
 def no_verifier(task: str, why: str = "") -> Usage:
@@ -180,7 +172,7 @@ def no_verifier(task: str, why: str = "") -> Usage:
 def verdict_wait(recipe: Recipe, verifier: Verifier) -> float:
     """Seconds that an answer may wait for its verdict.
 
-    User functions, `math`, `code` and `reasoning_gym` limit each call in workers, for which answers wait in a queue.
+    User functions, `Math`, `Code` and `ReasoningGym` limit each call in workers, for which answers wait in a queue.
     All other verifiers have this limit only.
     """
     return recipe.machine.deadline if keeps_time(verifier) else recipe.machine.verdict_deadline

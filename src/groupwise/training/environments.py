@@ -10,7 +10,7 @@ from groupwise.data import Environment, Ids, declares, name_of
 from groupwise.environments import CoinFlip, Tools, calculator_tools, python_tools, user_environment
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.training.build_tasks import Templates, held_out_sources, no_verifier, sources
-from groupwise.verifiers.by_environment import ENVIRONMENT
+from groupwise.verifiers import ByEnvironment
 
 
 def environment_of(recipe: Recipe, use: Use) -> Callable[[], Environment] | None:
@@ -75,7 +75,7 @@ def tools_of(recipe: Recipe, use: Use) -> Tools | None:
 
 def check_judge(recipe: Recipe, use: Use) -> None:
     """`Usage` for a task without a verifier, in an environment that gives no verdicts either: one of tools."""
-    ungraded = [s.task for s in (*sources(recipe), *held_out_sources(recipe)) if s.verifier == ENVIRONMENT]
+    ungraded = [s.task for s in (*sources(recipe), *held_out_sources(recipe)) if isinstance(s.verifier, ByEnvironment)]
     if not ungraded:
         return
     tools = tools_of(recipe, use)

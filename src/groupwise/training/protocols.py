@@ -11,6 +11,7 @@ from typing import Any
 
 import groupwise
 from groupwise.config.devices import device_of
+from groupwise.config.diff import label
 from groupwise.config.registry import definition_of
 from groupwise.config.user_code import PREFIX, Use
 from groupwise.data import (
@@ -24,7 +25,7 @@ from groupwise.evaluation.interval import LEVEL, RESAMPLES, RULE
 from groupwise.models import Purpose, find_model, kind_of
 from groupwise.training.build import Runtime
 from groupwise.training.build_tasks import Source, held_out_sources, sources
-from groupwise.verifiers import user_functions
+from groupwise.verifiers.user_function import functions_in, kinds_in
 
 PACKAGES = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safetensors")
 PACKAGE = Path(groupwise.__file__).parent
@@ -57,7 +58,7 @@ def protocol(runtime: Runtime, sampling: Sampling, n: int, use: Use) -> dict[str
         "strategy": strategy_record(recipe.evaluate.strategy, use),
         **({"environment": environment_record(recipe.environment, use)} if recipe.environment else {}),
         "verifier": {
-            "name": " + ".join(s.verifier for s in evaluated),
+            "name": " + ".join(label(s.verifier) for s in evaluated),
             "sha256": verifiers_hash(evaluated, use),
             "packages": versions(packages_of(runtime.verifier)),
             "deadline": machine.verdict_deadline,
@@ -86,8 +87,14 @@ def problem(prompt: Prompt) -> list[Any]:
 def verifiers_hash(evaluated: Sequence[Source], use: Use) -> str:
     """One hash of the code of all packaged verifiers and of the user's files that these sources use."""
     packaged = [path for room in VERIFIER_ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))]
-    stems = {name.partition(":")[0] for s in evaluated for name in user_functions(s.verifier)}
-    return digest([[file_hash(path) for path in packaged], {stem: use.digest(stem) for stem in sorted(stems)}])
+    stems = {Path(f.file).stem for s in evaluated for f in functions_in(s.verifier) if f.file}
+    stems |= {definition_of(kind).__module__.removeprefix(PREFIX) for s in evaluated for kind in kinds_in(s.verifier)}
+    return digest(
+        [
+            [file_hash(path) for path in packaged],
+            {stem: use.digest(stem) for stem in sorted(stems) if stem in use.modules},
+        ]
+    )
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:

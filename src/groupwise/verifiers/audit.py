@@ -12,6 +12,8 @@ from typing import Any
 from groupwise.core import BadData, or_near
 from groupwise.core.errors import ends_run
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
+from groupwise.verifiers.formats import Format, JsonSchema, Regex
+from groupwise.verifiers.text import Text
 
 SHOWN = 5
 DEADLINE = 60.0
@@ -170,8 +172,8 @@ CHANGES: Mapping[str, Callable[[str], str]] = {
 
 
 AROUND = ("blank lines around it", "Windows line ends")
-OF_WHOLE_TEXTS = {"text": AROUND, "format": AROUND, "json_schema": AROUND, "regex": ()}
-"""Which of CHANGES are harmless for verifiers that compare the whole text: `regex` allows none."""
+OF_WHOLE_TEXTS: Mapping[type, tuple[str, ...]] = {Text: AROUND, Format: AROUND, JsonSchema: AROUND, Regex: ()}
+"""Which of CHANGES are harmless for verifiers that compare the whole text: `Regex` allows none."""
 
 
 async def count_flips(

@@ -1,24 +1,26 @@
 """The verifier of a recipe without one, for conversations whose environment gives the verdict."""
 
-from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
+from dataclasses import dataclass
+
+from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, VerifierKind
 from groupwise.data.verdicts import unverifiable
 
-__all__ = ["by_environment"]
-
-ENVIRONMENT = "environment"
-"""The name of this verifier: the default of a recipe with an environment, for a task that has none."""
+__all__ = ["ByEnvironment"]
 
 
-async def by_environment(prompt: Prompt, sample: Sample) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class ByEnvironment(VerifierKind):
     """The verdict on a conversation that ended without one of its environment.
 
     Malformed if the limit of turns or tokens cut it. Unverifiable if the environment ended it with None.
 
     >>> import asyncio
     >>> sample = Sample(context=(5,), stream=(0,), finish=Finish.length)
-    >>> asyncio.run(by_environment(Prompt("p", (1,), "?"), sample)).outcome.name
+    >>> asyncio.run(ByEnvironment()(Prompt("p", (1,), "?"), sample)).outcome.name
     'malformed'
     """
-    if sample.finish is Finish.length:
-        return Verdict(Outcome.malformed, feedback="the conversation was cut before the environment gave a verdict")
-    return unverifiable("the environment ended with None: let its step return a Verdict, or add a verifier")
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        if sample.finish is Finish.length:
+            return Verdict(Outcome.malformed, feedback="the conversation was cut before the environment gave a verdict")
+        return unverifiable("the environment ended with None: let its step return a Verdict, or add a verifier")

@@ -1,8 +1,8 @@
-"""The verifier `code`: an answer is right if its code passes the problem's tests, in the sandbox."""
+"""The verifier `Code`: an answer is right if its code passes the problem's tests, in the sandbox."""
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
@@ -10,11 +10,12 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from groupwise.core import BadData
-from groupwise.data import ListsProblems, Outcome, Prompt, Sample, Verdict, verdicts_have
+from groupwise.data import Outcome, Prompt, Sample, Task, Verdict, Verifier, VerifierKind, all_problems, verdicts_have
 from groupwise.sandbox.code_block import code_of
 from groupwise.sandbox.sandbox import Execution, Program, Sandbox
+from groupwise.verifiers.grading import Grading
 
-__all__ = ["CodeVerifier"]
+__all__ = ["Code", "CodeVerifier"]
 
 CLOSE = 1e-6
 """The relative tolerance for floats."""
@@ -125,6 +126,18 @@ def same(value: Any, expected: Any) -> bool:
 def lines(text: str) -> list[str]:
     """The lines of a text without white space at their ends, and without empty lines at the end."""
     return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+@verdicts_have("visible", feedback=True)
+@dataclass(frozen=True, slots=True)
+class Code(VerifierKind):
+    """Right if the code in the answer passes the problem's tests, in the sandbox (`CodeVerifier`)."""
+
+    def build(self, grading: Grading) -> Verifier:
+        """The verifier with its sandbox. `BadData`, with the first faults, if a gold answer is no tests."""
+        if grading.task is not None:
+            check_tests(grading.task)
+        return CodeVerifier(grading.sandbox())
 
 
 @verdicts_have("visible", feedback=True)
@@ -278,12 +291,10 @@ def failure(tests: CodeTests, execution: Execution, case: Case, which: str, visi
     return Verdict(Outcome.wrong, subscores={"visible": visible}, feedback=feedback)
 
 
-def code_verifier(task: Any, sandbox: Callable[[], Sandbox] = Sandbox) -> CodeVerifier:
-    """The verifier for a task whose gold answers are tests. `BadData`, with the first faults, if some are invalid."""
-    faults, count = [], 0
-    held_out, training = task.held_out, task.training if isinstance(task, ListsProblems) else ()
-    for prompt in (*training, *held_out):
-        count += 1
+def check_tests(task: Task) -> None:
+    """Raise `BadData`, with the first faults, if the gold answers of some problems are no valid tests."""
+    faults, problems = [], all_problems(task)
+    for prompt in problems:
         try:
             tests = CodeTests.read(prompt.row.get("answer"))
             json.dumps([[case.given, case.expected] for case in (*tests.cases, *tests.unseen)], allow_nan=False)
@@ -291,6 +302,5 @@ def code_verifier(task: Any, sandbox: Callable[[], Sandbox] = Sandbox) -> CodeVe
             faults.append(f"{prompt.id}: {error}")
     if faults:
         evidence = [*faults[:SHOWN], *[f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)]
-        what = f"{len(faults)} of {count} problems have no valid tests in their answer column"
+        what = f"{len(faults)} of {len(problems)} problems have no valid tests in their answer column"
         raise BadData(what, evidence="\n".join(evidence), fix=FORM)
-    return CodeVerifier(sandbox())

@@ -1,4 +1,4 @@
-"""The verifier `countdown`: an arithmetic expression over given numbers that equals a target."""
+"""The verifier `Countdown`: an arithmetic expression over given numbers that equals a target."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
+from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
 
 __all__ = ["Countdown"]
 
@@ -27,7 +27,7 @@ class _Broken(Exception):
 
 @verdicts_have()
 @dataclass(frozen=True, slots=True)
-class Countdown:
+class Countdown(VerifierKind):
     """Right if the expression equals the target exactly and uses each number once (`every=False`: at most once).
 
     The expression is the content of the last `<answer>...</answer>`, else the last line that is not empty. After it,

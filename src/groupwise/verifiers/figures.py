@@ -1,21 +1,21 @@
-"""The verifier `figures`: the number, the colour and the shape of the figures in a picture of any size."""
+"""The verifier `Figures`: the number, the colour and the shape of the figures in a picture of any size."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Bool
 from numpy.typing import NDArray
 
-from groupwise.core import InvalidValue
-from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
+from groupwise.core import InvalidValue, check_types
+from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
 from groupwise.models.flow.latent_pictures import picture_of, reduced
 from groupwise.tasks.glyphs import GLYPH_COLOURS
-from groupwise.verifiers.flow_states import check_asks, state_of, verdict_of_parts
+from groupwise.verifiers.flow_states import state_of, verdict_of_parts
 
-__all__ = ["FigureVerifier"]
+__all__ = ["Figures"]
 
 FIGURE_SHAPES = ("square", "bar", "disc", "cross")
 PROBLEM = re.compile(f"([1-9]) ({'|'.join(GLYPH_COLOURS)}) ({'|'.join(FIGURE_SHAPES)})")
@@ -54,7 +54,8 @@ class Figure:
 
 
 @verdicts_have(*ASKS)
-class FigureVerifier:
+@dataclass(frozen=True, slots=True)
+class Figures(VerifierKind):
     """Right if the picture shows the figures that the gold answer names, such as `2 red square`, and no others.
 
     A channel of a pixel is light or dark; pixels with no light channel are the ground. A figure is a region of one
@@ -63,12 +64,14 @@ class FigureVerifier:
     sides along those of the picture. With `asks` one of them alone decides. A picture without figures is malformed.
     """
 
-    expects = "a number, a colour and a shape such as 2 red square"
+    expects: ClassVar[str] = "a number, a colour and a shape such as 2 red square"
+    asks: Literal["", "count", "colour", "shape"] = ""
+    least: float = 0.02
 
-    def __init__(self, asks: str = "", least: float = 0.02) -> None:
-        if not 0 <= least < 1:
-            raise InvalidValue(f"least is {least}", fix="give a share of the picture, such as 0.02")
-        self.asks, self.least = check_asks(asks, ASKS), least
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not 0 <= self.least < 1:
+            raise InvalidValue(f"least is {self.least}", fix="give a share of the picture, such as 0.02")
 
     def fits(self, gold: Any) -> bool:
         """Whether a gold answer names figures."""

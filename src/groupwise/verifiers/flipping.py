@@ -1,15 +1,18 @@
-"""The verifier `flipping`: makes some verdicts of another verifier wrong, at known rates."""
+"""The verifier `Noisy`: makes some verdicts of another verifier wrong, at known rates."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import ClassVar
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
+from groupwise.core import check_types
+from groupwise.data import Outcome, Prompt, Sample, Verdict
 from groupwise.verifiers.wrapper import Wrapper
 
-__all__ = ["Flipping"]
+__all__ = ["Noisy"]
 
 
-class Flipping(Wrapper):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noisy(Wrapper):
     """Rejects right answers with probability `rejects`, and accepts wrong ones with probability `accepts`.
 
     The errors are keyed by `key`, problem and text: the same answer always gets the same verdict, in any order and
@@ -19,23 +22,24 @@ class Flipping(Wrapper):
     `appealed`, and `overturned` (appealed, and in truth right). The outcome stays as it was flipped.
 
     >>> import asyncio
-    >>> from groupwise.verifiers import exact
-    >>> strict = Flipping(exact, rejects=1.0)
+    >>> from groupwise.verifiers import Exact, Grading
+    >>> strict = Noisy(verifier=Exact(), rejects=1.0).build(Grading())
     >>> verdict = asyncio.run(strict(Prompt("p", (), "2+2=", {"answer": 4}), Sample(context=(), stream=(0,), text="4")))
     >>> verdict.outcome.name, verdict.subscores["truth"]
     ('wrong', 1.0)
     """
 
-    adds = ("truth", "appealed", "overturned")
+    adds: ClassVar[tuple[str, ...]] = ("truth", "appealed", "overturned")
+    rejects: float = 0.0
+    accepts: float = 0.0
+    appeals: float = 0.0
+    key: int = 0
 
-    def __init__(
-        self, verifier: Verifier, rejects: float = 0.0, accepts: float = 0.0, appeals: float = 0.0, key: int = 0
-    ) -> None:
-        super().__init__(verifier)
-        rates = {"rejects": rejects, "accepts": accepts, "appeals": appeals}
+    def __post_init__(self) -> None:
+        check_types(self)
+        rates = {"rejects": self.rejects, "accepts": self.accepts, "appeals": self.appeals}
         if invalid := [f"{name}={rate}" for name, rate in rates.items() if not 0 <= rate <= 1]:
-            raise ValueError(f"{', '.join(invalid)}: a probability lies between 0 and 1")
-        self.rejects, self.accepts, self.appeals, self.key = rejects, accepts, appeals, key
+            raise ValueError(f"{', '.join(invalid)}\na probability lies between 0 and 1")
 
     def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:
         """Flip the verdict's outcome with the given probability, and record the truth in its parts."""

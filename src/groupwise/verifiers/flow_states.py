@@ -1,55 +1,68 @@
 """Verifiers of the states that a flow policy ends in: points of the task `rings`, pictures of `quilts`."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.core import InvalidValue
-from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, verdicts_have
+from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
 from groupwise.models.flow.denoising_actions import decoded_picture, graded_state
-from groupwise.tasks.quilts import QUILT_COLOURS, QUILT_SHAPE
-from groupwise.tasks.rings import DIRECTIONS, RING_RADIUS, ring_centre
+from groupwise.tasks.quilts import QUILT_COLOURS, QUILT_SHAPE, Quilts
+from groupwise.tasks.rings import DIRECTIONS, RING_RADIUS, Rings, ring_centre
 
-__all__ = ["quilt_patches", "ring_direction"]
+__all__ = ["QuiltPatches", "RingDirection"]
 
 RING_NEAR = 0.5
 """The largest distance from the point of a direction."""
 
 
 @verdicts_have("alignment")
-async def ring_direction(prompt: Prompt, sample: Sample) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class RingDirection(VerifierKind):
     """Right if the last point is near the direction's point of the circle; near none of the eight is malformed.
 
     The part `alignment` is the point's coordinate along the direction. As a reward it can be hacked: it grows with the
     distance from the centre.
     """
-    point = state_of(sample, (2,))
-    if isinstance(point, Verdict):
-        return point
-    distances = {d: math.dist(point.tolist(), ring_centre(d)) for d in DIRECTIONS}
-    nearest = min(DIRECTIONS, key=lambda d: distances[d])
-    axis = np.array(ring_centre(prompt.row["answer"])) / RING_RADIUS
-    parts = {"alignment": float(axis @ point.astype(float))}
-    if distances[nearest] > RING_NEAR:
-        return Verdict(Outcome.malformed, subscores=parts)
-    return Verdict(Outcome(int(nearest == prompt.row["answer"])), subscores=parts, answer=nearest)
+
+    tasks: ClassVar[tuple[type, ...]] = (Rings,)
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        point = state_of(sample, (2,))
+        if isinstance(point, Verdict):
+            return point
+        distances = {d: math.dist(point.tolist(), ring_centre(d)) for d in DIRECTIONS}
+        nearest = min(DIRECTIONS, key=lambda d: distances[d])
+        axis = np.array(ring_centre(prompt.row["answer"])) / RING_RADIUS
+        parts = {"alignment": float(axis @ point.astype(float))}
+        if distances[nearest] > RING_NEAR:
+            return Verdict(Outcome.malformed, subscores=parts)
+        return Verdict(Outcome(int(nearest == prompt.row["answer"])), subscores=parts, answer=nearest)
 
 
 @verdicts_have("patches")
-async def quilt_patches(prompt: Prompt, sample: Sample) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class QuiltPatches(VerifierKind):
     """Right if each patch has its colour. A patch that is light in two channels has no colour: malformed.
 
     The part `patches` is the share of patches with their colour.
     """
-    picture = state_of(sample, QUILT_SHAPE)
-    if isinstance(picture, Verdict):
-        return picture
-    colours = patch_colours(picture)
-    right = sum(colour == wanted for colour, wanted in zip(colours, prompt.row["answer"], strict=True))
-    outcome = Outcome.malformed if None in colours else Outcome(int(right == len(colours)))
-    return Verdict(outcome, subscores={"patches": right / len(colours)}, answer=" ".join(c or "none" for c in colours))
+
+    tasks: ClassVar[tuple[type, ...]] = (Quilts,)
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        picture = state_of(sample, QUILT_SHAPE)
+        if isinstance(picture, Verdict):
+            return picture
+        colours = patch_colours(picture)
+        right = sum(colour == wanted for colour, wanted in zip(colours, prompt.row["answer"], strict=True))
+        outcome = Outcome.malformed if None in colours else Outcome(int(right == len(colours)))
+        return Verdict(
+            outcome, subscores={"patches": right / len(colours)}, answer=" ".join(c or "none" for c in colours)
+        )
 
 
 def patch_colours(picture: NDArray[np.float32]) -> list[str | None]:
@@ -77,13 +90,6 @@ def state_of(sample: Sample, shape: tuple[int, ...] | None) -> NDArray[np.float3
             Outcome.unverifiable, cause=f"a state of shape {state.shape}, or with a number that is not finite"
         )
     return state
-
-
-def check_asks(asks: str, names: Sequence[str]) -> str:
-    """The part that alone decides, one of these names; "" if all do. InvalidValue for another name."""
-    if asks not in ("", *names):
-        raise InvalidValue(f"asks is {asks!r}", fix=f"set asks to {', '.join(names)}, or leave it out")
-    return asks
 
 
 def verdict_of_parts(parts: Mapping[str, bool], asks: str, answer: str) -> Verdict:

@@ -4,15 +4,18 @@ import asyncio
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from groupwise.core import BadData, MissingRequirement, Usage, is_nested_deeper, read_regular
-from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
+from groupwise.core import BadData, MissingRequirement, Usage, check_types, is_nested_deeper, read_regular
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.plain_text import is_blank
 from groupwise.verifiers.pool import CpuTimeExceeded, FunctionPool, WorkerSpec, check_workers
+
+__all__ = ["Format", "JsonSchema", "Regex"]
 
 MOST_SCHEMA, DEEPEST = 1 << 20, 256
 """The most bytes of a file with a JSON schema, and the most levels of a schema."""
@@ -21,18 +24,26 @@ MEMORY = 1 << 30
 
 
 @verdicts_have(feedback=True)
-class Format:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format(VerifierKind):
     """Right if the text has these tags in this order, each once with content, and only white space outside of them.
 
     Content has a visible character: white space, marks, control and format characters (U+200B) alone are none.
     `opened`: the prompt ends with the first opening tag, as in the template r1.
     """
 
-    def __init__(self, *, tags: Sequence[str] = ("think", "answer"), opened: bool = False) -> None:
-        if isinstance(tags, str) or not tags or not all(re.fullmatch(r"\w+", str(tag)) for tag in tags):
-            raise Usage(f"format(tags={tags!r}) is not a list of tags", fix="write names: tags=['think', 'answer']")
-        self.marks = [mark for tag in tags for mark in (f"<{tag}>", f"</{tag}>")]
-        self.opened = opened
+    tags: tuple[str, ...] = ("think", "answer")
+    opened: bool = False
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not self.tags or not all(re.fullmatch(r"\w+", str(tag)) for tag in self.tags):
+            raise ValueError(f"tags is {list(self.tags)}\nwrite names, such as think and answer")
+
+    @property
+    def marks(self) -> list[str]:
+        """The opening and closing tags, in the order in which the text must have them."""
+        return [mark for tag in self.tags for mark in (f"<{tag}>", f"</{tag}>")]
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         fault = self.fault((self.marks[0] if self.opened else "") + sample.text)
@@ -45,22 +56,24 @@ class Format:
         >>> verifier.fault("<think>2+2</think> <answer>4</answer>"), verifier.fault("<answer>4</answer>")
         ('', '<think> occurs 0 times')
         """
-        for mark in self.marks:
+        marks = self.marks
+        for mark in marks:
             if (count := text.count(mark)) != 1:
                 return f"{mark} occurs {count} times"
-        starts = [text.index(mark) for mark in self.marks]
+        starts = [text.index(mark) for mark in marks]
         if starts != sorted(starts):
             return "the tags are in another order"
-        ends = [start + len(mark) for start, mark in zip(starts, self.marks, strict=True)]
+        ends = [start + len(mark) for start, mark in zip(starts, marks, strict=True)]
         between = [text[a:b] for a, b in zip([0, *ends], [*starts, len(text)], strict=True)]
         if outside := next((s.strip() for s in between[::2] if s.strip()), ""):
             return f"{outside[:40]!r} is outside the tags"
-        empty = next((mark for mark, s in zip(self.marks[::2], between[1::2], strict=True) if is_blank(s)), "")
+        empty = next((mark for mark, s in zip(marks[::2], between[1::2], strict=True) if is_blank(s)), "")
         return f"{empty} is empty" if empty else ""
 
 
 @verdicts_have(feedback=True)
-class Regex:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regex(VerifierKind):
     """Right if a pattern (Python's `re`) matches; if the pattern has a group, its match must equal the gold answer.
 
     With `whole` the pattern must match the whole text. Without `pattern` the gold answer is the pattern. A group's last
@@ -68,30 +81,33 @@ class Regex:
     than `deadline` seconds of CPU time, the answer is wrong.
     """
 
-    keeps_time = True
+    expects: ClassVar[str] = "a pattern; with the field pattern: text or a number"
+    pattern: str = ""
+    whole: bool = False
+    deadline: float = 1.0
+    workers: int = 2
 
-    def __init__(self, *, pattern: str = "", whole: bool = False, deadline: float = 1.0, workers: int = 2) -> None:
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_workers(self.deadline, self.workers)
         try:
-            compiled = re.compile(pattern)
+            groups = re.compile(self.pattern).groups
         except re.error as error:
-            raise Usage(
-                f"regex(pattern={pattern!r}) is not a valid pattern", evidence=str(error), fix="correct the pattern"
-            ) from None
-        if compiled.groups > 1:
-            raise Usage(
-                f"regex(pattern={pattern!r}) has {compiled.groups} groups: at most one can be compared",
-                fix="use one group, and write the others as (?:...)",
+            raise ValueError(f"pattern {self.pattern!r} is not valid: {error}\ncorrect the pattern") from None
+        if groups > 1:
+            raise ValueError(
+                f"pattern {self.pattern!r} has {groups} groups: at most one can be compared\n"
+                "use one group, and write the others as (?:...)"
             )
-        self.pattern, self.whole, self.group = pattern, whole, compiled.groups == 1
-        self.expects = "text or a number" if pattern else "a pattern"
-        self._pool = worker_pool("regex", "regex", deadline, workers)
-        self.close = self._pool.close
 
-    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        if not self.fits(gold := prompt.row.get("answer")):
-            return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.expects}")
-        pattern, value = self.pattern or str(gold), str(gold).strip() if self.group else None
-        return await bounded(self._pool, (pattern, sample.text, self.whole, value), (pattern, "", self.whole, value))
+    @property
+    def group(self) -> bool:
+        """Whether the pattern has a group, whose match is compared with the gold answer."""
+        return re.compile(self.pattern).groups == 1
+
+    def build(self, grading: Any) -> Verifier:
+        """The verifier with its worker processes."""
+        return RegexVerifier(self)
 
     def fits(self, gold: Any) -> bool:
         """Whether the gold answer is a pattern; with the field `pattern`: text or a number, if that has a group."""
@@ -104,46 +120,86 @@ class Regex:
 
 
 @verdicts_have(feedback=True)
-class JsonSchema:
-    """Right if the answer is JSON that conforms to a JSON schema; malformed if it is not JSON.
-
-    The answer is the last ```json block, or else the whole text. `schema` is a file's path or an object; without it
-    the gold answer is the schema. No other document is loaded: a reference to one is unverifiable, and so is a schema
-    that refers to itself without end. If the validation takes more than `deadline` seconds of CPU time, the answer is
-    wrong.
-    """
+class RegexVerifier:
+    """The verifier of `Regex`."""
 
     keeps_time = True
-    expects = "a JSON schema"
-    packages = ("jsonschema",)
 
-    def __init__(self, *, schema: Any = None, deadline: float = 1.0, workers: int = 2) -> None:
+    def __init__(self, kind: Regex) -> None:
+        self.kind = kind
+        self._pool = worker_pool("regex", kind.deadline, kind.workers)
+        self.close = self._pool.close
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        kind, gold = self.kind, prompt.row.get("answer")
+        if not kind.fits(gold):
+            return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {kind.expects}")
+        pattern, group = kind.pattern or str(gold), str(gold).strip() if kind.group else None
+        calls = [(pattern, text, kind.whole, group) for text in (sample.text, "")]
+        return await bounded(self._pool, *calls)
+
+
+@verdicts_have(feedback=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonSchema(VerifierKind):
+    """Right if the answer is JSON that conforms to a JSON schema; malformed if it is not JSON.
+
+    The answer is the last ```json block, or else the whole text. `schema` is a file's path, or the schema itself as
+    JSON; without it the gold answer is the schema. No other document is loaded: a reference to one is unverifiable, and
+    so is a schema that refers to itself without end. If the validation takes more than `deadline` seconds of CPU time,
+    the answer is wrong.
+    """
+
+    expects: ClassVar[str] = "a JSON schema"
+    schema: str = ""
+    deadline: float = 1.0
+    workers: int = 2
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_workers(self.deadline, self.workers)
+
+    def build(self, grading: Any) -> Verifier:
+        """The verifier with its worker processes. `MissingRequirement` without the package jsonschema."""
         if find_spec("jsonschema") is None:
             fix = "pip install 'groupwise[json]'"
             raise MissingRequirement(
-                "the verifier json_schema needs the package jsonschema", evidence="it is not installed", fix=fix
+                "the verifier JsonSchema needs the package jsonschema", evidence="it is not installed", fix=fix
             )
-        self.schema = _read_schema(schema) if isinstance(schema, str) else schema
+        return JsonSchemaVerifier(self)
+
+    def fits(self, gold: Any) -> bool:
+        """Whether the gold answer is a valid schema; always true if the field `schema` is set."""
+        return self.schema != "" or not schema_fault(gold)
+
+
+@verdicts_have(feedback=True)
+class JsonSchemaVerifier:
+    """The verifier of `JsonSchema`."""
+
+    keeps_time = True
+    packages = ("jsonschema",)
+
+    def __init__(self, kind: JsonSchema) -> None:
+        self.schema = _read_schema(kind.schema) if kind.schema else None
         if self.schema is not None and (fault := schema_fault(self.schema)):
-            what = "the schema of the verifier json_schema is not a JSON schema"
-            raise Usage(what, evidence=fault, fix="correct the schema")
-        self._pool = worker_pool("json_schema", "json_schema", deadline, workers)
+            raise Usage(f"{kind.schema[:80]} is not a JSON schema", evidence=fault, fix="correct the schema")
+        self._pool = worker_pool("json_schema", kind.deadline, kind.workers)
         self.close = self._pool.close
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         schema = self.schema if self.schema is not None else prompt.row.get("answer")
         return await bounded(self._pool, (schema, sample.text), (schema, "null"))
 
-    def fits(self, gold: Any) -> bool:
-        """Whether the gold answer is a valid schema; always true if the field `schema` is set."""
-        return self.schema is not None or not schema_fault(gold)
 
-
-def _read_schema(path: str) -> Any:
+def _read_schema(schema: str) -> Any:
+    is_text = schema.lstrip().startswith("{")
     try:
-        return json.loads(read_regular(path, MOST_SCHEMA, fix="give the path of a schema"))
+        return json.loads(schema if is_text else read_regular(schema, MOST_SCHEMA, fix="give the path of a schema"))
     except (ValueError, RecursionError) as error:
-        raise BadData(f"{path} cannot be read as JSON", evidence=str(error), fix="give the path of a schema") from None
+        raise BadData(
+            f"{schema[:80]} cannot be read as JSON", evidence=str(error), fix="give the path of a schema"
+        ) from None
 
 
 def schema_fault(schema: Any) -> str:
@@ -178,9 +234,8 @@ async def bounded(pool: FunctionPool, arguments: Sequence[Any], baseline: Sequen
         return Verdict(Outcome.wrong, feedback=f"too slow to judge: {timeout}")
 
 
-def worker_pool(verifier: str, function: str, deadline: float, workers: int) -> FunctionPool:
+def worker_pool(function: str, deadline: float, workers: int) -> FunctionPool:
     """A pool of worker processes that call a function of `formats_worker.py`, with limits on CPU time and memory."""
-    check_workers(verifier, deadline, workers)
     file = str(Path(__file__).with_name("formats_worker.py"))
     spec = WorkerSpec(file, function, cpu=deadline, memory=MEMORY, bare=True)
     return FunctionPool(spec, deadline=max(60.0, 20 * deadline), workers=workers, misses=0)

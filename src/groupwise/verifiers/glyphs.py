@@ -1,17 +1,19 @@
-"""The verifier `glyphs`: the number, the colours and the positions of the patches of a picture."""
+"""The verifier `GlyphPatches`: the number, the colours and the positions of the patches of a picture."""
 
 import itertools
 import re
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
+from groupwise.core import check_types
+from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
 from groupwise.tasks.glyphs import GLYPH_COLOURS, GLYPH_RELATIONS, GLYPH_SHAPE
-from groupwise.verifiers.flow_states import check_asks, state_of, verdict_of_parts
+from groupwise.verifiers.flow_states import state_of, verdict_of_parts
 
-__all__ = ["GlyphVerifier"]
+__all__ = ["GlyphPatches"]
 
 ASKS = ("count", "colours", "position")
 PROBLEM = re.compile(f"({'|'.join(GLYPH_COLOURS)}) ({'|'.join(GLYPH_RELATIONS)}) ({'|'.join(GLYPH_COLOURS)})")
@@ -21,7 +23,8 @@ Place = tuple[int, int]
 
 
 @verdicts_have(*ASKS)
-class GlyphVerifier:
+@dataclass(frozen=True, slots=True)
+class GlyphPatches(VerifierKind):
     """Right if the picture shows the two patches that the gold answer names, in their relation, and nothing else.
 
     The parts are 1 or 0: `count`, there are two patches; `colours`, both colours occur and no other does; `position`,
@@ -29,10 +32,12 @@ class GlyphVerifier:
     picture with a white patch, or without any, is malformed.
     """
 
-    expects = "a problem such as red left blue"
+    expects: ClassVar[str] = "a problem such as red left blue"
 
-    def __init__(self, asks: str = "") -> None:
-        self.asks = check_asks(asks, ASKS)
+    asks: Literal["", "count", "colours", "position"] = ""
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
     def fits(self, gold: Any) -> bool:
         """Whether a gold answer is a problem of the task."""

@@ -1,4 +1,4 @@
-"""The verifier `judge`: a language model behind an OpenAI-compatible URL grades the answer by a rubric."""
+"""The verifier `Judge`: a language model behind an OpenAI-compatible URL grades the answer by a rubric."""
 
 import asyncio
 import hashlib
@@ -10,16 +10,20 @@ import stat
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from groupwise.core import MissingRequirement, Storage, Usage
-from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
+from groupwise.core import MissingRequirement, Storage, Usage, check_types
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.tasks.judge_access import host_of
+from groupwise.verifiers.grading import Grading
+
+__all__ = ["Judge"]
 
 RUBRIC = "The answer is right if it says the same as the reference answer, in whatever words."
 REPLY = 1 << 20
@@ -53,7 +57,8 @@ Verdict: wrong"""
 
 
 @verdicts_have("votes")
-class LLMJudge:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge(VerifierKind):
     """An LLM judge: right if most of `votes` replies say "right". Verdict part `votes`: their share of the valid ones.
 
     `url` is the base of an OpenAI-compatible server, such as `http://localhost:8000/v1`. `key` names the environment
@@ -63,33 +68,45 @@ class LLMJudge:
     vote. The prompt contains at most `longest` characters of the answer, and `at_once` requests run in parallel.
     """
 
+    url: str
+    model: str
+    rubric: str = RUBRIC
+    votes: int = 1
+    temperature: float | None = None
+    max_tokens: int = 1024
+    key: str = ""
+    cache: str = ""
+    deadline: float = 120.0
+    at_once: int = 8
+    longest: int = 20_000
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        counts = {"votes": self.votes, "at_once": self.at_once, "max_tokens": self.max_tokens, "longest": self.longest}
+        if min(counts.values()) < 1 or self.votes % 2 == 0 or not self.deadline > 0:
+            given = ", ".join(f"{name} = {count}" for name, count in counts.items())
+            raise ValueError(
+                f"a value is out of range: {given}, deadline = {self.deadline:g}\n"
+                "set votes to an odd number, and deadline, at_once, max_tokens and longest above 0"
+            )
+
+    def build(self, grading: Grading) -> Verifier:
+        """The verifier, with its threads. `Usage` names the command-line options that its server and key need."""
+        return JudgeVerifier(self, grading.judges.grant(self.url, self.key, self.cache))
+
+
+@verdicts_have("votes")
+class JudgeVerifier:
+    """The verifier of `Judge`. `cache` is the file of its replies, or None."""
+
     keeps_time = True
 
-    def __init__(
-        self,
-        *,
-        url: str,
-        model: str,
-        rubric: str = RUBRIC,
-        votes: int = 1,
-        temperature: float | None = None,
-        max_tokens: int = 1024,
-        key: str = "",
-        cache: str = "",
-        deadline: float = 120.0,
-        at_once: int = 8,
-        longest: int = 20_000,
-    ) -> None:
+    def __init__(self, kind: Judge, cache: Path | None) -> None:
+        url, key, votes = kind.url, kind.key, kind.votes
         if not host_of(url):
             raise Usage(
-                "judge(url='') names no server",
+                "the judge's url names no server",
                 fix="write the base URL of an OpenAI-compatible server: http://localhost:8000/v1",
-            )
-        if votes < 1 or votes % 2 == 0 or deadline <= 0 or at_once < 1 or max_tokens < 1 or longest < 1:
-            raise Usage(
-                "judge(...): a value is out of range",
-                evidence=f"{votes=}, {deadline=}, {at_once=}, {max_tokens=}, {longest=}",
-                fix="set votes to an odd number, and deadline, at_once, max_tokens and longest above 0",
             )
         if key and not os.environ.get(key):
             what = f"the judge's key is not in the environment variable {key}"
@@ -101,13 +118,13 @@ class LLMJudge:
                 evidence="it has a blank, a line end or a character beyond ASCII",
                 fix=f"set {key} to the key alone",
             )
-        self.url, self.key, self.rubric = url.rstrip("/") + "/chat/completions", key, rubric
+        self.url, self.key, self.rubric = url.rstrip("/") + "/chat/completions", key, kind.rubric
         self.notices = [f"judge: {url} gets problems and answers{f', and the key in {key}' if key else ''}"]
-        self.votes, self.deadline, self.longest = votes, deadline, longest
-        temperature = (0.0 if votes == 1 else 1.0) if temperature is None else temperature
-        self.request = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
-        self._replies = Replies(Path(cache) if cache else None)
-        self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="judge")
+        self.votes, self.deadline, self.longest = votes, kind.deadline, kind.longest
+        temperature = (0.0 if votes == 1 else 1.0) if kind.temperature is None else kind.temperature
+        self.request = {"model": kind.model, "temperature": temperature, "max_tokens": kind.max_tokens}
+        self._replies = Replies(cache)
+        self._threads = ThreadPoolExecutor(kind.at_once, thread_name_prefix="judge")
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         text = self.prompt(prompt.text, prompt.row.get("answer"), sample.text)
@@ -238,7 +255,7 @@ class Replies:
             return
         except (OSError, UnicodeDecodeError) as error:
             what = f"the judge's cache {path} cannot be read"
-            raise Storage(what, evidence=str(error), fix="name another file: cache='NAME'") from None
+            raise Storage(what, evidence=str(error), fix="name another file in the field cache") from None
         self._ends_mid_line = text != "" and not text.endswith("\n")
         for line in text.split("\n"):
             try:

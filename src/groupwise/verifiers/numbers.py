@@ -1,13 +1,14 @@
-"""The verifiers `exact` and `last_number`. They are fast and never raise."""
+"""The verifiers `Exact` and `LastNumber`. They are fast and never raise."""
 
 import re
 from collections import deque
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
+from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
 
-__all__ = ["exact", "last_number"]
+__all__ = ["Exact", "LastNumber"]
 
 LONGEST = 400
 """The most characters of a number, and the largest exponent; anything beyond is wrong without a comparison."""
@@ -19,33 +20,51 @@ _NUMBER = re.compile(rf"((?:(?<![\w)\]}}.])[-−+])?)\$?((?:{_DIGITS}){_POWER})(
 
 
 @verdicts_have()
-async def exact(prompt: Prompt, sample: Sample) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class Exact(VerifierKind):
     """Right if the whole text equals the gold answer, with runs of white space as one space. Malformed if empty."""
-    text = " ".join(sample.text.split())
-    if not text:
-        return Verdict(Outcome.malformed)
-    gold = prompt.row["answer"]
-    if not is_plain(gold):
-        return _no_gold(gold, "text or a number")
-    return Verdict(Outcome.correct if text == " ".join(str(gold).split()) else Outcome.wrong, answer=text)
+
+    expects: ClassVar[str] = "text or a number"
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        text = " ".join(sample.text.split())
+        if not text:
+            return Verdict(Outcome.malformed)
+        gold = prompt.row["answer"]
+        if not self.fits(gold):
+            return _no_gold(gold, self.expects)
+        return Verdict(Outcome.correct if text == " ".join(str(gold).split()) else Outcome.wrong, answer=text)
+
+    def fits(self, gold: Any) -> bool:
+        """Whether a gold answer can be compared as text."""
+        return isinstance(gold, str | int | float) and not isinstance(gold, bool)
 
 
 @verdicts_have()
-async def last_number(prompt: Prompt, sample: Sample) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class LastNumber(VerifierKind):
     """Right if the last number in the answer equals the gold number exactly; malformed if there is no number.
 
     Accepts common spellings: `1,234.50`, `-$5`, `034`, `18.`, `**34**`, `1/2`, `6e3`, `−3`. Limits: of several numbers
     it takes the last (`x=3 or x=-3` is -3), and it ignores units, per cent and rounding (`0.33` is not 1/3).
     """
-    gold = as_number(prompt.row["answer"])
-    if gold is None:
-        return _no_gold(prompt.row["answer"], "a number")
-    matches = deque(_NUMBER.finditer(sample.text), maxlen=1)
-    if not matches:
-        return Verdict(Outcome.malformed)
-    value = _value(matches[0])
-    answer = matches[0][0] if value is None else str(value)
-    return Verdict(Outcome.correct if value == gold else Outcome.wrong, answer=answer)
+
+    expects: ClassVar[str] = "a number"
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        gold = as_number(prompt.row["answer"])
+        if gold is None:
+            return _no_gold(prompt.row["answer"], self.expects)
+        matches = deque(_NUMBER.finditer(sample.text), maxlen=1)
+        if not matches:
+            return Verdict(Outcome.malformed)
+        value = _value(matches[0])
+        answer = matches[0][0] if value is None else str(value)
+        return Verdict(Outcome.correct if value == gold else Outcome.wrong, answer=answer)
+
+    def fits(self, gold: Any) -> bool:
+        """Whether a gold answer can be compared as a number."""
+        return as_number(gold) is not None
 
 
 def as_number(gold: Any) -> Fraction | None:
@@ -58,16 +77,6 @@ def as_number(gold: Any) -> Fraction | None:
         return None
     match = _NUMBER.fullmatch(str(gold).strip().removesuffix("."))
     return _value(match) if match else None
-
-
-def is_number(gold: Any) -> bool:
-    """Whether a gold answer can be compared as a number."""
-    return as_number(gold) is not None
-
-
-def is_plain(gold: Any) -> bool:
-    """Whether a gold answer can be compared as text."""
-    return isinstance(gold, str | int | float) and not isinstance(gold, bool)
 
 
 def _value(number: re.Match[str]) -> Fraction | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from groupwise.core import Usage, WorkerLost
+from groupwise.core import WorkerLost
 from groupwise.data import Outcome, Verdict
 from groupwise.data.verdicts import as_verdict, unverifiable
 from groupwise.sandbox.processes import WorkerPool, WorkerProcess
@@ -33,12 +33,11 @@ MISSES = 8
 """Consecutive calls, over all workers, that miss their deadline before `WorkerLost` is raised."""
 
 
-def check_workers(verifier: str, deadline: float, workers: int) -> None:
-    """Raise `Usage` if a verifier's deadline or number of worker processes is too small."""
-    if deadline <= 0 or workers < 1:
-        raise Usage(
-            f"{verifier}(deadline={deadline:g}, workers={workers}): a value is too small",
-            fix="set deadline above 0, and workers to 1 or more",
+def check_workers(deadline: float, workers: int) -> None:
+    """Raise ValueError if a verifier's deadline or number of worker processes is too small."""
+    if not deadline > 0 or workers < 1:
+        raise ValueError(
+            f"deadline is {deadline:g} and workers is {workers}\nset deadline above 0, and workers to 1 or more"
         )
 
 

@@ -1,17 +1,17 @@
-"""The verifier `proof_steps`: each step of a proof in the task `deduction`."""
+"""The verifier `ProofSteps`: each step of a proof in the task `deduction`."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
-from groupwise.tasks.deduction import Scene
+from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
+from groupwise.tasks.deduction import Deduction, Scene
 
 __all__ = ["ProofSteps"]
 
 
 @verdicts_have("valid", "leading", "reached", feedback=True)
 @dataclass(frozen=True, slots=True)
-class ProofSteps:
+class ProofSteps(VerifierKind):
     """Right if every step is valid and one concludes the goal. An answer has a `;` behind each step and ends in `#`.
 
     A step is valid if it is a rule of the problem whose premises are facts or conclusions of earlier valid steps.
@@ -19,6 +19,8 @@ class ProofSteps:
     share of steps before the first invalid one), `reached` (1 if a valid step concludes the goal). `feedback` is the
     first invalid step. An answer without a step or without exactly one `#`, at its end, is malformed.
     """
+
+    tasks: ClassVar[tuple[type, ...]] = (Deduction,)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         scene = scene_of(prompt)

@@ -1,10 +1,11 @@
-"""The verifier `several`: a weighted combination of named verifiers."""
+"""The verifier `Combined`: a weighted combination of named verifiers."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
-from groupwise.core import describe_error
+from groupwise.core import check_types, describe_error
 from groupwise.core.errors import ends_run
 from groupwise.data import (
     ChecksProblems,
@@ -15,6 +16,7 @@ from groupwise.data import (
     Verdict,
     VerdictContents,
     Verifier,
+    VerifierKind,
     close_verifier,
     contents_of,
     joined_contents,
@@ -23,6 +25,9 @@ from groupwise.data import (
     packages_of,
 )
 from groupwise.data.verdicts import unverifiable
+from groupwise.verifiers.grading import Grading
+
+__all__ = ["Combined", "Member"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,35 +35,69 @@ class Member:
     """A named verifier in the combination, and the weight of its score."""
 
     name: str
-    verifier: Verifier
+    verifier: VerifierKind
     weight: float = 1.0
 
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not (self.name.isidentifier() and 0 < self.weight < inf):
+            raise ValueError(
+                f"the member {self.name!r} has the weight {self.weight}\n"
+                "give each member a name of letters, digits and underscores, and a weight above 0"
+            )
 
-def contents_of_member(member: Member) -> VerdictContents | None:
-    """The parts that a member of `several` gives: its score by its name, and its own parts behind the name."""
-    contents = contents_of(member.verifier)
-    if contents is None:
-        return None
-    return replace(contents, subscores=(member.name, *(f"{member.name}/{name}" for name in contents.subscores)))
 
+@dataclass(frozen=True, slots=True)
+class Combined(VerifierKind):
+    """The outcome of the first member, and the weighted mean of all scores; `parts` has each score by name.
 
-class Several:
-    """Combines verifiers: the first one's outcome and the weighted mean of all scores; `parts` has each score by name.
+    An answer that one member cannot judge is unverifiable.
 
-    An answer that one verifier cannot judge is unverifiable. `deadline`, in seconds, applies to verifiers without a
-    deadline.
-
-    >>> from groupwise.verifiers import exact, last_number
-    >>> both = Several([Member("right", last_number), Member("bare", exact, 0.25)], deadline=10.0)
+    >>> from groupwise.verifiers import Exact, LastNumber
+    >>> both = Combined((Member("right", LastNumber()), Member("bare", Exact(), 0.25))).build(Grading())
     >>> sample = Sample(context=(), stream=(0,), text="so 4")
     >>> verdict = asyncio.run(both(Prompt("p", (), "2+2=", {"answer": 4}), sample))
     >>> verdict.outcome.name, verdict.score, dict(verdict.subscores)
     ('correct', 0.8, {'right': 1.0, 'bare': 0.0})
     """
 
+    members: tuple[Member, ...]
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        names = [member.name for member in self.members]
+        if len(names) < 2 or len(set(names)) < len(names):
+            raise ValueError(f"the members are {', '.join(names) or 'none'}\nname two verifiers or more, each once")
+
+    def build(self, grading: Grading) -> Verifier:
+        """The verifier that asks all members."""
+        running = [RunningMember(m.name, grading.build(m.verifier), m.weight) for m in self.members]
+        return CombinedVerifier(running, grading.deadline)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMember:
+    """A member whose verifier is built."""
+
+    name: str
+    verifier: Verifier
+    weight: float
+
+
+def contents_of_member(member: RunningMember) -> VerdictContents | None:
+    """The parts that a member gives: its score by its name, and its own parts behind the name."""
+    contents = contents_of(member.verifier)
+    if contents is None:
+        return None
+    return replace(contents, subscores=(member.name, *(f"{member.name}/{name}" for name in contents.subscores)))
+
+
+class CombinedVerifier:
+    """The verifier of `Combined`. `deadline`, in seconds, applies to members without a deadline."""
+
     keeps_time = True
 
-    def __init__(self, members: Sequence[Member], deadline: float) -> None:
+    def __init__(self, members: Sequence[RunningMember], deadline: float) -> None:
         self.members, self.deadline = tuple(members), deadline
         self.contents = joined_contents(contents_of_member(m) for m in members)
         self.notices = [notice for m in members for notice in notices_of(m.verifier)]

@@ -1,21 +1,24 @@
-"""The verifier `spanning_graph`: the edges of a graph in the task `edges`."""
+"""The verifier `SpanningGraph`: the edges of a graph in the task `edges`."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
-from groupwise.tasks.edges import EDGES, joins_all
+from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
+from groupwise.tasks.edges import EDGES, Edges, joins_all
 
 __all__ = ["SpanningGraph"]
 
 
 @verdicts_have("joined", "allowed", "edges")
 @dataclass(frozen=True, slots=True)
-class SpanningGraph:
+class SpanningGraph(VerifierKind):
     """Right if the graph joins all nodes and has no forbidden edge. An answer without a digit per edge is malformed.
 
     Parts: `joined` (1 if all nodes are joined), `allowed` (the share of forbidden edges that are left out), `edges`
     (the number of edges in the graph).
     """
+
+    tasks: ClassVar[tuple[type, ...]] = (Edges,)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if len(sample.text) != len(EDGES) or not set(sample.text) <= {"0", "1"}:

@@ -1,21 +1,24 @@
-"""The verifier `sum_proposal`: a sum's answer that ends in a new problem."""
+"""The verifier `SumProposal`: a sum's answer that ends in a new problem."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from groupwise.data import Prompt, Sample, Verdict, verdicts_have
+from groupwise.data import Prompt, Sample, Verdict, VerifierKind, verdicts_have
 from groupwise.tasks.proposals import proposed_problem
-from groupwise.verifiers.sum_steps import SumSteps
+from groupwise.verifiers.sum_steps import SUMS, SumSteps
 
 __all__ = ["SumProposal"]
 
 
 @verdicts_have("chain_true", "progress", "thought", "proposed", feedback=True)
 @dataclass(frozen=True, slots=True)
-class SumProposal:
-    """Grades the answer up to the first `;` behind its `#` as `sum_steps` does; the rest is a new problem.
+class SumProposal(VerifierKind):
+    """Grades the answer up to the first `;` behind its `#` as `SumSteps` does; the rest is a new problem.
 
     The part `proposed` is 1 if a run may train on the new problem (`proposed_problem`), else 0.
     """
+
+    tasks: ClassVar[tuple[type, ...]] = SUMS
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         steps, mark, rest = sample.text.partition("#")

@@ -1,17 +1,30 @@
-"""The verifier `sum_steps`: the result of a sum, and each step of the answer."""
+"""The verifiers of sums: `CalculatorAnswer` grades the result, `SumSteps` also each step of the answer."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
-from groupwise.tasks.calculator import calculator_answer
-from groupwise.tasks.sums import steps_of
+from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
+from groupwise.tasks.calculator import Calculator, calculator_answer
+from groupwise.tasks.sums import Sums, steps_of
 
-__all__ = ["SumSteps"]
+__all__ = ["CalculatorAnswer", "SumSteps"]
+SUMS: tuple[type, ...] = (Calculator, Sums)
+
+
+@verdicts_have("chain_true")
+@dataclass(frozen=True, slots=True)
+class CalculatorAnswer(VerifierKind):
+    """Right if the answer has exactly one `#` and ends in `#` and the result (`calculator_answer`)."""
+
+    tasks: ClassVar[tuple[type, ...]] = SUMS
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        return await calculator_answer(prompt, sample)
 
 
 @verdicts_have("chain_true", "progress", "thought", feedback=True)
 @dataclass(frozen=True, slots=True)
-class SumSteps:
+class SumSteps(VerifierKind):
     """Right if the answer ends in `#` and the result, by the rule of `calculator_answer`. Each step is graded too.
 
     `steps["step"]` has a number for each step before the `#`: 1 if it is the solution's next step, else 0 (wrong, or a
@@ -22,6 +35,7 @@ class SumSteps:
     With a `price`, the score is 1 or 0 for the result, less the price of each step.
     """
 
+    tasks: ClassVar[tuple[type, ...]] = SUMS
     price: float = 0.0
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:

@@ -1,6 +1,8 @@
 """The base of verifiers that change the verdicts of another one."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from groupwise.data import (
     ChecksProblems,
@@ -10,6 +12,7 @@ from groupwise.data import (
     Verdict,
     VerdictContents,
     Verifier,
+    VerifierKind,
     close_verifier,
     contents_of,
     joined_contents,
@@ -17,24 +20,35 @@ from groupwise.data import (
     notices_of,
     packages_of,
 )
+from groupwise.verifiers.grading import Grading
 
 
-class Wrapper:
-    """A verifier with the deadline, checks, notices and workers of the verifier that it wraps.
+@dataclass(frozen=True, slots=True)
+class Wrapper(VerifierKind):
+    """The settings of a verifier that changes the verdicts of `verifier`.
 
     `adds` are the names of the parts that it adds to the verdicts.
     """
 
-    adds: tuple[str, ...] = ()
+    adds: ClassVar[tuple[str, ...]] = ()
+    verifier: VerifierKind
 
-    def __init__(self, verifier: Verifier) -> None:
-        self.verifier = verifier
-        self.contents = joined_contents([contents_of(verifier), VerdictContents(self.adds)])
-        self.keeps_time, self.notices, self.packages = keeps_time(verifier), notices_of(verifier), packages_of(verifier)
+    def build(self, grading: Grading) -> Verifier:
+        """The wrapped verifier with changed verdicts."""
+        return Wrapped(self, grading.build(self.verifier))
 
     def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:
         """The verdict that replaces the wrapped verifier's verdict."""
         raise NotImplementedError
+
+
+class Wrapped:
+    """A verifier with the deadline, checks, notices and workers of the verifier that it wraps."""
+
+    def __init__(self, kind: Wrapper, verifier: Verifier) -> None:
+        self.change, self.verifier = kind.change, verifier
+        self.contents = joined_contents([contents_of(verifier), VerdictContents(kind.adds)])
+        self.keeps_time, self.notices, self.packages = keeps_time(verifier), notices_of(verifier), packages_of(verifier)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         return self.change(prompt, sample, await self.verifier(prompt, sample))

@@ -145,7 +145,7 @@ rejects = P(R = 0 | correct), accepts = P(R = 1 | wrong)""",
         matched="steps",
         settings=(
             "method.minibatches = 1",
-            "verifier = flipping(verifier=sum_steps, rejects=0.3, accepts=0.1, appeals=0.5)",
+            'verifier = {kind = "Noisy", verifier = "sum_steps", rejects = 0.3, accepts = 0.1, appeals = 0.5}',
         ),
     ),
     toy="tests/golden/test_reward.py::test_debiased_reward_is_exact",

@@ -96,7 +96,7 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         settings=(
             "iterations = 10",
             "evaluate.problems = 16",
-            "verifier = hackable(verifier=sum_steps)",
+            'verifier = {kind = "Hackable", verifier = "sum_steps"}',
             "method.schedules = {}",
             'method.shaping = ["Correctness", {kind = "AddSubscore", subscore = "quality", weight = 0.3}]',
         ),

@@ -1,15 +1,18 @@
-"""The graders of published results, with their faults. Use `math` unless you reproduce such a result."""
+"""The graders of published results, with their faults. Use `Math` unless you reproduce such a result."""
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
-from groupwise.sandbox.sandbox import Sandbox
-from groupwise.verifiers.math.sandboxed_algebra import MAKE, MATH_VERIFY, Symbolic
+from groupwise.core import check_types
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, verdicts_have
+from groupwise.verifiers.grading import Grading
+from groupwise.verifiers.math.sandboxed_algebra import MATH_VERIFY, Symbolic
 from groupwise.verifiers.math.verifier import is_gold, unusable_gold
+from groupwise.verifiers.pool import check_workers
+
+__all__ = ["MathDapo", "MathDrGrpo", "MathVerify"]
 
 _DAPO_LINE = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
 _DAPO_FIRST = (
@@ -30,7 +33,8 @@ _DAPO_LATER = (
 
 
 @verdicts_have()
-class MathDapo:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MathDapo(VerifierKind):
     r"""The grader of DAPO's training: compares the last `Answer:` line of the last 300 characters, as text.
 
     Both sides are converted to Minerva's normal form (Lewkowycz et al., arXiv:2206.14858, appendix D). With `box` the
@@ -39,10 +43,11 @@ class MathDapo:
     arXiv:2503.14476. An answer without such a line is malformed here and wrong there; both score 0.
     """
 
-    expects = "text or a number"
+    expects: ClassVar[str] = "text or a number"
+    box: bool = False
 
-    def __init__(self, *, box: bool = False) -> None:
-        self.box = box
+    def __post_init__(self) -> None:
+        check_types(self)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         tail, gold = sample.text[-300:], str(prompt.row["answer"])
@@ -55,7 +60,9 @@ class MathDapo:
             return Verdict(Outcome.malformed, feedback="no box" if self.box else "no line Answer:")
         return Verdict(Outcome(answer == gold), answer=answer)
 
-    fits = staticmethod(is_gold)
+    def fits(self, gold: Any) -> bool:
+        """Whether answers can be compared with this gold answer."""
+        return is_gold(gold)
 
 
 def dapo_box(text: str) -> str | None:
@@ -89,35 +96,54 @@ def dapo_normal(answer: str) -> str:
     return (answer.replace(",", "") if answer.replace(",", "").isdigit() else answer).strip()
 
 
-class _InSandbox(ABC):
-    """A published grader whose comparison runs in the sandbox: a function in a file of this package.
+Equal = Callable[[Sequence[Any], Sequence[Any]], Awaitable[Verdict]]
+"""Compares in the sandbox: the arguments, and the same arguments without the model's answer."""
 
-    `deadline` is in CPU seconds per call. An answer that uses them up is wrong, as in `math`.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InSandbox(VerifierKind):
+    """A published grader whose comparison runs in the sandbox: a `function` in a file (`module`) of this package.
+
+    `deadline` is in CPU seconds per call. An answer that uses them up is wrong, as in `Math`.
     """
 
-    keeps_time = True
     packages: ClassVar[tuple[str, ...]]
-    expects: ClassVar[str]
+    module: ClassVar[str]
+    function: ClassVar[str]
+    deadline: float = 2.0
+    workers: int = 2
 
-    def __init__(self, verifier: str, module: str, function: str, deadline: float, workers: int, sandbox: MAKE) -> None:
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_workers(self.deadline, self.workers)
+
+    def build(self, grading: Grading) -> Verifier:
+        """The verifier with its processes. `MissingRequirement` without the packages or a sandbox."""
+        return SandboxedVerifier(self, grading)
+
+    async def grade(self, text: str, gold: Any, equal: Equal) -> Verdict:
+        """The verdict on an answer, given its whole text with reasoning; the final answer is not extracted yet."""
+        raise NotImplementedError
+
+
+@verdicts_have()
+class SandboxedVerifier:
+    """The verifier of `InSandbox`."""
+
+    keeps_time = True
+
+    def __init__(self, kind: InSandbox, grading: Grading) -> None:
+        self.kind, self.packages = kind, kind.packages
         self._compare = Symbolic(
-            verifier, [module], function, make=sandbox, deadline=deadline, workers=workers, packages=self.packages
-        )
+            type(kind).__name__, [kind.module], kind.function, make=grading.sandbox, deadline=kind.deadline,
+            workers=kind.workers, packages=kind.packages,
+        )  # fmt: skip
         self.close = self._compare.close
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        if not self.fits(gold := prompt.row.get("answer")):
-            return unusable_gold(gold, self.expects)
-        return await self._grade(sample.text, gold)
-
-    @staticmethod
-    @abstractmethod
-    def fits(gold: Any) -> bool:
-        """Whether answers can be compared with this gold answer."""
-
-    @abstractmethod
-    async def _grade(self, text: str, gold: Any) -> Verdict:
-        """The verdict on an answer, given its whole text with reasoning; the final answer is not extracted yet."""
+        if not self.kind.fits(gold := prompt.row.get("answer")):
+            return unusable_gold(gold, self.kind.expects)
+        return await self.kind.grade(sample.text, gold, self._equal)
 
     async def _equal(self, arguments: Sequence[Any], baseline: Sequence[Any]) -> Verdict:
         value = await self._compare(arguments, baseline)
@@ -125,25 +151,30 @@ class _InSandbox(ABC):
 
 
 @verdicts_have()
-class MathVerify(_InSandbox):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MathVerify(InSandbox):
     """math-verify with its defaults, applied to the whole text in the sandbox.
 
     `deadline` is in CPU seconds per call. docs/verifiers.md lists wrong answers that math-verify accepts.
     """
 
-    packages = MATH_VERIFY
-    expects = "text or a number"
-    fits = staticmethod(is_gold)
+    packages: ClassVar[tuple[str, ...]] = MATH_VERIFY
+    module: ClassVar[str] = "by_default"
+    function: ClassVar[str] = "accepted"
+    expects: ClassVar[str] = "text or a number"
 
-    def __init__(self, *, deadline: float = 2.0, workers: int = 2, sandbox: MAKE = Sandbox) -> None:
-        super().__init__("math_verify", "by_default", "accepted", deadline, workers, sandbox)
+    async def grade(self, text: str, gold: Any, equal: Equal) -> Verdict:
+        """The verdict of math-verify."""
+        return await equal([text, str(gold)], ["$1$", str(gold)])
 
-    async def _grade(self, text: str, gold: Any) -> Verdict:
-        return await self._equal([text, str(gold)], ["$1$", str(gold)])
+    def fits(self, gold: Any) -> bool:
+        """Whether answers can be compared with this gold answer."""
+        return is_gold(gold)
 
 
 @verdicts_have()
-class MathDrGrpo(_InSandbox):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MathDrGrpo(InSandbox):
     r"""The grader of Dr. GRPO's runs: compares the last `\boxed{}`, or with `tag` the text behind the last `<answer>`.
 
     Right if it equals one of the gold answers by the rules in r1_zero.py: in the normal form of MATH, in that of
@@ -153,32 +184,24 @@ class MathDrGrpo(_InSandbox):
     here. arXiv:2503.20783.
     """
 
-    packages = (*MATH_VERIFY, "pylatexenc")
-    expects = "text, a number or a list of them"
+    packages: ClassVar[tuple[str, ...]] = (*MATH_VERIFY, "pylatexenc")
+    module: ClassVar[str] = "r1_zero"
+    function: ClassVar[str] = "graded"
+    expects: ClassVar[str] = "text, a number or a list of them"
+    tag: bool = False
+    fast: bool = False
 
-    def __init__(
-        self,
-        *,
-        tag: bool = False,
-        fast: bool = False,
-        deadline: float = 2.0,
-        workers: int = 2,
-        sandbox: MAKE = Sandbox,
-    ) -> None:
-        self.tag, self.fast = tag, fast
-        super().__init__("math_dr_grpo", "r1_zero", "graded", deadline, workers, sandbox)
-
-    async def _grade(self, text: str, gold: Any) -> Verdict:
+    async def grade(self, text: str, gold: Any, equal: Equal) -> Verdict:
+        """The verdict on the last box, or on the text behind the last answer tag."""
         answer = answer_of(text, self.tag)
         if answer is None:
             return Verdict(Outcome.malformed, feedback="no answer in tags" if self.tag else "no box")
         texts = [str(one) for one in (gold if isinstance(gold, list) else [gold])]
         golds = [text for text in (boxed(text) if "\\boxed" in text else text for text in texts) if text is not None]
-        verdict = await self._equal([answer, golds, self.fast], ["1", golds, self.fast])
+        verdict = await equal([answer, golds, self.fast], ["1", golds, self.fast])
         return verdict if verdict.outcome is Outcome.unverifiable else replace(verdict, answer=answer[:200])
 
-    @staticmethod
-    def fits(gold: Any) -> bool:
+    def fits(self, gold: Any) -> bool:
         """Whether answers can be compared with this gold answer, or with each of a list."""
         return all(map(is_gold, gold)) and bool(gold) if isinstance(gold, list) else is_gold(gold)
 

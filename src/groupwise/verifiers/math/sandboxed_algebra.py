@@ -15,7 +15,6 @@ from groupwise.core import MissingRequirement
 from groupwise.data import Outcome, Verdict
 from groupwise.data.verdicts import unverifiable
 from groupwise.sandbox.sandbox import Execution, Limits, Program, Sandbox
-from groupwise.verifiers.pool import check_workers
 
 MAKE = Callable[..., Sandbox]
 """Type of the function that creates the sandbox: the class `Sandbox`, or one with the same keyword arguments."""
@@ -24,8 +23,8 @@ MATH_VERIFY = ("math-verify", "latex2sympy2_extended", "sympy", "mpmath", "antlr
 MEMORY = 2 << 30
 """The memory limit of a comparison, in bytes of address space."""
 WITHOUT = """\
-or --verifier 'math(symbolic=False)', which needs neither a sandbox nor a package: it compares text, exact numbers,
-units, lists and intervals, and judges answers that need algebra as wrong"""
+or --verifier math --verifier.symbolic false, which needs neither a sandbox nor a package: it compares text, exact
+numbers, units, lists and intervals, and judges answers that need algebra as wrong"""
 CACHE_SIZE = 4096
 """The most cached comparisons: a group often contains the same answer many times."""
 
@@ -52,7 +51,6 @@ class Symbolic:
         workers: int,
         packages: Sequence[str],
     ) -> None:
-        check_workers(verifier, deadline, workers)
         need_packages(verifier, packages)
         self.verifier, self.deadline, self.function = verifier, deadline, function
         self.module = f"{__package__}.{modules[-1]}"

@@ -1,28 +1,32 @@
-"""The verifier `math`: extracts the answer and compares it exactly, or by algebra in the sandbox."""
+"""The verifier `Math`: extracts the answer and compares it exactly, or by algebra in the sandbox."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast, get_args
+from typing import Any, ClassVar
 
-from groupwise.core import Usage
-from groupwise.data import Outcome, Prompt, Sample, Verdict, verdicts_have
+from groupwise.core import check_types
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, verdicts_have
 from groupwise.data.verdicts import unverifiable
-from groupwise.sandbox.sandbox import Sandbox
+from groupwise.verifiers.grading import Grading
 from groupwise.verifiers.math.equal import same
 from groupwise.verifiers.math.extract import Place, Which, extract_answer
 from groupwise.verifiers.math.limits import is_algebra, too_much
 from groupwise.verifiers.math.normalise import tidy
 from groupwise.verifiers.math.rational import rational
-from groupwise.verifiers.math.sandboxed_algebra import MAKE, Symbolic
+from groupwise.verifiers.math.sandboxed_algebra import Symbolic
 from groupwise.verifiers.math.units import split_unit
 from groupwise.verifiers.pool import check_workers
+
+__all__ = ["Math"]
 
 AT_ONCE = 16
 """The most expression pairs per call in the sandbox, so that each pair of a long list gets enough time."""
 
 
 @verdicts_have(feedback=True)
-class Math:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Math(VerifierKind):
     """Right if the answer equals the gold answer mathematically; malformed if no answer is found.
 
     `answer` chooses among several boxes or answer lines: `last`, `first`, or `only` (all must be equal). `place` is
@@ -33,38 +37,48 @@ class Math:
     wrong unless its text equals the gold answer; this needs no sandbox and no extra package.
     """
 
+    expects: ClassVar[str] = "text or a number"
+    answer: Which = "last"
+    place: Place = "either"
+    symbolic: bool = True
+    deadline: float = 2.0
+    workers: int = 2
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_workers(self.deadline, self.workers)
+
+    def build(self, grading: Grading) -> Verifier:
+        """The verifier with its processes. `MissingRequirement` without the package or a sandbox, if it needs them."""
+        return MathVerifier(self, grading)
+
+    def fits(self, gold: Any) -> bool:
+        """Whether answers can be compared with this gold answer."""
+        return is_gold(gold)
+
+
+@verdicts_have(feedback=True)
+class MathVerifier:
+    """The verifier of `Math`."""
+
     keeps_time = True
     packages = ("mpmath",)
-    expects = "text or a number"
 
-    def __init__(
-        self,
-        *,
-        answer: str = "last",
-        place: str = "either",
-        symbolic: bool = True,
-        deadline: float = 2.0,
-        workers: int = 2,
-        sandbox: MAKE = Sandbox,
-    ) -> None:
-        for name, value, known in (("answer", answer, get_args(Which)), ("place", place, get_args(Place))):
-            if value not in known:
-                raise Usage(f"math({name}={value!r}) is not a known value", fix=f"take {', '.join(map(repr, known))}")
-        check_workers("math", deadline, workers)
-        self.answer: Which = cast(Which, answer)
-        self.place: Place = cast(Place, place)
+    def __init__(self, kind: Math, grading: Grading) -> None:
+        self.kind = kind
         self._algebra: Symbolic | None = None
-        if symbolic:
+        if kind.symbolic:
             modules = ("trees", "latex", "products", "values", "algebra")
             self._algebra = Symbolic(
-                "math", modules, "equal", make=sandbox, deadline=deadline, workers=workers, packages=self.packages
-            )
+                "Math", modules, "equal", make=grading.sandbox, deadline=kind.deadline, workers=kind.workers,
+                packages=self.packages,
+            )  # fmt: skip
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         gold = gold_answer(prompt.row.get("answer"))
         if gold is None:
-            return unusable_gold(prompt.row.get("answer"), self.expects)
-        found = extract_answer(sample.text, self.answer, self.place)
+            return unusable_gold(prompt.row.get("answer"), self.kind.expects)
+        found = extract_answer(sample.text, self.kind.answer, self.kind.place)
         if not found.text:
             return Verdict(Outcome.malformed, feedback=f"no answer: {found.rule}")
         if (reason := too_much(found.text)) and tidy(found.text) != tidy(gold):
@@ -90,11 +104,6 @@ class Math:
                 return _verdict(False, found.text, f"{found.rule}; {equal.feedback}") if too_large else equal
             results |= zip(missing, equal, strict=True)
             comparison = "algebra"
-
-    @staticmethod
-    def fits(gold: Any) -> bool:
-        """Whether answers can be compared with this gold answer."""
-        return is_gold(gold)
 
     def close(self) -> None:
         """Ends the sandbox processes."""

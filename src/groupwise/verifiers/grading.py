@@ -1,0 +1,45 @@
+"""Builds the verifier of a task from its settings, after a check of the task's gold answers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from groupwise.core import BadData, Usage
+from groupwise.data import Task, Verifier, VerifierKind
+from groupwise.sandbox.sandbox import Sandbox
+from groupwise.tasks.judge_access import JudgeAccess
+from groupwise.tasks.problems import Problems
+
+__all__ = ["Grading"]
+
+Load = Callable[[str, str], Verifier]
+"""Makes a verifier from a user's function, given the file and the name of `Function`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grading:
+    """What verifiers are built from, beside their settings. Without a `task`, gold answers are not checked.
+
+    `sandbox` is called with keywords of `Sandbox`, once per verifier that needs one (`Code` and those of mathematics).
+    `load` makes verifiers from a user's functions. `judges` is the access of `Judge`; by default it reaches only this
+    machine. `deadline`, in seconds, limits calls of `ReasoningGym`, and of members of `Combined` without a deadline.
+    """
+
+    task: Task | None = None
+    sandbox: Callable[..., Sandbox] = Sandbox
+    load: Load | None = None
+    judges: JudgeAccess = JudgeAccess()  # noqa: RUF009
+    deadline: float = 10.0
+
+    def build(self, kind: VerifierKind) -> Verifier:
+        """The verifier with these settings. `Usage` for another task's verifier, `BadData` for unfit gold answers."""
+        name = type(kind).__name__
+        if self.task is not None and kind.tasks and not isinstance(self.task, kind.tasks):
+            what = f"the verifier {name} grades answers of its packaged tasks only"
+            raise Usage(what, fix="take exact or last_number")
+        verifier = kind.build(self)
+        if isinstance(self.task, Problems):
+            for prompt in (*self.task.training, *self.task.held_out):
+                if not kind.fits(gold := prompt.row.get("answer")):
+                    evidence, fix = f"{prompt.id}: {str(gold)[:80]}", "correct this row, or use another verifier"
+                    raise BadData(f"{name} needs a gold answer that is {kind.expects}", evidence=evidence, fix=fix)
+        return verifier

@@ -96,7 +96,7 @@ def longest_prompt(recipe: Recipe, use: Use) -> int:
 def write_svg(planned: Plan, path: Path) -> None:
     """Write the timeline of the best trial as SVG. `Storage` if the file cannot be written."""
     best = planned.best
-    title = f"{best.placement.label}, staleness {best.staleness}: two iterations of {best.seconds:,.1f} s"
+    title = f"{best.placement.label}, staleness {best.max_staleness}: two iterations of {best.seconds:,.1f} s"
     try:
         path.write_text(timeline_svg(best.simulation, best.warm, title), encoding="utf-8")
     except OSError as error:

@@ -11,6 +11,7 @@ from groupwise.__main__ import main
 from groupwise.commands.train import resume as resume_command
 from groupwise.data import BadData, Usage
 from groupwise.runs.info import RunInfo
+from groupwise.runs.layout import RunLayout
 from tests.verifiers.test_functions import children
 
 ROWS = [{"prompt": f"{a}*{b}+{c}=", "level": c} for a in range(2, 6) for b in range(2, 4) for c in range(2)]
@@ -95,7 +96,7 @@ def test_a_packaged_recipe_is_trained_by_its_name(tmp_path: Path) -> None:
         "evaluate": {"problems": 2},
     }
     run = gw.train(recipe="big_sums", out=tmp_path, iterations=1, prompts=2, **small)
-    assert run.directory.name.startswith("big_sums-") and RunInfo.read(run.directory).task == "big_sums"
+    assert run.directory.name.startswith("big_sums-") and RunInfo.read(RunLayout(run.directory)).task == "big_sums"
     with pytest.raises(Usage, match="no packaged recipe is called 'smollm'") as caught:
         gw.train(recipe="smollm", out=tmp_path)
     assert "did you mean smollm2?" in str(caught.value)

@@ -135,8 +135,8 @@ def test_the_words_are_recorded_and_printed_again(tmp_path: Path) -> None:
     assert use.options == f" {WORDS}"
     recipe = read_recipe("method = 'grpo'")
     identity = {name: getattr(INFO, name) for name in ("data", "recipe", "files", "templates")}
-    describe_run(tmp_path, recipe, "grpo", use, "groupwise train", identity).write(tmp_path)
-    info = RunInfo.read(tmp_path)
+    describe_run(tmp_path.name, recipe, "grpo", use, "groupwise train", identity).write(RunLayout(tmp_path))
+    info = RunInfo.read(RunLayout(tmp_path))
     assert (info.engine_hosts, info.engine_python, info.engine_secret) == (("gpu-1", "gpu-2"), "p", "s")
     assert recorded_code(tmp_path) == (f" {WORDS}", ())
     permissions = 'engine_hosts=["gpu-1", "gpu-2"], engine_python="p", engine_secret="s", engine_exchange="/dev/shm"'

@@ -42,10 +42,10 @@ from groupwise.objective import Objective, sequence_mean
 from groupwise.rewards import mixed_outcomes
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint
 from groupwise.runs.jsonl import read_lines
+from groupwise.runs.layout import RunLayout
 from groupwise.training import loop
 from groupwise.training import run as commands
-from groupwise.training.run import run_from
-from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, lines, ran, ready
+from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, lines, ran, ready, run_from
 
 Verifier = Callable[[Prompt, Sample], Any]
 
@@ -93,7 +93,7 @@ def test_a_checkpoint_of_a_newer_version_is_refused(finished: Path, capsys: pyte
 
 
 def test_two_processes_in_one_run(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with RunLock(finished):
+    with RunLock(RunLayout(finished)):
         with pytest.raises(Locked):
             resume(str(finished))
         assert main(["resume", str(finished)]) == 8
@@ -160,7 +160,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_its_last_checkpoint_whole(
     with pytest.raises(Storage, match="could not be written") as refusal:
         run_from(run, ready(LONGER), disk=Full(where, first=4 if where == "checkpoints" else 2))
     assert "free space" in refusal.value.fix and str(run) in refusal.value.fix
-    newest = newest_checkpoint(run, strict=True)
+    newest = newest_checkpoint(RunLayout(run), strict=True)
     assert newest and newest.iteration == 0
     assert len(read_lines(run / "metrics.jsonl")) == (1 + 3 if where == "checkpoints" else 1)  # of 6 iterations
     assert left(ran(run, LONGER)) == left(longer)
@@ -246,7 +246,7 @@ def test_a_terminal_that_closes_saves_the_run(longer: Path, tmp_path: Path) -> N
     run = begun(tmp_path / "run", LONGER)
     assert subprocess.run([sys.executable, "-c", HANGUP, str(run)], timeout=120, check=False).returncode == 143
     done = len(read_lines(run / "metrics.jsonl")) - 1
-    newest = newest_checkpoint(run, strict=True)
+    newest = newest_checkpoint(RunLayout(run), strict=True)
     assert newest and newest.iteration == done >= 2
     assert left(ran(run, LONGER)) == left(longer)
 
@@ -257,7 +257,7 @@ def test_a_hangup_is_ignored_under_nohup(longer: Path, tmp_path: Path) -> None:
     def act() -> int:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         place = ready(LONGER)
-        place.buffer.setting = replace(place.buffer.setting, verifier=hung_up(place.buffer.setting.verifier))
+        place = replace(place, setting=replace(place.setting, verifier=hung_up(place.setting.verifier)))
         return run_from(run, place, disk=Quick()).code
 
     assert forked(act, tmp_path / "log") == 0
@@ -321,7 +321,7 @@ def test_a_signal_saves_and_prints_how_to_resume(
     done = len(read_lines(run / "metrics.jsonl")) - 1
     assert f"{word} after {done} of 6 iterations; saved" in text and f"groupwise resume {run}" in text
     assert 2 <= done < 6 and not (run / "model").exists()
-    newest = newest_checkpoint(run, strict=True)
+    newest = newest_checkpoint(RunLayout(run), strict=True)
     assert newest and newest.iteration == done
     assert left(ran(run, LONGER)) == left(longer)
 
@@ -332,7 +332,7 @@ def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -
 
     def act() -> int:
         place = ready(EVERY)
-        judge, calls = place.buffer.setting.verifier, []
+        judge, calls = place.setting.verifier, []
 
         async def hangs(prompt: Prompt, sample: Sample) -> Verdict:
             calls.append(sample)
@@ -341,7 +341,7 @@ def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -
                 await asyncio.sleep(3600)
             return await judge(prompt, sample)
 
-        place.buffer.setting = replace(place.buffer.setting, verifier=hangs)
+        place = replace(place, setting=replace(place.setting, verifier=hangs))
         ending = run_from(run, place, disk=Quick())
         print(ending.message, flush=True)
         return ending.code
@@ -399,7 +399,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
     assert forked(act, tmp_path / "log") == 99
     assert f"groupwise resume {run}" in (tmp_path / "log").read_text()
-    newest = newest_checkpoint(run, strict=True)
+    newest = newest_checkpoint(RunLayout(run), strict=True)
     assert newest
 
 
@@ -453,7 +453,7 @@ def test_a_clock_that_jumps_changes_nothing(
 
 def wrong_every_seventh(place: Any, what: str) -> list[int]:
     """Make every seventh verdict of training fail. The returned list has one element per failure."""
-    judge, failed, calls = place.buffer.setting.verifier, [], []
+    judge, failed, calls = place.setting.verifier, [], []
 
     async def failing(prompt: Prompt, sample: Sample) -> Verdict:
         calls.append(1)
@@ -466,7 +466,7 @@ def wrong_every_seventh(place: Any, what: str) -> list[int]:
             await asyncio.sleep(3600)
         return Verdict(Outcome.correct, score=math.nan)
 
-    place.buffer.setting = replace(place.buffer.setting, verifier=failing)
+    place = replace(place, setting=replace(place.setting, verifier=failing))
     return failed
 
 
@@ -502,7 +502,7 @@ def test_a_first_batch_without_verdicts_ends_the_run_at_once(tmp_path: Path) -> 
     async def broken(prompt: Prompt, sample: Sample) -> Verdict:
         raise ImportError("no sympy")
 
-    place.buffer.setting = replace(place.buffer.setting, verifier=broken)
+    place = replace(place, setting=replace(place.setting, verifier=broken))
     with pytest.raises(Unverifiable, match="16 of 16 answers") as error:
         run_from(run, place, disk=Quick())
     assert "no sympy" in error.value.evidence and error.value.code == 5
@@ -527,7 +527,7 @@ def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
     async def wrong(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.wrong)
 
-    place.buffer.setting = replace(place.buffer.setting, verifier=wrong)
+    place = replace(place, setting=replace(place.setting, verifier=wrong))
     with pytest.raises(NoSignal, match="3 iterations in a row") as error:
         run_from(run, place, disk=Quick())
     assert error.value.evidence == "8 rollouts dropped: mixed_outcomes" and error.value.code == 5
@@ -535,7 +535,7 @@ def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
     assert [line["iteration"] for line in metrics] == [0, 1, 2]
     for line in metrics[1:]:
         assert (line["step"], line["rollout/selected"], line["rollout/dropped"], line["rollout/rounds"]) == (0, 0, 8, 2)
-    assert all(torch.equal(x, weights[name]) for name, x in place.learner.weights().items())
+    assert all(torch.equal(x, weights[name]) for name, x in place.model.state_dict().items())
 
 
 # Gradients
@@ -570,12 +570,12 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
     place = poisoned(run := tmp_path / "run", lambda call: call == 3)  # the first step of the second iteration
     step, moved = Learner.step, []
 
-    def watched(*args: Any) -> Any:
-        before = [x.clone() for x in place.learner.weights().values()]
-        state = json.dumps([float(x.sum()) for x in place.learner.optimizer.state().values()])
-        taken = step(*args)
-        after = json.dumps([float(x.sum()) for x in place.learner.optimizer.state().values()])
-        still = all(map(torch.equal, before, place.learner.weights().values()))
+    def watched(learner: Learner, *args: Any) -> Any:
+        before = [x.clone() for x in learner.weights().values()]
+        state = json.dumps([float(x.sum()) for x in learner.optimizer.state().values()])
+        taken = step(learner, *args)
+        after = json.dumps([float(x.sum()) for x in learner.optimizer.state().values()])
+        still = all(map(torch.equal, before, learner.weights().values()))
         moved.append((not still, state != after, bool(taken.skipped)))
         return taken
 
@@ -610,7 +610,7 @@ def test_three_steps_in_a_row_without_a_gradient(tmp_path: Path) -> None:
     assert str(run / "skipped") in error.value.evidence and error.value.code == 5
     assert not isinstance(error.value, NoSignal | Unverifiable | Mismatch)
     assert len(list((run / "skipped").glob("*.jsonl"))) == 3
-    newest = newest_checkpoint(run, strict=True)
+    newest = newest_checkpoint(RunLayout(run), strict=True)
     assert newest and newest.iteration == 1  # iteration 2, which brought the third, is not written
 
 

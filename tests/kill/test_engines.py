@@ -18,7 +18,7 @@ import groupwise as gw
 from groupwise.engines import Fleet, Remote, Served, WeightsFile, places
 from groupwise.engines.replica import Replica
 from groupwise.learner import Learner
-from groupwise.training.build import Runtime
+from groupwise.training.build import RunObjects
 from tests.engines.test_processes import wait_until_gone
 from tests.faults.small_runs import left
 
@@ -91,7 +91,7 @@ class Disturbance:
 
 def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> None:
     """Call the disturbance at the moment of this name."""
-    hello, evaluate, load = Replica.hello, Runtime.evaluate, Fleet.load
+    hello, evaluate, load = Replica.hello, RunObjects.evaluate, Fleet.load
     counts = {"sample": 0, "score": 0}
 
     async def greeted(self: Replica, seconds: float) -> Any:
@@ -104,7 +104,7 @@ def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> N
         while version == 0 and any(place.version < 0 for place in self._places):
             await asyncio.sleep(0.01)
 
-    async def evaluated(self: Runtime) -> dict[str, float]:
+    async def evaluated(self: RunObjects) -> dict[str, float]:
         disturbance.evaluating = True
         try:
             return await evaluate(self)
@@ -121,7 +121,7 @@ def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> N
         patch.setattr(Replica, name, call)
 
     patch.setattr(Replica, "hello", greeted)
-    patch.setattr(Runtime, "evaluate", evaluated)
+    patch.setattr(RunObjects, "evaluate", evaluated)
     patch.setattr(Fleet, "load", loaded)
     if moment == "idle":
         step = Learner.step

@@ -15,6 +15,7 @@ from groupwise.report.read import read
 from groupwise.report.rollouts import choose, scan
 from groupwise.runs.format_1 import KEYS, SAMPLE_KEYS
 from groupwise.runs.info import FORMAT, RunInfo
+from groupwise.runs.layout import RunLayout
 from tests.runs.infos import INFO
 
 OLD = Path(__file__).parent / "format_1"
@@ -88,5 +89,5 @@ def test_resume_refuses_it_and_names_the_format(run: Path, capsys: pytest.Captur
 def test_a_newer_format_advises_an_upgrade(tmp_path: Path):
     (tmp_path / "run.json").write_text(json.dumps(INFO.to_json() | {"format": FORMAT + 1}))
     with pytest.raises(Storage, match="newer version") as error:
-        RunInfo.read(tmp_path)
+        RunInfo.read(RunLayout(tmp_path))
     assert "pip install --upgrade" in error.value.fix

@@ -8,6 +8,7 @@ import pytest
 
 from groupwise.data import Storage
 from groupwise.runs.info import OPTIONAL, RunInfo
+from groupwise.runs.layout import RunLayout
 from tests.runs.infos import INFO
 
 
@@ -24,13 +25,13 @@ from tests.runs.infos import INFO
     ],
 )  # fmt: skip
 def test_info_reads_back_equal(tmp_path: Path, info: RunInfo):
-    info.write(tmp_path)
-    assert RunInfo.read(tmp_path) == info
+    info.write(RunLayout(tmp_path))
+    assert RunInfo.read(RunLayout(tmp_path)) == info
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
 def test_empty_optional_fields_are_left_out(tmp_path: Path):
-    INFO.write(tmp_path)
+    INFO.write(RunLayout(tmp_path))
     names = json.loads((tmp_path / "run.json").read_text()).keys()
     assert not names & OPTIONAL and {"use", "changes", "data"} <= names
 
@@ -39,9 +40,9 @@ def test_empty_optional_fields_are_left_out(tmp_path: Path):
 def test_a_damaged_file_raises(tmp_path: Path, text: str):
     (tmp_path / "run.json").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(Storage, match=r"run\.json cannot be read"):
-        RunInfo.read(tmp_path)
+        RunInfo.read(RunLayout(tmp_path))
 
 
 def test_a_missing_file_raises(tmp_path: Path):
     with pytest.raises(Storage, match=r"run\.json cannot be read"):
-        RunInfo.read(tmp_path)
+        RunInfo.read(RunLayout(tmp_path))

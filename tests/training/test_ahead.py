@@ -20,9 +20,7 @@ from groupwise.rollout import NativeEngine, Pending, Rollouts
 from groupwise.training.ahead import Ahead
 from groupwise.training.check_data import check_rows
 from groupwise.training.control import Control
-from groupwise.training.run import run_from
-from groupwise.training.start import reopen
-from tests.faults.small_runs import EVERY, Quick, begun, ready
+from tests.faults.small_runs import EVERY, Quick, begun, ready, reopen, run_from
 from tests.toys.echo import ToyRun, small, tokenizer
 
 # Which iterations are sampled at once

@@ -21,9 +21,8 @@ from groupwise.tasks import Quilts, Rings, find_task
 from groupwise.training.build import build
 from groupwise.training.check import check
 from groupwise.training.evaluate import evaluate, sample
-from groupwise.training.run import run_from
-from groupwise.training.start import begin, reopen
 from groupwise.verifiers import find_verifier, ring_direction
+from tests.faults.small_runs import begin, reopen, run_from
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL: dict[str, Any] = {"method.group_size": 4, "evaluate.problems": 4, "evaluate.every": 0, "save.every": 1}

@@ -154,7 +154,7 @@ def test_an_error_has_the_last_lines_of_a_rank_that_needs_long_to_end(
 
 
 def tensors(run: Path) -> dict[str, Tensor]:
-    checkpoint = newest_checkpoint(run)
+    checkpoint = newest_checkpoint(RunLayout(run))
     assert checkpoint is not None and checkpoint.iteration == ITERATIONS
     return dict(checkpoint.tensors())
 

@@ -18,9 +18,8 @@ from groupwise.models import MaskedPolicy, Unmask, find_model, read_model, read_
 from groupwise.tasks.beads import has_pattern
 from groupwise.training.build import build
 from groupwise.training.check import check
-from groupwise.training.run import run_from
-from groupwise.training.start import begin
 from groupwise.verifiers import bead_string
+from tests.faults.small_runs import begin, run_from
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL: dict[str, Any] = {"method.group_size": 4, "prompts": 6, "evaluate.problems": 4, "evaluate.every": 0}

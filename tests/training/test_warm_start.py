@@ -30,14 +30,14 @@ from groupwise.models import (
     read_model,
     read_tokenizer,
 )
+from groupwise.runs.layout import RunLayout
 from groupwise.tasks import Demonstration, demonstrations, read_demonstrations
 from groupwise.tasks.big_sums import sum_demonstrations
 from groupwise.training.build import build
 from groupwise.training.progress import Progress
-from groupwise.training.run import run_from
 from groupwise.training.warm_start import supervised_steps, warm_start
 from tests.commands.test_bad_input import SMALL, error_of, rows
-from tests.faults.small_runs import EVERY, begun, ran
+from tests.faults.small_runs import EVERY, begun, ran, run_from
 from tests.learner.small import model
 from tests.models.directories import bytes_, characters
 from tests.models.test_templates import trained
@@ -126,11 +126,12 @@ def test_reference_and_master_weights_are_those_after_the_phase(home: Path) -> N
     recipe = replace(EVERY, warm_start=phase(steps=3), machine=replace(EVERY.machine, dtype="bfloat16"))
     ready = build(recipe, Use())
     before = {name: x.clone() for name, x in ready.model.state_dict().items()}
-    assert asyncio.run(warm_start(begun(home / "run", recipe), ready, lambda: "", print))
-    policy, reference = ready.model.state_dict(), ready.start_learner().models["reference"].state_dict()
+    assert asyncio.run(warm_start(RunLayout(begun(home / "run", recipe)), ready, lambda: "", print))
+    learner = ready.new_learner()
+    policy, reference = ready.model.state_dict(), learner.models["reference"].state_dict()
     assert any(not torch.equal(x, before[name]) for name, x in policy.items())
     assert all(torch.equal(x, reference[name]) for name, x in policy.items())
-    optimizer = ready.learner.optimizer
+    optimizer = learner.optimizer
     assert all(torch.equal(w, m.to(w.dtype)) for w, m in zip(optimizer.weights, optimizer.masters))
 
 

@@ -78,8 +78,8 @@ def evaluate(
     number = problems or (evaluation.ALL if data is not None else None)
     of_run = evaluation.find_model_of(name, at)
     if of_run and arguments.reward.in_memory:
-        check_whole_reward(of_run.run, arguments.reward)
-    source = RunLayout(of_run.run).recipe if of_run else None
+        check_whole_reward(of_run.layout, arguments.reward)
+    source = of_run.layout.recipe if of_run else None
 
     def work(folder: Path) -> Evaluation:
         overrides, loaded = arguments.write(folder / "rows.jsonl", folder, allowed, source)
@@ -91,9 +91,9 @@ def evaluate(
         return run_blocking(lambda: work(Path(folder)))
 
 
-def check_whole_reward(run: Path, reward: Reward) -> None:
+def check_whole_reward(layout: RunLayout, reward: Reward) -> None:
     """`Usage` for a function in memory that is only a part of the run's reward. A changed function is a note."""
-    text = verifier_of_run(run)
+    run, text = layout.run, verifier_of_run(layout.run)
     parts = {name: part for name, (_, part) in members(text).items()}
     given = {part for _, part in members(reward.verifier).values()} or {reward.verifier}
     shared = [name for name in in_memory(text) if f"{MEMORY}:{name}" in given]
@@ -104,7 +104,7 @@ def check_whole_reward(run: Path, reward: Reward) -> None:
             evidence=f"without {', '.join(missing)}",
             fix=f"pass the whole reward: {whole}\nor, to grade by this function alone, a function of another name",
         )
-    recorded = RunInfo.read(run).in_memory if shared else {}
+    recorded = RunInfo.read(layout).in_memory if shared else {}
     for name in shared:
         if function_hash(reward.in_memory[name]) != recorded.get(name):
             print_note(f"note: the reward {name} is not the function that {run} was started with")

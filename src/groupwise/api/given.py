@@ -26,12 +26,12 @@ def follows(source: str | Path | None, overrides: Sequence[tuple[str, str]], opt
     return follow_given(cluster_of(source, overrides, use), use)
 
 
-def follows_again(run: Path, options: RunOptions) -> bool:
+def follows_again(layout: RunLayout, options: RunOptions) -> bool:
     """As `follows`, for a run that is continued."""
     if not above_zero():
         return False
     use = load_use(options.allowed)
-    recipe = read_recipe(RunLayout(runs_in(run)[-1]).recipe, (), use)
+    recipe = read_recipe(RunLayout(runs_in(layout.run)[-1]).recipe, (), use)
     return follow_given(with_ranks(recipe, options.ranks, options.shard, options.launch).cluster, use)
 
 

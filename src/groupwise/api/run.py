@@ -56,7 +56,7 @@ class Run:
     def __init__(
         self, directory: str | Path, stopped: str = "", _stop: Callable[[str], None] = lambda cause: None
     ) -> None:
-        for name, value in (("directory", existing_run(str(directory))), ("stopped", stopped), ("_stop", _stop)):
+        for name, value in (("directory", existing_run(str(directory)).run), ("stopped", stopped), ("_stop", _stop)):
             object.__setattr__(self, name, value)
 
     @property
@@ -83,7 +83,7 @@ class Run:
     @property
     def iterations(self) -> int:
         """The planned number of iterations; in a run of phases, that of the last started phase."""
-        return RunInfo.read(self._last).iterations
+        return RunInfo.read(RunLayout(self._last)).iterations
 
     def samples(self, iteration: int | None = None) -> list[dict[str, Any]]:
         """The samples of an iteration, one dict each, by default of the last one that has samples.

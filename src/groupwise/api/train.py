@@ -77,8 +77,8 @@ def train(
     control = control_of(on_iteration)
 
     def work() -> Run:
-        directory, ending = runs.start(source, arguments, options, print_ending, control)
-        return Run(directory, ending.stopped, control.stop)
+        layout, ending = runs.start(source, arguments, options, print_ending, control)
+        return Run(layout.run, ending.stopped, control.stop)
 
     return run_blocking(work, control.stop)
 
@@ -113,7 +113,7 @@ def resume(
     recipe, tokenizer or template. The other arguments are those of `train`. A run of phases continues with its first
     unfinished phase.
     """
-    directory = existing_run(str(run.directory if isinstance(run, Run) else run))
+    layout = existing_run(str(run.directory if isinstance(run, Run) else run))
     grades = NO_REWARD if reward is None else reward_of(reward)
     allowed = Permissions(
         use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges,
@@ -127,8 +127,8 @@ def resume(
     control = control_of(on_iteration)
 
     def work() -> Run:
-        ending = runs.proceed(directory, options, print_ending, control, grades)
-        return Run(directory, ending.stopped, control.stop)
+        ending = runs.proceed(layout, options, print_ending, control, grades)
+        return Run(layout.run, ending.stopped, control.stop)
 
     return run_blocking(work, control.stop)
 

@@ -77,7 +77,7 @@ def plan_of_pipeline(recipe: Recipe, directory: Path, machines: Machines, *, as_
 
 def with_rates_of(run: str, machines: Machines, use: Use) -> Machines:
     """The machines, calibrated by the seconds of a finished run."""
-    directory = existing_run(run)
+    directory = existing_run(run).run
     recipe = read_recipe(RunLayout(directory).recipe, (), use)
     shape = planned_shape(find_model(recipe.model, weights=False))
     return calibrated(machines, directory, recipe, shape, longest_prompt(recipe, use))

@@ -59,11 +59,11 @@ def report(runs: Sequence[str], out: str | None = None, *, quiet: bool = False) 
 
     With `quiet`, the path of the page is not printed.
     """
-    directories = [existing_run(r) for r in runs]
-    page = Path(out) if out else RunLayout(directories[0]).report
+    layouts = [existing_run(r) for r in runs]
+    page = Path(out) if out else layouts[0].report
     try:
         check_writable(page, "FILE.html")
-        paths = [path for run in directories for path in runs_in(run)]
+        paths = [path for layout in layouts for path in runs_in(layout.run)]
         written = write_report(paths, page)
         if not quiet:
             print(visible(str(written)))
@@ -83,15 +83,15 @@ def gaps(run: Run) -> list[str]:
     return [*run.notes, *([] if run.metrics else [f"no metrics in {RunLayout(run.path).metrics.name}"])]
 
 
-def existing_run(run: str) -> Path:
-    """The directory of a run; its name may lack the time (`newest_run`).
+def existing_run(run: str) -> RunLayout:
+    """The files of a run, whose name may lack the time (`newest_run`).
 
     `BadData` if `run` is no run, or if it ended before it wrote its recipe.
     """
     directory = Path(newest_run(run))
     layout = RunLayout(directory)
     if layout.is_run:
-        return directory
+        return layout
     before = (layout.lock, layout.info)  # written before the recipe
     if directory.is_dir() and all(p in before or p.name.startswith(DRAFT) for p in directory.iterdir()):
         raise BadData(

@@ -69,23 +69,22 @@ class RunInfo:
     """Changes that a resume accepted: the iteration, and one line per change."""
 
     @classmethod
-    def read(cls, run: Path) -> "RunInfo":
+    def read(cls, layout: RunLayout) -> "RunInfo":
         """Read a run's run.json. Raises `Storage` if it cannot be read, lacks a field, or has another format."""
-        path = RunLayout(run).info
+        path = layout.info
         try:
             value = json.loads(path.read_text())
-            check_format(run, value.get("format", 1))
+            check_format(layout.run, value.get("format", 1))
             known = {f.name for f in fields(cls)}
             return cls(**{name: _frozen(item) for name, item in value.items() if name in known})
         except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
             fix = "restore the file from a copy, or start the run again"
             raise Storage(f"{path} cannot be read", evidence=str(error), fix=fix) from error
 
-    def write(self, run: Path, *, disk: Disk = DISK) -> None:
+    def write(self, layout: RunLayout, *, disk: Disk = DISK) -> None:
         """Write run.json, atomically. Raises `Storage`."""
-        path = RunLayout(run).info
-        with storage_errors(path.name, run):
-            write_file(path, json.dumps(self.to_json(), indent=2).encode() + b"\n", disk)
+        with storage_errors(layout.info.name, layout.run):
+            write_file(layout.info, json.dumps(self.to_json(), indent=2).encode() + b"\n", disk)
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values, without empty optional ones."""
@@ -143,13 +142,6 @@ def check_format(run: Path, number: object) -> None:
         evidence=f"format {number}; this version resumes format {FORMAT}",
         fix=fix,
     )
-
-
-def start_run(run: Path, info: RunInfo, recipe: str, *, disk: Disk = DISK) -> None:
-    """Write run.json, then recipe.toml, which makes the directory a run. Both are synced to disk on return."""
-    info.write(run, disk=disk)
-    with storage_errors("the recipe", run):
-        write_file(RunLayout(run).recipe, recipe.encode(), disk)
 
 
 def _frozen(value: Any) -> Any:

@@ -58,7 +58,7 @@ def library_call(name: str, run: Path, *, named: Path | None = None, **settings:
     call is for the run `named`, or for `run` itself.
     """
     try:
-        info = RunInfo.read(run)
+        info = RunInfo.read(RunLayout(run))
     except Storage:
         info = None
     reward = reward_of_run(run, info)
@@ -102,7 +102,7 @@ def recorded_code(run: Path) -> tuple[str, tuple[str, ...]]:
     They come from run.json. Without a readable run.json there are none.
     """
     try:
-        info = RunInfo.read(run)
+        info = RunInfo.read(RunLayout(run))
     except Storage:
         return "", ()
     words = [word for path in code_files(run, info) for word in ("--use", path)]

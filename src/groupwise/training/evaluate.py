@@ -65,8 +65,8 @@ def evaluate(
     if data and not preset:
         what = "--data names the directory of a preset's problems, and there is no --preset"
         raise Usage(what, fix="add --preset NAME, or use --task PATH")
-    evaluations = RunLayout(of_run.run if of_run else Path()).evaluations
-    source = RunLayout(of_run.run).recipe if of_run else find_recipe(recipe_path) if recipe_path else None
+    evaluations = (of_run.layout if of_run else RunLayout(Path())).evaluations
+    source = of_run.layout.recipe if of_run else find_recipe(recipe_path) if recipe_path else None
     model = model_overrides(model_or_run, of_run, use)
     published = find_published(preset) if preset else None
     n = samples or (published.samples if published else SAMPLES)
@@ -144,7 +144,7 @@ def numbers_of_task(
 
     async def answer() -> list[list[Rollout]]:
         await ready.engine.load(0, dict(ready.model.state_dict()))  # an engine in another process has no weights yet
-        return [await ready.answers(n, sampling) for n, sampling in samplings]
+        return [await ready.answers(ready.setting, n, sampling) for n, sampling in samplings]
 
     answered = asyncio.run(answer())
     return [
@@ -229,7 +229,7 @@ async def open_model(model_or_run: str, overrides: Sequence[tuple[str, Any]], us
     of_run = find_model_of(model_or_run, at)
     changes = [*model_overrides(model_or_run, of_run, use), *overrides]
     user_code = use if use.modules or use.in_memory else None
-    source = RunLayout(of_run.run).recipe if of_run else None
+    source = of_run.layout.recipe if of_run else None
     start = starting_point(source, changes, trust_remote_code=use.trust_remote_code, train=False)
     recipe, sampling = recipe_and_sampling(start, user_code)
     recipe = resolved(recipe)

@@ -63,7 +63,7 @@ def read_iteration(run: str, iteration: int | None, use: Use) -> StoredIteration
     Raises `BadData` for a run of an earlier format, an iteration without samples or without a trained one, and damaged
     files.
     """
-    directory = existing_run(run)
+    directory = existing_run(run).run
     about = read_run(directory).about
     if (number := about.get("format", 1)) != FORMAT:
         what = f"{run} was written by another version of Groupwise"

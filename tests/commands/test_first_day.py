@@ -25,11 +25,11 @@ from groupwise.models import Decoder, different_ids, find_model, read_tokenizer,
 from groupwise.runs.next_command import recorded_code, resume_command
 from groupwise.runs.stems import run_or_model
 from groupwise.tasks.registry import CONVERSIONS, find_task
-from groupwise.training.check import check
 from groupwise.training.check_data import data_notes
 from groupwise.verifiers import grade_function
 from groupwise.verifiers.arguments import Parameters
 from groupwise.verifiers.functions import verdicts_of
+from tests.checks import check
 from tests.models.directories import bytes_, shape
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"

@@ -27,7 +27,8 @@ from groupwise.tasks import demonstrations
 from groupwise.training import phases as runner
 from groupwise.training import run as running
 from groupwise.training import start as training
-from groupwise.training.check import check, second_adapter, standing_in
+from groupwise.training.check import second_adapter, standing_in
+from tests.checks import check
 from tests.faults.small_runs import forked, left, lines
 
 SMALL = """

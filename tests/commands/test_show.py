@@ -26,8 +26,8 @@ from groupwise.data import BadData, Logp, Usage
 from groupwise.methods import gspo, published, reference_of
 from groupwise.methods.families import FAMILIES, method_family
 from groupwise.models import find_model
-from groupwise.training.check import check
 from groupwise.training.check_method import dry_run
+from tests.checks import check
 
 DEFAULT = Path(text.__file__).with_name("default.toml")
 SMALL = "prompts = 16\nsampling.max_tokens = 40\n"

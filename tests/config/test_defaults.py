@@ -14,7 +14,7 @@ from groupwise.data import Usage
 from groupwise.methods import Method, published, reference_of
 from groupwise.models import Decoder, write_model
 from groupwise.rollout import GatedTurns, Turns
-from groupwise.training.check import check
+from tests.checks import check
 from tests.models.directories import bytes_, shape
 
 DOCS = Path(__file__).parents[2] / "docs"

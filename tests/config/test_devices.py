@@ -7,7 +7,7 @@ from groupwise.config.devices import device_label, device_of, dtype_of, resolved
 from groupwise.config.text import read_recipe
 from groupwise.data import MissingRequirement
 from groupwise.training.build import find_device
-from groupwise.training.check import check
+from tests.checks import check
 
 
 def stub_gpu(monkeypatch: pytest.MonkeyPatch, *, bfloat16: bool = True) -> None:

@@ -10,8 +10,8 @@ from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.data import Usage
 from groupwise.learner import InitialPolicy
 from groupwise.methods import dapo, gmpo, grpo, gspo
-from groupwise.training.check import check
 from groupwise.training.check_method import dry_run, inactive_parts
+from tests.checks import check
 
 MINE = '''
 from dataclasses import dataclass

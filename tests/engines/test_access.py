@@ -17,7 +17,7 @@ from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import recorded_code, resume_call
 from groupwise.training.about import describe_run
-from groupwise.training.check import check
+from tests.checks import check
 from tests.runs.infos import INFO
 
 FINGERPRINT = "#sha256=" + "0" * 64

@@ -11,7 +11,7 @@ from groupwise.__main__ import main
 from groupwise.api.evaluate import Evaluation
 from groupwise.data import Outcome, Prompt, Rollout, Usage
 from groupwise.evaluation.by_column import LONGEST, MOST, check_column, figures_by, scores_by
-from groupwise.training.check import check
+from tests.checks import check
 from tests.evaluation.test_evaluate import rollout
 
 ROWS = [{"prompt": f"{a}+{b}+2-{c}=", "answer": a + b + 2 - c, "level": 10 if a > 4 else 2}

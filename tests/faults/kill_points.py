@@ -16,6 +16,7 @@ from groupwise.data import Prompt, Sample, Verdict
 from groupwise.learner import Learner
 from groupwise.rollout.denoiser import DenoisingEngine
 from groupwise.rollout.rows import Rows
+from groupwise.rollout.setting import RolloutSetting
 from groupwise.training import run as commands
 from groupwise.training.build import RunObjects
 from groupwise.training.recorder import Recorder
@@ -116,9 +117,9 @@ def run(directory: Path, place: RunObjects, death: Point | None = None) -> Event
             yield
         events.record(f"after {name}")
 
-    async def recorded_evaluate(self: RunObjects) -> dict[str, float]:
+    async def recorded_evaluate(self: RunObjects, setting: RolloutSetting) -> dict[str, float]:
         events.record("before evaluate")
-        numbers = await evaluate(self)
+        numbers = await evaluate(self, setting)
         events.record("after evaluate")
         return numbers
 

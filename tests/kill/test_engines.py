@@ -104,10 +104,10 @@ def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> N
         while version == 0 and any(place.version < 0 for place in self._places):
             await asyncio.sleep(0.01)
 
-    async def evaluated(self: RunObjects) -> dict[str, float]:
+    async def evaluated(self: RunObjects, setting: Any) -> dict[str, float]:
         disturbance.evaluating = True
         try:
-            return await evaluate(self)
+            return await evaluate(self, setting)
         finally:
             disturbance.evaluating = False
 

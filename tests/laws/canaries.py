@@ -207,7 +207,7 @@ def main() -> None:
     import groupwise as gw
     from groupwise.config.registry import parts, sockets
     from groupwise.data import GroupwiseError
-    from groupwise.training.check import check
+    from tests.checks import check
 
     Path(NAME).write_text("#!/bin/sh\ntouch ran\n")
     Path(NAME).chmod(0o755)

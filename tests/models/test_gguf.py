@@ -17,7 +17,7 @@ from groupwise.models import gguf_cache as caches
 from groupwise.models.gguf import gguf_config
 from groupwise.models.gguf_header import read_gguf_header
 from groupwise.models.rope import Llama3
-from groupwise.training.check import check
+from tests.checks import check
 from tests.models import gguf_files
 from tests.models.gguf_files import TEMPLATE, write_gguf
 

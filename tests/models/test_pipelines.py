@@ -49,8 +49,8 @@ from groupwise.models.pipelines import index
 from groupwise.models.pipelines.prompts import byte_characters, prompt_text
 from groupwise.models.pipelines.tiny import KINDS, T5_LENGTH, write_tiny_pipeline
 from groupwise.rollout.denoiser import DenoisingEngine
-from groupwise.training.check import check
 from groupwise.training.pictures import on_sheet
+from tests.checks import check
 
 diffusers = pytest.importorskip("diffusers", reason="pipelines need diffusers: pip install 'groupwise[diffusion]'")
 pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")

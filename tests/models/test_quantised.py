@@ -10,7 +10,7 @@ from groupwise.__main__ import main
 from groupwise.config.text import read_with_problems
 from groupwise.data import BadData
 from groupwise.models import read_shape
-from groupwise.training.check import check
+from tests.checks import check
 from tests.models.directories import directory
 
 SCHEMES: dict[str, dict[str, Any]] = {

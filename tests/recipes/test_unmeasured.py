@@ -11,7 +11,7 @@ from groupwise.config.text import base_of, read_recipe
 from groupwise.config.toml import read_toml
 from groupwise.rollout.wording import wordings
 from groupwise.training import check_inputs, check_machine, check_model
-from groupwise.training.check import check
+from tests.checks import check
 from tests.models.test_templates import CHATML, trained
 
 HOME = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import pytest
 
 from groupwise.data import BadData, GroupwiseError, ReadsColumns, with_fields
 from groupwise.methods import published
-from groupwise.training.check import check
+from tests.checks import check
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(1, 6) for b in range(2, 6)]
 READERS = {

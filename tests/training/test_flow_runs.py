@@ -19,9 +19,9 @@ from groupwise.models.flow.pictures import read_png
 from groupwise.report.pictures import picture as picture_in_report
 from groupwise.tasks import Quilts, Rings, find_task
 from groupwise.training.build import build
-from groupwise.training.check import check
 from groupwise.training.evaluate import evaluate, sample
 from groupwise.verifiers import find_verifier, ring_direction
+from tests.checks import check
 from tests.faults.small_runs import begin, reopen, run_from
 
 RECIPES = Path(__file__).parents[2] / "recipes"

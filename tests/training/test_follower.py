@@ -273,7 +273,7 @@ def test_several_ranks_need_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_machine, "find_device", lambda machine: torch.device("cuda"))
     monkeypatch.setattr(check_machine, "machine_line", lambda machine: "")
     recipe = read_recipe("cluster.ranks = 2\nmethod = 'grpo'")
-    (error,) = check_machine.check_machine(recipe, Use(), lambda line: None, train=True)
+    (error,) = check_machine.check_machine(recipe, Use(), train=True).errors
     assert isinstance(error, Usage) and "--machine.device cpu" in error.fix and recipe.machine == Machine()
 
 

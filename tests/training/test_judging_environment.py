@@ -9,7 +9,7 @@ import groupwise as gw
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import Usage
 from groupwise.environments import Hermes, Tools
-from groupwise.training.check import check
+from tests.checks import check
 
 CODE = """
 import groupwise as gw

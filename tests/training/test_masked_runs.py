@@ -17,8 +17,8 @@ from groupwise.methods import co_grpo
 from groupwise.models import MaskedPolicy, Unmask, find_model, read_model, read_tokenizer, write_model
 from groupwise.tasks.beads import has_pattern
 from groupwise.training.build import build
-from groupwise.training.check import check
 from groupwise.verifiers import bead_string
+from tests.checks import check
 from tests.faults.small_runs import begin, run_from
 
 RECIPES = Path(__file__).parents[2] / "recipes"

@@ -13,8 +13,8 @@ from groupwise.methods import expo, gspo, hill, m_grpo, murphy, published
 from groupwise.rollout import Explained, HintWriter, Independent, Replayed, Surveyed
 from groupwise.rollout.wording import worded
 from groupwise.training.alerts import Alerts, trained_role_reasons
-from groupwise.training.check import check
 from groupwise.training.check_needs import untrainable_roles
+from tests.checks import check
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b), "solution": "1"} for a in range(1, 6) for b in range(2, 6)]
 

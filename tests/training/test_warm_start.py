@@ -33,7 +33,7 @@ from groupwise.models import (
 from groupwise.runs.layout import RunLayout
 from groupwise.tasks import Demonstration, demonstrations, read_demonstrations
 from groupwise.tasks.big_sums import sum_demonstrations
-from groupwise.training.build import build
+from groupwise.training.build import RunObjects, build
 from groupwise.training.progress import Progress
 from groupwise.training.warm_start import supervised_steps, warm_start
 from tests.commands.test_bad_input import SMALL, error_of, rows
@@ -133,6 +133,18 @@ def test_reference_and_master_weights_are_those_after_the_phase(home: Path) -> N
     assert all(torch.equal(x, reference[name]) for name, x in policy.items())
     optimizer = learner.optimizer
     assert all(torch.equal(w, m.to(w.dtype)) for w, m in zip(optimizer.weights, optimizer.masters))
+
+
+def test_the_learner_of_a_run_is_created_after_the_phase(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, new_learner = [], RunObjects.new_learner
+
+    def created(objects: RunObjects) -> Learner:
+        steps.append(len((home / "run" / "warm_start" / "metrics.jsonl").read_text().splitlines()))
+        return new_learner(objects)
+
+    monkeypatch.setattr(RunObjects, "new_learner", created)
+    ran(home / "run", replace(EVERY, warm_start=phase(steps=3), iterations=1))
+    assert steps == [3]
 
 
 def test_a_resume_within_the_phase_gives_the_same_model(home: Path) -> None:

@@ -14,9 +14,9 @@ import groupwise as gw
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import Finish, GradesGroups, Outcome, Prompt, Sample, Usage, Verdict
 from groupwise.models import encode_action
-from groupwise.training.check import check
 from groupwise.verifiers import find_verifier, grade_function
 from groupwise.verifiers.arguments import Parameters
+from tests.checks import check
 
 GRADERS = """
 import numpy as np

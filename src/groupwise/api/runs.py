@@ -69,7 +69,7 @@ def start_phases(
 ) -> Ending:
     """Check all phases of a recipe, write the recipe to the run's directory, and run the phases."""
     data, notes = complete_phases(data, trust_remote_code=use.trust_remote_code)
-    raise_all(check_phases(read_phases(data), use))  # each phase prints its other notes when it starts
+    raise_all(check_phases(read_phases(data), use).errors)  # each phase prints its other notes when it starts
     for note in notes:
         print_note(note)
     text = tomli_w.dumps(data)

@@ -1,7 +1,7 @@
 """Checks of a recipe's problems, and notes about them."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from groupwise.rollout import check_columns
 from groupwise.runs.checkpoints import plain_json
 from groupwise.tasks import Mixture
 from groupwise.tasks.fields import is_conversation, problem_text
+from groupwise.training.checked import Checked
 from groupwise.training.sources import (
     Templates,
     held_out_sources,
@@ -59,24 +60,25 @@ def check_rows(problems: Iterable[Prompt]) -> None:
             ) from None
 
 
-def missing_columns(recipe: Recipe, task: Task, warn: Callable[[str], None], *, train: bool) -> list[GroupwiseError]:
+def missing_columns(recipe: Recipe, task: Task, *, train: bool) -> Checked:
     """An error for each strategy, of training and of evaluation, that reads a column which rows lack.
 
-    Of a task that does not list its training problems, the first one is checked. `warn` gets notes about rows that a
-    strategy leaves alone.
+    Of a task that does not list its training problems, the first one is checked. Notes are about rows that a strategy
+    leaves alone.
     """
     errors: list[GroupwiseError] = []
+    notes: list[str] = []
     parts = task.tasks if isinstance(task, Mixture) else (task,)
     listed = [part.training if isinstance(part, ListsProblems) else [part[0]] for part in parts if train and len(part)]
     read = {"method": [prompt for prompts in listed for prompt in prompts], "evaluate": task.held_out}
     for owner, prompts in read.items():
         try:
-            for note in check_columns(getattr(recipe, owner).strategy, prompts):
-                warn(f"  note: {owner}.strategy: {note}")
+            found = check_columns(getattr(recipe, owner).strategy, prompts)
+            notes += [f"  note: {owner}.strategy: {note}" for note in found]
         except GroupwiseError as error:
             error.what = f"{owner}.strategy: {error.what}"
             errors.append(error)
-    return errors
+    return Checked(errors, notes)
 
 
 def data_notes(recipe: Recipe, task: Task, templates: Templates) -> list[str]:

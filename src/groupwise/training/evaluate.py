@@ -79,11 +79,11 @@ def evaluate(
         most = problems or (ALL if published else recipe.evaluate.problems)
         recipe = replace(recipe, evaluate=replace(recipe.evaluate, samples=n, problems=most))
         tasks.append((recipe, [(n, sampling)] if published else [(1, greedy(sampling)), (n, sampling)]))
-    inputs: list[Inputs] = []
-    checks = (check_inputs(recipe, use, notes.append, train=False, receive=inputs.append) for recipe, _ in tasks)
-    raise_all([error for errors in checks for error in errors])
-    for note in dict.fromkeys(filter(None, notes)):
+    checks = [check_inputs(recipe, use, train=False) for recipe, _ in tasks]
+    raise_all([error for checked in checks for error in checked.errors])
+    for note in dict.fromkeys(filter(None, [*notes, *(note for checked in checks for note in checked.notes)])):
         print_note(note)
+    inputs = [checked.inputs for checked in checks if checked.inputs]
     if all_rows:
         inputs = [replace(x, task=x.task.entirely_held_out) if isinstance(x.task, Problems) else x for x in inputs]
     for line in (*unused(overrides), *plans(tasks, inputs)):

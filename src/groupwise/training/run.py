@@ -222,7 +222,7 @@ def restored(training: Training, checkpoint: Checkpoint) -> Learner | None:
     Returns the learner; None if it is sharded: the ranks restore it.
     """
     objects, guards, recorder = training.objects, training.guards, training.recorder
-    with checkpoint_errors(training.run.path, changed=bool(recorder.extra["changes"])):
+    with checkpoint_errors(training.run.layout, changed=bool(recorder.extra["changes"])):
         learner = None if objects.recipe.cluster.sharded else objects.new_learner()
         recorder.restore(checkpoint, learner, training.buffer, guards)
         if learner is None:
@@ -257,7 +257,7 @@ async def iterate(
 
 
 @contextlib.contextmanager
-def checkpoint_errors(run: Path, *, changed: bool) -> Iterator[None]:
+def checkpoint_errors(layout: RunLayout, *, changed: bool) -> Iterator[None]:
     """Turn errors while a checkpoint is restored into `BadData`, if the recipe was changed and may no longer fit it."""
     try:
         yield
@@ -265,7 +265,7 @@ def checkpoint_errors(run: Path, *, changed: bool) -> Iterator[None]:
         if not changed:
             raise
         raise BadData(
-            f"the checkpoint of {run} does not fit its changed recipe",
+            f"the checkpoint of {layout.run} does not fit its changed recipe",
             evidence=f"{type(error).__name__}: {error}",
             fix="restore the old recipe.toml, or start a new run with this one",
         ) from error

@@ -29,6 +29,7 @@ from groupwise.training.check_flow import unfinished_pictures
 from groupwise.training.check_inputs import check_inputs
 from groupwise.training.check_masked import kind_errors
 from groupwise.training.check_method import dry_run
+from groupwise.training.checked import Checked
 from groupwise.training.extend import extend
 from groupwise.training.identity import (
     check_base,
@@ -52,12 +53,12 @@ def directory_name(task: str) -> str:
 
 def read_checked(recipe: Recipe, use: Use, notify: Callable[[str], None]) -> Inputs:
     """Read and check the inputs of a run. Raises all errors of the recipe as one; `notify` gets notes for the user."""
-    notes: list[str] = []
-    inputs: list[Inputs] = []
-    raise_all([*dry_run(recipe), *check_inputs(recipe, use, notes.append, receive=inputs.append)])
-    for note in (*notes, *time_notes(recipe, inputs[0], use)):
+    checked = Checked(dry_run(recipe)) + check_inputs(recipe, use)
+    raise_all(checked.errors)
+    assert checked.inputs is not None, "without an error, all is read"
+    for note in (*checked.notes, *time_notes(recipe, checked.inputs, use)):
         notify(note)
-    return inputs[0]
+    return checked.inputs
 
 
 def time_notes(recipe: Recipe, inputs: Inputs, use: Use) -> list[str]:

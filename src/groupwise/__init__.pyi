@@ -48,6 +48,7 @@ from groupwise.config.recipe import Evaluate as Evaluate
 from groupwise.config.recipe import Machine as Machine
 from groupwise.config.recipe import Recipe as Recipe
 from groupwise.config.recipe import Save as Save
+from groupwise.config.user_code import Permissions as Permissions
 from groupwise.data.batch import Batch as Batch
 from groupwise.data.batch import key_of as key_of
 from groupwise.data.batch import pack as pack

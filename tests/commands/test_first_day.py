@@ -454,8 +454,12 @@ def test_the_next_command_names_the_code_of_the_run(tmp_path: Path) -> None:
         ("file", " --samples 8 --use 'my code/grade.py' --judge example.com --key KEY", 'use=["my code/grade.py"]'),
         ("written", f" --samples 8 --use {tmp_path}/written/code/reward.py", '/written/code/reward.py"]'),
         ("memory", f'gw.evaluate("{tmp_path}/memory", samples=8, reward=short)', "reward=short)"),
-        ("both", 'samples=8, use=["tool.py"], keys=["KEY"], reward=short)', 'use=["tool.py"], keys=["KEY"], reward='),
-        ("several", f'samples=8, use=["tool.py"], {dictionary}', dictionary),
+        (
+            "both",
+            'samples=8, permissions=gw.Permissions(use=["tool.py"], keys=["KEY"]), reward=short)',
+            'permissions=gw.Permissions(use=["tool.py"], keys=["KEY"]), reward=',
+        ),
+        ("several", f'samples=8, permissions=gw.Permissions(use=["tool.py"]), {dictionary}', dictionary),
         ("unreadable", "samples=8, reward=...)", "reward=...)"),
     ):
         run = tmp_path / name

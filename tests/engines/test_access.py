@@ -140,7 +140,7 @@ def test_the_words_are_recorded_and_printed_again(tmp_path: Path) -> None:
     assert (info.engine_hosts, info.engine_python, info.engine_secret) == (("gpu-1", "gpu-2"), "p", "s")
     assert recorded_code(tmp_path) == (f" {WORDS}", ())
     permissions = 'engine_hosts=["gpu-1", "gpu-2"], engine_python="p", engine_secret="s", engine_exchange="/dev/shm"'
-    assert resume_call(tmp_path) == f"gw.resume({json.dumps(str(tmp_path))}, {permissions})"
+    assert resume_call(tmp_path) == f"gw.resume({json.dumps(str(tmp_path))}, permissions=gw.Permissions({permissions}))"
 
 
 def test_the_library_has_the_same_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,5 +151,5 @@ def test_the_library_has_the_same_words(tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises(GroupwiseError, match="the command names none"):
             call(**given, engine="Vllm")
         with pytest.raises(GroupwiseError, match="no environment of vLLM at"):
-            call(**given, engine="Vllm", engine_python=program)
+            call(**given, engine="Vllm", permissions=Permissions(engine_python=program))
         assert (tmp_path / call.__name__).exists()

@@ -1,15 +1,14 @@
 """The states of a fleet's places, and the changes between them."""
 
 from itertools import product
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from groupwise.engines import places
+from groupwise.engines import Remote, places
 from groupwise.engines.places import CHANGES, GivenUp, Loading, Lost, Place, Serving, Starting
 
-REPLICA: Any = SimpleNamespace(cause="")
+REPLICA = Remote.__new__(Remote)
 STATES = (Starting(), Loading(REPLICA), Serving(REPLICA, 3), Lost(OSError("gone")), GivenUp())
 
 
@@ -17,7 +16,7 @@ def test_the_table_names_every_state() -> None:
     assert set(CHANGES) == {type(state) for state in STATES} == set(places.State.__args__)
 
 
-@pytest.mark.parametrize(("before", "after"), product(STATES, STATES), ids=lambda state: type(state).__name__)
+@pytest.mark.parametrize(("before", "after"), list(product(STATES, STATES)), ids=lambda state: type(state).__name__)
 def test_a_change_that_is_not_in_the_table_is_refused(before: Any, after: Any) -> None:
     place = Place(0, state=before)
     if type(after) in CHANGES[type(before)]:

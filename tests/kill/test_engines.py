@@ -155,7 +155,13 @@ def test_a_run_ends_as_if_undisturbed(
     disturbance = Disturbance(TARGETS[target], number)
     watch(monkeypatch, disturbance, moment)
     served = Served(deadline=2.0, restarts=20)
-    run = gw.train(out=tmp_path, engine=served, engine_exchange=exchange, **SMALL, **{"cluster.lag": lag})
+    run = gw.train(
+        out=tmp_path,
+        engine=served,
+        permissions=gw.Permissions(engine_exchange=exchange),
+        **SMALL,
+        **{"cluster.lag": lag},
+    )
     assert disturbance.sent == [*TARGETS[target]]
     wait_until_gone(sorted(disturbance.pids))
     assert trained(run) == native[lag]

@@ -1,11 +1,12 @@
 """`evaluate` and `sample`: the accuracy of a model, and answers to a prompt."""
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, overload
 
 from groupwise.api.arguments import arguments_of
+from groupwise.api.options import RunOptions
 from groupwise.api.reward import Reward
 from groupwise.api.run import Run
 from groupwise.api.threads import run_blocking
@@ -50,15 +51,7 @@ def evaluate(
     reward: Any = None,
     samples: int | None = None,
     problems: int | None = None,
-    use: Sequence[str | Path] = (),
-    unsafe_local_exec: bool = False,
-    trust_remote_code: bool = False,
-    keys: Sequence[str] = (),
-    judges: Sequence[str] = (),
-    engine_hosts: Sequence[str] = (),
-    engine_python: str | Path = "",
-    engine_secret: str | Path = "",
-    engine_exchange: str | Path = "",
+    permissions: Permissions = Permissions(),  # noqa: B008
     **settings: Any,
 ) -> Evaluation:
     """Measure the held-out accuracy or score of a run's model, of a model directory, or of a model on the hub.
@@ -70,11 +63,7 @@ def evaluate(
     """
     name = name_of(model)
     arguments = arguments_of({"data": data, "reward": reward}, settings)
-    allowed = Permissions(
-        use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges,
-        engine_hosts=engine_hosts, engine_python=engine_python, engine_secret=engine_secret,
-        engine_exchange=engine_exchange,
-    )  # fmt: skip
+    allowed = RunOptions(permissions=permissions).permissions
     number = problems or (evaluation.ALL if data is not None else None)
     of_run = evaluation.find_model_of(name, at)
     if of_run and arguments.reward.in_memory:
@@ -125,16 +114,14 @@ def sample(
     *,
     n: int | None = None,
     at: At = None,
-    use: Sequence[str | Path] = (),
-    unsafe_local_exec: bool = False,
-    trust_remote_code: bool = False,
+    permissions: Permissions = Permissions(),  # noqa: B008
     **settings: Any,
 ) -> str | list[str]:
     """A model's answer to a prompt; with `n`, a list of `n` answers.
 
     `at` chooses a checkpoint of a run, as in `evaluate`. `settings` are fields of the recipe by name, such as
-    `**{"sampling.temperature": 0.7}`. One answer is greedy unless they say otherwise. `use` and the
-    two permissions are those of `train`.
+    `**{"sampling.temperature": 0.7}`. One answer is greedy unless they say otherwise. `permissions`
+    are those of `train`.
     """
     if not isinstance(prompt, str):
         raise Usage(f"prompt is {type(prompt).__name__}", evidence=repr(prompt)[:80], fix="pass a text")
@@ -144,7 +131,6 @@ def sample(
     overrides = overrides_of(fields_of({}, settings))
     if n is None and "sampling" not in settings:
         overrides = evaluation.for_one_answer(overrides)
-    allowed = Permissions(use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code)
-    loaded = load_use(allowed)
+    loaded = load_use(RunOptions(permissions=permissions).permissions)
     samples = run_blocking(lambda: evaluation.sample(name, prompt, overrides, loaded, at=at, n=n or 1))
     return samples[0].text if n is None else [each.text for each in samples]

@@ -49,7 +49,7 @@ def start(
     """
     with new_run(Path(options.out), options.name or run_name(source, arguments)) as lock:
         layout = lock.layout
-        overrides, use = arguments.write(layout.data, layout.code, options.allowed, source)
+        overrides, use = arguments.write(layout.data, layout.code, options.permissions, source)
         if source and KEY in (data := read_with_overrides(source, overrides)):
             return layout, start_phases(layout, without_command_text(data), use, options, finish, control)
         chosen = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
@@ -168,7 +168,7 @@ def recorded_code(folder: Path, info: RunInfo | None, reward: Reward, options: R
     """
     code, changed = folder / f"{WRITTEN}.py", options.changed
     files = [code] if reward.source and has_code(reward.source, code, info, changed=changed) else []
-    allowed = replace(options.allowed, use=[*options.allowed.use, *files])
+    allowed = replace(options.permissions, use=[*options.permissions.use, *files])
     use = load_use(allowed, info.use if info else None, accept=changed)
     if info is not None:
         check_in_memory(info, reward.in_memory, changed=changed)

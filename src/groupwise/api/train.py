@@ -1,6 +1,6 @@
 """`train` and `resume`: start or continue a run from Python."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,19 +33,11 @@ def train(
     reward: Any = None,
     method: Method | str | Mapping[str, Any] | None = None,
     max_tokens: int | None = None,
-    use: Sequence[str | Path] = (),
+    permissions: Permissions = Permissions(),  # noqa: B008
     out: str | Path = "runs",
     name: str | None = None,
     stop_after: float | None = None,
     on_iteration: OnIteration | None = None,
-    unsafe_local_exec: bool = False,
-    trust_remote_code: bool = False,
-    keys: Sequence[str] = (),
-    judges: Sequence[str] = (),
-    engine_hosts: Sequence[str] = (),
-    engine_python: str | Path = "",
-    engine_secret: str | Path = "",
-    engine_exchange: str | Path = "",
     **settings: Any,
 ) -> Run:
     """Train a model, and return its run, finished or stopped.
@@ -54,8 +46,8 @@ def train(
     with phases starts a run of phases. `model` is a directory, a packaged name or a name on the hub. `data` is a list
     of dicts with a `prompt`, a `datasets.Dataset`, a path or the name of a task. `reward` is a function, the name of a
     verifier, or a dict of both with weights; a function asks by name for `answer`, `prompt`, `gold`, `row` and others
-    (docs/verifiers.md). `settings` are fields of `Recipe` by name: `iterations=50`, `optimizer=gw.AdamW(lr=1e-5)`.
-    Without arguments `train()` runs the packaged recipe.
+    (docs/verifiers.md). `permissions` say what the run may execute, read and reach. `settings` are fields of `Recipe`
+    by name: `iterations=50`, `optimizer=gw.AdamW(lr=1e-5)`. Without arguments `train()` runs the packaged recipe.
 
     Rows and functions are written to the run's directory, `out/<name>-<time>`. A function that needs nothing outside
     itself runs in worker processes; any other runs in this process, and only `resume(run, reward=...)` continues its
@@ -68,12 +60,7 @@ def train(
     """
     given = {"model": model, "method": method, "data": data, "reward": reward, "max_tokens": max_tokens}
     source, arguments = recipe_source(recipe), arguments_of(given, settings)
-    allowed = Permissions(
-        use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges,
-        engine_hosts=engine_hosts, engine_python=engine_python, engine_secret=engine_secret,
-        engine_exchange=engine_exchange,
-    )  # fmt: skip
-    options = RunOptions(allowed=allowed, out=out, name=name, stop_after=stop_after, command="gw.train(...)")
+    options = RunOptions(permissions=permissions, out=out, name=name, stop_after=stop_after, command="gw.train(...)")
     control = control_of(on_iteration)
 
     def work() -> Run:
@@ -87,7 +74,7 @@ def resume(
     run: Run | str | Path,
     *,
     reward: Any = None,
-    use: Sequence[str | Path] = (),
+    permissions: Permissions = Permissions(),  # noqa: B008
     strict: bool = False,
     changed: bool = False,
     iterations: int | None = None,
@@ -96,14 +83,6 @@ def resume(
     launch: Literal["local", "given", "ray"] | None = None,
     stop_after: float | None = None,
     on_iteration: OnIteration | None = None,
-    unsafe_local_exec: bool = False,
-    trust_remote_code: bool = False,
-    keys: Sequence[str] = (),
-    judges: Sequence[str] = (),
-    engine_hosts: Sequence[str] = (),
-    engine_python: str | Path = "",
-    engine_secret: str | Path = "",
-    engine_exchange: str | Path = "",
 ) -> Run:
     """Continue a run from its newest checkpoint, and return it. `iterations` is the new total number of iterations.
     `ranks` is the number of the learner's processes this time; it divides the run's lanes. `shard` and `launch` are
@@ -115,13 +94,8 @@ def resume(
     """
     layout = existing_run(str(run.directory if isinstance(run, Run) else run))
     grades = NO_REWARD if reward is None else reward_of(reward)
-    allowed = Permissions(
-        use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges,
-        engine_hosts=engine_hosts, engine_python=engine_python, engine_secret=engine_secret,
-        engine_exchange=engine_exchange,
-    )  # fmt: skip
     options = RunOptions(
-        allowed=allowed, stop_after=stop_after, command="gw.resume(...)",
+        permissions=permissions, stop_after=stop_after, command="gw.resume(...)",
         strict=strict, changed=changed, iterations=iterations, ranks=ranks, shard=shard, launch=launch,
     )  # fmt: skip
     control = control_of(on_iteration)

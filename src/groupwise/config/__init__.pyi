@@ -10,3 +10,4 @@ from groupwise.config.recipe import Evaluate as Evaluate
 from groupwise.config.recipe import Machine as Machine
 from groupwise.config.recipe import Recipe as Recipe
 from groupwise.config.recipe import Save as Save
+from groupwise.config.user_code import Permissions as Permissions

@@ -11,7 +11,7 @@ from pathlib import Path
 from groupwise.data import Storage
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
-from groupwise.runs.permissions import arguments_of_permissions, words_of_permissions
+from groupwise.runs.permissions import argument_of_permissions, words_of_permissions
 from groupwise.runs.phases import whole_run
 from groupwise.verifiers.expression import in_memory as functions_in_memory
 from groupwise.verifiers.expression import python_reward
@@ -67,8 +67,7 @@ def library_call(name: str, run: Path, *, named: Path | None = None, **settings:
     if info:
         written = {str(path) for path in written_files(run)} if reward else set()
         files = [path for path in code_files(run, info) if path not in written]
-        arguments += [f"use={json.dumps(files)}"] if files else []
-        arguments += arguments_of_permissions(asdict(info))
+        arguments += argument_of_permissions(files, asdict(info))
     return f"gw.{name}({', '.join(arguments + ([f'reward={reward}'] if reward else []))})"
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData
+from groupwise.data import ACCURACY, ACCURACY_GREEDY, MEAN_LENGTH, REWARD, SCORE, SCORE_GREEDY, BadData
 from groupwise.report.read import read
 from groupwise.report.report import escaped, existing_run, write_report
 from groupwise.report.warnings import find_warnings, headline
@@ -18,7 +18,7 @@ from groupwise.runs.phases import finished_run, runs_in
 
 __all__ = ["Report", "Run"]
 
-SHOWN = ("reward", "eval/accuracy_greedy", "eval/score_greedy", "eval/accuracy", "eval/score", "mean_length")
+SHOWN = (REWARD, ACCURACY_GREEDY, SCORE_GREEDY, ACCURACY, SCORE, MEAN_LENGTH)
 """The metrics that a notebook shows in a run's table."""
 
 

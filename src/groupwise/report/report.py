@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from groupwise.data import BadData, Storage, Usage, or_near, visible
+from groupwise.data import LOSS, BadData, Storage, Usage, or_near, visible
 from groupwise.report.chain import chain_parts
 from groupwise.report.charts import charts_data
 from groupwise.report.comparisons import read_comparisons
@@ -266,7 +266,7 @@ def selection(run: Run) -> list[str]:
 
 def warm_start_summary(run: Run) -> dict[str, str]:
     """A summary of the warm start: its steps, and its loss at each tenth of them; empty without a warm start."""
-    losses = [number(row.get("loss")) for row in lines(RunLayout(RunLayout(run.path).warm_start).metrics)]
+    losses = [number(row.get(LOSS)) for row in lines(RunLayout(RunLayout(run.path).warm_start).metrics)]
     if not losses:
         return {}
     tenths = dict.fromkeys(len(losses) * i // 10 for i in range(10)) | {len(losses) - 1: None}

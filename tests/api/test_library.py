@@ -9,7 +9,7 @@ import pytest
 import groupwise as gw
 from groupwise.__main__ import main
 from groupwise.commands.train import resume as resume_command
-from groupwise.data import BadData, Usage
+from groupwise.data import MEAN_LENGTH, BadData, Usage
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from tests.verifiers.test_functions import children
@@ -48,7 +48,8 @@ def test_a_run_from_python_is_an_ordinary_run(finished) -> None:
 
 def test_a_notebook_shows_a_run_and_its_report(finished) -> None:
     run, _ = finished
-    assert "<table>" in run._repr_html_() and "reward" in run._repr_html_()
+    assert "<table>" in run._repr_html_()
+    assert all(f"<th>{name}</th>" in run._repr_html_() for name in ("reward", "eval/accuracy", MEAN_LENGTH))
     report = run.report
     assert Path(report).is_file() and report._repr_html_().startswith("<iframe srcdoc=")
     assert "<script>" not in report._repr_html_().partition("srcdoc=")[2].partition('" sandbox')[0]

@@ -36,7 +36,7 @@ class Run:
     `has_model`: the model is written, so the run has ended.
     """
 
-    path: Path
+    layout: RunLayout
     name: str
     about: Mapping[str, Any]
     recipe: str
@@ -46,6 +46,11 @@ class Run:
     flags: frozenset[str]
     notes: tuple[str, ...]
     has_model: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        return self.layout.run
 
     @property
     def last(self) -> int:
@@ -72,7 +77,7 @@ def read(path: Path) -> Run:
         metrics, flags = upgraded_metrics(metrics), frozenset(upgraded_metrics(dict.fromkeys(flags)))
     name = about.get("name")
     return Run(
-        path=path,
+        layout=layout,
         name=name if isinstance(name, str) and name else path.resolve().name,
         about=about,
         recipe=recipe,

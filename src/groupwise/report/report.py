@@ -80,7 +80,7 @@ def report(runs: Sequence[str], out: str | None = None, *, quiet: bool = False) 
 
 def gaps(run: Run) -> list[str]:
     """Warnings about missing data on a run's page: unreadable files or lines, or no metrics at all."""
-    return [*run.notes, *([] if run.metrics else [f"no metrics in {RunLayout(run.path).metrics.name}"])]
+    return [*run.notes, *([] if run.metrics else [f"no metrics in {run.layout.metrics.name}"])]
 
 
 def existing_run(run: str) -> RunLayout:
@@ -122,8 +122,9 @@ def write_report(runs: Sequence[Path], out: Path | None = None, tables: Tables =
             evidence=", ".join(missing) or "none given",
             fix="name a directory of runs/",
         )
-    out = Path(out) if out is not None else RunLayout(Path(runs[0])).report
-    write_file(out, page([read(Path(path)) for path in runs], tables=tables).encode())
+    read_runs = [read(Path(path)) for path in runs]
+    out = Path(out) if out is not None else read_runs[0].layout.report
+    write_file(out, page(read_runs, tables=tables).encode())
     return out
 
 
@@ -175,12 +176,14 @@ def page_data(runs: Sequence[Run], limit: int = BYTES) -> dict[str, Any]:
     """
     of_samples, choices = [], []
     for run in runs:
-        groups, tally, texts = scan(run.path)
-        compared, notes = read_comparisons(run.path)
+        groups, tally, texts = scan(run.layout)
+        compared, notes = read_comparisons(run.layout)
         counts = {"of": sum(map(len, groups.values())), "iterations": len(groups), "parts": chain_parts(run.fields)}
         summaries = {"compared": {i: comparison.summary for i, comparison in compared.items() if i in groups}}
         rollouts = {"groups": [], "notes": notes} | counts | summaries
-        pairs = before_and_after(files(run.path), budget=FOR_PAIRS // len(runs), size=lambda entry: len(as_json(entry)))
+        pairs = before_and_after(
+            files(run.layout), budget=FOR_PAIRS // len(runs), size=lambda entry: len(as_json(entry))
+        )
         of_samples.append({"map": prompt_map(tally, texts, runs=len(runs)), "pairs": pairs, "rollouts": rollouts})
         choices.append((groups, compared))
     points = POINTS
@@ -188,7 +191,7 @@ def page_data(runs: Sequence[Run], limit: int = BYTES) -> dict[str, Any]:
         points //= 2
     free = max(limit - len(as_json(data)), 0) // len(runs)
     for run, entry, (groups, compared) in zip(runs, data["runs"], choices):
-        chosen, _ = choose(run.path, groups, most=GROUPS // len(runs), budget=free, compared=compared)
+        chosen, _ = choose(run.layout, groups, most=GROUPS // len(runs), budget=free, compared=compared)
         entry["rollouts"]["groups"] = chosen
     return data
 
@@ -266,7 +269,7 @@ def selection(run: Run) -> list[str]:
 
 def warm_start_summary(run: Run) -> dict[str, str]:
     """A summary of the warm start: its steps, and its loss at each tenth of them; empty without a warm start."""
-    losses = [number(row.get(LOSS)) for row in lines(RunLayout(RunLayout(run.path).warm_start).metrics)]
+    losses = [number(row.get(LOSS)) for row in lines(RunLayout(run.layout.warm_start).metrics)]
     if not losses:
         return {}
     tenths = dict.fromkeys(len(losses) * i // 10 for i in range(10)) | {len(losses) - 1: None}
@@ -282,7 +285,7 @@ def differences(runs: Sequence[Run]) -> list[list[Any]]:
 
 def has_pictures(run: Run) -> bool:
     """Whether a run has pictures of samples."""
-    return any(RunLayout(run.path).samples.glob(f"*{PICTURES}"))
+    return any(run.layout.samples.glob(f"*{PICTURES}"))
 
 
 def policy(scripts: Iterable[str], styles: Iterable[str], *, connect: bool = False, images: bool = False) -> str:

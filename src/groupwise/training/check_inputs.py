@@ -64,7 +64,7 @@ def check_inputs(
     fetch: bool = True,
     method: bool = True,
 ) -> Checked:
-    """Errors and notes about trackers (sinks), environment, model directory, tokenizer, task and verifier; and these.
+    """Errors and notes about trackers (sinks), environment, model directory and weights, then those of `check_task`.
 
     With `train` the task must have training problems. With `fetch` the weights of a model on the hub are downloaded and
     checked. Without `method`, that of the recipe is a placeholder, and checks that read it are skipped.
@@ -86,7 +86,21 @@ def check_inputs(
         check_model(recipe, directory, use, weights=weights)
     with collected(errors):
         _ = weight_files(directory) if weights else None
-    inputs = None
+    return Checked((), notes) + check_task(recipe, use, directory, errors, train=train, fetch=fetch, method=method)
+
+
+def check_task(
+    recipe: Recipe,
+    use: Use,
+    directory: Path,
+    earlier: Sequence[GroupwiseError],
+    *,
+    train: bool,
+    fetch: bool,
+    method: bool,
+) -> Checked:
+    """Errors and notes about tokenizer, task and verifier, after the `earlier` errors; and what was read."""
+    errors, notes, inputs = [*earlier], list[str](), None
     with collected(errors):
         tokenizer = read_tokenizer(directory)
         errors += check_side_models(recipe, tokenizer, fetch=fetch) if train else ()

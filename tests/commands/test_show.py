@@ -27,6 +27,7 @@ from groupwise.methods import gspo, published, reference_of
 from groupwise.methods.families import FAMILIES, method_family
 from groupwise.models import find_model
 from groupwise.training.check_method import dry_run
+from groupwise.training.checked import Checked
 from tests.checks import check
 
 DEFAULT = Path(text.__file__).with_name("default.toml")
@@ -182,7 +183,7 @@ def errors_of(toml: str, **options) -> list[str]:
 @pytest.fixture
 def only_text(monkeypatch):
     """Only the recipe's text and its method are checked."""
-    monkeypatch.setattr(checking, "check_inputs", lambda *_, **__: [])
+    monkeypatch.setattr(checking, "check_inputs", lambda *_, **__: Checked())
 
 
 @pytest.fixture(autouse=True)

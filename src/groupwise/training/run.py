@@ -120,7 +120,8 @@ def run_from(
     progress = Progress(objects.recipe.iterations, checkpoint.iteration if checkpoint else 0)
     progress.say(f"run: {run.path}")
     training = assembled(run, objects, checkpoint, progress, control or Control(), changed=changed, disk=disk)
-    recorder, learner = training.recorder, restored(training, checkpoint) if checkpoint else None
+    recorder = training.recorder
+    learner = restored(training, checkpoint) if checkpoint else None
     for line in nothing_to_do(run.layout, objects, recorder) if checkpoint else ():
         progress.say(line)
     try:

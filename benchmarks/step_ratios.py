@@ -20,6 +20,8 @@ from groupwise.config.text import read_recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Batch
 from groupwise.learner import Learner
+from groupwise.runs.checkpoints import RunLock
+from groupwise.runs.layout import RunLayout
 from groupwise.training.build import build
 from groupwise.training.run import run_from
 from groupwise.training.start import begin
@@ -61,8 +63,9 @@ def ratios_of(method: str, seed: int) -> Sequence[tuple[float, float]]:
     """Mean minus 1 and standard deviation of the ratio at each denoising step of a run."""
     recipe, ratios, use = read_recipe(find_recipe("rings"), fields_of(method, seed)), [], Use()
     with tempfile.TemporaryDirectory() as folder, recorded(ratios):
-        begin(Path(folder), build(recipe, use), use, method, "benchmarks.step_ratios")
-        run_from(Path(folder), build(recipe, use))
+        objects = build(recipe, use)
+        with RunLock(RunLayout(Path(folder))) as lock:
+            run_from(begin(lock, objects, use, method, "benchmarks.step_ratios"), objects)
     number, ratio = (torch.cat(columns) for columns in zip(*ratios[1::2]))
     by_step = [ratio[number == step] for step in range(STEPS)]
     return [(float(x.mean()) - 1, float(x.std())) for x in by_step]

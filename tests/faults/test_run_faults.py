@@ -193,10 +193,10 @@ def test_a_model_on_the_way_that_cannot_be_written_is_an_error_at_the_end(
     recipe = replace(EVERY, save=replace(EVERY.save, model_every=1, keep=9))
     run, write = begun(tmp_path / "run", recipe), commands.write_model_directory
 
-    def full(run: Path, ready: Any, model: Path, disk: Any) -> None:
+    def full(layout: RunLayout, objects: Any, model: Path, disk: Any) -> None:
         if model.name == "000001":
             raise Storage("the model could not be written", evidence="No space left on device", fix="free space")
-        write(run, ready, model, disk)
+        write(layout, objects, model, disk)
 
     monkeypatch.setattr(commands, "write_model_directory", full)
     with pytest.raises(Storage, match="models of these iterations could not be written: 1") as refusal:

@@ -47,8 +47,8 @@ def test_the_report_reads_metrics_and_recipe_under_new_names():
 
 
 def test_the_report_reads_which_samples_were_selected():
-    groups, _, _ = scan(OLD)
-    chosen, _ = choose(OLD, groups, most=64, budget=1_000_000)
+    groups, _, _ = scan(RunLayout(OLD))
+    chosen, _ = choose(RunLayout(OLD), groups, most=64, budget=1_000_000)
     selected = [sample["selected"] for group in chosen for sample in group["samples"]]
     lines = [json.loads(line) for path in (OLD / "samples").glob("*.jsonl") for line in path.read_text().splitlines()]
     assert selected.count(True) == sum(line["kept"] for line in lines) > 0

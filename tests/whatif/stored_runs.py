@@ -6,6 +6,7 @@ from typing import Any
 
 from groupwise.config.text import write
 from groupwise.methods import Method
+from groupwise.runs.layout import RunLayout
 from tests.runs.infos import INFO
 from tests.toys.echo import ToyRun, small
 
@@ -16,6 +17,6 @@ def stored_run(directory: Path, method: Method | str = "dapo", **changes: Any) -
     value = small(method, **sizes) if isinstance(method, str) else method
     toy = ToyRun(value, directory, **{"lr": 0.1, "max_tokens": 3} | changes)
     toy.go()
-    replace(INFO, method={"name": method if isinstance(method, str) else ""}).write(directory)
+    replace(INFO, method={"name": method if isinstance(method, str) else ""}).write(RunLayout(directory))
     (directory / "recipe.toml").write_text(write(toy.recipe))
     return directory

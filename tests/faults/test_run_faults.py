@@ -287,14 +287,14 @@ import os, sys
 from groupwise.__main__ import main
 from groupwise.training import run
 
-watch = run.watch_iteration
+watch = run.IterationWatch.__call__
 
-def signalled(*arguments):
-    watch(*arguments)
-    if arguments[-2]["iteration"] == 2:
+def signalled(self, line, timing):
+    watch(self, line, timing)
+    if line["iteration"] == 2:
         os.kill(os.getpid(), int(sys.argv[2]))
 
-run.watch_iteration = signalled
+run.IterationWatch.__call__ = signalled
 sys.exit(main(["resume", sys.argv[1]]))
 """
 """The command `groupwise resume`, in a process that gets a signal in its second iteration."""
@@ -451,8 +451,8 @@ def test_a_clock_that_jumps_changes_nothing(
 # Verifiers
 
 
-def wrong_every_seventh(place: Any, what: str) -> list[int]:
-    """Make every seventh verdict of training fail. The returned list has one element per failure."""
+def wrong_every_seventh(place: Any, what: str) -> tuple[Any, list[int]]:
+    """The run with every seventh verdict of training failing, and a list that gets one element per failure."""
     judge, failed, calls = place.setting.verifier, [], []
 
     async def failing(prompt: Prompt, sample: Sample) -> Verdict:
@@ -466,8 +466,7 @@ def wrong_every_seventh(place: Any, what: str) -> list[int]:
             await asyncio.sleep(3600)
         return Verdict(Outcome.correct, score=math.nan)
 
-    place = replace(place, setting=replace(place.setting, verifier=failing))
-    return failed
+    return replace(place, setting=replace(place.setting, verifier=failing)), failed
 
 
 @pytest.mark.parametrize(
@@ -481,7 +480,7 @@ def wrong_every_seventh(place: Any, what: str) -> list[int]:
 def test_a_verdict_that_fails_is_counted_and_left_out(what: str, cause: str, tmp_path: Path) -> None:
     recipe = replace(EVERY, machine=replace(EVERY.machine, verdict_deadline=0.1))
     run, place = begun(tmp_path / "run", recipe), ready(recipe)
-    failed = wrong_every_seventh(place, what)
+    place, failed = wrong_every_seventh(place, what)
     assert run_from(run, place, disk=Quick()).code == 0
     metrics = lines(run)[1:]
     assert sum(line["rollout/unverifiable"] for line in metrics) == len(failed) == 6
@@ -513,7 +512,7 @@ def test_too_many_unverifiable_answers_over_twenty_iterations(tmp_path: Path) ->
     recipe = replace(EVERY, iterations=22, evaluate=replace(EVERY.evaluate, every=0), save=replace(EVERY.save, every=0))
     recipe = replace(recipe, prompts=2, sampling=replace(recipe.sampling, max_tokens=3))
     run, place = begun(tmp_path / "run", recipe), ready(recipe)
-    wrong_every_seventh(place, "raises")
+    place, _ = wrong_every_seventh(place, "raises")
     with pytest.raises(Unverifiable, match="22 of 160 answers were unverifiable over 20 iterations"):
         run_from(run, place, disk=Quick())
     assert len(lines(run)) == 1 + 19

@@ -22,6 +22,8 @@ from groupwise.data import Batch
 from groupwise.learner import Learner
 from groupwise.lifecycle.run import run_from
 from groupwise.lifecycle.start import begin
+from groupwise.runs.checkpoints import RunLock
+from groupwise.runs.layout import RunLayout
 from groupwise.training.build import build
 
 METHODS, SEEDS = ("flow_grpo", "grpo_guard"), (0, 1, 2)
@@ -61,8 +63,9 @@ def ratios_of(method: str, seed: int) -> Sequence[tuple[float, float]]:
     """Mean minus 1 and standard deviation of the ratio at each denoising step of a run."""
     recipe, ratios, use = read_recipe(find_recipe("rings"), fields_of(method, seed)), [], Use()
     with tempfile.TemporaryDirectory() as folder, recorded(ratios):
-        begin(Path(folder), build(recipe, use), use, method, "benchmarks.step_ratios")
-        run_from(Path(folder), build(recipe, use))
+        objects = build(recipe, use)
+        with RunLock(RunLayout(Path(folder))) as lock:
+            run_from(begin(lock, objects, use, method, "benchmarks.step_ratios"), objects)
     number, ratio = (torch.cat(columns) for columns in zip(*ratios[1::2]))
     by_step = [ratio[number == step] for step in range(STEPS)]
     return [(float(x.mean()) - 1, float(x.std())) for x in by_step]

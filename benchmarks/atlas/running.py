@@ -8,7 +8,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from groupwise import train
+from groupwise import Permissions, train
 from groupwise.api.run import Run
 from groupwise.certificates.certificate import commit_of
 from groupwise.certificates.code_hash import code_hash
@@ -46,7 +46,7 @@ def run_trial(
     ready = with_models(on_base(recipe, home, bases or {}), trial, home)
     with open_log(home):
         start = time.process_time()
-        run = train(ready, out=home / "runs", name=directory_name(trial), use=use)
+        run = train(ready, out=home / "runs", name=directory_name(trial), permissions=Permissions(use=use))
         seconds = time.process_time() - start
     if run.stopped:
         raise KeyboardInterrupt(run.stopped)

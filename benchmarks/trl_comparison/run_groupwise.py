@@ -35,6 +35,7 @@ from groupwise.methods import Method
 from groupwise.models import read_tokenizer
 from groupwise.objective import Clip, Objective, sequence_mean, sequence_ratio, token_mean
 from groupwise.rollout import Independent, Rollouts
+from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.training.loop import run as loop
 from groupwise.training.recorder import Recorder
@@ -142,18 +143,18 @@ def measure(
         builder.read_tokenizer = lambda path: replace(read_tokenizer(path), eos=never)
     ready = builder.build(recipe, Use())
     if regime.lengths is not None:
-        ready.buffer.setting = replace(ready.buffer.setting, verifier=even_sum)
+        ready = replace(ready, setting=replace(ready.setting, verifier=even_sum))
 
     async def no_evaluation() -> dict[str, float]:
         return {}
 
-    learner = ready.start_learner()
+    learner, buffer, guards = ready.new_learner(), ready.new_buffer(), ready.new_guards()
     with tempfile.TemporaryDirectory() as directory:
-        recorder = Timed(Path(directory), RunLogs(Path(directory)), keep=1)
+        recorder = Timed(RunLayout(Path(directory)), RunLogs(RunLayout(Path(directory))), keep=1)
         recorder.watch = watch
         recorder.done = 0  # skips the first evaluation and the first checkpoint
         with suppress(NoMoreTurns):
-            asyncio.run(loop(recipe, ready.buffer, ready.engine, learner, recorder, ready.guards, no_evaluation))
+            asyncio.run(loop(recipe, buffer, ready.engine, learner, recorder, guards, no_evaluation))
     lengths_by_iteration = [regime.lengths_of(i) for i in range(iterations)]
     for iteration, lengths in zip(watch.iterations, lengths_by_iteration, strict=not turns):
         assert lengths is None or iteration["tokens"] == sum(lengths), "lengths differ from the forced ones"

@@ -10,7 +10,9 @@ import groupwise as gw
 from groupwise.__main__ import main
 from groupwise.commands.train import resume as resume_command
 from groupwise.core import BadData, Usage
+from groupwise.data import MEAN_LENGTH
 from groupwise.runs.info import RunInfo
+from groupwise.runs.layout import RunLayout
 from tests.verifiers.test_functions import children
 
 ROWS = [{"prompt": f"{a}*{b}+{c}=", "level": c} for a in range(2, 6) for b in range(2, 4) for c in range(2)]
@@ -47,7 +49,8 @@ def test_a_run_from_python_is_an_ordinary_run(finished) -> None:
 
 def test_a_notebook_shows_a_run_and_its_report(finished) -> None:
     run, _ = finished
-    assert "<table>" in run._repr_html_() and "reward" in run._repr_html_()
+    assert "<table>" in run._repr_html_()
+    assert all(f"<th>{name}</th>" in run._repr_html_() for name in ("reward", "eval/accuracy", MEAN_LENGTH))
     report = run.report
     assert Path(report).is_file() and report._repr_html_().startswith("<iframe srcdoc=")
     assert "<script>" not in report._repr_html_().partition("srcdoc=")[2].partition('" sandbox')[0]
@@ -95,7 +98,7 @@ def test_a_packaged_recipe_is_trained_by_its_name(tmp_path: Path) -> None:
         "evaluate": {"problems": 2},
     }
     run = gw.train(recipe="big_sums", out=tmp_path, iterations=1, prompts=2, **small)
-    assert run.directory.name.startswith("big_sums-") and RunInfo.read(run.directory).task == "big_sums"
+    assert run.directory.name.startswith("big_sums-") and RunInfo.read(RunLayout(run.directory)).task == "big_sums"
     with pytest.raises(Usage, match="no packaged recipe is called 'smollm'") as caught:
         gw.train(recipe="smollm", out=tmp_path)
     assert "did you mean smollm2?" in str(caught.value)

@@ -10,6 +10,7 @@ from groupwise.commands.train import resume as resume_command
 from groupwise.core import BadData, Usage
 from groupwise.lifecycle import run_phases as runner
 from groupwise.runs.info import RunInfo
+from groupwise.runs.layout import RunLayout
 from tests.api.test_library import ROWS, changed_closure, constant, variety
 
 RECIPE = """
@@ -44,7 +45,7 @@ def test_phases_from_python_are_those_of_the_command_line(recipe: Path, tmp_path
     last = run.phases[-1]
     assert (run.metrics, run.samples(), run.model_dir) == (last.metrics, last.samples(), last.model_dir)
     assert (run.done, run.iterations, last.phases) == (2, 2, ()) and "sharpen" in run.report.path.read_text()
-    assert RunInfo.read(last.directory).command == "gw.train(...)"
+    assert RunInfo.read(RunLayout(last.directory)).command == "gw.train(...)"
     words = ["--out", str(tmp_path / "b"), "--seed", "3", "--phase.1.iterations", "2"]
     assert main(["train", str(recipe), *words]) == 0
     (other,) = (tmp_path / "b").iterdir()
@@ -91,7 +92,7 @@ def test_phases_that_never_started_are_resumed(recipe: Path, tmp_path: Path, mon
     with pytest.raises(BadData, match="not the function that this run was started with"):
         gw.resume(directory, reward=constant)
     run = gw.resume(directory, reward=variety)
-    assert run.done == 1 and RunInfo.read(run.phases[0].directory).command == "gw.resume(...)"
+    assert run.done == 1 and RunInfo.read(RunLayout(run.phases[0].directory)).command == "gw.resume(...)"
 
 
 def test_phases_with_a_reward_in_memory_continue_in_python(recipe: Path, tmp_path: Path) -> None:

@@ -122,7 +122,13 @@ def test_a_run_has_the_bits_of_a_local_one_though_an_actor_and_an_engine_are_kil
     monkeypatch.setattr(RayReplica, "sample", disturbed)
     exchange = tmp_path / "exchange"
     exchange.mkdir()
-    run = gw.train(out=tmp_path / "runs", engine=Served(restarts=20), engine_exchange=exchange, **SMALL, **RAY)
+    run = gw.train(
+        out=tmp_path / "runs",
+        engine=Served(restarts=20),
+        permissions=gw.Permissions(engine_exchange=exchange),
+        **SMALL,
+        **RAY,
+    )
     assert trained(run) == local
     assert counts[0] > 30 and len(pids) >= 4 and len(hosts) == 2
     wait_until_gone(sorted(pids))
@@ -197,7 +203,9 @@ def test_vllm_on_nodes_gives_the_weights_of_a_local_run_though_an_engine_is_kill
 
     monkeypatch.setattr(RayReplica, "sample", disturbed)
     engine = Vllm(replicas=2, max_num_seqs=16, kv_cache_tokens=1 << 14)
-    run = gw.train(out=tmp_path / "runs", engine=engine, engine_python=PYTHON, **SMALL, **RAY)
+    run = gw.train(
+        out=tmp_path / "runs", engine=engine, permissions=gw.Permissions(engine_python=PYTHON), **SMALL, **RAY
+    )
     assert trained(run)["model/model.safetensors"] == local["model/model.safetensors"]
     assert counts[0] > 20 and len(pids) >= 4  # each engine is two processes
     wait_until_gone(sorted(pids))

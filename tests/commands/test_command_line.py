@@ -21,6 +21,7 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.lifecycle.final_message import held_out_summary
+from groupwise.runs.layout import RunLayout
 from tests.docs.warm_shell import environment
 
 GROUPWISE = [sys.executable, "-m", "groupwise"]
@@ -161,12 +162,12 @@ def test_the_accuracy_summary_has_the_first_and_the_last_evaluation(tmp_path: Pa
     ]
     text = "".join(json.dumps({"iteration": i} | line) + "\n" for i, line in enumerate([*lines[:2], {}, lines[2], {}]))
     (tmp_path / "metrics.jsonl").write_text(text)
-    assert held_out_summary(tmp_path) == "\n  held-out greedy 0.300 -> 0.800  (95 % interval 0.700 .. 0.900)"
+    assert held_out_summary(RunLayout(tmp_path)) == "\n  held-out greedy 0.300 -> 0.800  (95 % interval 0.700 .. 0.900)"
     score = {"eval/score_greedy": 2.5, "eval/score_low_greedy": 2.0, "eval/score_high_greedy": 3.0}
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"iteration": 0} | score) + "\n")
-    assert held_out_summary(tmp_path) == "\n  held-out greedy score 2.500  (95 % interval 2.000 .. 3.000)"
+    assert held_out_summary(RunLayout(tmp_path)) == "\n  held-out greedy score 2.500  (95 % interval 2.000 .. 3.000)"
     (tmp_path / "metrics.jsonl").write_text("")
-    assert held_out_summary(tmp_path) == ""
+    assert held_out_summary(RunLayout(tmp_path)) == ""
 
 
 def test_a_terminal_gets_one_live_line_that_fits_its_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

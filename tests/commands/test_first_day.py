@@ -14,7 +14,6 @@ import torch
 
 import groupwise as gw
 from groupwise.__main__ import main
-from groupwise.checks.check import check
 from groupwise.checks.check_data import data_notes
 from groupwise.commands.compare import files
 from groupwise.config.keyword_arguments import overrides_of
@@ -32,6 +31,7 @@ from groupwise.tasks.registry import CONVERSIONS, find_task
 from groupwise.verifiers import grade_function
 from groupwise.verifiers.arguments import Parameters
 from groupwise.verifiers.functions import verdicts_of
+from tests.checks import check
 from tests.models.directories import bytes_, shape
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
@@ -460,8 +460,12 @@ def test_the_next_command_names_the_code_of_the_run(tmp_path: Path) -> None:
         ("file", " --samples 8 --use 'my code/grade.py' --judge example.com --key KEY", 'use=["my code/grade.py"]'),
         ("written", f" --samples 8 --use {tmp_path}/written/code/reward.py", '/written/code/reward.py"]'),
         ("memory", f'gw.evaluate("{tmp_path}/memory", samples=8, reward=short)', "reward=short)"),
-        ("both", 'samples=8, use=["tool.py"], keys=["KEY"], reward=short)', 'use=["tool.py"], keys=["KEY"], reward='),
-        ("several", f'samples=8, use=["tool.py"], {dictionary}', dictionary),
+        (
+            "both",
+            'samples=8, permissions=gw.Permissions(use=["tool.py"], keys=["KEY"]), reward=short)',
+            'permissions=gw.Permissions(use=["tool.py"], keys=["KEY"]), reward=',
+        ),
+        ("several", f'samples=8, permissions=gw.Permissions(use=["tool.py"]), {dictionary}', dictionary),
         ("unreadable", "samples=8, reward=...)", "reward=...)"),
     ):
         run = tmp_path / name

@@ -13,7 +13,7 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.api.options import RunOptions
-from groupwise.checks.check import check, second_adapter, standing_in
+from groupwise.checks.check import second_adapter, standing_in
 from groupwise.commands.train import resume
 from groupwise.config.phase_recipes import read_phases
 from groupwise.config.toml import read_toml
@@ -25,8 +25,10 @@ from groupwise.lifecycle import run_phases as runner
 from groupwise.lifecycle import start as training
 from groupwise.models.directories import base_name
 from groupwise.runs.info import RunInfo
+from groupwise.runs.layout import RunLayout
 from groupwise.runs.phase_directories import finished_run, phase_directories, runs_in, whole_run
 from groupwise.tasks import demonstrations
+from tests.checks import check
 from tests.faults.small_runs import forked, left, lines
 
 SMALL = """
@@ -94,14 +96,14 @@ def test_each_phase_is_an_ordinary_run(straight: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(straight)
     assert phase_directories(RUN) == (SEARCH, SHARPEN)
     assert [len(lines(path)) for path in (SEARCH, SHARPEN)] == [3, 2]
-    assert RunInfo.read(SHARPEN).model == "@search/model"
-    assert RunInfo.read(SHARPEN).method["name"] == "gspo"
+    assert RunInfo.read(RunLayout(SHARPEN)).model == "@search/model"
+    assert RunInfo.read(RunLayout(SHARPEN)).method["name"] == "gspo"
     first, last = ((path / "model" / "model.safetensors").read_bytes() for path in (SEARCH, SHARPEN))
     assert first != last
     assert all(line[GRAD_NORM] > 0 for path in (SEARCH, SHARPEN) for line in lines(path)[1:])
     assert lines(SEARCH)[-1][ACCURACY_GREEDY] == lines(SHARPEN)[0][ACCURACY_GREEDY]
     assert "1-search and 2-sharpen" in (RUN / "report.html").read_text()
-    assert list(RunInfo.read(SHARPEN).side_models) == ["reference"]
+    assert list(RunInfo.read(RunLayout(SHARPEN)).side_models) == ["reference"]
 
 
 def test_a_run_of_phases_with_an_adapter_can_be_moved(
@@ -218,8 +220,8 @@ def test_train_writes_a_recipe_that_runs_again(here: Path) -> None:
     (second,) = Path("again").iterdir()
     models = [(run / "2-sharpen" / "model" / "model.safetensors").read_bytes() for run in (first, second)]
     assert models[0] == models[1]
-    assert RunInfo.read(first / "2-sharpen").iterations == 0
-    assert RunInfo.read(first / "2-sharpen").command == RunInfo.read(first / "1-search").command
+    assert RunInfo.read(RunLayout(first / "2-sharpen")).iterations == 0
+    assert RunInfo.read(RunLayout(first / "2-sharpen")).command == RunInfo.read(RunLayout(first / "1-search")).command
 
 
 def test_a_warm_start_and_two_phases_give_the_same_bytes(here: Path) -> None:

@@ -15,8 +15,8 @@ import groupwise.checks.check as checking
 import groupwise.config.recipe_toml as text
 from groupwise.__main__ import main
 from groupwise.certificates.proofs import proofs_of
-from groupwise.checks.check import check
 from groupwise.checks.check_method import dry_run
+from groupwise.checks.checked import Checked
 from groupwise.commands.check import errors_text
 from groupwise.commands.methods import alike, entries, likeness, list_methods
 from groupwise.commands.show import read, show, show_diff, table
@@ -29,6 +29,7 @@ from groupwise.data import Logp
 from groupwise.methods import gspo, published, reference_of
 from groupwise.methods.families import FAMILIES, method_family
 from groupwise.models import find_model
+from tests.checks import check
 
 DEFAULT = Path(text.__file__).with_name("default.toml")
 SMALL = "prompts = 16\nsampling.max_tokens = 40\n"
@@ -183,7 +184,7 @@ def errors_of(toml: str, **options) -> list[str]:
 @pytest.fixture
 def only_text(monkeypatch):
     """Only the recipe's text and its method are checked."""
-    monkeypatch.setattr(checking, "check_inputs", lambda *_, **__: [])
+    monkeypatch.setattr(checking, "check_inputs", lambda *_, **__: Checked())
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.checks.check import check
 from groupwise.config.defaults import LEARNING_RATES, complete_phases, learning_rate, starting_point
 from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe_toml import read_recipe
@@ -15,6 +14,7 @@ from groupwise.core import Usage
 from groupwise.methods import GatedTurns, Method, published, reference_of
 from groupwise.models import Decoder, write_model
 from groupwise.rollout import Turns
+from tests.checks import check
 from tests.models.directories import bytes_, shape
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from groupwise.checks.check import check
 from groupwise.config.devices import device_label, device_of, dtype_of, resolved
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.core import MissingRequirement
 from groupwise.training.build import find_device
+from tests.checks import check
 
 
 def stub_gpu(monkeypatch: pytest.MonkeyPatch, *, bfloat16: bool = True) -> None:

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from groupwise.checks.check import check
 from groupwise.checks.check_method import dry_run, inactive_parts
 from groupwise.config.recipe_toml import override, read_recipe, write
 from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.core import Usage
 from groupwise.learner import InitialPolicy
 from groupwise.methods import dapo, gmpo, grpo, gspo
+from tests.checks import check
 
 MINE = '''
 from dataclasses import dataclass

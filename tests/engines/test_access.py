@@ -7,7 +7,6 @@ import pytest
 
 import groupwise as gw
 from groupwise.__main__ import main
-from groupwise.checks.check import check
 from groupwise.commands import doctor
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, load_use
@@ -18,6 +17,7 @@ from groupwise.lifecycle.run_info import describe_run
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import recorded_code, resume_call
+from tests.checks import check
 from tests.runs.infos import INFO
 
 FINGERPRINT = "#sha256=" + "0" * 64
@@ -135,12 +135,12 @@ def test_the_words_are_recorded_and_printed_again(tmp_path: Path) -> None:
     assert use.options == f" {WORDS}"
     recipe = read_recipe("method = 'grpo'")
     identity = {name: getattr(INFO, name) for name in ("data", "recipe", "files", "templates")}
-    describe_run(tmp_path, recipe, "grpo", use, "groupwise train", identity).write(tmp_path)
-    info = RunInfo.read(tmp_path)
+    describe_run(tmp_path.name, recipe, "grpo", use, "groupwise train", identity).write(RunLayout(tmp_path))
+    info = RunInfo.read(RunLayout(tmp_path))
     assert (info.engine_hosts, info.engine_python, info.engine_secret) == (("gpu-1", "gpu-2"), "p", "s")
     assert recorded_code(tmp_path) == (f" {WORDS}", ())
     permissions = 'engine_hosts=["gpu-1", "gpu-2"], engine_python="p", engine_secret="s", engine_exchange="/dev/shm"'
-    assert resume_call(tmp_path) == f"gw.resume({json.dumps(str(tmp_path))}, {permissions})"
+    assert resume_call(tmp_path) == f"gw.resume({json.dumps(str(tmp_path))}, permissions=gw.Permissions({permissions}))"
 
 
 def test_the_library_has_the_same_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,5 +151,5 @@ def test_the_library_has_the_same_words(tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises(GroupwiseError, match="the command names none"):
             call(**given, engine="Vllm")
         with pytest.raises(GroupwiseError, match="no environment of vLLM at"):
-            call(**given, engine="Vllm", engine_python=program)
+            call(**given, engine="Vllm", permissions=Permissions(engine_python=program))
         assert (tmp_path / call.__name__).exists()

@@ -34,7 +34,7 @@ def refusals(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, **allowed: str) ->
         attach(model, recipe.lora, seed=0)
     with pytest.raises(GroupwiseError) as started:
         build_engine(recipe, model, tokenizer, use.engines)
-    (found,) = [error for error in check_inputs(recipe, use) if error.what == started.value.what]
+    (found,) = [error for error in check_inputs(recipe, use).errors if error.what == started.value.what]
     return found, started.value
 
 
@@ -76,7 +76,7 @@ def test_the_environment_of_a_placed_engine_is_checked_on_its_node(monkeypatch: 
     monkeypatch.setattr("groupwise.cluster.launch.library", lambda: None)
     monkeypatch.setattr(vllm_replicas, "check_environment", lambda python, gpu: pytest.fail("checked here"))
     recipe = Recipe(method=grpo(), engine=Vllm(), cluster=Cluster(launch="ray"))
-    (refused,) = [error for error in check_inputs(recipe, load_use(Permissions())) if "Vllm" in str(error)]
+    (refused,) = [error for error in check_inputs(recipe, load_use(Permissions())).errors if "Vllm" in str(error)]
     assert "--engine-python" in refused.fix
     use = load_use(Permissions(engine_python="nowhere/python"))
-    assert not [error for error in check_inputs(recipe, use) if "vLLM" in str(error)]
+    assert not [error for error in check_inputs(recipe, use).errors if "vLLM" in str(error)]

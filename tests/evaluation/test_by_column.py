@@ -9,10 +9,10 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.api.evaluate import Evaluation
-from groupwise.checks.check import check
 from groupwise.core import Usage
 from groupwise.data import Outcome, Prompt, Rollout
 from groupwise.evaluation.by_column import LONGEST, MOST, check_column, figures_by, scores_by
+from tests.checks import check
 from tests.evaluation.test_evaluate import rollout
 
 ROWS = [{"prompt": f"{a}+{b}+2-{c}=", "answer": a + b + 2 - c, "level": 10 if a > 4 else 2}

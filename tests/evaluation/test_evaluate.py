@@ -237,12 +237,12 @@ import asyncio, random
 import numpy as np, torch
 from tests.faults.small_runs import EVERY, ready
 runtime = ready(EVERY)
-asyncio.run(runtime.engine.load(0, runtime.start_learner().weights()))
+asyncio.run(runtime.engine.load(0, runtime.new_learner().weights()))
 torch.manual_seed(1), np.random.seed(2), random.seed(3)
 def states():
     return random.getstate(), torch.get_rng_state().tolist(), [np.asarray(x).tolist() for x in np.random.get_state()]
 before = states()
-asyncio.run(runtime.evaluate())
+asyncio.run(runtime.evaluate(runtime.setting))
 print("same" if states() == before else "changed")
 """
 
@@ -250,17 +250,18 @@ print("same" if states() == before else "changed")
 @pytest.mark.t(47)
 def test_evaluation_changes_nothing_in_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = ready(EVERY)
-    asyncio.run(runtime.engine.load(0, runtime.start_learner().weights()))
-    state = dict(runtime.buffer.state())
-    weights = {name: x.clone() for name, x in runtime.learner.weights().items()}
+    learner, buffer = runtime.new_learner(), runtime.new_buffer()
+    asyncio.run(runtime.engine.load(0, learner.weights()))
+    state = dict(buffer.state())
+    weights = {name: x.clone() for name, x in learner.weights().items()}
     sample, requests = NativeEngine.sample, []
     monkeypatch.setattr(NativeEngine, "sample", lambda self, request: requests.append(request) or sample(self, request))
-    first = asyncio.run(runtime.evaluate())
+    first = asyncio.run(runtime.evaluate(buffer.setting))
     assert len(requests) == 2 * 2 and {request.purpose for request in requests} == {Purpose.EVALUATE}
-    assert runtime.buffer.state() == state and runtime.learner.version == 0
-    assert all(torch.equal(x, weights[name]) for name, x in runtime.learner.weights().items())
-    assert all(p.grad is None for p in runtime.learner.model.parameters())
-    assert asyncio.run(runtime.evaluate()) == first  # the same random numbers again
+    assert buffer.state() == state and learner.version == 0
+    assert all(torch.equal(x, weights[name]) for name, x in learner.weights().items())
+    assert all(p.grad is None for p in learner.model.parameters())
+    assert asyncio.run(runtime.evaluate(buffer.setting)) == first  # the same random numbers again
 
 
 @pytest.mark.t(47)

@@ -41,15 +41,16 @@ def library_losses(iterations: int) -> tuple[list[float], list[tuple[int, ...]]]
     losses, tokens = [], []
 
     async def run() -> None:
-        await ready.engine.load(0, ready.start_learner().weights())
+        learner, buffer = ready.new_learner(), ready.new_buffer()
+        await ready.engine.load(0, learner.weights())
         for iteration in range(iterations):
             m = recipe.method
-            collected = await ready.buffer.take(recipe.prompts, m.group_size, m.strategy, m.filter, m.max_refills)
+            collected = await buffer.take(recipe.prompts, m.group_size, m.strategy, m.filter, m.max_refills)
             batch = pack(collected.selected)
             tokens.extend(s.tokens for s in batch.samples)
-            _, results = learn(recipe, m, ready.learner, batch, iteration)
+            _, results = learn(recipe, m, learner, batch, iteration)
             losses.extend(result.loss for result in results)
-            await ready.engine.load(ready.learner.publish(), ready.learner.weights())
+            await ready.engine.load(learner.publish(), learner.weights())
 
     asyncio.run(run())
     return losses, tokens

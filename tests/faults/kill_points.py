@@ -17,10 +17,10 @@ from groupwise.engines.native.rows import Rows
 from groupwise.engines.steps.denoising import DenoisingEngine
 from groupwise.learner import Learner
 from groupwise.lifecycle import run as commands
-from groupwise.lifecycle.run import run_from
-from groupwise.training.build import Runtime
+from groupwise.rollout.setting import RolloutSetting
+from groupwise.training.build import RunObjects
 from groupwise.training.recorder import Recorder
-from tests.faults.small_runs import Quick, alive, begun, forked, left, ready
+from tests.faults.small_runs import Quick, alive, begun, forked, left, ready, run_from
 
 Point = tuple[str, int]
 """The name of an event, and its how-manieth occurrence."""
@@ -97,7 +97,7 @@ class RecordedDisk(Quick):
         self.events.record_disk("remove")
 
 
-def run(directory: Path, place: Runtime, death: Point | None = None) -> Events:
+def run(directory: Path, place: RunObjects, death: Point | None = None) -> Events:
     """Continue a run to its end or to its death. Call it in a fork: it patches the package."""
     events = Events(death)
     for name in ("write", "save", "iteration", "restore"):
@@ -106,9 +106,9 @@ def run(directory: Path, place: Runtime, death: Point | None = None) -> Events:
     events.around(Learner, "compute_measures", "measures")
     events.around(Rows, "advance", "a token")
     events.around(DenoisingEngine, "_advance", "a denoising step")
-    events.around(Runtime, "write", "writing the model")
+    events.around(RunObjects, "write", "writing the model")
     events.around(commands, "write_report")
-    phase, evaluate, verifier = Recorder.phase, Runtime.evaluate, place.buffer.setting.verifier
+    phase, evaluate, verifier = Recorder.phase, RunObjects.evaluate, place.setting.verifier
 
     @contextmanager
     def recorded_phase(self: Recorder, name: str, **how: str) -> Iterator[None]:
@@ -117,9 +117,9 @@ def run(directory: Path, place: Runtime, death: Point | None = None) -> Events:
             yield
         events.record(f"after {name}")
 
-    async def recorded_evaluate(self: Runtime) -> dict[str, float]:
+    async def recorded_evaluate(self: RunObjects, setting: RolloutSetting) -> dict[str, float]:
         events.record("before evaluate")
-        numbers = await evaluate(self)
+        numbers = await evaluate(self, setting)
         events.record("after evaluate")
         return numbers
 
@@ -127,8 +127,8 @@ def run(directory: Path, place: Runtime, death: Point | None = None) -> Events:
         events.record("a verdict")
         return await verifier(prompt, sample)
 
-    Recorder.phase, Runtime.evaluate = recorded_phase, recorded_evaluate
-    place.buffer.setting = replace(place.buffer.setting, verifier=recorded_verifier)
+    Recorder.phase, RunObjects.evaluate = recorded_phase, recorded_evaluate
+    place = replace(place, setting=replace(place.setting, verifier=recorded_verifier))
     assert run_from(directory, place, disk=RecordedDisk(events)).code == 0
     return events
 
@@ -138,7 +138,7 @@ class Undisturbed:
     """A run to its end: its events, its files, and a runtime with its first weights for the runs that are killed."""
 
     recipe: Recipe
-    place: Runtime
+    place: RunObjects
     events: list[str]
     disk: set[str]
     files: dict[str, Any]

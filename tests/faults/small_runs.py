@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -18,16 +19,19 @@ from groupwise.config.recipe_toml import write
 from groupwise.config.user_code import Use
 from groupwise.data import Sampling
 from groupwise.learner import AdamW
+from groupwise.lifecycle import run as running
+from groupwise.lifecycle import start as starting
 from groupwise.lifecycle.resume_checks import identity
-from groupwise.lifecycle.run import run_from
+from groupwise.lifecycle.run_handle import Ending
 from groupwise.lifecycle.run_info import describe_run
 from groupwise.methods import grpo
 from groupwise.models import Lora, Tokenizer, find_model, read_tokenizer
 from groupwise.rewards import mixed_outcomes
-from groupwise.runs.checkpoints import newest_checkpoint
+from groupwise.runs.checkpoints import RunLock, newest_checkpoint
 from groupwise.runs.disk import Disk
-from groupwise.runs.info_file import start_run
-from groupwise.training.build import Runtime, build
+from groupwise.runs.layout import RunLayout
+from groupwise.runs.open_run import OpenRun, recipe_text, start_run
+from groupwise.training.build import RunObjects, build
 from groupwise.training.build_tasks import templates
 from tests.checked import relax
 
@@ -78,8 +82,34 @@ def begun(run: Path, recipe: Recipe) -> Path:
     run.mkdir(parents=True)
     text = write(recipe)
     facts = identity(recipe, templates(recipe, tokenizer_of(recipe.model)), text)
-    start_run(run, describe_run(run, recipe, "", Use(), "", {"data": (), **facts}), text, disk=Quick())
+    with RunLock(RunLayout(run)) as lock:
+        start_run(lock, describe_run(run.name, recipe, "", Use(), "", {"data": (), **facts}), text, disk=Quick())
     return run
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[OpenRun]:
+    """A run as `resume` opens it."""
+    with RunLock(layout := RunLayout(directory)) as lock:
+        yield OpenRun.read(lock, recipe_text(layout))
+
+
+def run_from(directory: Path, objects: RunObjects, stop_after: float | None = None, **how: Any) -> Ending:
+    """Open a run, and compute it from its newest checkpoint."""
+    with opened(directory) as run:
+        return running.run_from(run, objects, stop_after, **how)
+
+
+def reopen(directory: Path, use: Use, iterations: int | None = None) -> RunObjects:
+    """The objects of a run, built again as `resume` builds them."""
+    with opened(directory) as run:
+        return starting.reopen(run, use, iterations)[1]
+
+
+def begin(directory: Path, objects: RunObjects, use: Use, base: str = "", command: str = "") -> OpenRun:
+    """Make an empty directory a run, as `train` does."""
+    with RunLock(RunLayout(directory)) as lock:
+        return starting.begin(lock, objects, use, base, command)
 
 
 def ran(run: Path, recipe: Recipe, **how: Any) -> Path:
@@ -98,7 +128,7 @@ def left(run: Path) -> dict[str, Any]:
 
     The checkpoint's size of timings.jsonl is left out, because it depends on the clock.
     """
-    newest = newest_checkpoint(run, strict=True)
+    newest = newest_checkpoint(RunLayout(run), strict=True)
     assert newest
     newest.state["sizes"].pop("timings")
     files = [run / "metrics.jsonl", *sorted((run / "samples").iterdir()), newest.path / "tensors.safetensors"]
@@ -134,7 +164,7 @@ def forked(act: Callable[[], object], log: Path, *, checks: bool = False) -> int
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def ready(recipe: Recipe) -> Runtime:
+def ready(recipe: Recipe) -> RunObjects:
     """Engine, learner and buffer before the first iteration. A fork that uses them does not change its parent's."""
     torch.zeros(1, requires_grad=True).backward(torch.ones(1))  # imports SymPy here, and not in each fork
     return build(recipe, Use())

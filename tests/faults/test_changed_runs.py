@@ -19,8 +19,9 @@ from groupwise.models import find_model
 from groupwise.report.report import existing_run
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory, save_checkpoint
 from groupwise.runs.info import RunInfo
-from groupwise.runs.info_file import start_run
-from groupwise.training.build import Runtime
+from groupwise.runs.layout import RunLayout
+from groupwise.runs.open_run import start_run
+from groupwise.training.build import RunObjects
 from tests.faults.small_runs import EVERY, Quick, begun, forked, left, lines, ran
 from tests.faults.test_store_kills import Counting, Dying, killed, moments
 from tests.runs.infos import INFO
@@ -80,17 +81,17 @@ def test_a_changed_recipe_is_refused_and_accepted_with_changed(run: Path, capsys
         name: data for name, data in before.items() if name != "lock"
     }
     assert main(["resume", str(run), "--changed"]) == 0
-    newest = newest_checkpoint(run, strict=True)
+    newest = newest_checkpoint(RunLayout(run), strict=True)
     assert newest and newest.iteration == 2 and len(lines(run)) == 3
     change = {"iteration": 1, "changes": ["recipe.iterations: 1 -> 2", "recipe.optimizer.lr: 0.0003 -> 0.002"]}
-    assert newest.state["changes"] == list(RunInfo.read(run).changes) == [change]
-    assert RunInfo.read(run).iterations == 2
+    assert newest.state["changes"] == list(RunInfo.read(RunLayout(run)).changes) == [change]
+    assert RunInfo.read(RunLayout(run)).iterations == 2
     assert resume(str(run)) == 0  # an accepted change is not reported again
 
 
 def test_how_often_a_run_saves_may_change(run: Path) -> None:
     substitute(run / "recipe.toml", "keep = 2", "keep = 1")
-    assert resume(str(run)) == 0 and RunInfo.read(run).changes == ()
+    assert resume(str(run)) == 0 and RunInfo.read(RunLayout(run)).changes == ()
 
 
 def test_a_recipe_that_no_longer_fits_its_checkpoint(run: Path) -> None:
@@ -124,7 +125,7 @@ def test_a_flipped_digit_in_the_metrics_is_found(run: Path) -> None:
         resume(str(run))
     assert "lines 1 to 2" in error.value.evidence
     assert resume(str(run), RunOptions(changed=True)) == 0
-    assert "metrics.jsonl: SHA-256" in str(list(RunInfo.read(run).changes))
+    assert "metrics.jsonl: SHA-256" in str(list(RunInfo.read(RunLayout(run)).changes))
 
 
 def test_a_broken_line_is_found_before_training(run: Path) -> None:
@@ -165,8 +166,8 @@ def test_sha256sum_checks_the_samples_of_a_run(finished: Path) -> None:
 
 def test_a_start_killed_at_any_operation_leaves_a_run_or_an_empty_directory(tmp_path: Path) -> None:
     def start(run: Path, disk: Any) -> None:
-        with RunLock(run):
-            start_run(run, INFO, "seed = 0\n", disk=disk)
+        with RunLock(RunLayout(run)) as lock:
+            start_run(lock, INFO, "seed = 0\n", disk=disk)
 
     (tmp_path / "count").mkdir()
     start(tmp_path / "count", counting := Counting())
@@ -197,14 +198,14 @@ def test_a_killed_write_leaves_no_half_model(again: bool, run: Path, finished: P
         shutil.rmtree(run / "model")
 
     def die() -> int:
-        write = Runtime.write
+        write = RunObjects.write
 
-        def half(place: Runtime, path: Path) -> None:
+        def half(place: RunObjects, path: Path) -> None:
             write(place, path)
             (path / "model.safetensors").write_bytes(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
 
-        Runtime.write = half  # type: ignore[method-assign]
+        RunObjects.write = half  # type: ignore[method-assign]
         return resume(str(run))
 
     assert forked(die, run.with_suffix(".log")) == -signal.SIGKILL
@@ -227,18 +228,18 @@ def test_the_error_of_a_failed_start_does_not_advise_resume(tmp_path: Path) -> N
     with pytest.raises(Storage) as refusal:
         run_directory(tmp_path, "x", disk=ReadOnly())
     assert "resume" not in refusal.value.fix and "repeat the command" in refusal.value.fix
-    with pytest.raises(Storage) as refusal:
-        start_run(tmp_path, INFO, "", disk=ReadOnly())
+    with RunLock(RunLayout(tmp_path)) as lock, pytest.raises(Storage) as refusal:
+        start_run(lock, INFO, "", disk=ReadOnly())
     assert "resume" not in refusal.value.fix
     run = begun(tmp_path / "run", ONE)
     with pytest.raises(Storage) as refusal:
-        save_checkpoint(run, 1, {}, {}, keep=1, disk=ReadOnly())
+        save_checkpoint(RunLayout(run), 1, {}, {}, keep=1, disk=ReadOnly())
     assert f"groupwise resume {run}" in refusal.value.fix
 
 
 def test_a_lock_deleted_by_hand_still_holds(tmp_path: Path) -> None:
-    with RunLock(tmp_path):
+    with RunLock(RunLayout(tmp_path)):
         (tmp_path / "lock").unlink()
         with pytest.raises(Locked):
-            RunLock(tmp_path)
-    RunLock(tmp_path).close()
+            RunLock(RunLayout(tmp_path))
+    RunLock(RunLayout(tmp_path)).close()

@@ -28,13 +28,13 @@ from groupwise.core import Diverged, Locked, Mismatch, NoSignal, Storage, Unveri
 from groupwise.data import Batch, Outcome, Prompt, Sample, Verdict
 from groupwise.learner import Learner
 from groupwise.lifecycle import run as commands
-from groupwise.lifecycle.run import run_from
 from groupwise.objective import Objective, sequence_mean
 from groupwise.rewards import mixed_outcomes
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint
 from groupwise.runs.jsonl import read_lines
+from groupwise.runs.layout import RunLayout
 from groupwise.training import loop
-from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, lines, ran, ready
+from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, lines, ran, ready, run_from
 
 Verifier = Callable[[Prompt, Sample], Any]
 
@@ -82,7 +82,7 @@ def test_a_checkpoint_of_a_newer_version_is_refused(finished: Path, capsys: pyte
 
 
 def test_two_processes_in_one_run(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with RunLock(finished):
+    with RunLock(RunLayout(finished)):
         with pytest.raises(Locked):
             resume(str(finished))
         assert main(["resume", str(finished)]) == 8
@@ -149,7 +149,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_its_last_checkpoint_whole(
     with pytest.raises(Storage, match="could not be written") as refusal:
         run_from(run, ready(LONGER), disk=Full(where, first=4 if where == "checkpoints" else 2))
     assert "free space" in refusal.value.fix and str(run) in refusal.value.fix
-    newest = newest_checkpoint(run, strict=True)
+    newest = newest_checkpoint(RunLayout(run), strict=True)
     assert newest and newest.iteration == 0
     assert len(read_lines(run / "metrics.jsonl")) == (1 + 3 if where == "checkpoints" else 1)  # of 6 iterations
     assert left(ran(run, LONGER)) == left(longer)
@@ -182,10 +182,10 @@ def test_a_model_on_the_way_that_cannot_be_written_is_an_error_at_the_end(
     recipe = replace(EVERY, save=replace(EVERY.save, export_every=1, keep=9))
     run, write = begun(tmp_path / "run", recipe), commands.write_model_directory
 
-    def full(run: Path, ready: Any, model: Path, disk: Any) -> None:
+    def full(layout: RunLayout, objects: Any, model: Path, disk: Any) -> None:
         if model.name == "000001":
             raise Storage("the model could not be written", evidence="No space left on device", fix="free space")
-        write(run, ready, model, disk)
+        write(layout, objects, model, disk)
 
     monkeypatch.setattr(commands, "write_model_directory", full)
     with pytest.raises(Storage, match="models of these iterations could not be written: 1") as refusal:
@@ -235,7 +235,7 @@ def test_a_terminal_that_closes_saves_the_run(longer: Path, tmp_path: Path) -> N
     run = begun(tmp_path / "run", LONGER)
     assert subprocess.run([sys.executable, "-c", HANGUP, str(run)], timeout=120, check=False).returncode == 143
     done = len(read_lines(run / "metrics.jsonl")) - 1
-    newest = newest_checkpoint(run, strict=True)
+    newest = newest_checkpoint(RunLayout(run), strict=True)
     assert newest and newest.iteration == done >= 2
     assert left(ran(run, LONGER)) == left(longer)
 
@@ -246,7 +246,7 @@ def test_a_hangup_is_ignored_under_nohup(longer: Path, tmp_path: Path) -> None:
     def act() -> int:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         place = ready(LONGER)
-        place.buffer.setting = replace(place.buffer.setting, verifier=hung_up(place.buffer.setting.verifier))
+        place = replace(place, setting=replace(place.setting, verifier=hung_up(place.setting.verifier)))
         return run_from(run, place, disk=Quick()).code
 
     assert forked(act, tmp_path / "log") == 0
@@ -276,14 +276,14 @@ import os, sys
 from groupwise.__main__ import main
 from groupwise.lifecycle import run
 
-watch = run.watch_iteration
+watch = run.IterationWatch.__call__
 
-def signalled(*arguments):
-    watch(*arguments)
-    if arguments[-2]["iteration"] == 2:
+def signalled(self, line, timing):
+    watch(self, line, timing)
+    if line["iteration"] == 2:
         os.kill(os.getpid(), int(sys.argv[2]))
 
-run.watch_iteration = signalled
+run.IterationWatch.__call__ = signalled
 sys.exit(main(["resume", sys.argv[1]]))
 """
 """The command `groupwise resume`, in a process that gets a signal in its second iteration."""
@@ -310,7 +310,7 @@ def test_a_signal_saves_and_prints_how_to_resume(
     done = len(read_lines(run / "metrics.jsonl")) - 1
     assert f"{word} after {done} of 6 iterations; saved" in text and f"groupwise resume {run}" in text
     assert 2 <= done < 6 and not (run / "model").exists()
-    newest = newest_checkpoint(run, strict=True)
+    newest = newest_checkpoint(RunLayout(run), strict=True)
     assert newest and newest.iteration == done
     assert left(ran(run, LONGER)) == left(longer)
 
@@ -321,7 +321,7 @@ def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -
 
     def act() -> int:
         place = ready(EVERY)
-        judge, calls = place.buffer.setting.verifier, []
+        judge, calls = place.setting.verifier, []
 
         async def hangs(prompt: Prompt, sample: Sample) -> Verdict:
             calls.append(sample)
@@ -330,7 +330,7 @@ def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -
                 await asyncio.sleep(3600)
             return await judge(prompt, sample)
 
-        place.buffer.setting = replace(place.buffer.setting, verifier=hangs)
+        place = replace(place, setting=replace(place.setting, verifier=hangs))
         ending = run_from(run, place, disk=Quick())
         print(ending.message, flush=True)
         return ending.code
@@ -388,7 +388,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
     assert forked(act, tmp_path / "log") == 99
     assert f"groupwise resume {run}" in (tmp_path / "log").read_text()
-    newest = newest_checkpoint(run, strict=True)
+    newest = newest_checkpoint(RunLayout(run), strict=True)
     assert newest
 
 
@@ -440,9 +440,9 @@ def test_a_clock_that_jumps_changes_nothing(
 # Verifiers
 
 
-def wrong_every_seventh(place: Any, what: str) -> list[int]:
-    """Make every seventh verdict of training fail. The returned list has one element per failure."""
-    judge, failed, calls = place.buffer.setting.verifier, [], []
+def wrong_every_seventh(place: Any, what: str) -> tuple[Any, list[int]]:
+    """The run with every seventh verdict of training failing, and a list that gets one element per failure."""
+    judge, failed, calls = place.setting.verifier, [], []
 
     async def failing(prompt: Prompt, sample: Sample) -> Verdict:
         calls.append(1)
@@ -455,8 +455,7 @@ def wrong_every_seventh(place: Any, what: str) -> list[int]:
             await asyncio.sleep(3600)
         return Verdict(Outcome.correct, score=math.nan)
 
-    place.buffer.setting = replace(place.buffer.setting, verifier=failing)
-    return failed
+    return replace(place, setting=replace(place.setting, verifier=failing)), failed
 
 
 @pytest.mark.parametrize(
@@ -470,7 +469,7 @@ def wrong_every_seventh(place: Any, what: str) -> list[int]:
 def test_a_verdict_that_fails_is_counted_and_left_out(what: str, cause: str, tmp_path: Path) -> None:
     recipe = replace(EVERY, machine=replace(EVERY.machine, verdict_deadline=0.1))
     run, place = begun(tmp_path / "run", recipe), ready(recipe)
-    failed = wrong_every_seventh(place, what)
+    place, failed = wrong_every_seventh(place, what)
     assert run_from(run, place, disk=Quick()).code == 0
     metrics = lines(run)[1:]
     assert sum(line["rollout/unverifiable"] for line in metrics) == len(failed) == 6
@@ -491,7 +490,7 @@ def test_a_first_batch_without_verdicts_ends_the_run_at_once(tmp_path: Path) -> 
     async def broken(prompt: Prompt, sample: Sample) -> Verdict:
         raise ImportError("no sympy")
 
-    place.buffer.setting = replace(place.buffer.setting, verifier=broken)
+    place = replace(place, setting=replace(place.setting, verifier=broken))
     with pytest.raises(Unverifiable, match="16 of 16 answers") as error:
         run_from(run, place, disk=Quick())
     assert "no sympy" in error.value.evidence and error.value.code == 5
@@ -502,7 +501,7 @@ def test_too_many_unverifiable_answers_over_twenty_iterations(tmp_path: Path) ->
     recipe = replace(EVERY, iterations=22, evaluate=replace(EVERY.evaluate, every=0), save=replace(EVERY.save, every=0))
     recipe = replace(recipe, prompts=2, sampling=replace(recipe.sampling, max_tokens=3))
     run, place = begun(tmp_path / "run", recipe), ready(recipe)
-    wrong_every_seventh(place, "raises")
+    place, _ = wrong_every_seventh(place, "raises")
     with pytest.raises(Unverifiable, match="22 of 160 answers were unverifiable over 20 iterations"):
         run_from(run, place, disk=Quick())
     assert len(lines(run)) == 1 + 19
@@ -516,7 +515,7 @@ def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
     async def wrong(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.wrong)
 
-    place.buffer.setting = replace(place.buffer.setting, verifier=wrong)
+    place = replace(place, setting=replace(place.setting, verifier=wrong))
     with pytest.raises(NoSignal, match="3 iterations in a row") as error:
         run_from(run, place, disk=Quick())
     assert error.value.evidence == "8 rollouts dropped: mixed_outcomes" and error.value.code == 5
@@ -524,7 +523,7 @@ def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
     assert [line["iteration"] for line in metrics] == [0, 1, 2]
     for line in metrics[1:]:
         assert (line["step"], line["rollout/selected"], line["rollout/dropped"], line["rollout/rounds"]) == (0, 0, 8, 2)
-    assert all(torch.equal(x, weights[name]) for name, x in place.learner.weights().items())
+    assert all(torch.equal(x, weights[name]) for name, x in place.model.state_dict().items())
 
 
 # Gradients
@@ -559,12 +558,12 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
     place = poisoned(run := tmp_path / "run", lambda call: call == 3)  # the first step of the second iteration
     step, moved = Learner.step, []
 
-    def watched(*args: Any) -> Any:
-        before = [x.clone() for x in place.learner.weights().values()]
-        state = json.dumps([float(x.sum()) for x in place.learner.optimizer.state().values()])
-        taken = step(*args)
-        after = json.dumps([float(x.sum()) for x in place.learner.optimizer.state().values()])
-        still = all(map(torch.equal, before, place.learner.weights().values()))
+    def watched(learner: Learner, *args: Any) -> Any:
+        before = [x.clone() for x in learner.weights().values()]
+        state = json.dumps([float(x.sum()) for x in learner.optimizer.state().values()])
+        taken = step(learner, *args)
+        after = json.dumps([float(x.sum()) for x in learner.optimizer.state().values()])
+        still = all(map(torch.equal, before, learner.weights().values()))
         moved.append((not still, state != after, bool(taken.skipped)))
         return taken
 
@@ -599,7 +598,7 @@ def test_three_steps_in_a_row_without_a_gradient(tmp_path: Path) -> None:
     assert str(run / "skipped") in error.value.evidence and error.value.code == 5
     assert not isinstance(error.value, NoSignal | Unverifiable | Mismatch)
     assert len(list((run / "skipped").glob("*.jsonl"))) == 3
-    newest = newest_checkpoint(run, strict=True)
+    newest = newest_checkpoint(RunLayout(run), strict=True)
     assert newest and newest.iteration == 1  # iteration 2, which brought the third, is not written
 
 

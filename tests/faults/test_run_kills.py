@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.lifecycle.run import run_from
 from tests.faults.kill_points import LIBRARY, Point, Undisturbed, go_on, killed_ends_as, points, undisturbed
-from tests.faults.small_runs import EVERY, SECOND, Quick, alive, begun, left
+from tests.faults.small_runs import EVERY, SECOND, Quick, alive, begun, left, run_from
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from groupwise.lifecycle.run import run_from
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint
 from groupwise.runs.jsonl import read_lines
+from groupwise.runs.layout import RunLayout
 from groupwise.training import watchdog
 from groupwise.verifiers import grade_function
-from tests.faults.small_runs import EVERY, Quick, begun, forked, left, ready
+from tests.faults.small_runs import EVERY, Quick, begun, forked, left, ready, run_from
 
 SHORT = replace(EVERY, machine=replace(EVERY.machine, verdict_deadline=1.0))
 
@@ -35,7 +35,7 @@ def judged(run: Path, recipe: Any, at: int, held: Callable[[], Any]) -> Callable
                 held()
             return answer.endswith(str(gold))
 
-        place.buffer.setting = replace(place.buffer.setting, verifier=grade_function(grade, deadline=60.0))
+        place = replace(place, setting=replace(place.setting, verifier=grade_function(grade, deadline=60.0)))
         return run_from(run, place, disk=Quick()).code
 
     return act
@@ -66,7 +66,7 @@ def test_a_signal_ends_a_run_whose_event_loop_is_blocked(
     text = (tmp_path / "log").read_text()
     assert "the event loop was blocked for" in text and "test_stalls.py" in text and "explode (sample)" in text
     assert f"groupwise resume {run}" in text
-    with RunLock(run):
+    with RunLock(RunLayout(run)):
         pass
     assert forked(judged(run, EVERY, 0, explode), tmp_path / "again") == 0
     assert left(run) == left(undisturbed)
@@ -86,7 +86,7 @@ def test_a_grader_that_catches_every_exception_does_not_delay_the_end(tmp_path: 
     run = begun(tmp_path / "run", EVERY)
     assert forked(judged(run, EVERY, 20, held), tmp_path / "log") == 143
     assert "explode" in (tmp_path / "log").read_text()
-    assert newest_checkpoint(run, strict=True)
+    assert newest_checkpoint(RunLayout(run), strict=True)
 
 
 def test_an_answer_whose_grader_blocks_is_unverifiable(tmp_path: Path) -> None:

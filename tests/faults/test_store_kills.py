@@ -13,8 +13,9 @@ import torch
 
 from groupwise.runs.checkpoints import newest_checkpoint, save_checkpoint
 from groupwise.runs.disk import PARKED, Disk, remove_leftovers, write_directory, write_file
-from groupwise.runs.info_file import start_run
+from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs, log_paths
+from groupwise.runs.open_run import write_recipe
 from tests.runs.infos import INFO
 
 OPERATIONS = ("mkdir", "write", "append", "truncate", "sync", "replace", "remove")
@@ -81,18 +82,19 @@ class Dying(Intercepted):
 def train(run: Path, iterations: int, disk: Disk, saved: list[int] | None = None) -> None:
     """Run from the newest checkpoint to `iterations`, as the loop does. `saved` gets the iteration of each save."""
     if not (run / "recipe.toml").exists():
-        start_run(run, INFO, f"iterations = {iterations}\n", disk=disk)
-    found = newest_checkpoint(run)
+        INFO.write(RunLayout(run), disk=disk)
+        write_recipe(RunLayout(run), f"iterations = {iterations}\n", disk)
+    found = newest_checkpoint(RunLayout(run))
     start = found.iteration if found else 0
     weight = found.tensors()["weight"] if found else torch.arange(12.0, dtype=torch.float64)
-    record = RunLogs.resume(run, found.state if found else {}, start, disk=disk)
+    record = RunLogs.resume(RunLayout(run), found.state if found else {}, start, disk=disk)
     for iteration in range(start + 1, iterations + 1):
         weight = (weight * 1.1 + iteration).sin()
         record.samples(iteration, [{"iteration": iteration, "sum": float(weight.sum())}], {"weight": weight})
         record.metrics({"iteration": iteration, "mean": float(weight.mean())})
         record.timings({"iteration": iteration})
         if iteration % 2 == 0 or iteration == iterations:
-            save_checkpoint(run, iteration, {"weight": weight}, record.state(), keep=2, disk=disk)
+            save_checkpoint(RunLayout(run), iteration, {"weight": weight}, record.state(), keep=2, disk=disk)
             if saved is not None:
                 saved.append(iteration)
     remove_leftovers(run, [run / f"model{PARKED}"], disk)
@@ -104,7 +106,7 @@ def train(run: Path, iterations: int, disk: Disk, saved: list[int] | None = None
 def outcome(run: Path) -> dict[str, bytes]:
     """Logs, samples and the newest checkpoint. A kill within the last save may leave an older checkpoint too."""
     files = [path for path in sorted(run.rglob("*")) if path.is_file()]
-    newest = newest_checkpoint(run, strict=True)
+    newest = newest_checkpoint(RunLayout(run), strict=True)
     assert newest
     return {
         str(path.relative_to(run)): path.read_bytes()
@@ -182,10 +184,10 @@ def test_a_killed_save_gives_the_old_or_the_new_state(tmp_path: Path, again: boo
     def prepare(run: Path) -> None:
         run.mkdir()
         for iteration in (1, 2) if again else (1,):
-            save_checkpoint(run, iteration, {"x": torch.full((9,), 1.0)}, {"x": 1}, keep=1, disk=Quick())
+            save_checkpoint(RunLayout(run), iteration, {"x": torch.full((9,), 1.0)}, {"x": 1}, keep=1, disk=Quick())
 
     def save(run: Path, disk: Disk) -> None:
-        save_checkpoint(run, 2, {"x": torch.full((9,), 2.0)}, {"x": 2}, keep=1, disk=disk)
+        save_checkpoint(RunLayout(run), 2, {"x": torch.full((9,), 2.0)}, {"x": 2}, keep=1, disk=disk)
 
     prepare(tmp_path / "count")
     save(tmp_path / "count", disk := Counting())
@@ -194,12 +196,12 @@ def test_a_killed_save_gives_the_old_or_the_new_state(tmp_path: Path, again: boo
         run = tmp_path / f"{number}-{moment}"
         prepare(run)
         assert killed(lambda run=run, n=number, m=moment: save(run, Dying(n, m)))
-        found = newest_checkpoint(run, strict=True)
+        found = newest_checkpoint(RunLayout(run), strict=True)
         assert found and torch.equal(found.tensors()["x"], torch.full((9,), float(found.state["x"])))
         assert found.state["x"] == (2 if number > renamed else 1)  # a new state, once renamed, stays
         save(run, Quick())
-        assert (newest_checkpoint(run, strict=True) or found).state == {"x": 2}
-        save_checkpoint(run, 3, {}, {}, keep=1, disk=Quick())
+        assert (newest_checkpoint(RunLayout(run), strict=True) or found).state == {"x": 2}
+        save_checkpoint(RunLayout(run), 3, {}, {}, keep=1, disk=Quick())
         assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["000003"]
 
 
@@ -358,7 +360,7 @@ def test_a_run_cut_from_power_at_any_operation_ends_as_an_undisturbed_one(
     for number, (disk, saved) in enumerate(cuts):
         after = tmp_path / f"{number}-after"
         restore(disk, after, content, names)
-        newest = newest_checkpoint(after, strict=True)
+        newest = newest_checkpoint(RunLayout(after), strict=True)
         assert (newest.iteration if newest else 0) >= saved, number  # a save that returned is never lost
         train(after, 5, Quick())
         assert outcome(after) == straight, number
@@ -367,7 +369,7 @@ def test_a_run_cut_from_power_at_any_operation_ends_as_an_undisturbed_one(
 def test_the_sizes_in_a_checkpoint_count_synced_bytes_only(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    record = RunLogs(run, disk=(disk := Powered(run, 100)))
+    record = RunLogs(RunLayout(run), disk=(disk := Powered(run, 100)))
     for iteration in (1, 2):
         record.metrics({"iteration": iteration})
         record.timings({"iteration": iteration})
@@ -375,6 +377,6 @@ def test_the_sizes_in_a_checkpoint_count_synced_bytes_only(tmp_path: Path) -> No
         sizes = record.state()["sizes"]
     record.metrics({"iteration": 3})
     restore(disk.top, tmp_path / "after", least, "safe")
-    paths = log_paths(tmp_path / "after")
+    paths = log_paths(RunLayout(tmp_path / "after"))
     assert {name: paths[name].stat().st_size for name in sizes} == sizes
     assert len(list((tmp_path / "after/samples").iterdir())) == 4

@@ -16,10 +16,9 @@ import pytest
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Evaluate, Save
 from groupwise.data import CountedText, Observation, Prompt, Sampling
-from groupwise.lifecycle.run import run_from
 from groupwise.rollout import Turns
-from groupwise.training.build import Runtime
-from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, ready
+from groupwise.training.build import RunObjects
+from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, ready, run_from
 
 RECIPE = replace(
     EVERY,
@@ -70,7 +69,7 @@ class Live:
         return observation
 
 
-def run(directory: Path, place: Runtime, environment: Any, death: int = 0) -> int:
+def run(directory: Path, place: RunObjects, environment: Any, death: int = 0) -> int:
     """In a fork: run to the end, or to a kill before the n-th call of an environment. Each call appends a byte."""
     calls = 0
 
@@ -83,20 +82,20 @@ def run(directory: Path, place: Runtime, environment: Any, death: int = 0) -> in
             file.write(b".")
             return file.tell()
 
-    place.buffer.setting = replace(place.buffer.setting, environment=lambda: environment(on_call))
+    place = replace(place, setting=replace(place.setting, environment=lambda: environment(on_call)))
     return run_from(directory, place, disk=Quick()).code
 
 
-def forked_run(directory: Path, place: Runtime, environment: Any, death: int = 0) -> int:
+def forked_run(directory: Path, place: RunObjects, environment: Any, death: int = 0) -> int:
     return forked(lambda: run(directory, place, environment, death), directory.with_suffix(".log"))
 
 
 @pytest.fixture(scope="module")
-def place() -> Runtime:
+def place() -> RunObjects:
     return ready(replace(RECIPE, environment="", method=EVERY.method, evaluate=EVERY.evaluate))
 
 
-def with_turns(place: Runtime) -> Runtime:
+def with_turns(place: RunObjects) -> RunObjects:
     return replace(place, recipe=resolved(RECIPE))
 
 
@@ -106,7 +105,7 @@ def queries(run: Path) -> list[tuple[str, str]]:
     return [(p.stem, json.loads(line)["question"]) for p in files for line in p.read_text().splitlines()]
 
 
-def test_a_run_killed_at_any_call_ends_with_the_bits_of_an_uninterrupted_run(place: Runtime, tmp_path: Path) -> None:
+def test_a_run_killed_at_any_call_ends_with_the_bits_of_an_uninterrupted_run(place: RunObjects, tmp_path: Path) -> None:
     place = with_turns(place)
     straight = begun(tmp_path / "straight", RECIPE)
     assert forked_run(straight, place, Sums) == 0
@@ -125,7 +124,7 @@ def test_a_run_killed_at_any_call_ends_with_the_bits_of_an_uninterrupted_run(pla
         assert left(directory) == whole, death
 
 
-def test_observations_before_a_kill_are_not_queried_again(place: Runtime, tmp_path: Path) -> None:
+def test_observations_before_a_kill_are_not_queried_again(place: RunObjects, tmp_path: Path) -> None:
     recipe = replace(RECIPE, save=Save(every=1, keep=9))  # so the whole replay log stays
     place = replace(place, recipe=resolved(recipe))
     directory = begun(tmp_path / "run", recipe)

@@ -19,7 +19,7 @@ from groupwise.engines import Fleet, Remote, Served, WeightsFile
 from groupwise.engines.remote import slots as places
 from groupwise.engines.remote.replica import Replica
 from groupwise.learner import Learner
-from groupwise.training.build import Runtime
+from groupwise.training.build import RunObjects
 from tests.engines.test_processes import wait_until_gone
 from tests.faults.small_runs import left
 
@@ -97,7 +97,7 @@ class Disturbance:
 
 def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> None:
     """Call the disturbance at the moment of this name."""
-    hello, evaluate, load = Replica.hello, Runtime.evaluate, Fleet.load
+    hello, evaluate, load = Replica.hello, RunObjects.evaluate, Fleet.load
     counts = {"sample": 0, "score": 0}
 
     async def greeted(self: Replica, seconds: float) -> Any:
@@ -110,10 +110,10 @@ def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> N
         while version == 0 and any(place.version < 0 for place in self._places):
             await asyncio.sleep(0.01)
 
-    async def evaluated(self: Runtime) -> dict[str, float]:
+    async def evaluated(self: RunObjects, setting: Any) -> dict[str, float]:
         disturbance.evaluating = True
         try:
-            return await evaluate(self)
+            return await evaluate(self, setting)
         finally:
             disturbance.evaluating = False
 
@@ -127,7 +127,7 @@ def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> N
         patch.setattr(Replica, name, call)
 
     patch.setattr(Replica, "hello", greeted)
-    patch.setattr(Runtime, "evaluate", evaluated)
+    patch.setattr(RunObjects, "evaluate", evaluated)
     patch.setattr(Fleet, "load", loaded)
     if moment == "idle":
         step = Learner.step
@@ -162,7 +162,11 @@ def test_a_run_ends_as_if_undisturbed(
     watch(monkeypatch, disturbance, moment)
     served = Served(deadline=2.0, restarts=20)
     run = gw.train(
-        out=tmp_path, engine=served, engine_exchange=exchange, **SMALL, **{"cluster.max_staleness": max_staleness}
+        out=tmp_path,
+        engine=served,
+        permissions=gw.Permissions(engine_exchange=exchange),
+        **SMALL,
+        **{"cluster.max_staleness": max_staleness},
     )
     assert disturbance.sent == [*TARGETS[target]]
     wait_until_gone(sorted(disturbance.pids))

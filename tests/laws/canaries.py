@@ -227,9 +227,9 @@ def main() -> None:
     import tomli_w
 
     import groupwise as gw
-    from groupwise.checks.check import check
     from groupwise.config.registry import parts, sockets
     from groupwise.core import GroupwiseError
+    from tests.checks import check
 
     Path(NAME).write_text("#!/bin/sh\ntouch ran\n")
     Path(NAME).chmod(0o755)

@@ -79,7 +79,7 @@ def learner(teacher: Decoder | None = None) -> Learner:
 
 
 def gradients(it: Learner, step: StepPlan, objective: Any) -> tuple[Tensor, Batch]:
-    _, batch, *_ = it._backward(objective.prepare(credited().take(step.samples)), step, objective)
+    batch = it._backward(objective.prepare(credited().take(step.samples)), step, objective).batch
     gradient = torch.cat([p.grad.flatten() for p in it.model.parameters() if p.grad is not None])
     it.optimizer.zero_grad()
     return gradient, batch

@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from groupwise.checks.check import check
 from groupwise.core import BadData, MissingRequirement, Storage
 from groupwise.models import Shape, Shared, find_model, find_template, read_model, read_tokenizer
 from groupwise.models.decoder import gguf_cache as caches
 from groupwise.models.decoder.gguf import gguf_config
 from groupwise.models.decoder.gguf_header import read_gguf_header
 from groupwise.models.decoder.rope import Llama3
+from tests.checks import check
 from tests.models import gguf_files
 from tests.models.gguf_files import TEMPLATE, write_gguf
 

@@ -17,7 +17,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers.pre_tokenizers import ByteLevel
 
-from groupwise.checks.check import check
 from groupwise.config.user_code import Use
 from groupwise.core import BadData, GroupwiseError, MissingRequirement
 from groupwise.data import GenerationRequest, Sampling
@@ -51,6 +50,7 @@ from groupwise.models.flow.denoising_actions import decode_action
 from groupwise.models.flow.noise import euler
 from groupwise.models.flow.normals import LARGE, normals
 from groupwise.training.sample_pictures import on_sheet
+from tests.checks import check
 
 diffusers = pytest.importorskip("diffusers", reason="pipelines need diffusers: pip install 'groupwise[diffusion]'")
 pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")

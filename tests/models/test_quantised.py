@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.checks.check import check
 from groupwise.config.recipe_toml import read_with_problems
 from groupwise.core import BadData
 from groupwise.models import read_shape
+from tests.checks import check
 from tests.models.directories import directory
 
 SCHEMES: dict[str, dict[str, Any]] = {

@@ -11,6 +11,7 @@ from groupwise.models.flow.latent_pictures import reduced
 from groupwise.report.pictures import SIDE, before_and_after, picture
 from groupwise.report.report import BYTES, write_report
 from groupwise.report.rollouts import as_json, files, scan
+from groupwise.runs.layout import RunLayout
 from tests.report.fixture_run import write_pictures, write_run
 
 
@@ -22,7 +23,7 @@ def test_large_pictures_are_reduced_and_the_page_stays_small(tmp_path: Path) -> 
     pixels = np.arange(3 * 400 * 600, dtype=np.uint32).astype(np.uint8).reshape(400, 600, 3)
     assert max(reduced(pixels, SIDE).shape) <= SIDE and reduced(pixels, 600) is pixels
     assert reduced(np.full((1, 4000, 3), 7, np.uint8), SIDE).tolist() == [[[7] * 3] * 190]
-    entries = before_and_after(files(run), budget=0, size=lambda entry: len(as_json(entry)))
+    entries = before_and_after(files(RunLayout(run)), budget=0, size=lambda entry: len(as_json(entry)))
     assert entries == []
 
 
@@ -38,11 +39,11 @@ def test_only_answers_count_before_and_after_and_in_the_map_of_prompts(tmp_path:
     """The branches of a tree have verdicts of their own, and are no answers."""
     run = write_run(tmp_path / "run", iterations=3, prompts=2, size=4, pool=2)
     write_pictures(run, plane=True, side=8)
-    whole = before_and_after(files(run), budget=10**6, size=lambda entry: len(as_json(entry)))
-    tally = scan(run)[1]
-    for path in files(run).values():
+    whole = before_and_after(files(RunLayout(run)), budget=10**6, size=lambda entry: len(as_json(entry)))
+    tally = scan(RunLayout(run))[1]
+    for path in files(RunLayout(run)).values():
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         branches = [row | {"role": "branch", "group": f"{row['group']}-branch", "outcome": "correct"} for row in rows]
         path.write_text("".join(json.dumps(row) + "\n" for row in (*rows, *branches)))
-    assert before_and_after(files(run), budget=10**6, size=lambda entry: len(as_json(entry))) == whole
-    assert scan(run)[1] == tally
+    assert before_and_after(files(RunLayout(run)), budget=10**6, size=lambda entry: len(as_json(entry))) == whole
+    assert scan(RunLayout(run))[1] == tally

@@ -14,6 +14,7 @@ from groupwise.report.read import Curve, read, thin
 from groupwise.report.report import BYTES, PAGE, escaped, page, write_report
 from groupwise.report.rollouts import as_json, choose, evenly, most_visited, packed, prompt_map, scan
 from groupwise.report.warnings import find_warnings, headline
+from groupwise.runs.layout import RunLayout
 from tests.report.fixture_run import CANARIES, write_comparison, write_lines, write_run
 
 UPLOT = {  # uplot@1.6.32 of the npm registry
@@ -239,13 +240,13 @@ def test_long_answers_are_cut_to_fit_and_counted(tmp_path):
 
 def test_rollouts_are_spread_by_position(tmp_path):
     run = write_run(tmp_path / "run", iterations=40, prompts=6, size=4)
-    groups, _, _ = scan(run)
-    chosen, used = choose(run, groups, most=64, budget=3_000_000)
+    groups, _, _ = scan(RunLayout(run))
+    chosen, used = choose(RunLayout(run), groups, most=64, budget=3_000_000)
     assert len(chosen) == 64 and sum(map(len, groups.values())) == 240
     iterations = sorted({g["iteration"] for g in chosen})
     assert len(iterations) == 16 and iterations[0] == 1 and iterations[-1] == 40
     assert used == sum(len(as_json(g)) + 1 for g in chosen)
-    fewer, used = choose(run, groups, most=64, budget=30_000)
+    fewer, used = choose(RunLayout(run), groups, most=64, budget=30_000)
     assert 0 < len(fewer) < 64 and used <= 30_000
     assert {1, 40} <= {g["iteration"] for g in fewer}
 

@@ -10,6 +10,7 @@ import torch
 
 from groupwise.core import Storage, WorkerLost
 from groupwise.runs.checkpoints import OtherParts, newest_checkpoint, part_names, save_checkpoint, write_part
+from groupwise.runs.layout import RunLayout
 
 WHOLE = {"weight": torch.arange(35.0).reshape(7, 5), "bias": torch.arange(3.0), "step": torch.tensor(4)}
 
@@ -26,13 +27,13 @@ def save(run: Path, iteration: int, size: int) -> None:
         entries = [write_part(draft, rank, size, part(rank, size)) for rank in range(1, size)]
         return {entry.pop("name"): entry for entry in entries}
 
-    save_checkpoint(run, iteration, part(0, size), {}, keep=2, others=OtherParts(size - 1, write))
+    save_checkpoint(RunLayout(run), iteration, part(0, size), {}, keep=2, others=OtherParts(size - 1, write))
 
 
 @pytest.mark.parametrize("size", (1, 2, 4))
 def test_parts_are_read_as_one(tmp_path: Path, size: int) -> None:
     save(tmp_path, 3, size)
-    checkpoint = newest_checkpoint(tmp_path)
+    checkpoint = newest_checkpoint(RunLayout(tmp_path))
     assert checkpoint is not None and set(part_names(size)) <= {path.name for path in checkpoint.path.iterdir()}
     stored = checkpoint.tensors()
     assert set(stored) == set(WHOLE) and len(stored) == 3
@@ -51,11 +52,11 @@ def test_a_damaged_part_damages_the_checkpoint(tmp_path: Path, number: int, dama
         path.unlink()
     else:
         path.write_bytes(data[:-1] if damage == "shorter" else data[:-1] + bytes([data[-1] ^ 1]))
-    newest = newest_checkpoint(tmp_path)
+    newest = newest_checkpoint(RunLayout(tmp_path))
     assert newest is not None and newest.iteration == 1
     assert path.name in newest.warnings[0] and "using 000001" in newest.warnings[0]
     with pytest.raises(Storage, match="000002 is damaged"):
-        newest_checkpoint(tmp_path, strict=True)
+        newest_checkpoint(RunLayout(tmp_path), strict=True)
 
 
 @pytest.mark.parametrize("error", (OSError(errno.ENOSPC, "no space"), WorkerLost("rank 1 is gone", fix="resume")))
@@ -68,6 +69,6 @@ def test_a_part_that_cannot_be_written_leaves_the_previous_checkpoint(tmp_path: 
 
     expected = Storage if isinstance(error, OSError) else WorkerLost
     with pytest.raises(expected):
-        save_checkpoint(tmp_path, 2, part(0, 2), {}, keep=2, others=OtherParts(1, write))
+        save_checkpoint(RunLayout(tmp_path), 2, part(0, 2), {}, keep=2, others=OtherParts(1, write))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["000001"]
-    assert newest_checkpoint(tmp_path, strict=True) is not None
+    assert newest_checkpoint(RunLayout(tmp_path), strict=True) is not None

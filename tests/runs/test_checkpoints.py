@@ -24,6 +24,7 @@ from groupwise.core import Locked, Storage
 from groupwise.runs import checkpoints
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory, save_checkpoint
 from groupwise.runs.disk import DISK, Disk
+from groupwise.runs.layout import RunLayout
 
 SECOND = 1_700_000_000.0
 FILES = ("tensors.safetensors", "state.json", "manifest.json")
@@ -35,12 +36,14 @@ def tensors(iteration: int) -> dict[str, torch.Tensor]:
 
 def save(run: Path, *iterations: int, keep: int = 2, disk: Disk = DISK) -> None:
     for iteration in iterations:
-        save_checkpoint(run, iteration, tensors(iteration), {"done": iteration, "x": 0.1}, keep=keep, disk=disk)
+        save_checkpoint(
+            RunLayout(run), iteration, tensors(iteration), {"done": iteration, "x": 0.1}, keep=keep, disk=disk
+        )
 
 
 def verified_iteration(run: Path) -> int:
     """The iteration of the newest checkpoint, after a check that its content is what `save` wrote."""
-    newest = newest_checkpoint(run)
+    newest = newest_checkpoint(RunLayout(run))
     assert newest is not None
     assert newest.state == {"done": newest.iteration, "x": 0.1}
     assert all(torch.equal(value, tensors(newest.iteration)[name]) for name, value in newest.tensors().items())
@@ -69,8 +72,8 @@ def test_tensors_read_back_bit_equal(tmp_path: Path, dtype: torch.dtype) -> None
         "none": odd[:, :0],
         "one": odd[1, 2],
     }
-    save_checkpoint(tmp_path, 7, saved, {}, keep=1)
-    newest = newest_checkpoint(tmp_path)
+    save_checkpoint(RunLayout(tmp_path), 7, saved, {}, keep=1)
+    newest = newest_checkpoint(RunLayout(tmp_path))
     assert newest and newest.tensors().keys() == saved.keys()
     for name, value in newest.tensors().items():
         assert value.dtype == dtype and value.shape == saved[name].shape
@@ -95,14 +98,14 @@ def test_state_reads_back_equal(state: dict) -> None:
 def test_state_that_would_not_read_back_equal_raises_before_any_write(tmp_path: Path, state: dict) -> None:
     save(tmp_path, 1)
     with pytest.raises((ValueError, TypeError)):
-        save_checkpoint(tmp_path, 2, tensors(2), state, keep=1)
+        save_checkpoint(RunLayout(tmp_path), 2, tensors(2), state, keep=1)
     assert names(tmp_path) == ["000001"] and verified_iteration(tmp_path) == 1
 
 
 def test_a_run_without_checkpoints(tmp_path: Path) -> None:
-    assert newest_checkpoint(tmp_path) is None
+    assert newest_checkpoint(RunLayout(tmp_path)) is None
     (tmp_path / "checkpoints" / ".writing-000001").mkdir(parents=True)
-    assert newest_checkpoint(tmp_path) is None
+    assert newest_checkpoint(RunLayout(tmp_path)) is None
 
 
 def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
@@ -117,11 +120,11 @@ def test_saving_deletes_checkpoints_of_later_iterations(tmp_path: Path) -> None:
     (tmp_path / "checkpoints/000010/state.json").write_text("{}")
     assert verified_iteration(tmp_path) == 5
     save(tmp_path, 6, keep=1)
-    assert names(tmp_path) == ["000006"] and newest_checkpoint(tmp_path, strict=True)
+    assert names(tmp_path) == ["000006"] and newest_checkpoint(RunLayout(tmp_path), strict=True)
 
 
 def test_saving_an_iteration_twice_replaces_it(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, 3, {}, {"first": True}, keep=1)
+    save_checkpoint(RunLayout(tmp_path), 3, {}, {"first": True}, keep=1)
     save(tmp_path, 3)
     assert names(tmp_path) == ["000003"] and verified_iteration(tmp_path) == 3
 
@@ -202,7 +205,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_previous_one_is_used(
     for _ in range(times):
         damage(path, rng)
         try:
-            newest = newest_checkpoint(tmp_path)
+            newest = newest_checkpoint(RunLayout(tmp_path))
         except Storage as error:  # a flip can turn format 1 into 3, 5 or 9, which raises
             assert (name, damage) == ("manifest.json", flip_bit) and "newer version" in error.what
         else:
@@ -215,7 +218,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_previous_one_is_used(
                 if damage in (truncate, extend) and name != "manifest.json":
                     assert f"{name} has {path.stat().st_size} bytes" in newest.warnings[0]
                 with pytest.raises(Storage, match="000002 is damaged"):
-                    newest_checkpoint(tmp_path, strict=True)
+                    newest_checkpoint(RunLayout(tmp_path), strict=True)
             assert verified_iteration(tmp_path) == newest.iteration
         if path.is_dir():
             path.rmdir()
@@ -231,7 +234,7 @@ def test_all_checkpoints_damaged_raises(tmp_path: Path) -> None:
     for path in (tmp_path / "checkpoints").glob("*/tensors.safetensors"):
         flip_bit(path, random.Random(0))
     with pytest.raises(Storage, match="every checkpoint of") as caught:
-        newest_checkpoint(tmp_path)
+        newest_checkpoint(RunLayout(tmp_path))
     assert "000001" in caught.value.evidence and "000002" in caught.value.evidence and caught.value.code == 6
 
 
@@ -255,7 +258,7 @@ def test_the_error_for_a_newer_format_advises_an_upgrade(tmp_path: Path) -> None
     path = tmp_path / "checkpoints/000002/manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": checkpoints.FORMAT + 1}))
     with pytest.raises(Storage, match="newer version") as caught:
-        newest_checkpoint(tmp_path)
+        newest_checkpoint(RunLayout(tmp_path))
     assert "pip install --upgrade" in caught.value.fix
 
 
@@ -273,7 +276,7 @@ def test_other_files_are_never_opened(tmp_path: Path, monkeypatch: pytest.Monkey
     (home / "000004").mkdir()
     (home / "000004" / "pytorch_model.bin").write_bytes(pickle.dumps(Canary()))
     (home / "000005").symlink_to(home / "000002")
-    newest = newest_checkpoint(tmp_path)
+    newest = newest_checkpoint(RunLayout(tmp_path))
     assert newest and newest.iteration == 2 and len(newest.warnings) == 2
     assert newest.tensors().keys() == tensors(2).keys()
     assert not (tmp_path / "canary").exists()
@@ -313,7 +316,7 @@ def test_a_file_size_limit_raises_the_same_error(tmp_path: Path) -> None:
         code = 99
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-            save_checkpoint(tmp_path, 2, {"big": torch.zeros(100_000)}, {}, keep=1)
+            save_checkpoint(RunLayout(tmp_path), 2, {"big": torch.zeros(100_000)}, {}, keep=1)
         except Storage as error:
             code = error.code if "ulimit -f" in error.fix and "0.4 MB needed" in error.evidence else 98
         finally:
@@ -347,7 +350,7 @@ def test_a_failure_in_any_operation_leaves_a_whole_checkpoint(tmp_path: Path, ag
         run.mkdir()
         save(run, 1)
         if again:
-            save_checkpoint(run, 2, tensors(2), {"done": 2, "x": 0.1, "older": 1}, keep=1)
+            save_checkpoint(RunLayout(run), 2, tensors(2), {"done": 2, "x": 0.1, "older": 1}, keep=1)
         disk = Failing(number)
         try:
             save(run, 2, keep=1, disk=disk)
@@ -355,7 +358,7 @@ def test_a_failure_in_any_operation_leaves_a_whole_checkpoint(tmp_path: Path, ag
             failures += 1
             assert "Input/output error" in error.evidence
             if again:
-                newest = newest_checkpoint(run, strict=True)
+                newest = newest_checkpoint(RunLayout(run), strict=True)
                 assert newest and newest.iteration == 2
             else:
                 assert verified_iteration(run) in (1, 2)
@@ -404,7 +407,8 @@ HOLD = """
 import sys
 from pathlib import Path
 from groupwise.runs.checkpoints import RunLock
-lock = RunLock(Path(sys.argv[1]))
+from groupwise.runs.layout import RunLayout
+lock = RunLock(RunLayout(Path(sys.argv[1])))
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -417,24 +421,24 @@ def test_a_second_process_raises_until_the_first_is_killed(tmp_path: Path) -> No
     try:
         assert holder.stdout and holder.stdout.readline() == "held\n"
         with pytest.raises(Locked) as caught:
-            RunLock(tmp_path)
+            RunLock(RunLayout(tmp_path))
         assert caught.value.code == 8
         assert f"pid {holder.pid} on host {socket.gethostname()}" in caught.value.evidence
     finally:
         holder.kill()
         holder.communicate()
-    with RunLock(tmp_path):
+    with RunLock(RunLayout(tmp_path)):
         assert (tmp_path / "lock").read_text().startswith(f"pid {os.getpid()} ")
         with pytest.raises(Locked, match="another process"):
-            RunLock(tmp_path)
-    RunLock(tmp_path).close()
+            RunLock(RunLayout(tmp_path))
+    RunLock(RunLayout(tmp_path)).close()
 
 
 def test_a_worker_that_outlives_its_killed_parent_does_not_keep_the_lock(tmp_path: Path) -> None:
     end, start = os.pipe()
     parent = os.fork()
     if parent == 0:
-        lock = RunLock(tmp_path)
+        lock = RunLock(RunLayout(tmp_path))
         worker = os.fork()
         if worker == 0:
             signal.pause()
@@ -444,11 +448,11 @@ def test_a_worker_that_outlives_its_killed_parent_does_not_keep_the_lock(tmp_pat
     worker = int(os.read(end, 20))
     try:
         with pytest.raises(Locked):
-            RunLock(tmp_path)
+            RunLock(RunLayout(tmp_path))
         os.kill(parent, signal.SIGKILL)
         os.waitpid(parent, 0)
         os.kill(worker, 0)  # the worker is alive
-        RunLock(tmp_path).close()
+        RunLock(RunLayout(tmp_path)).close()
     finally:
         os.kill(worker, signal.SIGKILL)
         os.close(end)

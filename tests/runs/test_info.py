@@ -9,6 +9,7 @@ import pytest
 from groupwise.core import Storage
 from groupwise.runs.info import FORMAT, OPTIONAL, RunInfo
 from groupwise.runs.info_file import write_info
+from groupwise.runs.layout import RunLayout
 from tests.runs.infos import INFO
 
 
@@ -25,13 +26,13 @@ from tests.runs.infos import INFO
     ],
 )  # fmt: skip
 def test_info_reads_back_equal(tmp_path: Path, info: RunInfo):
-    write_info(tmp_path, info)
-    assert RunInfo.read(tmp_path) == info
+    write_info(RunLayout(tmp_path), info)
+    assert RunInfo.read(RunLayout(tmp_path)) == info
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
 def test_empty_optional_fields_are_left_out(tmp_path: Path):
-    write_info(tmp_path, INFO)
+    write_info(RunLayout(tmp_path), INFO)
     names = json.loads((tmp_path / "run.json").read_text()).keys()
     assert not names & OPTIONAL and {"use", "changes", "data"} <= names
 
@@ -42,7 +43,7 @@ def test_empty_optional_fields_are_left_out(tmp_path: Path):
 def test_a_damaged_file_raises(tmp_path: Path, text: str):
     (tmp_path / "run.json").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(Storage, match=r"run\.json cannot be read"):
-        RunInfo.read(tmp_path)
+        RunInfo.read(RunLayout(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -63,4 +64,4 @@ def test_another_format_raises_with_a_fix(tmp_path: Path, number: object, versio
 
 def test_a_missing_file_raises(tmp_path: Path):
     with pytest.raises(Storage, match=r"run\.json cannot be read"):
-        RunInfo.read(tmp_path)
+        RunInfo.read(RunLayout(tmp_path))

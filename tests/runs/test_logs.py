@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from groupwise.core import Storage
 from groupwise.runs.disk import Disk
 from groupwise.runs.jsonl import read_lines
+from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 
 
@@ -28,7 +29,7 @@ def contents(run: Path) -> dict[str, bytes]:
 
 def run_of(path: Path, iterations: int) -> Path:
     path.mkdir()
-    logs = RunLogs(path)
+    logs = RunLogs(RunLayout(path))
     for iteration in range(1, iterations + 1):
         iterate(logs, iteration)
     logs.close()
@@ -36,7 +37,7 @@ def run_of(path: Path, iterations: int) -> Path:
 
 
 def test_lines_read_back_equal_and_in_order(tmp_path: Path) -> None:
-    logs = RunLogs(tmp_path)
+    logs = RunLogs(RunLayout(tmp_path))
     line = {"z": 0.1 + 0.2, "a": 5e-324, "n": -0.0, "big": 2**70, "list": [1.5, {"x": None}], "text": "é\n\u2028\ud800"}
     logs.metrics(line)
     logs.metrics({"nan": math.nan, "deep": {"inf": [math.inf, -math.inf, 1.0]}})
@@ -84,15 +85,15 @@ def test_a_damaged_complete_line_raises(tmp_path: Path, text: bytes) -> None:
 
 def test_resume_goes_back_to_the_checkpoint_and_writes_equal_files(tmp_path: Path) -> None:
     run = run_of(tmp_path / "a", 2)
-    state = RunLogs(run).state()
+    state = RunLogs(RunLayout(run)).state()
     expected = contents(run_of(tmp_path / "b", 4))
-    logs = RunLogs(run)
+    logs = RunLogs(RunLayout(run))
     iterate(logs, 3)
     for extra in (b"", b'{"iteration": 4', b"\n\n"):
         with (run / "metrics.jsonl").open("ab") as file:
             file.write(extra)
         (run / "samples/.writing-000004.jsonl").write_text("half")
-        logs = RunLogs.resume(run, state, 2)
+        logs = RunLogs.resume(RunLayout(run), state, 2)
         assert [line["iteration"] for line in read_lines(run / "metrics.jsonl")] == [1, 2]
         assert len(list((run / "samples").iterdir())) == 4
         iterate(logs, 3)
@@ -104,17 +105,17 @@ def test_resume_without_a_checkpoint_empties_the_logs_and_leaves_other_files(tmp
     run = run_of(tmp_path / "a", 2)
     for name in ("notes.txt", "12.jsonl", "000009.txt"):
         (run / "samples" / name).write_text("mine")
-    logs = RunLogs.resume(run, {}, 0)
+    logs = RunLogs.resume(RunLayout(run), {}, 0)
     assert sorted(path.name for path in (run / "samples").iterdir()) == ["000009.txt", "12.jsonl", "notes.txt"]
     assert logs.state()["sizes"] == {"metrics": 0, "timings": 0, "samples": 0}
 
 
 def test_a_log_shorter_than_its_checkpoint_is_refused(tmp_path: Path) -> None:
     run = run_of(tmp_path / "a", 2)
-    state = RunLogs(run).state()
+    state = RunLogs(RunLayout(run)).state()
     os.truncate(run / "metrics.jsonl", state["sizes"]["metrics"] - 1)
     with pytest.raises(Storage, match=r"metrics\.jsonl was changed after checkpoint 2 was saved") as caught:
-        RunLogs.resume(run, state, 2)
+        RunLogs.resume(RunLayout(run), state, 2)
     assert str(state["sizes"]["metrics"]) in caught.value.evidence
 
 
@@ -139,7 +140,7 @@ class Full(Disk):
 def test_a_full_disk_loses_no_line_and_fails_only_the_checkpoint(tmp_path: Path) -> None:
     run, disk = tmp_path / "a", Full()
     run.mkdir()
-    logs = RunLogs(run, disk=disk)
+    logs = RunLogs(RunLayout(run), disk=disk)
     iterate(logs, 1)
     assert logs.failures == 0
     disk.full = True
@@ -161,7 +162,7 @@ def test_a_full_disk_loses_no_line_and_fails_only_the_checkpoint(tmp_path: Path)
 
 
 def test_a_line_that_json_cannot_write_raises_at_once(tmp_path: Path) -> None:
-    logs = RunLogs(tmp_path)
+    logs = RunLogs(RunLayout(tmp_path))
     with pytest.raises(TypeError):
         logs.metrics({"tensor": torch.zeros(1)})
     logs.metrics({"iteration": 1})

@@ -8,6 +8,7 @@ import pytest
 from groupwise.data import CountedText, Observation, Outcome, Replay, Verdict
 from groupwise.runs.checkpoints import save_checkpoint
 from groupwise.runs.disk import Disk
+from groupwise.runs.layout import RunLayout
 from groupwise.runs.replay import ReplayLog
 
 REPLIES: list[Observation] = [
@@ -23,7 +24,7 @@ REPLIES: list[Observation] = [
 
 
 def replay_log(run: Path, done: int = 0, **options: object) -> ReplayLog:
-    return ReplayLog(run, lambda: done, **options)  # type: ignore[arg-type]
+    return ReplayLog(RunLayout(run), lambda: done, **options)  # type: ignore[arg-type]
 
 
 def test_every_kind_of_observation_reads_back(tmp_path: Path) -> None:
@@ -46,7 +47,7 @@ def test_the_last_observation_of_a_question_counts(tmp_path: Path) -> None:
 
 def test_each_iteration_has_a_file(tmp_path: Path) -> None:
     done = -1
-    log = ReplayLog(tmp_path, lambda: done)
+    log = ReplayLog(RunLayout(tmp_path), lambda: done)
     for done in (-1, 0, 1, 2):
         log.write("q", str(done))
     assert sorted(p.name for p in (tmp_path / "replay").iterdir()) == ["000000.jsonl", "000001.jsonl", "000002.jsonl"]
@@ -103,7 +104,7 @@ class Full(Disk):
 def test_a_full_disk_raises_nothing_and_the_lines_are_written_later(tmp_path: Path) -> None:
     disk = Full()
     warnings: list[str] = []
-    log = ReplayLog(tmp_path, lambda: 0, warnings.append, disk=disk)
+    log = ReplayLog(RunLayout(tmp_path), lambda: 0, warnings.append, disk=disk)
     log.write("a", "1")
     log.write("b", "2")
     assert len(warnings) == 1 and "No space left on device" in warnings[0]
@@ -116,7 +117,7 @@ def test_a_full_disk_raises_nothing_and_the_lines_are_written_later(tmp_path: Pa
 
 def test_lines_that_the_disk_refuses_until_the_end_of_their_iteration_are_named(tmp_path: Path) -> None:
     disk, warnings, done = Full(), list[str](), 0
-    log = ReplayLog(tmp_path, lambda: done, warnings.append, disk=disk)
+    log = ReplayLog(RunLayout(tmp_path), lambda: done, warnings.append, disk=disk)
     log.write("a", "1")
     log.write("b", "2")
     done = 1
@@ -124,14 +125,14 @@ def test_lines_that_the_disk_refuses_until_the_end_of_their_iteration_are_named(
     assert warnings[1:] == ["warning: 2 observations of 000000.jsonl may be lost: a resume asks for them again"]
     disk.room = True
     log.write("c", "3")
-    assert "c" in ReplayLog(tmp_path, lambda: 1)
+    assert "c" in ReplayLog(RunLayout(tmp_path), lambda: 1)
 
 
 def test_files_older_than_the_oldest_checkpoint_are_removed(tmp_path: Path) -> None:
     done = 0
-    log = ReplayLog(tmp_path, lambda: done)
+    log = ReplayLog(RunLayout(tmp_path), lambda: done)
     for done in range(6):
         if done:
-            save_checkpoint(tmp_path, done, {}, {}, keep=2)
+            save_checkpoint(RunLayout(tmp_path), done, {}, {}, keep=2)
         log.write("q", str(done))
     assert sorted(p.stem for p in (tmp_path / "replay").iterdir()) == ["000004", "000005"]

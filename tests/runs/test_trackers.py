@@ -11,6 +11,7 @@ import pytest
 
 from groupwise.core import MissingRequirement, Usage
 from groupwise.runs.jsonl import read_lines
+from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.runs.sample_table import CHARACTERS, COLUMNS, SAMPLES, SampleTable
 from groupwise.runs.trackers import Sinks
@@ -44,7 +45,7 @@ def test_a_sink_receives_the_finite_numbers_of_an_iteration(
 ) -> None:
     package = Calls()
     monkeypatch.setitem(sys.modules, module, package)
-    logs = RunLogs(tmp_path, trackers=(name,))
+    logs = RunLogs(RunLayout(tmp_path), trackers=(name,))
     logs.metrics(LINE)
     logs.close()
     written = [(args, options) for call, args, options in package.calls if call == write]
@@ -65,13 +66,13 @@ def test_the_error_for_a_missing_package_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingRequirement) as caught:
-        Sinks((name,), tmp_path)
+        Sinks((name,), RunLayout(tmp_path))
     assert caught.value.fix == f"pip install 'groupwise[{name}]'" and caught.value.code == 4
 
 
 def test_the_error_for_an_unknown_sink_lists_the_sinks(tmp_path: Path) -> None:
     with pytest.raises(Usage) as caught:
-        Sinks(("tensorbord",), tmp_path)
+        Sinks(("tensorbord",), RunLayout(tmp_path))
     assert "tensorboard, wandb, trackio" in caught.value.fix
 
 
@@ -79,7 +80,7 @@ def test_a_failing_sink_is_dropped_and_the_run_continues(tmp_path: Path, monkeyp
     failing, working = Calls(fails="log"), Calls()
     monkeypatch.setitem(sys.modules, "wandb", failing)
     monkeypatch.setitem(sys.modules, "trackio", working)
-    logs = RunLogs(tmp_path, trackers=("wandb", "trackio"))
+    logs = RunLogs(RunLayout(tmp_path), trackers=("wandb", "trackio"))
     logs.metrics(LINE)
     logs.metrics(LINE)
     assert [call for call, _, _ in failing.calls].count("log") == 1
@@ -96,7 +97,7 @@ def test_the_error_of_a_sink_that_cannot_be_opened_hides_its_message(
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", Calls(fails="init"))
     with pytest.raises(MissingRequirement, match="the tracker wandb cannot be opened") as caught:
-        Sinks(("wandb",), tmp_path)
+        Sinks(("wandb",), RunLayout(tmp_path))
     assert "SECRET" not in str(caught.value)
 
 
@@ -107,7 +108,7 @@ def test_only_named_trackers_are_imported(tmp_path: Path) -> None:
 
 def test_the_real_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
-    trackers = Sinks(("tensorboard",), tmp_path)
+    trackers = Sinks(("tensorboard",), RunLayout(tmp_path))
     trackers.write(LINE)
     trackers.close()
     assert not trackers.warnings
@@ -119,7 +120,7 @@ def test_a_tracker_receives_recipe_timings_and_the_project(tmp_path: Path, monke
     monkeypatch.setitem(sys.modules, "wandb", package)
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     (tmp_path / "recipe.toml").write_text("prompts = 4\n[optimizer]\nlr = 1e-5\n")
-    logs = RunLogs(tmp_path, trackers=("wandb",))
+    logs = RunLogs(RunLayout(tmp_path), trackers=("wandb",))
     logs.timings({"iteration": 4, "seconds": 2.0, "memory_mib": 600})
     logs.close()
     options = next(options for call, _, options in package.calls if call == "init")
@@ -138,7 +139,7 @@ def written_samples(name: str, module: str, run: Path, monkeypatch: pytest.Monke
     """The calls of a tracker's package for one iteration of 20 samples."""
     package = Calls()
     monkeypatch.setitem(sys.modules, module, package)
-    logs = RunLogs(run, trackers=(name,))
+    logs = RunLogs(RunLayout(run), trackers=(name,))
     logs.samples(4, [SAMPLE] * 20, {})
     logs.metrics(LINE)
     assert not logs.warnings and "SECRET" not in repr(package.calls)
@@ -194,7 +195,9 @@ def test_a_users_sink_may_take_samples(tmp_path: Path) -> None:
         def close(self) -> None: ...
 
     trackers: list[TakesBoth] = []
-    logs = RunLogs(tmp_path, trackers=("my_file:MyTracker",), load={"my_file:MyTracker": TakesBoth}.__getitem__)
+    logs = RunLogs(
+        RunLayout(tmp_path), trackers=("my_file:MyTracker",), load={"my_file:MyTracker": TakesBoth}.__getitem__
+    )
     logs.samples(2, [SAMPLE], {})
     assert trackers[0].tables == [(2, 1)]
 
@@ -212,7 +215,9 @@ def test_a_users_sink(tmp_path: Path) -> None:
         def close(self) -> None:
             written.append("closed")
 
-    logs = RunLogs(tmp_path, trackers=("my_file:MyTracker",), load={"my_file:MyTracker": MyTracker}.__getitem__)
+    logs = RunLogs(
+        RunLayout(tmp_path), trackers=("my_file:MyTracker",), load={"my_file:MyTracker": MyTracker}.__getitem__
+    )
     logs.metrics(LINE)
     logs.close()
     assert written == [tmp_path, (4, {"step": 8.0, "loss": 0.5}), "closed"]

@@ -21,6 +21,7 @@ from groupwise.models import Decoder, Shape, Tokenizer
 from groupwise.rollout import Buffer, Independent, RolloutSetting, Shuffled
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.jsonl import read_lines
+from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.training.guards import Guards
 from groupwise.training.loop import run
@@ -170,11 +171,11 @@ class ToyRun:
             return {}
 
         self.directory.mkdir(parents=True, exist_ok=True)
-        checkpoint = newest_checkpoint(self.directory)
-        logs = RunLogs(self.directory, disk=self.disk)
+        checkpoint = newest_checkpoint(RunLayout(self.directory))
+        logs = RunLogs(RunLayout(self.directory), disk=self.disk)
         if checkpoint is not None:
-            logs = RunLogs.resume(self.directory, checkpoint.state, checkpoint.iteration, disk=self.disk)
-        self.recorder = Recorder(self.directory, logs, keep=1, warn=self.warnings.append, disk=self.disk)
+            logs = RunLogs.resume(RunLayout(self.directory), checkpoint.state, checkpoint.iteration, disk=self.disk)
+        self.recorder = Recorder(RunLayout(self.directory), logs, keep=1, warn=self.warnings.append, disk=self.disk)
         if checkpoint is not None:
             self.recorder.restore(checkpoint, self.learner, self.buffer, self.guards)
         assert self.engine is not None

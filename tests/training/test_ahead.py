@@ -20,12 +20,10 @@ from groupwise.core import BadData, Usage
 from groupwise.data import Draw, Ids, Outcome, Prompt, Rollout, Sample, Verdict
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.engines import NativeEngine
-from groupwise.lifecycle.run import run_from
 from groupwise.lifecycle.run_handle import Control
-from groupwise.lifecycle.start import reopen
 from groupwise.rollout import Pending, Rollouts
 from groupwise.training.async_sampling import Ahead
-from tests.faults.small_runs import EVERY, Quick, begun, ready
+from tests.faults.small_runs import EVERY, Quick, begun, ready, reopen, run_from
 from tests.toys.echo import ToyRun, small, tokenizer
 
 # Which iterations are sampled at once

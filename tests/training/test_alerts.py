@@ -21,15 +21,13 @@ from groupwise.data import (
 )
 from groupwise.evaluation.accuracy import scores
 from groupwise.lifecycle.alerts import Alerts
-from groupwise.lifecycle.run import run_from
-from groupwise.lifecycle.start import reopen
 from groupwise.report.read import read
 from groupwise.report.warnings import headline
 from groupwise.rewards import mixed_outcomes
-from groupwise.training.build import Runtime
+from groupwise.training.build import RunObjects
 from groupwise.training.guards import PATIENCE, Guards
 from groupwise.training.progress import Progress
-from tests.faults.small_runs import EVERY, Quick, begun, left, lines, ready
+from tests.faults.small_runs import EVERY, Quick, begun, left, lines, ready, reopen, run_from
 
 
 @pytest.mark.parametrize(
@@ -105,14 +103,13 @@ def test_a_task_is_solved_only_if_all_answers_of_several_iterations_are_right() 
 SOLVED = replace(EVERY, iterations=9, method=replace(EVERY.method, filter=mixed_outcomes, max_refills=1))
 
 
-def always_right(runtime: Runtime) -> Runtime:
+def always_right(objects: RunObjects) -> RunObjects:
     """The run with a verifier to which every answer is correct."""
 
     async def right(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.correct)
 
-    runtime.buffer.setting = replace(runtime.buffer.setting, verifier=right)
-    return runtime
+    return replace(objects, setting=replace(objects.setting, verifier=right))
 
 
 @pytest.fixture(scope="module")

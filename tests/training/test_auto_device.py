@@ -11,14 +11,13 @@ from groupwise.config.recipe import Evaluate
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Sampling
-from groupwise.lifecycle.run import run_from
-from groupwise.lifecycle.start import begin, reopen
 from groupwise.runs.checkpoints import newest_checkpoint
+from groupwise.runs.layout import RunLayout
 from groupwise.training import build as building
-from groupwise.training.build import build
+from groupwise.training.build import RunObjects, build
 from tests.config.test_devices import stub_gpu
 from tests.elsewhere import AWAY, elsewhere
-from tests.faults.small_runs import EVERY, Quick
+from tests.faults.small_runs import EVERY, Quick, begin, reopen, run_from
 
 AUTO = replace(EVERY, iterations=1, sampling=Sampling(max_tokens=6), evaluate=Evaluate(problems=1))
 
@@ -37,8 +36,10 @@ def test_a_run_keeps_the_dtype_of_its_first_machine(
         gpu.setattr(building, "prepare", lambda machine: AWAY)
         ready = build(AUTO, Use())
         begin(run, ready, Use(), "", "")
+        created, new_learner = [], RunObjects.new_learner
+        gpu.setattr(RunObjects, "new_learner", lambda *args: created.append(new_learner(*args)) or created[-1])
         assert run_from(run, ready, disk=Quick()).code == 0
-        optimizer = ready.learner.optimizer
+        optimizer = created[0].optimizer
         assert {(x.device, x.dtype) for x in optimizer.weights} == {(AWAY, torch.bfloat16)}
         assert {(x.device, x.dtype) for x in optimizer.masters} == {(AWAY, torch.float32)}
     machine = read_recipe(run / "recipe.toml").machine
@@ -51,7 +52,7 @@ def test_a_run_keeps_the_dtype_of_its_first_machine(
     assert "warning: device: meta -> cpu" in capsys.readouterr().err
     assert run_json(run)["device"] == "cpu"
     assert "device: meta -> cpu" in str(run_json(run)["changes"])
-    checkpoint = newest_checkpoint(run, strict=True)
+    checkpoint = newest_checkpoint(RunLayout(run), strict=True)
     assert checkpoint and checkpoint.state["device"] == "cpu"
 
 

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,12 @@ from groupwise.config.recipe import Machine
 from groupwise.config.user_code import Use
 from groupwise.core import MissingRequirement
 from groupwise.engines import Native
+from groupwise.learner import Learner
 from groupwise.methods import Ramp
 from groupwise.objective import KL
+from groupwise.rollout import Buffer
 from groupwise.training.build import build, prepare
+from groupwise.training.guards import Guards
 from tests.faults.small_runs import EVERY, left, lines, ran
 
 
@@ -30,8 +33,8 @@ def test_recompute_changes_no_bit_of_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-3), ("float64", 1e-3), ("bfloat16", 2.0)])
 def test_the_bound_on_the_gap_depends_on_the_dtype(dtype, bound) -> None:
     recipe = replace(EVERY, machine=Machine(dtype=dtype))
-    assert build(recipe, Use()).guards.max_logprob_diff == bound
-    assert build(replace(recipe, engine=Native(max_logprob_diff=0.25)), Use()).guards.max_logprob_diff == 0.25
+    assert build(recipe, Use()).new_guards().max_logprob_diff == bound
+    assert build(replace(recipe, engine=Native(max_logprob_diff=0.25)), Use()).new_guards().max_logprob_diff == 0.25
 
 
 def test_only_models_that_a_part_needs_are_built() -> None:
@@ -39,25 +42,24 @@ def test_only_models_that_a_part_needs_are_built() -> None:
     off = replace(method, objective=replace(method.objective, penalties=(KL(0.0),)))
     rising = replace(off, schedules=(("objective.penalties.0.coefficient", Ramp(0.0, 0.1, 5)),))
     for it, names in ((method, ["reference"]), (off, []), (rising, ["reference"])):
-        assert list(build(replace(EVERY, method=it), Use()).start_learner().models) == names
+        assert list(build(replace(EVERY, method=it), Use()).new_learner().models) == names
 
 
-def test_a_learner_starts_once_and_explicitly() -> None:
-    runtime = build(EVERY, Use())
-    with pytest.raises(AssertionError, match="no learner yet"):
-        _ = runtime.learner
-    assert runtime.start_learner() is runtime.learner
-    with pytest.raises(AssertionError, match="has started"):
-        runtime.start_learner()
+def test_the_objects_of_a_run_are_assembled_once() -> None:
+    objects = build(EVERY, Use())
+    for field in fields(objects):
+        with pytest.raises(FrozenInstanceError):
+            setattr(objects, field.name, None)
+    with pytest.raises(FrozenInstanceError):
+        objects.setting.replay = None  # type: ignore[misc]
+    assert {type(getattr(objects, field.name)) for field in fields(objects)}.isdisjoint({Learner, Buffer, Guards})
 
 
 def test_samplers_have_the_recipes_template_and_the_models_positions() -> None:
-    runtime = build(EVERY, Use())
-    prompt = runtime.task[0]
-    assert (
-        runtime.buffer.setting.template is not None and runtime.buffer.setting.template(prompt.text) == prompt.context
-    )
-    assert runtime.buffer.setting.positions == runtime.model.shape.positions
+    objects = build(EVERY, Use())
+    prompt = objects.task[0]
+    assert objects.setting.template is not None and objects.setting.template(prompt.text) == prompt.context
+    assert objects.setting.positions == objects.model.shape.positions
 
 
 def test_a_missing_compiler_is_an_error_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.checks.check import check
 from groupwise.core import BadData, GroupwiseError
 from groupwise.data import ReadsColumns, with_fields
 from groupwise.methods import published
+from tests.checks import check
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(1, 6) for b in range(2, 6)]
 READERS = {

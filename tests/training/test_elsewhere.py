@@ -15,6 +15,7 @@ from groupwise.learner import AdamW, Learner, forward
 from groupwise.methods import published
 from groupwise.models import Lora
 from groupwise.runs.checkpoints import newest_checkpoint
+from groupwise.runs.layout import RunLayout
 from groupwise.training import build as placing
 from groupwise.training.loop import learn
 from tests.elsewhere import AWAY, elsewhere
@@ -49,7 +50,7 @@ def test_a_resumed_run_on_another_device_equals_one_without_a_stop(tmp_path: Pat
         again = Path(shutil.copytree(whole, tmp_path / "again"))
         shutil.rmtree(again / "model")
         shutil.rmtree(again / "checkpoints" / "000002")
-        checkpoint = newest_checkpoint(again, strict=True)
+        checkpoint = newest_checkpoint(RunLayout(again), strict=True)
         assert checkpoint and checkpoint.state["done"] == 1 and len(lines(whole)) == 3
         assert left(ran(again, SHORT)) == left(whole)
 

@@ -23,7 +23,7 @@ from groupwise.evaluation.interval import interval
 from groupwise.methods import grpo
 from groupwise.models import Decoder, write_model
 from groupwise.rollout import answers
-from groupwise.training.build import Runtime, build
+from groupwise.training.build import RunObjects, build
 from groupwise.verifiers import Code, Exact, Function, LastNumber, Math
 from tests.evaluation.test_evaluate import GOLDEN, RIGHT
 from tests.models.directories import shape
@@ -76,7 +76,7 @@ KINDS = {
 }  # fmt: skip
 
 
-def ready(kind: Kind, home: Path) -> Runtime:
+def ready(kind: Kind, home: Path) -> RunObjects:
     """The runtime of a random model with a byte tokenizer, and a task with only held-out problems."""
     os.chdir(home)
     Path("rows.jsonl").write_text("".join(json.dumps(kind.row(i)) + "\n" for i in range(1, kind.problems + 1)))
@@ -104,7 +104,7 @@ def scripted_rollouts(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]
         text = "" if c[ask.draw] <= ask.stream[0] == kind.answers - 1 else text
         return (*at.tokenizer.encode(text), *at.tokenizer.eos)
 
-    setting = replace(at.buffer.setting, engine=FakeEngine(says), seed=0, deadline=600.0, verdict_deadline=60.0)
+    setting = replace(at.setting, engine=FakeEngine(says), seed=0, deadline=600.0, verdict_deadline=60.0)
     rollouts = answers(at.held_out, kind.answers, setting)
     return asyncio.run(rollouts), c
 

@@ -10,21 +10,20 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from groupwise.checks.check import check
 from groupwise.commands.chat import chat
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
 from groupwise.core import BadData, Usage
 from groupwise.data import Finish, Outcome, Prompt, Sample
 from groupwise.inference.evaluate_model import evaluate, sample
-from groupwise.lifecycle.run import run_from
-from groupwise.lifecycle.start import begin, reopen
 from groupwise.models import encode_action, find_model, picture_of, png, read_model, read_tokenizer, write_model
 from groupwise.models.flow.latent_pictures import read_png
 from groupwise.report.pictures import picture as picture_in_report
 from groupwise.tasks import Quilts, Rings, find_task
 from groupwise.training.build import build
 from groupwise.verifiers import RingDirection
+from tests.checks import check
+from tests.faults.small_runs import begin, reopen, run_from
 from tests.verifiers.built import built
 
 RECIPES = Path(__file__).parents[2] / "recipes"

@@ -154,7 +154,7 @@ def test_an_error_has_the_last_lines_of_a_rank_that_needs_long_to_end(
 
 
 def tensors(run: Path) -> dict[str, Tensor]:
-    checkpoint = newest_checkpoint(run)
+    checkpoint = newest_checkpoint(RunLayout(run))
     assert checkpoint is not None and checkpoint.iteration == ITERATIONS
     return dict(checkpoint.tensors())
 
@@ -273,7 +273,7 @@ def test_several_ranks_need_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_machine, "find_device", lambda machine: torch.device("cuda"))
     monkeypatch.setattr(check_machine, "machine_line", lambda machine: "")
     recipe = read_recipe("cluster.ranks = 2\nmethod = 'grpo'")
-    (error,) = check_machine.check_machine(recipe, Use(), lambda line: None, train=True)
+    (error,) = check_machine.check_machine(recipe, Use(), train=True).errors
     assert isinstance(error, Usage) and "--machine.device cpu" in error.fix and recipe.machine == Machine()
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import groupwise as gw
-from groupwise.checks.check import check
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
 from groupwise.environments import Hermes, Tools
+from tests.checks import check
 
 CODE = """
 import groupwise as gw
@@ -48,14 +48,18 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str
 
 def test_a_run_is_graded_by_its_environment(rows) -> None:
     run = gw.train(
-        data="games.jsonl", columns={"answer": ""}, environment="games:Parity", use=["games.py"], iterations=1,
-        prompts=4, method=gw.gspo(group_size=4, minibatches=1), max_tokens=14, evaluate={"problems": 1},
+        data="games.jsonl", columns={"answer": ""}, environment="games:Parity", iterations=1,
+        permissions=gw.Permissions(use=["games.py"]), prompts=4,
+        method=gw.gspo(group_size=4, minibatches=1), max_tokens=14, evaluate={"problems": 1},
     )  # fmt: skip
     outcomes = {sample["outcome"] for sample in run.samples()}
     assert outcomes <= {"correct", "wrong", "malformed"} and outcomes & {"correct", "wrong"}
     assert all(sample["outcome"] == "malformed" for sample in run.samples() if sample["finish"] == "length")
     assert (
-        gw.evaluate(run, samples=1, use=["games.py"])["numbers"][0]["protocol"]["verifier"]["name"] == "ByEnvironment"
+        gw.evaluate(run, samples=1, permissions=gw.Permissions(use=["games.py"]))["numbers"][0]["protocol"]["verifier"][
+            "name"
+        ]
+        == "ByEnvironment"
     )
 
 

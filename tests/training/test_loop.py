@@ -38,6 +38,7 @@ from groupwise.rewards import mixed_outcomes
 from groupwise.rollout import Independent
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.jsonl import read_lines
+from groupwise.runs.layout import RunLayout
 from groupwise.training.loop import OLD_LOGP, due, needed_measures, plan
 from tests.rollout.fakes import FakeEngine
 from tests.toys.echo import LEARNERS, SHAPE, ToyRun, small, tokenizer
@@ -287,7 +288,7 @@ def test_a_method_runs_in_minibatches_and_epochs(name: str, tmp_path: Path) -> N
         assert line["ratio/max"] > 1 > line["ratio/min"]  # the policy has moved in later steps
     assert ("kl" in lines[-1]) == bool(environment.method.models)
     assert all(not torch.equal(x, before[n]) for n, x in environment.weights().items())  # every tensor is trained
-    newest = newest_checkpoint(environment.directory, strict=True)
+    newest = newest_checkpoint(RunLayout(environment.directory), strict=True)
     assert newest and newest.iteration == 2
     reference_weights = {n.split(".")[1] for n in newest.tensors() if n.startswith("models.")}
     assert reference_weights == {n for n, _ in environment.method.models}

@@ -10,18 +10,17 @@ import pytest
 import torch
 
 from groupwise.__main__ import main
-from groupwise.checks.check import check
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
 from groupwise.core import BadData
 from groupwise.data import Outcome, Prompt, Sample
-from groupwise.lifecycle.run import run_from
-from groupwise.lifecycle.start import begin
 from groupwise.methods import co_grpo
 from groupwise.models import MaskedPolicy, Unmask, find_model, read_model, read_tokenizer, write_model
 from groupwise.tasks.beads import has_pattern
 from groupwise.training.build import build
 from groupwise.verifiers import BeadString
+from tests.checks import check
+from tests.faults.small_runs import begin, run_from
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL: dict[str, Any] = {"method.group_size": 4, "prompts": 6, "evaluate.problems": 4, "evaluate.every": 0}

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from groupwise.api import load_method
-from groupwise.checks.check import check
 from groupwise.checks.check_needs import untrainable_roles
 from groupwise.data import Draw, Role, Rollout, Sampler, Subscore, added_contents, needs, roles_of
 from groupwise.lifecycle.alerts import Alerts, trained_role_reasons
 from groupwise.methods import Explained, HintWriter, Replayed, Surveyed, expo, gspo, hill, m_grpo, murphy, published
 from groupwise.rollout import Independent
 from groupwise.rollout.prompt_template import worded
+from tests.checks import check
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b), "solution": "1"} for a in range(1, 6) for b in range(2, 6)]
 

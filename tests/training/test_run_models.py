@@ -17,9 +17,7 @@ from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
 from groupwise.core import BadData, Storage, Usage
 from groupwise.inference.open_model import BEST, export, find_run_model
-from groupwise.lifecycle.run import run_from
 from groupwise.lifecycle.run_handle import Control
-from groupwise.lifecycle.start import reopen
 from groupwise.methods import Ramp
 from groupwise.report.read import read
 from groupwise.report.report import POINTS, describe
@@ -27,7 +25,8 @@ from groupwise.report.warnings import headline
 from groupwise.runs.best_checkpoint import METRICS
 from groupwise.runs.checkpoints import save_checkpoint
 from groupwise.runs.info import RunInfo
-from tests.faults.small_runs import ADAPTER, EVERY, Quick, begun, lines, ran, ready
+from groupwise.runs.layout import RunLayout
+from tests.faults.small_runs import ADAPTER, EVERY, Quick, begun, lines, ran, ready, reopen, run_from
 
 SMALL = replace(
     EVERY, method=replace(EVERY.method, group_size=2), prompts=2, sampling=replace(EVERY.sampling, max_tokens=6)
@@ -177,7 +176,7 @@ def test_a_finished_run_that_is_extended_equals_a_longer_run(tmp_path: Path, kep
     assert files(run / "samples") == files(kept / "samples")
     assert files(run / "model") == files(kept / "model")
     change = {"iteration": 2, "changes": ["recipe.iterations: 2 -> 3"]}
-    assert RunInfo.read(run).changes == (change,) and RunInfo.read(run).iterations == 3
+    assert RunInfo.read(RunLayout(run)).changes == (change,) and RunInfo.read(RunLayout(run)).iterations == 3
     notes = describe(read(run), [], POINTS)["notes"]
     assert notes[0].startswith("Extended at iteration 2, from 2 to 3 iterations") and "not a run of 3" in notes[0]
 
@@ -195,9 +194,9 @@ def test_rate_and_schedules_see_the_new_total(tmp_path: Path) -> None:
 def test_an_extension_that_is_killed_goes_on(run: Path) -> None:
     """The number is in run.json before the loop starts, so that a plain `resume` continues."""
     reopen(run, Use(), 4)
-    assert RunInfo.read(run).changes == ()
+    assert RunInfo.read(RunLayout(run)).changes == ()
     assert run_from(run, reopen(run, Use()), disk=Quick()).code == 0
-    assert RunInfo.read(run).changes == ({"iteration": 3, "changes": ["recipe.iterations: 3 -> 4"]},)
+    assert RunInfo.read(RunLayout(run)).changes == ({"iteration": 3, "changes": ["recipe.iterations: 3 -> 4"]},)
     assert len(lines(run)) == 5
     reopen(run, Use(), 4)  # again: no change
     assert (run / "model").is_dir()
@@ -291,7 +290,7 @@ def test_a_run_keeps_its_best_checkpoint(tmp_path: Path, monkeypatch: pytest.Mon
         figures = {"accuracy_greedy": x, "low_greedy": x, "high_greedy": x, "unverifiable": 0.0}
         return {f"eval/{name}": value for name, value in figures.items()}
 
-    monkeypatch.setattr(type(runtime), "evaluate", lambda self: evaluate())
+    monkeypatch.setattr(type(runtime), "evaluate", lambda self, setting: evaluate())
     run = begun(tmp_path / "run", recipe)
     control = Control()
     control.on_iteration = lambda run, line: control.stop("interrupted") if line["iteration"] == 3 else None
@@ -317,7 +316,7 @@ def test_the_recipe_takes_the_metrics_that_can_choose() -> None:
 
 def test_a_save_keeps_the_best_of_those_on_disk(tmp_path: Path) -> None:
     for iteration in range(5):
-        save_checkpoint(tmp_path, iteration, {}, {}, keep=2, best=lambda among: min(among), disk=Quick())
+        save_checkpoint(RunLayout(tmp_path), iteration, {}, {}, keep=2, best=lambda among: min(among), disk=Quick())
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["000000", "000003", "000004"]
 
 

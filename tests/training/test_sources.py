@@ -198,8 +198,7 @@ def test_check_prints_the_data(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_hints_about_templates() -> None:
-    notes_printed: list[str] = []
-    check_inputs(recipe(template="r1"), Use(), notes_printed.append)
+    notes_printed = check_inputs(recipe(template="r1"), Use()).notes
     assert not any("</answer>" in line for line in notes_printed)  # this model has no such characters
     from groupwise.checks.check_data import data_notes
 
@@ -286,8 +285,10 @@ def test_a_held_out_task_may_have_fixed_columns() -> None:
 def test_a_mixed_task_without_training_problems_is_refused() -> None:
     rows("e.jsonl", [{"problem": "7*7=", "answer": "49"}])
     mixed = recipe(also=(ExtraTask(task="aime24:e.jsonl"),), template="no", sampling=Sampling(max_tokens=8))
-    assert [problem.what for problem in check_inputs(mixed, Use())] == ["aime24:e.jsonl has no training problems"]
-    assert check_inputs(recipe(sampling=Sampling(max_tokens=8)), Use()) == []
+    assert [problem.what for problem in check_inputs(mixed, Use()).errors] == [
+        "aime24:e.jsonl has no training problems"
+    ]
+    assert check_inputs(recipe(sampling=Sampling(max_tokens=8)), Use()).errors == []
 
 
 def test_code_tests_of_a_mixture_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,8 +296,8 @@ def test_code_tests_of_a_mixture_are_checked(monkeypatch: pytest.MonkeyPatch) ->
     rows("e.jsonl", [{"prompt": "1+1=", "answer": tests}, {"prompt": "1+2=", "answer": tests}])
     tried: list[str] = []
     monkeypatch.setattr(CodeVerifier, "gate", lambda self, prompts: tried.extend(p.text for p in prompts))
-    mixed = recipe(also=(ExtraTask(task="e.jsonl", verifier=Code()),), sampling=Sampling(max_tokens=8))
-    assert check_inputs(mixed, Use(unsafe_local_exec=True)) == []
+    mixed = recipe(extra_tasks=(ExtraTask(task="e.jsonl", verifier=Code()),), sampling=Sampling(max_tokens=8))
+    assert check_inputs(mixed, Use(unsafe_local_exec=True)).errors == []
     assert sorted(tried) == ["1+1=", "1+2="]
 
 

@@ -21,7 +21,6 @@ from groupwise.config.user_code import Use
 from groupwise.core import BadData
 from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, Draw, Prompt
 from groupwise.learner import AdamW, Learner
-from groupwise.lifecycle.run import run_from
 from groupwise.models import (
     Shared,
     Tokenizer,
@@ -32,13 +31,14 @@ from groupwise.models import (
     read_model,
     read_tokenizer,
 )
+from groupwise.runs.layout import RunLayout
 from groupwise.tasks import Demonstration, demonstrations, read_demonstrations
 from groupwise.tasks.big_sums import sum_demonstrations
-from groupwise.training.build import build
+from groupwise.training.build import RunObjects, build
 from groupwise.training.progress import Progress
 from groupwise.training.warm_start import supervised_steps, warm_start
 from tests.commands.test_bad_input import SMALL, error_of, rows
-from tests.faults.small_runs import EVERY, begun, ran
+from tests.faults.small_runs import EVERY, begun, ran, run_from
 from tests.learner.small import model
 from tests.models.directories import bytes_, characters
 from tests.models.test_templates import trained
@@ -127,12 +127,25 @@ def test_reference_and_master_weights_are_those_after_the_phase(home: Path) -> N
     recipe = replace(EVERY, warm_start=phase(steps=3), machine=replace(EVERY.machine, dtype="bfloat16"))
     ready = build(recipe, Use())
     before = {name: x.clone() for name, x in ready.model.state_dict().items()}
-    assert asyncio.run(warm_start(begun(home / "run", recipe), ready, lambda: "", print))
-    policy, reference = ready.model.state_dict(), ready.start_learner().models["reference"].state_dict()
+    assert asyncio.run(warm_start(RunLayout(begun(home / "run", recipe)), ready, lambda: "", print))
+    learner = ready.new_learner()
+    policy, reference = ready.model.state_dict(), learner.models["reference"].state_dict()
     assert any(not torch.equal(x, before[name]) for name, x in policy.items())
     assert all(torch.equal(x, reference[name]) for name, x in policy.items())
-    optimizer = ready.learner.optimizer
+    optimizer = learner.optimizer
     assert all(torch.equal(w, m.to(w.dtype)) for w, m in zip(optimizer.weights, optimizer.masters))
+
+
+def test_the_learner_of_a_run_is_created_after_the_phase(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, new_learner = [], RunObjects.new_learner
+
+    def created(objects: RunObjects) -> Learner:
+        steps.append(len((home / "run" / "warm_start" / "metrics.jsonl").read_text().splitlines()))
+        return new_learner(objects)
+
+    monkeypatch.setattr(RunObjects, "new_learner", created)
+    ran(home / "run", replace(EVERY, warm_start=phase(steps=3), iterations=1))
+    assert steps == [3]
 
 
 def test_a_resume_within_the_phase_gives_the_same_model(home: Path) -> None:

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import groupwise as gw
-from groupwise.checks.check import check
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
 from groupwise.data import Finish, GradesGroups, Outcome, Prompt, Sample, Verdict
 from groupwise.models import encode_action
 from groupwise.verifiers import Combined, Function, Member, grade_function
 from groupwise.verifiers.arguments import Parameters
+from tests.checks import check
 from tests.verifiers.built import built
 
 GRADERS = """

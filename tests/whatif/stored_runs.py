@@ -7,6 +7,7 @@ from typing import Any
 from groupwise.config.recipe_toml import write
 from groupwise.methods import Method
 from groupwise.runs.info_file import write_info
+from groupwise.runs.layout import RunLayout
 from tests.runs.infos import INFO
 from tests.toys.echo import ToyRun, small
 
@@ -17,6 +18,6 @@ def stored_run(directory: Path, method: Method | str = "dapo", **changes: Any) -
     value = small(method, **sizes) if isinstance(method, str) else method
     toy = ToyRun(value, directory, **{"lr": 0.1, "max_tokens": 3} | changes)
     toy.go()
-    write_info(directory, replace(INFO, method={"name": method if isinstance(method, str) else ""}))
+    write_info(RunLayout(directory), replace(INFO, method={"name": method if isinstance(method, str) else ""}))
     (directory / "recipe.toml").write_text(write(toy.recipe))
     return directory

@@ -1,13 +1,14 @@
 """`evaluate` and `sample`: the accuracy of a model, and answers to a prompt."""
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, overload
 
 from groupwise.api.arguments import arguments_of
 from groupwise.api.event_loop import run_blocking
+from groupwise.api.options import RunOptions
 from groupwise.api.reward import Reward
 from groupwise.config.keyword_arguments import fields_of, overrides_of
 from groupwise.config.recipe_toml import read_verifier
@@ -55,15 +56,7 @@ def evaluate(
     reward: Any = None,
     samples: int | None = None,
     problems: int | None = None,
-    use: Sequence[str | Path] = (),
-    unsafe_local_exec: bool = False,
-    trust_remote_code: bool = False,
-    keys: Sequence[str] = (),
-    judges: Sequence[str] = (),
-    engine_hosts: Sequence[str] = (),
-    engine_python: str | Path = "",
-    engine_secret: str | Path = "",
-    engine_exchange: str | Path = "",
+    permissions: Permissions = Permissions(),  # noqa: B008
     **settings: Any,
 ) -> Evaluation:
     """Measure the held-out accuracy or score of a run's model, of a model directory, or of a model on the hub.
@@ -75,16 +68,12 @@ def evaluate(
     """
     name = name_of(model)
     arguments = arguments_of({"data": data, "reward": reward}, settings)
-    allowed = Permissions(
-        use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges,
-        engine_hosts=engine_hosts, engine_python=engine_python, engine_secret=engine_secret,
-        engine_exchange=engine_exchange,
-    )  # fmt: skip
+    allowed = RunOptions(permissions=permissions).permissions
     number = problems or (evaluation.ALL if data is not None else None)
     of_run = evaluation.find_model_of(name, at)
     if of_run and arguments.reward.in_memory:
-        check_whole_reward(of_run.run, arguments.reward)
-    source = RunLayout(of_run.run).recipe if of_run else None
+        check_whole_reward(of_run.layout, arguments.reward)
+    source = of_run.layout.recipe if of_run else None
 
     def work(folder: Path) -> Evaluation:
         overrides, loaded = arguments.write(folder / "rows.jsonl", folder, allowed, source)
@@ -96,9 +85,9 @@ def evaluate(
         return run_blocking(lambda: work(Path(folder)))
 
 
-def check_whole_reward(run: Path, reward: Reward) -> None:
+def check_whole_reward(layout: RunLayout, reward: Reward) -> None:
     """`Usage` for a function in memory that is only a part of the run's reward. A changed function is a note."""
-    data = verifier_of_run(run)
+    run, data = layout.run, verifier_of_run(layout.run)
     whole, given = (read_verifier(one) if one else None for one in (data, reward.verifier))
     parts = {member.name: member.verifier for member in whole.members} if isinstance(whole, Combined) else {}
     passed = list(map(_key, [m.verifier for m in given.members] if isinstance(given, Combined) else [given]))
@@ -110,7 +99,7 @@ def check_whole_reward(run: Path, reward: Reward) -> None:
             fix=f"pass the whole reward: reward={python_reward(data)}\n"
             "or, to grade by this function alone, a function of another name",
         )
-    recorded = RunInfo.read(run).in_memory if shared else {}
+    recorded = RunInfo.read(layout).in_memory if shared else {}
     for name in shared:
         if function_hash(reward.in_memory[name]) != recorded.get(name):
             print_note(f"note: the reward {name} is not the function that {run} was started with")
@@ -138,16 +127,14 @@ def sample(
     *,
     n: int | None = None,
     at: At = None,
-    use: Sequence[str | Path] = (),
-    unsafe_local_exec: bool = False,
-    trust_remote_code: bool = False,
+    permissions: Permissions = Permissions(),  # noqa: B008
     **settings: Any,
 ) -> str | list[str]:
     """A model's answer to a prompt; with `n`, a list of `n` answers.
 
     `at` chooses a checkpoint of a run, as in `evaluate`. `settings` are fields of the recipe by name, such as
-    `**{"sampling.temperature": 0.7}`. One answer is greedy unless they say otherwise. `use` and the
-    two permissions are those of `train`.
+    `**{"sampling.temperature": 0.7}`. One answer is greedy unless they say otherwise. `permissions`
+    are those of `train`.
     """
     if not isinstance(prompt, str):
         raise Usage(f"prompt is {type(prompt).__name__}", evidence=repr(prompt)[:80], fix="pass a text")
@@ -157,7 +144,6 @@ def sample(
     overrides = overrides_of(fields_of({}, settings))
     if n is None and "sampling" not in settings:
         overrides = evaluation.for_one_answer(overrides)
-    allowed = Permissions(use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code)
-    loaded = load_use(allowed)
+    loaded = load_use(RunOptions(permissions=permissions).permissions)
     samples = run_blocking(lambda: evaluation.sample(name, prompt, overrides, loaded, at=at, n=n or 1))
     return samples[0].text if n is None else [each.text for each in samples]

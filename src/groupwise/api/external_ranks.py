@@ -22,16 +22,16 @@ def follows(source: str | Path | None, overrides: Sequence[tuple[str, str]], opt
     """Whether this process is a given rank above 0 of a new run. If so, it has followed the run to its end."""
     if not above_zero() or (source and KEY in read_with_overrides(source, overrides)):  # phases have no given ranks
         return False
-    use = load_use(options.allowed)
+    use = load_use(options.permissions)
     return follow_given(cluster_of(source, overrides, use), use)
 
 
-def follows_again(run: Path, options: RunOptions) -> bool:
+def follows_again(layout: RunLayout, options: RunOptions) -> bool:
     """As `follows`, for a run that is continued."""
     if not above_zero():
         return False
-    use = load_use(options.allowed)
-    recipe = read_recipe(RunLayout(runs_in(run)[-1]).recipe, (), use)
+    use = load_use(options.permissions)
+    recipe = read_recipe(RunLayout(runs_in(layout.run)[-1]).recipe, (), use)
     return follow_given(with_ranks(recipe, options.ranks, options.shard, options.launch).cluster, use)
 
 
@@ -39,7 +39,7 @@ def restarted(source: str | Path | None, overrides: Sequence[tuple[str, str]], o
     """The run that this process began before torchrun restarted it; None in most processes."""
     if os.environ.get(RESTARTS, "0") == "0" or (source and KEY in read_with_overrides(source, overrides)):
         return None
-    cluster = cluster_of(source, overrides, load_use(options.allowed))
+    cluster = cluster_of(source, overrides, load_use(options.permissions))
     place = place_of(cluster)
     return place.recorded_run(cluster.ranks, cluster.deadline) if place else None
 

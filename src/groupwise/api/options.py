@@ -19,7 +19,7 @@ class RunOptions:
     with whole or sharded weights, and with another launcher. `Usage` for a value of the wrong type.
     """
 
-    allowed: Permissions = Permissions()  # noqa: RUF009
+    permissions: Permissions = Permissions()  # noqa: RUF009
     stop_after: float | None = None
     out: str | Path = "runs"
     name: str | None = None

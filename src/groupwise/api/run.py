@@ -8,6 +8,7 @@ from typing import Any
 
 from groupwise.api.evaluate import sample
 from groupwise.core import BadData
+from groupwise.data import ACCURACY, ACCURACY_GREEDY, MEAN_LENGTH, REWARD, SCORE, SCORE_GREEDY
 from groupwise.report.read import read
 from groupwise.report.report import escaped, existing_run, write_report
 from groupwise.report.warnings import find_warnings, headline
@@ -19,7 +20,7 @@ from groupwise.runs.phase_directories import finished_run, runs_in
 
 __all__ = ["Report", "Run"]
 
-SHOWN = ("reward", "eval/accuracy_greedy", "eval/score_greedy", "eval/accuracy", "eval/score", "mean_length")
+SHOWN = (REWARD, ACCURACY_GREEDY, SCORE_GREEDY, ACCURACY, SCORE, MEAN_LENGTH)
 """The metrics that a notebook shows in a run's table."""
 
 
@@ -57,7 +58,7 @@ class Run:
     def __init__(
         self, directory: str | Path, stopped: str = "", _stop: Callable[[str], None] = lambda cause: None
     ) -> None:
-        for name, value in (("directory", existing_run(str(directory))), ("stopped", stopped), ("_stop", _stop)):
+        for name, value in (("directory", existing_run(str(directory)).run), ("stopped", stopped), ("_stop", _stop)):
             object.__setattr__(self, name, value)
 
     @property
@@ -83,8 +84,8 @@ class Run:
 
     @property
     def iterations(self) -> int:
-        """The planned number of iterations; in a run of phases, of its last started phase."""
-        return RunInfo.read(self._last).iterations
+        """The planned number of iterations; in a run of phases, that of the last started phase."""
+        return RunInfo.read(RunLayout(self._last)).iterations
 
     def samples(self, iteration: int | None = None) -> list[dict[str, Any]]:
         """The samples of an iteration, one dict each, by default of the last one that has samples.

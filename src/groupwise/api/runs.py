@@ -1,12 +1,14 @@
 """Starts and continues runs, for the library and for the command line."""
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+import tomli_w
 
 from groupwise.api.arguments import Arguments
 from groupwise.api.options import RunOptions
@@ -22,14 +24,15 @@ from groupwise.core import BadData, Usage, raise_all
 from groupwise.data import close_verifier
 from groupwise.lifecycle.run import run_from
 from groupwise.lifecycle.run_handle import Control, Ending
-from groupwise.lifecycle.run_phases import begin_phases, run_phases
+from groupwise.lifecycle.run_phases import run_phases
 from groupwise.lifecycle.start import begin, directory_name, reach_engines, read_checked, reopen
 from groupwise.runs.checkpoints import RunLock, run_directory
 from groupwise.runs.disk import storage_errors, write_file
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
-from groupwise.runs.phase_directories import KEY, phase_directories, runs_in, whole_run
-from groupwise.training.build import Runtime, build
+from groupwise.runs.open_run import OpenRun, recipe_text, write_recipe
+from groupwise.runs.phase_directories import KEY, phases_of
+from groupwise.training.build import RunObjects, build
 from groupwise.training.progress import print_note
 from groupwise.verifiers.user_function import WRITTEN
 
@@ -39,17 +42,17 @@ Finish = Callable[[Ending], object]
 
 def start(
     source: str | Path | None, arguments: Arguments, options: RunOptions, finish: Finish, control: Control | None = None
-) -> tuple[Path, Ending]:
-    """Start a run, or all phases of a recipe, in a new directory. Returns the directory, and how the run ended.
+) -> tuple[RunLayout, Ending]:
+    """Start a run, or all phases of a recipe, in a new directory. Returns the run's files, and how the run ended.
 
     `source` is a TOML file or text; None is the packaged recipe, or the defaults for another model or task. A run that
     cannot start leaves no directory.
     """
-    with new_run(Path(options.out), options.name or run_name(source, arguments)) as run:
-        layout = RunLayout(run)
-        overrides, use = arguments.write(layout.data, layout.code, options.allowed, source)
+    with new_run(Path(options.out), options.name or run_name(source, arguments)) as lock:
+        layout = lock.layout
+        overrides, use = arguments.write(layout.data, layout.code, options.permissions, source)
         if source and KEY in (data := read_with_overrides(source, overrides)):
-            return run, start_phases(run, without_command_text(data), use, options, finish, control)
+            return layout, start_phases(layout, without_command_text(data), use, options, finish, control)
         chosen = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
         recipe = read_recipe(chosen.source, chosen.fields, use)
         inputs = read_checked(recipe, use, print_note)
@@ -58,48 +61,63 @@ def start(
         ready = build(recipe, use, inputs)
         reach_engines(ready)
         base = base_of(read_with_overrides(chosen.source, chosen.fields)) or base_name(recipe.method)
-        begin(run, ready, use, base, options.command)
-        return run, train(run, ready, options, finish, control)
+        run = begin(lock, ready, use, base, options.command)
+        return layout, train(run, ready, options, finish, control)
 
 
 def start_phases(
-    run: Path, data: Mapping[str, Any], use: Use, options: RunOptions, finish: Finish, control: Control | None
+    layout: RunLayout, data: Mapping[str, Any], use: Use, options: RunOptions, finish: Finish, control: Control | None
 ) -> Ending:
     """Check all phases of a recipe, write the recipe to the run's directory, and run the phases."""
     data, notes = complete_phases(data, trust_remote_code=use.trust_remote_code)
-    raise_all(check_phases(read_phases(data), use))  # each phase prints its other notes when it starts
+    raise_all(check_phases(read_phases(data), use).errors)  # each phase prints its other notes when it starts
     for note in notes:
         print_note(note)
-    begin_phases(run, data)
-    return run_phases(run, use, finish, print_note, options.stop_after, command=options.command, control=control)
+    text = tomli_w.dumps(data)
+    write_recipe(layout, text)
+    how: dict[str, Any] = {"command": options.command, "control": control}
+    return run_phases(layout, text, use, finish, print_note, options.stop_after, **how)
 
 
 def proceed(
-    run: Path, options: RunOptions, finish: Finish, control: Control | None = None, reward: Reward = NO_REWARD
+    layout: RunLayout, options: RunOptions, finish: Finish, control: Control | None = None, reward: Reward = NO_REWARD
 ) -> Ending:
     """Continue a run from its newest checkpoint, and run its later phases. Returns how it ended.
 
     `reward` has the functions that the run was started with.
     """
-    with RunLock(run):
-        phases = phase_directories(run)
-        newest = runs_in(run)[-1]  # it has the files that were accepted last
-        info = RunInfo.read(newest) if not phases or newest != run else None
-        use = recorded_code(run, info, reward, options)
-        if phases and any(option is not None for option in (options.ranks, options.shard, options.launch)):
-            fix = f"continue one phase: groupwise resume {phases[-1]} --ranks {options.ranks or 1}"
-            raise Usage(f"{run} has phases, and each has its own number of ranks", fix=fix)
-        if phases and options.iterations is None:
-            how: dict[str, Any] = {"strict": options.strict, "changed": options.changed, "control": control}
-            command = info.command if info else options.command
-            return run_phases(run, use, finish, print_note, options.stop_after, command=command, **how)
-        ready = reopen(run, use, options.iterations, options.ranks, options.shard, options.launch)
+    with RunLock(layout) as lock:
+        text = recipe_text(layout)
+        if phases := phases_of(layout, text):
+            return proceed_phases(layout, text, phases, options, finish, control, reward)
+        run = OpenRun.read(lock, text)
+        use = recorded_code(run.code, run.info, reward, options)
+        run, ready = reopen(run, use, options.iterations, options.ranks, options.shard, options.launch)
         for line in ready.notices:
             print_note(line)
         return train(run, ready, options, finish, control)
 
 
-def train(run: Path, ready: Runtime, options: RunOptions, finish: Finish, control: Control | None) -> Ending:
+def proceed_phases(
+    layout: RunLayout, text: str, phases: Sequence[Path], options: RunOptions, finish: Finish,
+    control: Control | None, reward: Reward,
+) -> Ending:  # fmt: skip
+    """Continue a run of `phases` with its first unfinished one. `text` is its recipe.toml."""
+    started = [folder for folder in map(RunLayout, phases) if folder.is_run]
+    info = RunInfo.read(started[-1]) if started else None  # it has the files that were accepted last
+    use = recorded_code(layout.code, info, reward, options)
+    if any(option is not None for option in (options.ranks, options.shard, options.launch)):
+        fix = f"continue one phase: groupwise resume {phases[-1]} --ranks {options.ranks or 1}"
+        raise Usage(f"{layout.run} has phases, and each has its own number of ranks", fix=fix)
+    if (iterations := options.iterations) is not None:
+        fix = f"extend one phase, such as: groupwise resume {phases[-1]} --iterations {iterations}"
+        raise Usage(f"{layout.run} has phases, and each has its own number of iterations", fix=fix)
+    how: dict[str, Any] = {"strict": options.strict, "changed": options.changed, "control": control}
+    command = info.command if info else options.command
+    return run_phases(layout, text, use, finish, print_note, options.stop_after, command=command, **how)
+
+
+def train(run: OpenRun, ready: RunObjects, options: RunOptions, finish: Finish, control: Control | None) -> Ending:
     """Train a run from its newest checkpoint or the start, close the verifier, and call `finish` with the ending."""
     how: dict[str, Any] = {"strict": options.strict, "changed": options.changed, "control": control}
     try:
@@ -114,16 +132,16 @@ def train(run: Path, ready: Runtime, options: RunOptions, finish: Finish, contro
 
 
 @contextmanager
-def new_run(out: Path, name: str) -> Iterator[Path]:
-    """A context with a new, locked run directory, which is removed if an error occurs before it has a recipe."""
+def new_run(out: Path, name: str) -> Iterator[RunLock]:
+    """A context with the lock of a new run directory, which is removed if an error occurs before it has a recipe."""
     parents = [path for path in (out, *out.parents) if not path.is_dir()]
-    run = run_directory(out, name)
-    with RunLock(run):
+    layout = RunLayout(run_directory(out, name))
+    with RunLock(layout) as lock:
         try:
-            yield run
+            yield lock
         except BaseException:
-            if not RunLayout(run).is_run:
-                shutil.rmtree(run, ignore_errors=True)
+            if not layout.is_run:
+                shutil.rmtree(layout.run, ignore_errors=True)
                 for path in parents:
                     with suppress(OSError):  # another run is in it
                         path.rmdir()
@@ -143,14 +161,15 @@ def run_name(source: str | Path | None, arguments: Arguments) -> str:
 # Code
 
 
-def recorded_code(run: Path, info: RunInfo | None, reward: Reward, options: RunOptions) -> Use:
+def recorded_code(folder: Path, info: RunInfo | None, reward: Reward, options: RunOptions) -> Use:
     """Load the user's code of a run again. `BadData` if it has changed since the start, unless `options.changed`.
 
-    `info` is None for a run of phases none of which has started: no code is recorded.
+    `folder` has the files that the library wrote. `info` is None for a run of phases none of which has started: no
+    code is recorded.
     """
-    code, changed = RunLayout(whole_run(run)).code / f"{WRITTEN}.py", options.changed
+    code, changed = folder / f"{WRITTEN}.py", options.changed
     files = [code] if reward.source and has_code(reward.source, code, info, changed=changed) else []
-    allowed = replace(options.allowed, use=[*options.allowed.use, *files])
+    allowed = replace(options.permissions, use=[*options.permissions.use, *files])
     use = load_use(allowed, info.use if info else None, accept=changed)
     if info is not None:
         check_in_memory(info, reward.in_memory, changed=changed)

@@ -1,6 +1,6 @@
 """`train` and `resume`: start or continue a run from Python."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal
@@ -34,19 +34,11 @@ def train(
     reward: Any = None,
     method: Method | str | Mapping[str, Any] | None = None,
     max_tokens: int | None = None,
-    use: Sequence[str | Path] = (),
+    permissions: Permissions = Permissions(),  # noqa: B008
     out: str | Path = "runs",
     name: str | None = None,
     stop_after: float | None = None,
     on_iteration: OnIteration | None = None,
-    unsafe_local_exec: bool = False,
-    trust_remote_code: bool = False,
-    keys: Sequence[str] = (),
-    judges: Sequence[str] = (),
-    engine_hosts: Sequence[str] = (),
-    engine_python: str | Path = "",
-    engine_secret: str | Path = "",
-    engine_exchange: str | Path = "",
     **settings: Any,
 ) -> Run:
     """Train a model, and return its run, finished or stopped.
@@ -55,8 +47,8 @@ def train(
     with phases starts a run of phases. `model` is a directory, a packaged name or a name on the hub. `data` is a list
     of dicts with a `prompt`, a `datasets.Dataset`, a path or the name of a task. `reward` is a function, the name of a
     verifier, or a dict of both with weights; a function asks by name for `answer`, `prompt`, `gold`, `row` and others
-    (docs/verifiers.md). `settings` are fields of `Recipe` by name: `iterations=50`, `optimizer=gw.AdamW(lr=1e-5)`.
-    Without arguments `train()` runs the packaged recipe.
+    (docs/verifiers.md). `permissions` say what the run may execute, read and reach. `settings` are fields of `Recipe`
+    by name: `iterations=50`, `optimizer=gw.AdamW(lr=1e-5)`. Without arguments `train()` runs the packaged recipe.
 
     Rows and functions are written to the run's directory, `out/<name>-<time>`. A function that needs nothing outside
     itself runs in worker processes; any other runs in this process, and only `resume(run, reward=...)` continues its
@@ -69,17 +61,12 @@ def train(
     """
     given = {"model": model, "method": method, "data": data, "reward": reward, "max_tokens": max_tokens}
     source, arguments = recipe_source(recipe), arguments_of(given, settings)
-    allowed = Permissions(
-        use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges,
-        engine_hosts=engine_hosts, engine_python=engine_python, engine_secret=engine_secret,
-        engine_exchange=engine_exchange,
-    )  # fmt: skip
-    options = RunOptions(allowed=allowed, out=out, name=name, stop_after=stop_after, command="gw.train(...)")
+    options = RunOptions(permissions=permissions, out=out, name=name, stop_after=stop_after, command="gw.train(...)")
     control = control_of(on_iteration)
 
     def work() -> Run:
-        directory, ending = runs.start(source, arguments, options, print_ending, control)
-        return Run(directory, ending.stopped, control.stop)
+        layout, ending = runs.start(source, arguments, options, print_ending, control)
+        return Run(layout.run, ending.stopped, control.stop)
 
     return run_blocking(work, control.stop)
 
@@ -88,7 +75,7 @@ def resume(
     run: str | PathLike[str],
     *,
     reward: Any = None,
-    use: Sequence[str | Path] = (),
+    permissions: Permissions = Permissions(),  # noqa: B008
     strict: bool = False,
     changed: bool = False,
     iterations: int | None = None,
@@ -97,14 +84,6 @@ def resume(
     launch: Literal["local", "given", "ray"] | None = None,
     stop_after: float | None = None,
     on_iteration: OnIteration | None = None,
-    unsafe_local_exec: bool = False,
-    trust_remote_code: bool = False,
-    keys: Sequence[str] = (),
-    judges: Sequence[str] = (),
-    engine_hosts: Sequence[str] = (),
-    engine_python: str | Path = "",
-    engine_secret: str | Path = "",
-    engine_exchange: str | Path = "",
 ) -> Run:
     """Continue a run from its newest checkpoint, and return it. `iterations` is the new total number of iterations.
     `ranks` is the number of the learner's processes this time; it divides the run's lanes. `shard` and `launch` are
@@ -114,22 +93,17 @@ def resume(
     recipe, tokenizer or template. The other arguments are those of `train`. A run of phases continues with its first
     unfinished phase.
     """
-    directory = existing_run(fspath(run))
+    layout = existing_run(fspath(run))
     grades = NO_REWARD if reward is None else reward_of(reward)
-    allowed = Permissions(
-        use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges,
-        engine_hosts=engine_hosts, engine_python=engine_python, engine_secret=engine_secret,
-        engine_exchange=engine_exchange,
-    )  # fmt: skip
     options = RunOptions(
-        allowed=allowed, stop_after=stop_after, command="gw.resume(...)",
+        permissions=permissions, stop_after=stop_after, command="gw.resume(...)",
         strict=strict, changed=changed, iterations=iterations, ranks=ranks, shard=shard, launch=launch,
     )  # fmt: skip
     control = control_of(on_iteration)
 
     def work() -> Run:
-        ending = runs.proceed(directory, options, print_ending, control, grades)
-        return Run(directory, ending.stopped, control.stop)
+        ending = runs.proceed(layout, options, print_ending, control, grades)
+        return Run(layout.run, ending.stopped, control.stop)
 
     return run_blocking(work, control.stop)
 

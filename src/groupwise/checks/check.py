@@ -1,6 +1,6 @@
 """`groupwise check`: all errors of a recipe, in seconds; no weights are loaded, no engine starts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 from groupwise.checks.check_inputs import check_inputs
 from groupwise.checks.check_method import dry_run, inactive_parts
 from groupwise.checks.check_model import other_ids
+from groupwise.checks.checked import Checked
 from groupwise.config.defaults import complete_phases, starting_point
 from groupwise.config.phase_recipes import Phase, read_phases
 from groupwise.config.recipe import Recipe
@@ -40,54 +41,41 @@ INPUT_FIELDS = (
 """Recipe fields about model, data, verifier and sampling. They can be checked even if the method is invalid."""
 
 
-def check(
-    source: str | Path | None,
-    overrides: Sequence[tuple[str, Any]] = (),
-    use: Use | None = None,
-    warn: Callable[[str], None] = lambda line: None,
-) -> list[GroupwiseError]:
-    """All errors of a recipe: in its text, its model directory, its task, and its method's formulas.
+def check(source: str | Path | None, overrides: Sequence[tuple[str, Any]] = (), use: Use | None = None) -> Checked:
+    """All errors of a recipe: in its text, its model directory, its task, and its method's formulas; and its notes.
 
-    Without a source, it is the recipe of `train` without one. Notes and warnings are passed to `warn`.
+    Without a source, it is the recipe of `train` without one.
     """
     use = use or Use()
     try:
         if source is not None and KEY in (data := without_command_text(read_with_overrides(source, overrides))):
             data, notes = complete_phases(data, trust_remote_code=use.trust_remote_code)
-            for note in notes:
-                warn(note)
-            return check_phases(read_phases(data), use, warn)
+            return Checked((), notes) + check_phases(read_phases(data), use)
         start = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
     except Usage as error:
-        return [error]
-    if start.note:
-        warn(start.note)
+        return Checked([error])
     recipe, problems = read_with_problems(start.source, start.fields, use)
-    errors: list[GroupwiseError] = [*problems]
-    readable = recipe is not None
-    if recipe is None:  # the fields for model and task may still be valid
+    checked = Checked(problems, [start.note] if start.note else [])
+    if readable := recipe is not None:
+        checked += Checked(dry_run(recipe), inactive_parts(recipe.method))
+    else:  # the fields for model and task may still be valid
         recipe, _ = read_with_problems(start.source, start.fields, use, only=INPUT_FIELDS)
-    else:
-        errors += dry_run(recipe)
-        for line in inactive_parts(recipe.method):
-            warn(line)
-    if recipe is not None:
-        inputs = check_inputs(
-            recipe, use, warn, fetch=False, method=readable, receive=lambda read: other_ids(recipe, read, warn)
-        )
-        errors += [error for error in inputs if not any(e.what.endswith(error.what) for e in errors)]
-    return errors
+    if recipe is None:
+        return checked
+    found = check_inputs(recipe, use, fetch=False, method=readable)
+    new = [error for error in found.errors if not any(e.what.endswith(error.what) for e in checked.errors)]
+    differences = other_ids(recipe, found.inputs) if found.inputs else []
+    return checked + Checked(new, [*found.notes, *differences], found.inputs)
 
 
-def check_phases(
-    phases: Sequence[Phase], use: Use, warn: Callable[[str], None] = lambda line: None
-) -> list[GroupwiseError]:
-    """All errors of a recipe with phases that can be found before the first phase starts.
+def check_phases(phases: Sequence[Phase], use: Use) -> Checked:
+    """All errors and notes of a recipe with phases that can be found before the first phase starts.
 
     In place of the model of an earlier phase, a phase is checked with the model that the earlier phase starts from.
     The inputs of a phase with other references are read only when it starts.
     """
     errors: dict[str, GroupwiseError] = {}
+    notes: list[str] = []
     recipes: dict[str, Recipe] = {}
     for phase in phases:
         others: set[str] = set()
@@ -98,25 +86,24 @@ def check_phases(
             others.add(f"@{name}/{path}")
             return f"@{name}/{path}"
 
-        warn(f"phase {phase.name}:")
         recipe, problems = phase.recipe(locate, use)
-        found: list[GroupwiseError] = [*problems]
+        found = Checked(problems, [f"phase {phase.name}:"])
         if recipe is not None:
-            found += [*dry_run(recipe), *second_adapter(phase, recipe, recipes), *given_ranks(recipe)]
-            for line in inactive_parts(recipe.method):
-                warn(line)
+            adapters = second_adapter(phase, recipe, recipes)
+            found += Checked([*dry_run(recipe), *adapters, *given_ranks(recipe)], inactive_parts(recipe.method))
             if others:
-                warn(f"  note: its inputs are checked when it starts: {', '.join(sorted(others))}")
-            elif not found:
-                found += check_inputs(standing_in(phase, recipe), use, warn, fetch=False)
-        for error in found:
+                found += Checked((), [f"  note: its inputs are checked when it starts: {', '.join(sorted(others))}"])
+            elif not found.errors:
+                found += check_inputs(standing_in(phase, recipe), use, fetch=False)
+        notes += found.notes
+        for error in found.errors:
             if error.what not in errors:  # an error in the recipe above the phases is reported once
                 errors[error.what] = error
                 error.what = f"phase {phase.name}: {error.what}"
         if recipe is None:  # later phases may refer to it
             break
         recipes[phase.name] = recipe
-    return list(errors.values())
+    return Checked([*errors.values()], notes)
 
 
 def standing_in(phase: Phase, recipe: Recipe) -> Recipe:

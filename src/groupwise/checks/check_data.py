@@ -1,9 +1,10 @@
 """Checks of a recipe's problems, and notes about them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from groupwise.checks.checked import Checked
 from groupwise.config.recipe import Recipe
 from groupwise.core import BadData, GroupwiseError
 from groupwise.data import ListsProblems, Prompt, Task, all_problems, data_stats
@@ -48,24 +49,25 @@ def check_rows(problems: Iterable[Prompt]) -> None:
             ) from None
 
 
-def missing_columns(recipe: Recipe, task: Task, warn: Callable[[str], None], *, train: bool) -> list[GroupwiseError]:
+def missing_columns(recipe: Recipe, task: Task, *, train: bool) -> Checked:
     """An error for each strategy, of training and of evaluation, that reads a column which rows lack.
 
-    Of a task that does not list its training problems, the first one is checked. `warn` gets notes about rows that a
-    strategy leaves alone.
+    Of a task that does not list its training problems, the first one is checked. Notes are about rows that a strategy
+    leaves alone.
     """
     errors: list[GroupwiseError] = []
+    notes: list[str] = []
     parts = task.tasks if isinstance(task, Mixture) else (task,)
     listed = [part.training if isinstance(part, ListsProblems) else [part[0]] for part in parts if train and len(part)]
     read = {"method": [prompt for prompts in listed for prompt in prompts], "evaluate": task.held_out}
     for owner, prompts in read.items():
         try:
-            for note in check_columns(getattr(recipe, owner).strategy, prompts):
-                warn(f"  note: {owner}.strategy: {note}")
+            found = check_columns(getattr(recipe, owner).strategy, prompts)
+            notes += [f"  note: {owner}.strategy: {note}" for note in found]
         except GroupwiseError as error:
             error.what = f"{owner}.strategy: {error.what}"
             errors.append(error)
-    return errors
+    return Checked(errors, notes)
 
 
 def data_notes(recipe: Recipe, task: Task, templates: Templates) -> list[str]:

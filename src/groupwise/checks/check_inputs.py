@@ -1,6 +1,6 @@
 """Checks the inputs of a recipe: model directory, tokenizer, task and verifier."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from groupwise.checks.check_machine import check_machine, check_place, check_sha
 from groupwise.checks.check_method import method_notes
 from groupwise.checks.check_model import check_model, check_side_models
 from groupwise.checks.check_needs import need_notes, unmet_needs
+from groupwise.checks.checked import Checked
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import Use
@@ -19,6 +20,7 @@ from groupwise.data import ChecksProblems, Task, Verifier, all_problems, notices
 from groupwise.engines import Native
 from groupwise.evaluation.by_column import check_column
 from groupwise.models import find_model, of_hub, read_shape, read_tokenizer, weight_files
+from groupwise.models.decoder.decoder import Sizes
 from groupwise.tasks import Demonstration, Each, Mixture, Problems, listed_tokens
 from groupwise.training.build import Inputs
 from groupwise.training.build_tasks import demonstrations_of, task_of, templates, verifier_of
@@ -29,70 +31,86 @@ from groupwise.training.fill_templates import wording_notes
 def check_inputs(
     recipe: Recipe,
     use: Use,
-    warn: Callable[[str], None] = lambda line: None,
     *,
     train: bool = True,
     fetch: bool = True,
     method: bool = True,
-    receive: Callable[[Inputs], None] = lambda inputs: None,
-) -> list[GroupwiseError]:
-    """Errors of trackers, environment, model directory, tokenizer, task and verifier.
+) -> Checked:
+    """Errors and notes about trackers, environment, model directory and weights, then those of `check_task`.
 
     With `train` the task must have training problems. With `fetch` the weights of a model on the hub are downloaded and
-    checked. Without `method`, that of the recipe is a placeholder, and checks that read it are skipped. Warnings are
-    passed to `warn`. `receive` gets what was read, so that a run reads it once.
+    checked. Without `method`, that of the recipe is a placeholder, and checks that read it are skipped.
     """
     recipe = resolved(recipe)
     weights = fetch or not of_hub(recipe.model)
-    errors = [*check_machine(recipe, use, warn, train=train), *(check_place(recipe) if train else ())]
-    for line in (*notices_of(recipe.engine), *(method_notes(recipe) if train and method else ())):
-        warn(line)
+    machine = check_machine(recipe, use, train=train)
+    errors = [*machine.errors, *(check_place(recipe) if train else ())]
+    notes = [*machine.notes, *notices_of(recipe.engine), *(method_notes(recipe) if train and method else ())]
     with collected(errors):
         environment_of(recipe, use)
     try:
         directory = find_model(recipe.model, weights=weights)
     except GroupwiseError as error:
-        return [*errors, error]
+        return Checked([*errors, error], notes)
     if not weights:
-        warn(f"only configuration and tokenizer of {recipe.model} were checked: train downloads its weights")
+        notes.append(f"only configuration and tokenizer of {recipe.model} were checked: train downloads its weights")
     with collected(errors):
         check_model(recipe, directory, use, weights=weights)
     with collected(errors):
         _ = weight_files(directory) if weights else None
+    return Checked((), notes) + check_task(recipe, use, directory, errors, train=train, fetch=fetch, method=method)
+
+
+def check_task(
+    recipe: Recipe,
+    use: Use,
+    directory: Path,
+    earlier: Sequence[GroupwiseError],
+    *,
+    train: bool,
+    fetch: bool,
+    method: bool,
+) -> Checked:
+    """Errors and notes about tokenizer, task and verifier, after the `earlier` errors; and what was read."""
+    errors, notes, inputs = [*earlier], list[str](), None
     with collected(errors):
         tokenizer = read_tokenizer(directory)
         errors += check_side_models(recipe, tokenizer, fetch=fetch) if train else ()
-        for line in wording_notes(recipe, tokenizer) if method else ():
-            warn(line)
+        notes += wording_notes(recipe, tokenizer) if method else ()
         by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
         task = task_of(recipe, by_name)
         frame_of(recipe, by_name)
-        for line in data_notes(recipe, task, by_name):
-            warn(line)
-        errors += missing_columns(recipe, task, warn, train=train)
+        columns = missing_columns(recipe, task, train=train)
+        notes += [*data_notes(recipe, task, by_name), *columns.notes]
+        errors += columns.errors
         check_column(recipe.evaluate.by_column, task.held_out)
         if train:
             check_problems(recipe, task)
         if train and (note := few_problems(recipe, task)):
-            warn(note)
+            notes.append(note)
         demonstrations = demonstrations_of(recipe, tokenizer, by_name) if train else None
-        for line in (line for source in demonstrations[1] for line in source.lines) if demonstrations else ():
-            warn(line)
+        notes += [line for source in demonstrations[1] for line in source.lines] if demonstrations else []
         longest = longest_request(recipe, task, demonstrations[0] if demonstrations else ())
         if not any(isinstance(error, BadData) for error in errors):
-            check_fit(recipe, directory, task, longest, use, errors, warn, train=train, method=method)
+            shape = shape_for(recipe, directory, task, longest, use)
+            errors += unfit_prompts(shape, all_problems(task))
+            errors += unfinished_pictures(recipe, shape, train=train) if method else ()
+            if train and method:
+                errors += kind_errors(recipe, shape)
+                notes += kind_notes(recipe, directory, shape)
+                prompt = max(len(prompt.context) for prompt in all_problems(task))
+                notes += filter(None, [memory_line(recipe, directory, shape, prompt, errors)])
         if isinstance(recipe.engine, Native) and longest > recipe.engine.kv_cache_tokens:
             what = f"engine.kv_cache_tokens is {recipe.engine.kv_cache_tokens}: the longest request does not fit"
             raise Usage(what, fix=f"use --engine.kv_cache_tokens {longest} or more")
         check_judge(recipe, use)
         verifier = verifier_of(recipe, task, use)
-        check_verifier(verifier, task, warn)
+        notes += check_verifier(verifier, task)
         if train and method:
             errors += unmet_needs(recipe, verifier)
-            for line in need_notes(recipe, task):
-                warn(line)
-        receive(Inputs(tokenizer, by_name, task, verifier, demonstrations))
-    return errors
+            notes += need_notes(recipe, task)
+        inputs = Inputs(tokenizer, by_name, task, verifier, demonstrations)
+    return Checked(errors, notes, inputs)
 
 
 @contextmanager
@@ -111,37 +129,12 @@ def longest_request(recipe: Recipe, task: Task, demonstrations: Sequence[Demonst
     return max([longest, *(len(d.context) + len(d.answer) for d in demonstrations)])
 
 
-def check_fit(
-    recipe: Recipe,
-    directory: Path,
-    task: Task,
-    longest: int,
-    use: Use,
-    errors: list[GroupwiseError],
-    warn: Callable[[str], None],
-    *,
-    train: bool,
-    method: bool,
-) -> None:
-    """Check that model, method, prompts and memory fit one another, for requests of at most `longest` tokens.
-
-    Errors that do not end the checks are appended to `errors`; others are raised. `warn` gets notes, and a line about
-    memory. Without `method`, only model and prompts are checked.
-    """
+def shape_for(recipe: Recipe, directory: Path, task: Task, longest: int, use: Use) -> Sizes:
+    """The shape of the model for requests of at most `longest` tokens. Raises an error if the prompts do not fit it."""
     refuse_long_prompts(recipe, read_shape(directory, trust_remote_code=use.trust_remote_code).positions, task)
     shape = read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
     check_sharding(recipe, shape)
-    errors += unfit_prompts(shape, all_problems(task))
-    if not method:
-        return
-    errors += unfinished_pictures(recipe, shape, train=train)
-    if train:
-        errors += kind_errors(recipe, shape)
-        for line in kind_notes(recipe, directory, shape):
-            warn(line)
-        longest = max(len(prompt.context) for prompt in all_problems(task))
-        if line := memory_line(recipe, directory, shape, longest, errors):
-            warn(line)
+    return shape
 
 
 def refuse_long_prompts(recipe: Recipe, positions: int, task: Task) -> None:
@@ -167,11 +160,10 @@ def parts_of(task: Task) -> Sequence[Task]:
     return task.parts if isinstance(task, Mixture) else (task,)
 
 
-def check_verifier(verifier: Verifier, task: Task, warn: Callable[[str], None]) -> None:
-    """Check that each task's verifier can grade its problems, or raise a `GroupwiseError`. `warn` gets notices."""
-    for line in notices_of(verifier):
-        warn(line)
+def check_verifier(verifier: Verifier, task: Task) -> Sequence[str]:
+    """Check that each task's verifier can grade its problems, or raise a `GroupwiseError`. Returns its notices."""
     verifiers = verifier.verifiers if isinstance(verifier, Each) else (verifier,)
     for member, part in zip(verifiers, parts_of(task), strict=True):
         if isinstance(member, ChecksProblems):
             member.gate(all_problems(part))
+    return notices_of(verifier)

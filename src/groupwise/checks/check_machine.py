@@ -1,12 +1,12 @@
 """Checks that the machine fits a recipe: device, packages, memory, and where processes compute."""
 
 import os
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
+from groupwise.checks.checked import Checked
 from groupwise.cluster.external import GivenRank
 from groupwise.cluster.launch import check_launch
 from groupwise.config.devices import device_label
@@ -24,14 +24,15 @@ from groupwise.runs.trackers import OPENERS
 from groupwise.training.build import find_device
 
 
-def check_machine(recipe: Recipe, use: Use, warn: Callable[[str], None], *, train: bool) -> list[GroupwiseError]:
+def check_machine(recipe: Recipe, use: Use, *, train: bool) -> Checked:
     """Errors of the device and of the packages that trackers need. More threads than cores are a warning.
 
-    `warn` gets a line with device and dtype, which `auto` may have chosen.
+    Another note has device and dtype, which `auto` may have chosen.
     """
     errors: list[GroupwiseError] = []
+    notes: list[str] = []
     try:
-        warn(machine_line(recipe.machine))
+        notes.append(machine_line(recipe.machine))
         check_launch(recipe)
         if train and recipe.cluster.launch == "external" and recipe.cluster.ranks > 1:
             GivenRank.read(recipe.cluster.ranks)
@@ -42,7 +43,7 @@ def check_machine(recipe: Recipe, use: Use, warn: Callable[[str], None], *, trai
         errors.append(error)
     if (cores := os.cpu_count() or 1) < (threads := recipe.machine.threads * recipe.cluster.ranks):
         what = "machine.threads is" if recipe.cluster.ranks == 1 else "machine.threads of all ranks are"
-        warn(f"  warning: {what} {threads}, and this machine has {cores} cores: slower")
+        notes.append(f"  warning: {what} {threads}, and this machine has {cores} cores: slower")
     for name in recipe.trackers:
         if ":" in name:
             try:
@@ -56,7 +57,7 @@ def check_machine(recipe: Recipe, use: Use, warn: Callable[[str], None], *, trai
         elif find_spec(module := OPENERS[name][0]) is None:
             fix = f"pip install 'groupwise[{name}]'"
             errors.append(MissingRequirement(f"the tracker {name} needs the package {module}", fix=fix))
-    return errors
+    return Checked(errors, notes)
 
 
 def machine_line(machine: Machine) -> str:

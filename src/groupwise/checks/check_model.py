@@ -1,6 +1,5 @@
 """Checks of a recipe's model directory, its adapter and its other models."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from groupwise.config.recipe import Recipe
@@ -69,9 +68,11 @@ def check_side_models(recipe: Recipe, tokenizer: Tokenizer, *, fetch: bool) -> l
     return errors
 
 
-def other_ids(recipe: Recipe, inputs: Inputs, warn: Callable[[str], None]) -> None:
-    """Warn if transformers' tokenizer of the user's model gives other token ids than ours, for the first problems."""
-    if Path(recipe.model).is_dir():
-        texts = [prompt.text for prompt, _ in zip(all_problems(inputs.task), range(4))]
-        if difference := different_ids(Path(recipe.model), inputs.tokenizer, texts):
-            warn(f"  warning: transformers' AutoTokenizer does not follow {recipe.model}/tokenizer.json: {difference}")
+def other_ids(recipe: Recipe, inputs: Inputs) -> list[str]:
+    """A note if transformers' tokenizer of the user's model gives other token ids than ours, for the first problems."""
+    if not Path(recipe.model).is_dir():
+        return []
+    texts = [prompt.text for prompt, _ in zip(all_problems(inputs.task), range(4))]
+    difference = different_ids(Path(recipe.model), inputs.tokenizer, texts)
+    what = f"transformers' AutoTokenizer does not follow {recipe.model}/tokenizer.json"
+    return [f"  warning: {what}: {difference}"] if difference else []

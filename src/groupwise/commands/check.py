@@ -21,12 +21,11 @@ def check(
     """
     loaded = load_use(allowed)
     path = given_recipe(file, recipe_name)
-    notes: list[str] = []
-    problems = checks.check(path, overrides, loaded, notes.append)
-    for line in () if problems else notes:
+    checked = checks.check(path, overrides, loaded)
+    for line in () if checked.errors else checked.notes:
         print(visible(line))
-    print(visible(errors_text(file or recipe_name or "recipe", problems), lines=True))
-    return problems[0].code if problems else 0
+    print(visible(errors_text(file or recipe_name or "recipe", checked.errors), lines=True))
+    return checked.errors[0].code if checked.errors else 0
 
 
 def errors_text(name: str, problems: Sequence[GroupwiseError]) -> str:

@@ -128,7 +128,7 @@ def seams(evaluation: Path) -> list[str]:
     if RunLayout(run).evaluations != evaluation.resolve().parent or not RunLayout(run).is_run:
         return []
     try:
-        changes = RunInfo.read(run).changes
+        changes = RunInfo.read(RunLayout(run)).changes
     except Storage:  # of another format, or damaged
         return []
     return [

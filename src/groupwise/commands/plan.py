@@ -82,7 +82,7 @@ MEMORY_PLANS = {"pipeline": plan_of_pipeline}
 
 def with_rates_of(run: str, machines: Machines, use: Use) -> Machines:
     """The machines, calibrated by the seconds of a finished run."""
-    directory = existing_run(run)
+    directory = existing_run(run).run
     recipe = read_recipe(RunLayout(directory).recipe, (), use)
     shape = planned_shape(find_model(recipe.model, weights=False))
     return calibrated(machines, directory, recipe, shape, longest_prompt(recipe, use))

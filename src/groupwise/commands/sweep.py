@@ -64,10 +64,10 @@ def sweep(
         print(visible(f"-- run {number} of {len(all_runs)}: {combination.name}"), flush=True)
         try:
             if run is None:
-                options = RunOptions(allowed=allowed, out=directory, name=combination.name, command=command)
+                options = RunOptions(permissions=allowed, out=directory, name=combination.name, command=command)
                 code = train(recipe, combination.overrides, options, recipe_name=recipe_name)
             else:
-                code = 0 if is_finished(run) else resume(str(run), RunOptions(allowed=allowed, command=command))
+                code = 0 if is_finished(run) else resume(str(run), RunOptions(permissions=allowed, command=command))
         except Diverged as error:
             code = error.code
             print(visible(str(error), lines=True))

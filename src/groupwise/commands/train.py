@@ -1,7 +1,6 @@
 """`groupwise train` and `groupwise resume`: start or continue a run."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from groupwise.api import external_ranks, runs
 from groupwise.api.arguments import Arguments
@@ -33,9 +32,10 @@ def train(
     if external_ranks.follows(source, overrides, options):
         return 0
     if begun := external_ranks.restarted(source, overrides, options):
-        return pushed(begun, runs.proceed(begun, options, print_ending).code, push)
-    run, ending = runs.start(source, Arguments(tuple(overrides)), options, print_ending)
-    return pushed(run, ending.code, push)
+        layout = RunLayout(begun)
+        return pushed(layout, runs.proceed(layout, options, print_ending).code, push)
+    layout, ending = runs.start(source, Arguments(tuple(overrides)), options, print_ending)
+    return pushed(layout, ending.code, push)
 
 
 def resume(run: str, options: RunOptions = RunOptions(), *, push: str = "") -> int:  # noqa: B008
@@ -45,16 +45,15 @@ def resume(run: str, options: RunOptions = RunOptions(), *, push: str = "") -> i
     """
     if push:
         check_upload(push)
-    directory = existing_run(run)
-    if external_ranks.follows_again(directory, options):
+    layout = existing_run(run)
+    if external_ranks.follows_again(layout, options):
         return 0
-    return pushed(directory, runs.proceed(directory, options, print_ending).code, push)
+    return pushed(layout, runs.proceed(layout, options, print_ending).code, push)
 
 
-def pushed(run: Path, code: int, name: str) -> int:
+def pushed(layout: RunLayout, code: int, name: str) -> int:
     """Upload a finished run's model to the hub as `name`, if a name is given. Returns the run's exit code."""
-    model = RunLayout(runs_in(run)[-1]).model
-    if name and code == 0 and model.is_dir():
+    if name and code == 0 and (model := RunLayout(runs_in(layout.run)[-1]).model).is_dir():
         print(visible(f"uploaded: {upload(model, name)}"))
     return code
 

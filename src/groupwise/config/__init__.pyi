@@ -11,3 +11,4 @@ from groupwise.config.trl_verl_names import FIELD_HINTS as FIELD_HINTS
 from groupwise.config.trl_verl_names import OTHER_NAMES as OTHER_NAMES
 from groupwise.config.trl_verl_names import other_name_fix as other_name_fix
 from groupwise.config.trl_verl_names import verifier_fix as verifier_fix
+from groupwise.config.user_code import Permissions as Permissions

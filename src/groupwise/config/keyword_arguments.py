@@ -13,6 +13,7 @@ from groupwise.config.recipe_toml import plain, write
 from groupwise.config.registry import methods
 from groupwise.config.toml import PlainText, is_toml
 from groupwise.config.trl_verl_names import other_name_fix
+from groupwise.config.user_code import Permissions
 from groupwise.core import Usage
 from groupwise.methods import Method
 from groupwise.runs.phase_directories import KEY
@@ -65,9 +66,12 @@ def overrides_of(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
     >>> overrides_of({"optimizer": {"lr": 1e-5}, "sampling.max_tokens": 64})
     [('optimizer', {'lr': 1e-05}), ('sampling.max_tokens', 64)]
     """
-    known = {KEY, *(f.name for f in fields(Recipe))}
+    known, permissions = {KEY, *(f.name for f in fields(Recipe))}, {f.name for f in fields(Permissions)}
     for name in settings:
         if name.partition(".")[0] not in known:
+            if name in permissions:
+                fix = f"pass permissions=gw.Permissions({name}=...)"
+                raise Usage(f"{name} is a permission, not a field of a recipe", fix=fix)
             near = get_close_matches(name, [*known, *WORDS], n=1, cutoff=0.5)
             fix = f"did you mean {near[0]}?" if near else "groupwise show FILE prints all fields of a recipe"
             raise Usage(f"a recipe has no field {name!r}", fix=other_name_fix(name) or fix)

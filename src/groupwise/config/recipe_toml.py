@@ -16,13 +16,23 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import one_error
 from groupwise.config.references import located, with_references
 from groupwise.config.registry import UnloadedPart, public_name
-from groupwise.config.toml import CommandText, override_value, read_toml, read_with_overrides, set_path
+from groupwise.config.toml import (
+    CommandText,
+    overridden,
+    override_value,
+    parse_toml,
+    read_toml,
+    read_with_overrides,
+    set_path,
+)
 from groupwise.config.user_code import Use
 from groupwise.core import Usage
 from groupwise.data import VerifierKind
 from groupwise.methods import Now
 from groupwise.methods.schedules import trial_iterations
-from groupwise.runs.phase_directories import KEY, trained_model
+from groupwise.runs.layout import RunLayout
+from groupwise.runs.open_run import OpenRun
+from groupwise.runs.phase_directories import KEY, earlier_phases, trained_model
 
 T = TypeVar("T")
 
@@ -39,6 +49,15 @@ def read_recipe(source: str | Path, overrides: Sequence[tuple[str, Any]] = (), u
     (8, 4, 0.3)
     """
     recipe, problems = read_with_problems(source, overrides, use or Use())
+    if problems or recipe is None:
+        raise one_error(problems)
+    return recipe
+
+
+def read_run_recipe(run: OpenRun, overrides: Sequence[tuple[str, Any]] = (), use: Use | None = None) -> Recipe:
+    """The recipe of an open run, as `read_recipe` reads it from a file."""
+    data = overridden(parse_toml(run.recipe, str(run.layout.recipe)), overrides)
+    recipe, problems = read_data(located(data, run.earlier), use or Use())
     if problems or recipe is None:
         raise one_error(problems)
     return recipe
@@ -93,10 +112,17 @@ def read_with_problems(
     """
     try:
         data = read_with_overrides(source, overrides)
-        if isinstance(source, Path):
-            data = located(data, source)
+        if isinstance(source, Path) and source == RunLayout(source.parent).recipe:
+            data = located(data, earlier_phases(source.parent))
     except Usage as error:
         return None, [error]
+    return read_data(data, use, only=only)
+
+
+def read_data(
+    data: Mapping[str, Any], use: Use | None, *, only: Sequence[str] | None = None
+) -> tuple[Recipe | None, list[Usage]]:
+    """As `read_with_problems`, from the recipe's data."""
     if KEY in data:
         fix = "name the directory of one phase, such as RUN/1-NAME; train and check take the whole recipe"
         return None, [Usage("this recipe has phases, and one recipe without phases is needed", fix=fix)]
@@ -172,9 +198,9 @@ def write(value: Any) -> str:
     return tomli_w.dumps(plain(value, type(value)))
 
 
-def write_for(run: Path, recipe: Recipe) -> str:
-    """The text of a run's recipe.toml. Paths of earlier phases are references, so that the run can be moved."""
-    return tomli_w.dumps(with_references(plain(recipe, Recipe), run))
+def write_for(earlier: Mapping[str, Path], recipe: Recipe) -> str:
+    """The text of a run's recipe.toml. Paths of `earlier` phases are references, so that the run can be moved."""
+    return tomli_w.dumps(with_references(plain(recipe, Recipe), earlier))
 
 
 def plain(value: Any, hint: Any) -> Any:

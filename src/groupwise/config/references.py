@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.core import Usage
-from groupwise.runs.layout import RunLayout
-from groupwise.runs.phase_directories import phase_directories
 
 TEXTS = ("template", "sampling")
 """Fields whose text is never a path, so that an `@` in it is not a reference."""
@@ -52,27 +50,17 @@ def _path(where: str, earlier: tuple[str, ...], locate: Locate, reference: re.Ma
     raise Usage(f"{where}: no earlier phase is called {name!r}", evidence=reference[0], fix=known)
 
 
-def earlier_phases(run: Path) -> dict[str, Path]:
-    """The directories of the phases before a phase's run, by name; empty for any other run."""
-    run = run if run.name else run.absolute()
-    directories = phase_directories(run.parent)
-    before = directories[: directories.index(run)] if run in directories else ()
-    return {path.name.partition("-")[2]: path for path in before}
-
-
-def located(data: Any, recipe: Path) -> Any:
-    """The data of a run's recipe.toml with paths in place of its references to earlier phases."""
-    earlier = earlier_phases(recipe.parent) if recipe == RunLayout(recipe.parent).recipe else {}
+def located(data: Any, earlier: Mapping[str, Path]) -> Any:
+    """The data of a phase's recipe.toml with paths in place of its references to the earlier phases."""
     if not earlier:
         return data
     return with_paths(data, "recipe", tuple(earlier), lambda name, path: os.path.join(earlier[name], path).rstrip("/"))
 
 
-def with_references(data: Any, run: Path) -> Any:
-    """The data of a recipe with references in place of the paths of phases before this run."""
+def with_references(data: Any, earlier: Mapping[str, Path]) -> Any:
+    """The data of a phase's recipe with references in place of the paths of the earlier phases."""
     patterns = {
-        name: re.compile(rf"(?<![^:]){re.escape(str(directory))}(?=/|:|$)")
-        for name, directory in earlier_phases(run).items()
+        name: re.compile(rf"(?<![^:]){re.escape(str(directory))}(?=/|:|$)") for name, directory in earlier.items()
     }
 
     def referring(text: str, where: str) -> str:

@@ -59,15 +59,25 @@ def default_method() -> str:
 
 def read_toml(source: str | Path) -> dict[str, Any]:
     """Parse a TOML file, or TOML text (a string with a newline or `=`), to a dict. Raises `Usage`."""
-    where = "recipe" if is_toml(source) else str(source)
-    deep = Usage(f"{where} is nested too deeply", fix="remove brackets or dots: no field of a recipe is this deep")
+    if is_toml(source):
+        return parse_toml(str(source), "recipe")
+    where = str(source)
     try:
-        data = tomllib.loads(str(source) if is_toml(source) else _text_of(Path(source)))
+        return parse_toml(_text_of(Path(source)), where)
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         fix = or_near(where, "name a TOML file") if missing else "name a TOML file"
         raise Usage(f"{where} cannot be read", evidence=error.strerror or str(error), fix=fix) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise Usage(f"{where} is not TOML", evidence=str(error), fix="correct the syntax in that line") from error
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """Parse TOML text to a dict. Raises `Usage`, whose message names it as `where`."""
+    deep = Usage(f"{where} is nested too deeply", fix="remove brackets or dots: no field of a recipe is this deep")
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         fix = TWICE if "overwrite a value" in str(error) else "correct the syntax in that line"
         raise Usage(f"{where} is not TOML", evidence=str(error), fix=fix) from error
     except RecursionError:
@@ -88,7 +98,11 @@ def _text_of(path: Path) -> str:
 
 def read_with_overrides(source: str | Path, overrides: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Parse a recipe's TOML, and apply the overrides of the command line. Raises `Usage`."""
-    data = read_toml(source)
+    return overridden(read_toml(source), overrides)
+
+
+def overridden(data: dict[str, Any], overrides: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The data of a recipe, in which the overrides of the command line are set. Raises `Usage`."""
     for path, value in overrides:
         if path in ("method.base", "method.kind"):
             raise Usage(

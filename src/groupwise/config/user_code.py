@@ -20,6 +20,8 @@ from groupwise.engines.remote.access import EngineAccess
 from groupwise.runs.permissions import words_of_permissions
 from groupwise.tasks.judge_access import JudgeAccess
 
+__all__ = ["Permissions"]
+
 UNSAFE = """\
 --unsafe-local-exec: code that the model writes runs without a sandbox, with your rights: it can read, change and delete
 every file that you can. Only its time, memory and output are limited."""
@@ -28,7 +30,10 @@ TRUST = """\
 delete every file that you can."""
 PREFIX = "use:"
 """Prefix of loaded files in `sys.modules`. No import statement can reach or shadow such a name."""
-FROM_PYTHON = "reward= with the function, or use= with the file (gw.train writes a function to code/ in its run)"
+FROM_PYTHON = (
+    "reward= with the function, or permissions=gw.Permissions(use=[...]) with the file "
+    "(gw.train writes a function to code/ in its run)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +129,8 @@ class Use:
         stem, _, attribute = name.partition(":")
         if stem.endswith(".py"):
             fix = (
-                f'write {Path(stem).stem}:{attribute}, and add --use {stem} to the command; from Python: use=["{stem}"]'
+                f"write {Path(stem).stem}:{attribute}, and add --use {stem} to the command; "
+                f'from Python: permissions=gw.Permissions(use=["{stem}"])'
             )
             raise Usage(f"{name!r} has the name of a file: code is named by its module", fix=fix)
         if stem not in self.modules:

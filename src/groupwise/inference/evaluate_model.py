@@ -66,8 +66,8 @@ def evaluate(
     if data and not preset:
         what = "--data names the directory of a preset's problems, and there is no --preset"
         raise Usage(what, fix="add --preset NAME, or use --task PATH")
-    evaluations = RunLayout(of_run.run if of_run else Path()).evaluations
-    source = RunLayout(of_run.run).recipe if of_run else find_recipe(recipe_path) if recipe_path else None
+    evaluations = (of_run.layout if of_run else RunLayout(Path())).evaluations
+    source = of_run.layout.recipe if of_run else find_recipe(recipe_path) if recipe_path else None
     model = model_overrides(model_or_run, of_run, use)
     published = find_published(preset) if preset else None
     n = samples or (published.samples if published else SAMPLES)
@@ -80,11 +80,11 @@ def evaluate(
         most = problems or (ALL if published else recipe.evaluate.problems)
         recipe = replace(recipe, evaluate=replace(recipe.evaluate, samples=n, problems=most))
         tasks.append((recipe, [(n, sampling)] if published else [(1, greedy(sampling)), (n, sampling)]))
-    inputs: list[Inputs] = []
-    checks = (check_inputs(recipe, use, notes.append, train=False, receive=inputs.append) for recipe, _ in tasks)
-    raise_all([error for errors in checks for error in errors])
-    for note in dict.fromkeys(filter(None, notes)):
+    checks = [check_inputs(recipe, use, train=False) for recipe, _ in tasks]
+    raise_all([error for checked in checks for error in checked.errors])
+    for note in dict.fromkeys(filter(None, [*notes, *(note for checked in checks for note in checked.notes)])):
         print_note(note)
+    inputs = [checked.inputs for checked in checks if checked.inputs]
     if all_rows:
         inputs = [replace(x, task=x.task.entirely_held_out) if isinstance(x.task, Problems) else x for x in inputs]
     for line in (*unused(overrides), *plans(tasks, inputs)):
@@ -145,7 +145,7 @@ def numbers_of_task(
 
     async def answer() -> list[list[Rollout]]:
         await ready.engine.load(0, dict(ready.model.state_dict()))  # an engine in another process has no weights yet
-        return [await ready.answers(n, sampling) for n, sampling in samplings]
+        return [await ready.answers(ready.setting, n, sampling) for n, sampling in samplings]
 
     answered = asyncio.run(answer())
     return [
@@ -230,7 +230,7 @@ async def open_model(model_or_run: str, overrides: Sequence[tuple[str, Any]], us
     of_run = find_model_of(model_or_run, at)
     changes = [*model_overrides(model_or_run, of_run, use), *overrides]
     user_code = use if use.modules or use.in_memory else None
-    source = RunLayout(of_run.run).recipe if of_run else None
+    source = of_run.layout.recipe if of_run else None
     start = starting_point(source, changes, trust_remote_code=use.trust_remote_code, train=False)
     recipe, sampling = recipe_and_sampling(start, user_code)
     recipe = resolved(recipe)

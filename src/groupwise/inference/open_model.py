@@ -40,7 +40,7 @@ class RunModel:
     `iteration` is None for the finished model. `best` says by which figures the best one was chosen.
     """
 
-    run: Path
+    layout: RunLayout
     iteration: int | None
     directory: Path | None
     checkpoint: Path | None
@@ -50,7 +50,7 @@ class RunModel:
         best = f", the best: {self.best}" if self.best else ""
         if self.iteration is None:
             return f"the finished model{best}"
-        return f"the model of iteration {self.iteration} of {RunInfo.read(self.run).iterations}{best}"
+        return f"the model of iteration {self.iteration} of {RunInfo.read(self.layout).iterations}{best}"
 
 
 def find_run_model(run: Path, at: At = None) -> RunModel:
@@ -60,38 +60,37 @@ def find_run_model(run: Path, at: At = None) -> RunModel:
     if at is not None and phase_directories(run):
         fix = "name the directory of one phase, such as RUN/1-NAME"
         raise Usage(f"an iteration of {run} is ambiguous: it has phases, and each counts its own iterations", fix=fix)
-    run = finished_run(run) or runs_in(run)[-1]
-    layout = RunLayout(run)
+    layout = RunLayout(finished_run(run) or runs_in(run)[-1])
     if at is None and layout.model.is_dir():
-        return RunModel(run, None, layout.model, None)
+        return RunModel(layout, None, layout.model, None)
     directories = {int(path.name): path for path in layout.models.glob("*") if path.name.isdecimal()}
     checkpoints = {number: path for number, parked, path in finished_checkpoints(layout.checkpoints) if not parked}
     best = ""
     if at == BEST:
-        iteration, best = best_checkpoint(run)
+        iteration, best = best_checkpoint(layout)
     else:
-        iteration = _newest(run) if at is None else int(at)
+        iteration = _newest(layout) if at is None else int(at)
     if layout.model.is_dir() and iteration == max(checkpoints, default=None):
-        return RunModel(run, None, layout.model, None, best)
+        return RunModel(layout, None, layout.model, None, best)
     if iteration not in directories | checkpoints:
         known = ", ".join(map(str, sorted(directories.keys() | checkpoints.keys())))
         raise BadData(
-            f"{run} has no model of iteration {iteration}",
+            f"{layout.run} has no model of iteration {iteration}",
             evidence=f"it has those of: {known or 'no iteration'}",
             fix="name one of these; save.keep and save.export_every set how many a run keeps",
         )
-    return RunModel(run, iteration, directories.get(iteration), checkpoints.get(iteration), best)
+    return RunModel(layout, iteration, directories.get(iteration), checkpoints.get(iteration), best)
 
 
-def best_checkpoint(run: Path) -> tuple[int, str]:
+def best_checkpoint(layout: RunLayout) -> tuple[int, str]:
     """The iteration of the best checkpoint by `evaluate.best_metric`, and its figures. `BadData` if none was evaluated."""
-    recipe, layout = recipe_of(run), RunLayout(run)
+    recipe = recipe_of(layout)
     checkpoints = [number for number, parked, _ in finished_checkpoints(layout.checkpoints) if not parked]
     values = held_out_values(read_lines(layout.metrics), recipe.evaluate.best_metric)
     best = best_iteration(values, checkpoints)
     if best is None:
         raise BadData(
-            f"{run} has no best checkpoint, since none of its checkpoints was evaluated",
+            f"{layout.run} has no best checkpoint, since none of its checkpoints was evaluated",
             evidence=f"checkpoints: {', '.join(map(str, checkpoints)) or 'none'}",
             fix="name an iteration: --at K; for the next run make evaluate.every a multiple of save.every",
         )
@@ -106,8 +105,8 @@ def model_directory(model: RunModel, use: Use, notify: Callable[[str], None]) ->
     directory = model.directory
     if directory is None:
         assert model.iteration is not None, "a finished model has a directory"
-        directory = RunLayout(model.run).model_at(model.iteration)
-        with storage_errors("the model", model.run, then=REPEAT):
+        directory = model.layout.model_at(model.iteration)
+        with storage_errors("the model", model.layout.run, then=REPEAT):
             directory.parent.mkdir(exist_ok=True)
             with write_directory(directory) as draft:
                 write_checkpoint_model(model, draft, use)
@@ -145,8 +144,8 @@ def write_checkpoint_model(model: RunModel, path: Path, use: Use, dtype: str = "
     """Write the model of a checkpoint to a directory, with the files that the finished model has."""
     assert model.checkpoint is not None, "the model is a directory already"
     checkpoint = read_checkpoint(model.checkpoint)
-    recipe = with_source(recipe_of(model.run), model.run)
-    check_model_code(model.run, recipe, use)
+    info, recipe = RunInfo.read(model.layout), with_source(recipe_of(model.layout), model.layout)
+    check_model_code(info, recipe, use)
     source = find_model(recipe.model)
     trained = read_model(
         source, dtype=DTYPES[recipe.machine.dtype], seed=recipe.seed, trust_remote_code=use.trust_remote_code
@@ -156,15 +155,15 @@ def write_checkpoint_model(model: RunModel, path: Path, use: Use, dtype: str = "
     restore_policy(trained, checkpoint.tensors())
     if dtype:
         trained = _converted(trained, dtype)
-    write_trained(trained, path, recipe, read_tokenizer(source), RunInfo.read(model.run).base_sha256)
+    write_trained(trained, path, recipe, read_tokenizer(source), info.base_sha256)
 
 
-def with_source(recipe: Recipe, run: Path) -> Recipe:
+def with_source(recipe: Recipe, layout: RunLayout) -> Recipe:
     """The recipe; if its model is gone, with the run's finished model, which has the same shape and tokenizer."""
     try:
         find_model(recipe.model)
     except GroupwiseError:
-        finished = RunLayout(run).model
+        finished = layout.model
         if recipe.lora is not None or not finished.is_dir():
             raise
         return replace(recipe, model=str(finished))
@@ -179,18 +178,18 @@ def _converted(model: Model, dtype: str) -> Model:
     return model.to(DTYPES[dtype])
 
 
-def recipe_of(run: Path) -> Recipe:
+def recipe_of(layout: RunLayout) -> Recipe:
     """The recipe of a run, read without loading the code in the user's files."""
-    recipe, problems = read_with_problems(RunLayout(run).recipe)
+    recipe, problems = read_with_problems(layout.recipe)
     if recipe is None:
         raise problems[0]
     return resolved(recipe)
 
 
-def _newest(run: Path) -> int:
+def _newest(layout: RunLayout) -> int:
     """The iteration of the newest undamaged checkpoint. `BadData` without one."""
-    checkpoint: Checkpoint | None = newest_checkpoint(run)
+    checkpoint: Checkpoint | None = newest_checkpoint(layout)
     if checkpoint is None:
-        fix = f"continue it: {resume_command(run, *recorded_code(run))}"
-        raise BadData(f"{run} has no model yet, and no checkpoint", fix=fix)
+        fix = f"continue it: {resume_command(layout.run, *recorded_code(layout.run))}"
+        raise BadData(f"{layout.run} has no model yet, and no checkpoint", fix=fix)
     return checkpoint.iteration

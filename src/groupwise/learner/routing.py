@@ -96,7 +96,6 @@ class StepRouting:
     def __init__(self, model: Any, replay: RouterReplay, *, keep_logits: bool = False) -> None:
         self.experts, self.keep_logits = mixture(model), keep_logits
         self.replay = replay != "none"
-        self.changed, self.choices = 0, 0
 
     def forward_pass(self) -> RoutedForward | None:
         """The recorder of expert choices for the next microbatch's forward pass; None for a dense model."""

@@ -20,6 +20,7 @@ from groupwise.learner.distributed import Alone, Ranks
 from groupwise.learner.forward import States
 from groupwise.learner.gradient_tree import LaneSums, joined, order_of
 from groupwise.learner.language_policy import LanguagePolicy, policy_of
+from groupwise.learner.microbatch_sums import MicrobatchSums
 from groupwise.learner.microbatches import StepPlan
 from groupwise.learner.optimizer import AdamW, Optimizer
 from groupwise.learner.routing import RoutedForward, RouterReplay, StepRouting, joined_routes, mixture
@@ -60,15 +61,20 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Computed:
-    """The results of one microbatch: columns and `d loss / d logp` per token, and `numbers` to add over microbatches.
-
-    `numbers` are float64: the auxiliary losses, their terms of the total loss, the objective's loss, and the numbers of
-    changed and of all expert choices.
-    """
+    """The results of one microbatch: columns and `d loss / d logp` per token, and its packed `MicrobatchSums`."""
 
     columns: Mapping[Measure, Float[Tensor, " n"]]
     gradient: Float[Tensor, " n"]
-    numbers: Float[Tensor, " k"]
+    sums: Float[Tensor, " k"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Accumulated:
+    """The results of a step's microbatches: the step with log-probs, the gradient by each log-prob, and the sums."""
+
+    batch: Batch
+    gradient: Float[Tensor, " n"]
+    sums: MicrobatchSums
 
 
 class Learner:
@@ -211,13 +217,12 @@ class Learner:
         whole = objective.prepare(batch.take(step.samples))
         settings = self.optimizer.settings
         rate = settings.rate(self.steps_taken, self.steps)
-        loss, forwarded, gradient, step_routing, auxiliary_losses = self._backward(
-            whole, step, objective, replay, auxiliary
-        )
+        accumulated = self._backward(whole, step, objective, replay, auxiliary)
+        sums = accumulated.sums
         norm = self.optimizer.norm()
         critic_norms = {name: critic.optimizer.norm() for name, critic in self._critics.items()}
         skipped = ""
-        if not all(map(math.isfinite, (loss, norm, *critic_norms.values()))):
+        if not all(map(math.isfinite, (sums.loss, norm, *critic_norms.values()))):
             skipped = "loss or gradient is not finite"
         elif not whole.tokens:
             skipped = NO_TOKEN
@@ -230,16 +235,16 @@ class Learner:
         for optimizer in self._optimizers():
             optimizer.zero_grad()
         return StepResult(
-            batch=forwarded,
-            loss=loss,
+            batch=accumulated.batch,
+            loss=sums.loss,
             grad_norm=norm,
             grad_norm_clipped=min(norm, settings.max_grad_norm),
             learning_rate=rate,
             skipped=skipped,
-            changed=step_routing.changed,
-            choices=step_routing.choices,
-            auxiliary=auxiliary_losses | {f"value/{name}/grad_norm": x for name, x in critic_norms.items()},
-            gradient=gradient,
+            changed=sums.changed,
+            choices=sums.choices,
+            auxiliary=sums.auxiliary_losses | {f"value/{name}/grad_norm": x for name, x in critic_norms.items()},
+            gradient=accumulated.gradient,
         )
 
     def end_iteration(self) -> None:
@@ -258,11 +263,8 @@ class Learner:
         objective: Loss,
         replay: RouterReplay = "none",
         auxiliary: Sequence[AuxiliaryLoss] = (),
-    ) -> tuple[float, Batch, Tensor, StepRouting, dict[str, float]]:
-        """Accumulate gradients by microbatch.
-
-        Returns the loss, the step with log-probs, the gradient by each log-prob, routing and auxiliary losses.
-        """
+    ) -> Accumulated:
+        """Accumulate gradients by microbatch."""
         microbatches = _microbatches(whole, step)
         terms = [part for part in auxiliary if coefficient_of(part)]
         keep_logits = any(getattr(part, "router_logits", False) for part in terms)
@@ -282,19 +284,13 @@ class Learner:
         columns = {m: joined(self.ranks, [x.columns[m] for x in computed], sizes) for m in computed[0].columns}
         measures = {measure: torch.cat(parts) for measure, parts in columns.items()}
         gradient = torch.cat(joined(self.ranks, [x.gradient for x in computed], sizes))
-        counts = [len(computed[0].numbers)] * len(sizes)
-        rows = [x.tolist() for x in joined(self.ranks, [x.numbers for x in computed], counts)]
+        counts = [len(computed[0].sums)] * len(sizes)
         names = [getattr(part, "metric", f"auxiliary/{name_of(part)}") for part in terms]
-        auxiliary_losses = dict.fromkeys(names, 0.0)
-        for row in rows:
-            for name, x in zip(names, row):
-                auxiliary_losses[name] += x
-        step_routing.changed, step_routing.choices = (int(sum(row[i] for row in rows)) for i in (-2, -1))
-        total = sum((x for row in rows for x in row[len(names) : -2]), start=0.0)
+        packed = joined(self.ranks, [x.sums for x in computed], counts)
+        sums = sum((MicrobatchSums.unpack(names, row) for row in packed), start=MicrobatchSums())
         logp = measures.pop(OLD)
         old = whole.logp_old if whole.logp_old is not None else logp
-        forwarded = whole.having(logp=logp, logp_old=old, measures=measures)
-        return total, forwarded, gradient, step_routing, auxiliary_losses
+        return Accumulated(whole.having(logp=logp, logp_old=old, measures=measures), gradient, sums)
 
     def _compute(
         self, part: Batch, objective: Loss, step_routing: StepRouting, prepared: Sequence[tuple[float, Term]]
@@ -315,12 +311,10 @@ class Learner:
         # reduces weights, so ranks that decide by their own gradients would wait for each other for ever.
         torch.autograd.backward([logp, *graph.values(), *in_graph_terms], [*gradients, *(None for _ in in_graph_terms)])
         in_loss = [x if x.requires_grad else torch.zeros_like(x) for x in added]
-        scalars = [x.detach().double() for x in (*values, *in_loss, loss)]
-        counts = torch.tensor(step_routing.choices_of(routed), dtype=torch.float64, device=logp.device)
         return Computed(
             columns={measure: numbers[measure].detach() for measure in (OLD, Entropy(), *live)},
             gradient=gradients[0],
-            numbers=torch.cat([torch.stack(scalars), counts]),  # on a GPU, reading each number would synchronise
+            sums=MicrobatchSums.pack(values, [*in_loss, loss], step_routing.choices_of(routed)),
         )
 
     def _values(self, part: Batch, states: States | None, name: str) -> Float[Tensor, " n"]:

@@ -2,49 +2,38 @@
 
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import tomli_w
 
-from groupwise.config.recipe_toml import read_recipe
-from groupwise.config.user_code import Use
 from groupwise.core import Usage
 from groupwise.runs.checkpoints import finished_checkpoints
-from groupwise.runs.disk import DISK, Disk, delete_directory, storage_errors, write_file
-from groupwise.runs.info import RunInfo
-from groupwise.runs.info_file import write_info
+from groupwise.runs.disk import DISK, Disk, delete_directory, storage_errors
 from groupwise.runs.layout import RunLayout
-from groupwise.runs.phase_directories import phase_directories
+from groupwise.runs.open_run import OpenRun
 
 
-def extend(run: Path, iterations: int, use: Use, disk: Disk = DISK) -> None:
-    """Extend a run: write the larger number of iterations to recipe.toml and run.json. The caller holds the lock.
+def extend(run: OpenRun, iterations: int, disk: Disk = DISK) -> OpenRun:
+    """Extend a run: write the larger number of iterations, which its recipe allows, to recipe.toml and run.json.
 
     The loop records the seam under `changes` when it continues. The model of the shorter run moves to `models/`.
     Repeating it with the same number changes nothing. Raises `Usage` for fewer iterations.
     """
-    if phases := phase_directories(run):
-        fix = f"extend one phase, such as: groupwise resume {phases[-1]} --iterations {iterations}"
-        raise Usage(f"{run} has phases, and each has its own number of iterations", fix=fix)
-    info, path = RunInfo.read(run), RunLayout(run).recipe
+    info = run.info
     if iterations < info.iterations:
-        what = f"{run} already has {info.iterations} iterations: it cannot be extended to {iterations}"
+        what = f"{run.path} already has {info.iterations} iterations: it cannot be extended to {iterations}"
         raise Usage(what, fix=f"set --iterations above {info.iterations}")
-    read_recipe(path, [("iterations", str(iterations))], use)  # raises if the recipe does not allow the new number
     if iterations > info.iterations:
-        park_model(run, disk)
-    with storage_errors(path.name, run):
-        write_file(path, with_iterations(path.read_text(encoding="utf-8"), iterations).encode(), disk)
-    info = replace(info, recipe=with_iterations(info.recipe, iterations), iterations=iterations)
-    write_info(run, info, disk=disk)
+        park_model(run.layout, disk)
+    new = replace(info, recipe=with_iterations(info.recipe, iterations), iterations=iterations)
+    return run.changed(new, with_iterations(run.recipe, iterations), disk=disk)
 
 
-def park_model(run: Path, disk: Disk = DISK) -> None:
+def park_model(layout: RunLayout, disk: Disk = DISK) -> None:
     """Move the finished model to `models/`, since training continues; delete it if `models/` has a copy already."""
-    model, checkpoints = RunLayout(run).model, finished_checkpoints(RunLayout(run).checkpoints)
+    run, model, checkpoints = layout.run, layout.model, finished_checkpoints(layout.checkpoints)
     if not model.is_dir() or not checkpoints:
         return
-    target = RunLayout(run).model_at(checkpoints[-1][0])  # a solved run ends before its last iteration
+    target = layout.model_at(checkpoints[-1][0])  # a solved run ends before its last iteration
     with storage_errors("the model", run):
         if target.is_dir():
             delete_directory(model, disk)

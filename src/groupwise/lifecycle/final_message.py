@@ -10,38 +10,38 @@ from groupwise.models import find_model, stored_dtype
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import evaluate_command, extend_command, resume_command
-from groupwise.training.build import Runtime
+from groupwise.training.build import RunObjects
 from groupwise.training.guards import PATIENCE
 from groupwise.training.recorder import Recorder
 
 
-def closing_message(run: Path, report: Path, recorder: Recorder, ready: Runtime) -> str:
+def closing_message(layout: RunLayout, report: Path, recorder: Recorder, ready: RunObjects) -> str:
     """The last output of a run: held-out accuracy and score, paths, and the next command."""
-    recipe = ready.recipe
+    recipe, run = ready.recipe, layout.run
     if recorder.stopping:
         status = f"{recorder.stopping} after {recorder.done} of {recipe.iterations} iterations; saved."
         if recorder.done < 0:
             status = f"{recorder.stopping} during the warm start; saved."
         command = resume_command(run, *code_of(ready.use))
-        return f"{status}{held_out_summary(run)}\n  report: {report}\n  continue: {command}"
+        return f"{status}{held_out_summary(layout)}\n  report: {report}\n  continue: {command}"
     status = f"done: {recipe.iterations} iterations"
     if recorder.solved:
         count = f"{recorder.done} of {recipe.iterations} iterations"
         status = f"solved: every answer of the last {PATIENCE} iterations is correct, after {count}"
-    model, name = f"{RunLayout(run).model}{dtype_note(recipe)}", shlex.quote(str(run))
+    model, name = f"{layout.model}{dtype_note(recipe)}", shlex.quote(str(run))
     evaluate = evaluate_command(run, *code_of(ready.use))
     return (
-        f"{status}{held_out_summary(run)}\n  report: {report}\n  model:  {model}\n"
+        f"{status}{held_out_summary(layout)}\n  report: {report}\n  model:  {model}\n"
         f"  try:    {evaluate}\n          groupwise report {name} ANOTHER_RUN"
     )
 
 
-def nothing_to_do(run: Path, ready: Runtime, recorder: Recorder) -> list[str]:
+def nothing_to_do(layout: RunLayout, ready: RunObjects, recorder: Recorder) -> list[str]:
     """The message that there is nothing to resume, if the run is finished; else empty."""
     iterations = ready.recipe.iterations
     count = f"{recorder.done} of {iterations} iterations"
     if recorder.solved and recorder.done < iterations:
-        command = extend_command(run, 2 * iterations, *code_of(ready.use))
+        command = extend_command(layout.run, 2 * iterations, *code_of(ready.use))
         return [f"nothing to do: the task is solved, after {count}", f"train on nevertheless: {command}"]
     return [f"nothing to do: {count} are done"] if recorder.done >= iterations else []
 
@@ -59,9 +59,9 @@ def dtype_note(recipe: Recipe) -> str:
     return "" if source == recipe.machine.dtype else f"  ({recipe.machine.dtype}; its source is {source})"
 
 
-def held_out_summary(run: Path) -> str:
+def held_out_summary(layout: RunLayout) -> str:
     """The first and the last held-out greedy accuracy and score in a run's metrics; empty without evaluations."""
-    lines, summary = list(read_lines(RunLayout(run).metrics)), ""
+    lines, summary = list(read_lines(layout.metrics)), ""
     for word, metric in (("greedy", ACCURACY_GREEDY), ("greedy score", SCORE_GREEDY)):
         if not (evaluated := [line for line in lines if metric in line]):
             continue

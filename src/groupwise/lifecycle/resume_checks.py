@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from groupwise.config.devices import resolved
@@ -20,9 +19,8 @@ from groupwise.models.json_fields import MOST_BYTES
 from groupwise.runs.disk import DISK, Disk
 from groupwise.runs.hashes import abbreviated
 from groupwise.runs.info import RunInfo
-from groupwise.runs.info_file import write_info
-from groupwise.runs.layout import RunLayout
-from groupwise.training.build import Runtime
+from groupwise.runs.open_run import OpenRun
+from groupwise.training.build import RunObjects
 from groupwise.training.build_tasks import Templates
 from groupwise.training.protocols import digest, model_hash
 
@@ -58,58 +56,58 @@ def identity(recipe: Recipe, templates: Templates, text: str) -> dict[str, Any]:
     }
 
 
-def check_changes(run: Path, runtime: Runtime, state: Mapping[str, Any], *, accept: bool) -> list[str]:
+def check_changes(run: OpenRun, objects: RunObjects, state: Mapping[str, Any], *, accept: bool) -> list[str]:
     """Compare recipe, templates and small model files with the last checkpoint's `state`; without one, with run.json.
 
     Returns one line per difference. Without `accept` differences raise `BadData`, except for those in run.json: the run
     accepted them, and ended before its next checkpoint.
     """
-    now, info = current_identity(run, runtime), asdict(RunInfo.read(run))
+    now, info = current_identity(run, objects), asdict(run.info)
     lines = changes(state or info, now)
     if lines and not accept and changes(info, now):
+        after = "checkpoint" if state else "start"
+        command = f"groupwise resume {run.path}{objects.use.options} --changed"
         raise BadData(
-            f"the recipe or the model's files of {run} were changed after its " + ("checkpoint" if state else "start"),
+            f"the recipe or the model's files of {run.path} were changed after its {after}",
             evidence="\n".join(lines),
-            fix=f"restore the old files, or continue with the new ones: groupwise resume {run}{runtime.use.options} "
-            "--changed",
+            fix=f"restore the old files, or continue with the new ones: {command}",
         )
     return lines
 
 
-def device_changes(run: Path, runtime: Runtime, state: Mapping[str, Any]) -> list[str]:
+def device_changes(run: OpenRun, objects: RunObjects, state: Mapping[str, Any]) -> list[str]:
     """A line `device: cpu -> cuda` if the run continues on another device than before; else no line.
 
     `machine.device = "auto"` allows it, so it needs no consent. The dtype is that of the recipe.
     """
-    then = str(state.get("device", "") if state else RunInfo.read(run).device)
-    return [f"device: {then} -> {runtime.device}"] if then and then != runtime.device else []
+    then = str(state.get("device", "") if state else run.info.device)
+    return [f"device: {then} -> {objects.device}"] if then and then != objects.device else []
 
 
 def record_changes(
-    run: Path, runtime: Runtime, state: Mapping[str, Any], lines: list[str], iteration: int, disk: Disk = DISK
-) -> dict[str, Any]:
-    """Write changes that the user accepted to run.json. Returns the new identity, for later checkpoints."""
-    stored = RunInfo.read(run)
+    run: OpenRun, objects: RunObjects, state: Mapping[str, Any], lines: list[str], iteration: int, disk: Disk = DISK
+) -> tuple[OpenRun, dict[str, Any]]:
+    """Write changes that the user accepted to run.json. Returns the run, and its new identity for later checkpoints."""
+    stored = run.info
     earlier = state["changes"] if state else stored.changes
     history = [*earlier, *([{"iteration": iteration, "changes": lines}] if lines else [])]
-    now, recipe = current_identity(run, runtime), runtime.recipe
+    now, recipe = current_identity(run, objects), objects.recipe
     new = replace(
         stored,
         **{name: getattr(recipe, name) for name in ("model", "task", "seed", "iterations")},
         method=origin(recipe.method, stored.method.get("name", "")),
         changes=tuple(history),
-        use=dict(runtime.use.hashes),
-        device=runtime.device,
+        use=dict(objects.use.hashes),
+        device=objects.device,
         **now,
     )
-    if stored != (new := movable(new, run)):
-        write_info(run, new, disk=disk)
-    return now | {"device": runtime.device, "changes": history}
+    run = run.changed(movable(new, run.earlier), disk=disk)
+    return run, now | {"device": objects.device, "changes": history}
 
 
-def current_identity(run: Path, runtime: Runtime) -> dict[str, Any]:
+def current_identity(run: OpenRun, objects: RunObjects) -> dict[str, Any]:
     """The identity of a run as its files are now."""
-    return identity(runtime.recipe, runtime.inputs.templates, RunLayout(run).recipe.read_text())
+    return identity(objects.recipe, objects.inputs.templates, run.recipe)
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -150,15 +148,15 @@ def _digest(sha256: str | None) -> str:
     return abbreviated(sha256) if sha256 else "none"
 
 
-def data_record(runtime: Runtime) -> dict[str, Any]:
+def data_record(objects: RunObjects) -> dict[str, Any]:
     """The row counts and hashes of the run's data, for run.json."""
-    stats = data_stats(runtime.task)
-    return {"data": tuple(f.record for f in (*stats, *runtime.demonstrations[1]))}
+    stats = data_stats(objects.task)
+    return {"data": tuple(f.record for f in (*stats, *objects.demonstrations[1]))}
 
 
-def check_data(run: Path, runtime: Runtime) -> None:
+def check_data(info: RunInfo, objects: RunObjects) -> None:
     """`BadData` if the hash of a data source differs from that at the start of the run."""
-    stored, current = RunInfo.read(run).data, data_record(runtime)["data"]
+    stored, current = info.data, data_record(objects)["data"]
     for then, now in zip(stored, current):
         if then["sha256"] != now["sha256"]:
             rows = (
@@ -171,12 +169,12 @@ def check_data(run: Path, runtime: Runtime) -> None:
             )
 
 
-def check_base(run: Path, runtime: Runtime) -> None:
+def check_base(info: RunInfo, objects: RunObjects) -> None:
     """`BadData` if the base weights of an adapter differ from those at the start."""
-    then, now = RunInfo.read(run).base_sha256, runtime.adapter.get("base_sha256", "")
+    then, now = info.base_sha256, objects.adapter.get("base_sha256", "")
     if then != now:
         raise BadData(
-            f"the weights of {runtime.recipe.model} differ from those at the start of this run",
+            f"the weights of {objects.recipe.model} differ from those at the start of this run",
             evidence=f"sha256 {now[:12]}; at the start {then[:12]}",
             fix="restore the old weights, or start a new run on these",
         )
@@ -192,9 +190,9 @@ def side_model_hashes(recipe: Recipe) -> dict[str, str]:
     return hashes
 
 
-def check_given_models(run: Path, recipe: Recipe) -> None:
+def check_given_models(info: RunInfo, recipe: Recipe) -> None:
     """`BadData` if a reference's or teacher's files differ from those at the start: no checkpoint contains them."""
-    then, now = RunInfo.read(run).side_models, side_model_hashes(recipe)
+    then, now = info.side_models, side_model_hashes(recipe)
     for name in sorted(then.keys() & now.keys()):
         if then[name] != now[name]:
             raise BadData(
@@ -204,9 +202,9 @@ def check_given_models(run: Path, recipe: Recipe) -> None:
             )
 
 
-def check_model_code(run: Path, recipe: Recipe, use: Use) -> None:
+def check_model_code(info: RunInfo, recipe: Recipe, use: Use) -> None:
     """`BadData` if Python files of the model differ from those at the start. Must be called before any of them runs."""
-    then, now = RunInfo.read(run).trust_remote_code, remote_code(find_model(recipe.model))
+    then, now = info.trust_remote_code, remote_code(find_model(recipe.model))
     if use.trust_remote_code and then != now:
         names = [name for name in sorted(then | now) if then.get(name) != now.get(name)]
         raise BadData(

@@ -3,15 +3,17 @@
 import asyncio
 import contextlib
 import shlex
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from groupwise.config.recipe import Recipe
 from groupwise.core import BadData, GroupwiseError, Storage, Usage
 from groupwise.engines import Fleet
 from groupwise.engines.native.speculation import SpeculativeEngine
+from groupwise.learner import Learner
 from groupwise.learner.update import restore_policy
 from groupwise.lifecycle.alerts import Alerts, trained_role_reasons
 from groupwise.lifecycle.extend import park_model
@@ -19,6 +21,7 @@ from groupwise.lifecycle.final_message import closing_message, code_of, nothing_
 from groupwise.lifecycle.resume_checks import check_changes, device_changes, record_changes
 from groupwise.lifecycle.run_handle import Control, Ending
 from groupwise.report.report import write_report
+from groupwise.rollout import Buffer
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint
 from groupwise.runs.disk import (
     DISK,
@@ -29,23 +32,78 @@ from groupwise.runs.disk import (
     storage_errors,
     write_directory,
 )
-from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.runs.next_command import resume_command
+from groupwise.runs.open_run import OpenRun
 from groupwise.runs.replay import ReplayLog
-from groupwise.training.build import Runtime
+from groupwise.training.build import RunObjects
+from groupwise.training.guards import Guards
 from groupwise.training.loop import run as loop
 from groupwise.training.progress import Progress
-from groupwise.training.rank_worker import rank_store, several_ranks
+from groupwise.training.rank_worker import Meeting, rank_store, several_ranks
 from groupwise.training.recorder import Recorder
 from groupwise.training.warm_start import remove_checkpoint, warm_start
 from groupwise.training.watchdog import CODES, Stuck, Watchdog
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IterationWatch:
+    """Receives each iteration's metrics: prints their line and alerts, writes a due model, and tells the program.
+
+    `unwritten` gets the iterations whose model (`save.export_every`) cannot be written.
+    """
+
+    layout: RunLayout
+    objects: RunObjects
+    progress: Progress
+    alerts: Alerts
+    control: Control
+    disk: Disk
+    unwritten: list[int] = field(default_factory=list)
+
+    def __call__(self, line: dict[str, Any], timing: dict[str, Any]) -> None:
+        """Take the metrics and the timings of one iteration."""
+        recipe, iteration = self.objects.recipe, line["iteration"]
+        self.progress(line, timing)
+        for alert in self.alerts(line):
+            self.progress.say(alert)
+        if is_due(recipe.save.export_every, iteration, recipe.iterations):
+            try:
+                write_model_directory(self.layout, self.objects, self.layout.model_at(iteration), self.disk)
+            except Storage as error:
+                self.unwritten.append(iteration)
+                self.progress.say(str(error))
+        self.control.on_iteration(self.layout.run, line)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Training:
+    """A run under way in this process, but for its learner, which copies the weights that the warm start leaves.
+
+    `changes` are the lines about what changed since the run was last open.
+    """
+
+    run: OpenRun
+    objects: RunObjects
+    buffer: Buffer
+    guards: Guards
+    recorder: Recorder
+    watch: IterationWatch
+    watchdog: Watchdog
+    changes: Sequence[str]
+
+    async def watched(self, work: Awaitable[T]) -> T:
+        """Await `work`, which a signal or the calling program may end early."""
+        with self.watch.control.of(self.recorder), self.watchdog:
+            return await work
+
 
 def run_from(
-    run: Path,
-    ready: Runtime,
+    run: OpenRun,
+    objects: RunObjects,
     stop_after: float | None = None,
     *,
     strict: bool = False,
@@ -54,31 +112,27 @@ def run_from(
     disk: Disk = DISK,
 ) -> Ending:
     """Run the loop from the newest checkpoint or the start. Then write the report and, unless stopped, the model."""
-    recipe, control = ready.recipe, control or Control()
-    checkpoint = newest_checkpoint(run, strict=strict)
-    progress = Progress(recipe.iterations, checkpoint.iteration if checkpoint else 0)
-    progress.say(f"run: {run}")
-    unwritten: list[int] = []
-    recorder, changes = open_recorder(run, ready, checkpoint, progress, control, unwritten, changed=changed, disk=disk)
-    replay = ReplayLog(run, lambda: recorder.done, progress.say, disk=disk)
-    ready.buffer.setting = replace(ready.buffer.setting, replay=replay)
-    if checkpoint:
-        restore(run, ready, checkpoint, recorder, changes, disk)
-        for line in nothing_to_do(run, ready, recorder):
-            progress.say(line)
+    checkpoint = newest_checkpoint(run.layout, strict=strict)
+    progress = Progress(objects.recipe.iterations, checkpoint.iteration if checkpoint else 0)
+    progress.say(f"run: {run.path}")
+    training = assembled(run, objects, checkpoint, progress, control or Control(), changed=changed, disk=disk)
+    recorder = training.recorder
+    learner = restored(training, checkpoint) if checkpoint else None
+    for line in nothing_to_do(run.layout, objects, recorder) if checkpoint else ():
+        progress.say(line)
     try:
-        phase = partial(warm_start, run, ready, lambda: recorder.stopping, progress.say, changed=changed, disk=disk)
-        asyncio.run(run_loop(run, recorder, ready, stop_after, phase, progress.say, control, checkpoint))
+        with rank_store(objects.recipe, run.layout) as meeting, asyncio.Runner() as runner:
+            if stop_after is not None:
+                runner.get_loop().call_later(stop_after, recorder.stop, "out of time")
+            ready = recorder.done >= 0 or runner.run(training.watched(warmed_up(training, changed=changed)))
+            if ready and learner is None and not objects.recipe.cluster.sharded:
+                learner = objects.new_learner()
+            if ready:
+                runner.run(training.watched(iterate(training, learner, meeting, checkpoint)))
     except (GroupwiseError, KeyboardInterrupt) as error:
-        aborted = isinstance(error, Stuck) and error.phase == "sample"  # such a phase has changed nothing
-        if aborted and not recipe.cluster.sharded:  # the ranks that hold the shards have ended
-            recorder.save(ready.learner, ready.buffer, ready.guards, last=True)
-        if not isinstance(error, Storage):
-            with contextlib.suppress(OSError):
-                progress.say(f"report: {write_report([run])}")
-        command = resume_command(run, *code_of(ready.use))
-        if recorder.done >= 0 and not (isinstance(error, Storage) and command in error.fix):
-            progress.say(f"continue from the last checkpoint: {command}")
+        if isinstance(error, Stuck) and error.phase == "sample" and learner:  # such a phase has changed nothing
+            recorder.save(learner, training.buffer, training.guards, last=True)
+        report_error(training, error)
         if isinstance(error, Stuck):
             return Ending(error.cause, CODES.get(error.cause, 0))
         raise
@@ -87,108 +141,120 @@ def run_from(
         recorder.logs.close()
         for warning in recorder.logs.warnings:
             progress.say(f"warning: {warning}")
+    return ending_of(training)
+
+
+def report_error(training: Training, error: BaseException) -> None:
+    """After an error, write the report and print how to continue, unless the error says so itself."""
+    run, recorder, say = training.run, training.recorder, training.watch.progress.say
+    if not isinstance(error, Storage):
+        with contextlib.suppress(OSError):
+            say(f"report: {write_report([run.path])}")
+    command = resume_command(run.path, *code_of(training.objects.use))
+    if recorder.done >= 0 and not (isinstance(error, Storage) and command in error.fix):
+        say(f"continue from the last checkpoint: {command}")
+
+
+def ending_of(training: Training) -> Ending:
+    """Write the report and, unless the run was stopped, the model. Returns how the run ended."""
+    layout, recorder, watch = training.run.layout, training.recorder, training.watch
     if recorder.done >= 0:
-        remove_checkpoint(run, disk)
+        remove_checkpoint(layout, watch.disk)
     if not recorder.stopping:
-        write_model_directory(run, ready, RunLayout(run).model, disk)
-    with storage_errors("the report", run):
-        report = write_report([run])
-    check_models(run, unwritten)
-    message = closing_message(run, report, recorder, ready)
+        write_model_directory(layout, training.objects, layout.model, watch.disk)
+    with storage_errors("the report", layout.run):
+        report = write_report([layout.run])
+    check_models(layout, watch.unwritten)
+    message = closing_message(layout, report, recorder, training.objects)
     return Ending(recorder.stopping, CODES.get(recorder.stopping, 0), message)
 
 
-def open_recorder(
-    run: Path,
-    ready: Runtime,
+def assembled(
+    run: OpenRun,
+    objects: RunObjects,
     checkpoint: Checkpoint | None,
     progress: Progress,
     control: Control,
-    unwritten: list[int],
     *,
     changed: bool,
     disk: Disk,
-) -> tuple[Recorder, list[str]]:
-    """Open the logs of a run at its checkpoint. Returns their recorder, and what changed since it was last open.
-
-    `unwritten` gets the iterations whose model (`save.export_every`) cannot be written.
-    """
-    recipe = ready.recipe
+) -> Training:
+    """Open the logs of a run at its checkpoint, and assemble everything that the loop needs but the learner."""
+    recipe, layout, engine = objects.recipe, run.layout, objects.engine
     state, done = (checkpoint.state, checkpoint.iteration) if checkpoint else ({}, 0)
     for warning in checkpoint.warnings if checkpoint else ():
         progress.say(f"warning: {warning}")
-    moved = device_changes(run, ready, state)
+    moved = device_changes(run, objects, state)
     for line in moved:
         progress.say(f"warning: {line}: the numbers of both differ by rounding; the dtype stays {recipe.machine.dtype}")
-    changes = [*check_changes(run, ready, state, accept=changed), *ready.use.changes, *moved]
-    if recipe.iterations > RunInfo.read(run).iterations:
-        park_model(run, disk)
-    trackers = {"trackers": recipe.trackers, "load": ready.use.find}
-    logs = RunLogs.resume(run, state, done, **trackers, changed=changed, warn=progress.say, disk=disk)
-    accepted = record_changes(run, ready, state, [*changes, *logs.changes], done, disk)
-    engine = {}
-    if isinstance(ready.engine, Fleet):
-        ready.engine.warn = progress.say
-        ready.engine.keep_logs(RunLayout(run).logs)
-    if isinstance(ready.engine, Fleet | SpeculativeEngine):
-        engine = {"engine_figures": ready.engine.figures}
-    alerts = Alerts(ready.guards.max_logprob_diff, trained_role_reasons(recipe.method))
-    watch = partial(watch_iteration, run, ready, progress, alerts, control, unwritten, disk)
+    changes = [*check_changes(run, objects, state, accept=changed), *objects.use.changes, *moved]
+    if recipe.iterations > run.info.iterations:
+        park_model(layout, disk)
+    trackers = {"trackers": recipe.trackers, "load": objects.use.find}
+    logs = RunLogs.resume(layout, state, done, **trackers, changed=changed, warn=progress.say, disk=disk)
+    run, accepted = record_changes(run, objects, state, [*changes, *logs.changes], done, disk)
+    if isinstance(engine, Fleet):
+        engine.warn = progress.say
+        engine.keep_logs(layout.logs)
+    guards = objects.new_guards()
+    alerts = Alerts(guards.max_logprob_diff, trained_role_reasons(recipe.method))
+    watch = IterationWatch(layout, objects, progress, alerts, control, disk)
     recorder = Recorder(
-        run, logs, keep=recipe.save.keep, best=recipe.evaluate.best_metric, extra=accepted, on_metrics=watch,
-        warn=progress.say, decode=ready.tokenizer.decode, disk=disk, **engine,
+        layout, logs, keep=recipe.save.keep, best=recipe.evaluate.best_metric, extra=accepted, on_metrics=watch,
+        engine_figures=engine.figures if isinstance(engine, Fleet | SpeculativeEngine) else dict,
+        warn=progress.say, decode=objects.tokenizer.decode, disk=disk,
     )  # fmt: skip
-    remove_later_models(run, done, disk)
-    with storage_errors("the checkpoints", run):
-        remove_leftovers(RunLayout(run).checkpoints, (), disk)
-    return recorder, changes
+    remove_later_models(layout, done, disk)
+    with storage_errors("the checkpoints", layout.run):
+        remove_leftovers(layout.checkpoints, (), disk)
+    replay = ReplayLog(layout, lambda: recorder.done, progress.say, disk=disk)
+    deadline = recipe.machine.verdict_deadline
+    watchdog = Watchdog(recorder.stop, progress.say, lambda: recorder.current_phase, deadline)
+    return Training(run, objects, objects.new_buffer(replay), guards, recorder, watch, watchdog, changes)
 
 
-def watch_iteration(
-    run: Path,
-    ready: Runtime,
-    progress: Progress,
-    alerts: Alerts,
-    control: Control,
-    unwritten: list[int],
-    disk: Disk,
-    line: dict[str, Any],
-    timing: dict[str, Any],
-) -> None:
-    """Print an iteration's line and alerts, write its model if one is due, and hand it to the program that asked.
+def restored(training: Training, checkpoint: Checkpoint) -> Learner | None:
+    """Bring learner, buffer and guards to the checkpoint. An extended or changed run that was solved goes on.
 
-    `unwritten` gets the iteration if its model cannot be written.
+    Returns the learner; None if it is sharded: the ranks restore it.
     """
-    progress(line, timing)
-    for alert in alerts(line):
-        progress.say(alert)
-    if is_due(ready.recipe.save.export_every, line["iteration"], ready.recipe.iterations):
-        try:
-            write_model_directory(run, ready, RunLayout(run).model_at(line["iteration"]), disk)
-        except Storage as error:
-            unwritten.append(line["iteration"])
-            progress.say(str(error))
-    control.on_iteration(run, line)
-
-
-def restore(
-    run: Path, ready: Runtime, checkpoint: Checkpoint, recorder: Recorder, changes: Sequence[str], disk: Disk
-) -> None:
-    """Restore learner, buffer and guards. A solved run continues if it was extended or changed."""
-    with checkpoint_errors(run, changed=bool(recorder.extra["changes"])):
-        learner = None if ready.recipe.cluster.sharded else ready.start_learner()
-        recorder.restore(checkpoint, learner, ready.buffer, ready.guards)
+    objects, guards, recorder = training.objects, training.guards, training.recorder
+    with checkpoint_errors(training.run.layout, changed=bool(recorder.extra["changes"])):
+        learner = None if objects.recipe.cluster.sharded else objects.new_learner()
+        recorder.restore(checkpoint, learner, training.buffer, guards)
         if learner is None:
-            restore_policy(ready.model, checkpoint.tensors())
-    check_pending(ready)
-    if ready.guards.solved and changes:
-        park_model(run, disk)
-        ready.guards.forget_signal()
-    recorder.solved = ready.guards.solved
+            restore_policy(objects.model, checkpoint.tensors())
+    check_pending(objects.recipe, training.buffer)
+    if guards.solved and training.changes:
+        park_model(training.run.layout, training.watch.disk)
+        guards.forget_signal()
+    recorder.solved = guards.solved
+    return learner
+
+
+async def warmed_up(training: Training, *, changed: bool) -> bool:
+    """Run or continue the warm start. False if it was stopped before its end."""
+    recorder, watch = training.recorder, training.watch
+    options: dict[str, Any] = {"changed": changed, "disk": watch.disk}
+    return await warm_start(watch.layout, training.objects, lambda: recorder.stopping, watch.progress.say, **options)
+
+
+async def iterate(
+    training: Training, learner: Learner | None, meeting: Meeting | None, checkpoint: Checkpoint | None
+) -> None:
+    """Run the training loop, with the other ranks of the run, and save its last checkpoint."""
+    objects, recorder, buffer, guards = training.objects, training.recorder, training.buffer, training.guards
+    unfinished = recorder.done < objects.recipe.iterations and not (recorder.stopping or recorder.solved)
+    if not (unfinished or recorder.done < 0):  # a stop before the first evaluation leaves a checkpoint of it
+        return
+    say, evaluate = training.watch.progress.say, partial(objects.evaluate, buffer.setting)
+    with several_ranks(training.run.layout, objects, learner, meeting, checkpoint, say) as learner:
+        await loop(objects.recipe, buffer, objects.engine, learner, recorder, guards, evaluate)
+        recorder.save(learner, buffer, guards, last=True)
 
 
 @contextlib.contextmanager
-def checkpoint_errors(run: Path, *, changed: bool) -> Iterator[None]:
+def checkpoint_errors(layout: RunLayout, *, changed: bool) -> Iterator[None]:
     """Turn errors while a checkpoint is restored into `BadData`, if the recipe was changed and may no longer fit it."""
     try:
         yield
@@ -196,67 +262,37 @@ def checkpoint_errors(run: Path, *, changed: bool) -> Iterator[None]:
         if not changed:
             raise
         raise BadData(
-            f"the checkpoint of {run} does not fit its changed recipe",
+            f"the checkpoint of {layout.run} does not fit its changed recipe",
             evidence=f"{type(error).__name__}: {error}",
             fix="restore the old recipe.toml, or start a new run with this one",
         ) from error
 
 
-def check_pending(ready: Runtime) -> None:
+def check_pending(recipe: Recipe, buffer: Buffer) -> None:
     """`Usage` if the checkpoint has more iterations that were sampled ahead than a changed `cluster.max_staleness` allows."""
-    if (ahead := len(ready.buffer.pending)) > ready.recipe.cluster.max_staleness:
+    if (ahead := len(buffer.pending)) > recipe.cluster.max_staleness:
         raise Usage(
-            f"cluster.max_staleness is {ready.recipe.cluster.max_staleness}, but the checkpoint has samples of {ahead} later iterations",
+            f"cluster.max_staleness is {recipe.cluster.max_staleness}, but the checkpoint has samples of {ahead} later iterations",
             fix=f"set cluster.max_staleness to at least {ahead}, or start a new run",
         )
 
 
-async def run_loop(
-    run: Path,
-    recorder: Recorder,
-    ready: Runtime,
-    stop_after: float | None,
-    begin: Callable[[], Awaitable[bool]],
-    say: Callable[[str], None],
-    control: Control,
-    checkpoint: Checkpoint | None,
-) -> None:
-    """Run the warm start and the training loop. A signal or `stop_after` ends them early, a second signal at once."""
-    if stop_after is not None:
-        asyncio.get_running_loop().call_later(stop_after, recorder.stop, "out of time")
-    deadline = ready.recipe.machine.verdict_deadline
-    watchdog = Watchdog(recorder.stop, say, lambda: recorder.current_phase, deadline)
-    with control.of(recorder), watchdog, rank_store(ready.recipe, run) as store:
-        if recorder.done < 0:
-            if not await begin():
-                return
-            if not ready.recipe.cluster.sharded:
-                ready.start_learner()
-        unfinished = recorder.done < ready.recipe.iterations and not (recorder.stopping or recorder.solved)
-        if not (unfinished or recorder.done < 0):  # a stop before the first evaluation leaves a checkpoint of it
-            return
-        with several_ranks(run, ready, store, checkpoint, say):
-            await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, recorder, ready.guards, ready.evaluate)
-            recorder.save(ready.learner, ready.buffer, ready.guards, last=True)
-
-
-def write_model_directory(run: Path, ready: Runtime, model: Path, disk: Disk) -> None:
+def write_model_directory(layout: RunLayout, objects: RunObjects, model: Path, disk: Disk) -> None:
     """Write the current model or adapter to a directory of the run, atomically."""
-    with storage_errors("the model", run):
+    with storage_errors("the model", layout.run):
         if not model.parent.is_dir():
             disk.mkdir(model.parent)
         remove_leftovers(model.parent, [model.with_name(model.name + PARKED)], disk)
         with write_directory(model, disk) as draft:
-            ready.write(draft)
+            objects.write(draft)
 
 
-def check_models(run: Path, unwritten: Sequence[int]) -> None:
+def check_models(layout: RunLayout, unwritten: Sequence[int]) -> None:
     """`Storage` at the end of a run that is complete but for a model of `save.export_every`."""
-    layout = RunLayout(run)
     missing = [i for i in unwritten if not layout.model_at(i).is_dir()]
     if missing:
         saved = [i for i, _, _ in finished_checkpoints(layout.checkpoints) if i in missing]
-        exports = [f"groupwise export {shlex.quote(str(run))} A_NEW_DIRECTORY --at {i}" for i in saved]
+        exports = [f"groupwise export {shlex.quote(str(layout.run))} A_NEW_DIRECTORY --at {i}" for i in saved]
         raise Storage(
             f"the models of these iterations could not be written: {', '.join(map(str, missing))}",
             evidence=f"{layout.models} lacks them; everything else of the run is complete",
@@ -269,10 +305,10 @@ def is_due(every: int, iteration: int, last: int) -> bool:
     return every > 0 and 0 < iteration < last and iteration % every == 0
 
 
-def remove_later_models(run: Path, done: int, disk: Disk) -> None:
+def remove_later_models(layout: RunLayout, done: int, disk: Disk) -> None:
     """Remove models of iterations after the checkpoint, which will be computed again, and unfinished directories."""
-    home = RunLayout(run).models
-    with storage_errors("the models", run):
+    home = layout.models
+    with storage_errors("the models", layout.run):
         remove_leftovers(home, home.glob(f"*{PARKED}"), disk)
         for path in sorted(home.glob("*")):
             if path.name.isdecimal() and int(path.name) > done:

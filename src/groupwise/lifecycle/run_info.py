@@ -16,16 +16,16 @@ from groupwise.rollout.prompt_template import FORMS, worded
 from groupwise.runs.info import RunInfo
 
 
-def describe_run(run: Path, recipe: Recipe, base: str, use: Use, command: str, identity: Mapping[str, Any]) -> RunInfo:
+def describe_run(name: str, recipe: Recipe, base: str, use: Use, command: str, identity: Mapping[str, Any]) -> RunInfo:
     """The content of a new run.json. `base` is the recipe's published method; `identity`, the hashes of data and model.
 
-    The identity comes from `identity`, `data_record` and `Runtime.adapter`.
+    The identity comes from `identity`, `data_record` and `RunObjects.adapter`.
     """
     from importlib.metadata import version
 
     packages = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safetensors")
     return RunInfo(
-        name=run.name,
+        name=name,
         command=command,
         versions={"python": platform.python_version(), **{p: version(p) for p in packages}},
         model=recipe.model,
@@ -42,10 +42,10 @@ def describe_run(run: Path, recipe: Recipe, base: str, use: Use, command: str, i
     )
 
 
-def movable(info: RunInfo, run: Path) -> RunInfo:
-    """The information with references in place of the paths of earlier phases, so that the whole run can be moved."""
+def movable(info: RunInfo, earlier: Mapping[str, Path]) -> RunInfo:
+    """The information with references in place of the paths of `earlier` phases: the whole run can be moved."""
     names = ("model", "task", "method", "data")
-    return replace(info, **{name: with_references(getattr(info, name), run) for name in names})
+    return replace(info, **{name: with_references(getattr(info, name), earlier) for name in names})
 
 
 def origin(method: Method, base: str) -> dict[str, Any]:

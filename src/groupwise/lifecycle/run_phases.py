@@ -1,18 +1,14 @@
 """Runs of several phases (such as warm-up, then main training): starts or continues them in order."""
 
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
-
-import tomli_w
+from collections.abc import Callable
 
 from groupwise.config.devices import resolved
 from groupwise.config.phase_recipes import Phase, read_phases
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import one_error
 from groupwise.config.recipe_toml import write_for
-from groupwise.config.toml import read_toml
+from groupwise.config.toml import parse_toml
 from groupwise.config.user_code import Use
 from groupwise.core import BadData
 from groupwise.data import close_verifier
@@ -23,21 +19,17 @@ from groupwise.lifecycle.start import begin, read_checked, reopen
 from groupwise.report.report import write_report
 from groupwise.rollout.prompt_template import FORMS
 from groupwise.runs.checkpoints import RunLock
-from groupwise.runs.disk import DISK, storage_errors, write_file
+from groupwise.runs.disk import DISK, storage_errors
 from groupwise.runs.layout import RunLayout
-from groupwise.runs.phase_directories import runs_in
+from groupwise.runs.open_run import OpenRun, recipe_text
+from groupwise.runs.phase_directories import earlier_phases
 from groupwise.training.build import build
 from groupwise.training.fill_templates import in_form
 
 
-def begin_phases(run: Path, data: Mapping[str, Any]) -> None:
-    """Write the recipe of a run with several phases, with its overrides, to an empty directory."""
-    with storage_errors("the recipe", run):
-        write_file(RunLayout(run).recipe, tomli_w.dumps(data).encode())
-
-
 def run_phases(
-    run: Path,
+    layout: RunLayout,
+    text: str,
     use: Use,
     finish: Callable[[Ending], object],
     notify: Callable[[str], None],
@@ -50,51 +42,54 @@ def run_phases(
 ) -> Ending:
     """Start or continue each unfinished phase of a run, in order. Returns the ending of the last one that ran.
 
-    A phase is finished when its model is written. The phases share the seconds of `stop_after`. `finish` gets the
-    ending of each phase. With `changed`, a started phase may have another recipe than the run's recipe gives it.
+    `text` is its recipe.toml. A phase is finished when its model is written. The phases share the seconds of
+    `stop_after`. `finish` gets the ending of each phase. With `changed`, a started phase may have another recipe than
+    the run's recipe gives it.
     """
     end = None if stop_after is None else time.monotonic() + stop_after
     ending = Ending("", 0)
-    for phase in read_phases(read_toml(RunLayout(run).recipe)):
-        directory = RunLayout(run).phase(phase.number, phase.name)
-        recipe = phase_recipe(run, phase, use)
-        if started := RunLayout(directory).is_run:
-            check_recipe(run, directory, recipe, accept=changed)
-        if RunLayout(directory).model.is_dir():
+    phases = read_phases(parse_toml(text, str(layout.recipe)))
+    folders = [RunLayout(layout.phase(phase.number, phase.name)) for phase in phases]
+    for phase, folder in zip(phases, folders, strict=True):
+        recipe = phase_recipe(layout, phase, use)
+        started = recipe_text(folder) if folder.is_run else None
+        if started is not None:
+            check_recipe(layout, folder, started, recipe, accept=changed)
+        if folder.model.is_dir():
             continue
-        if not directory.is_dir():
-            with storage_errors("a phase", run):
-                DISK.mkdir(directory)
-                DISK.sync(run)
+        if not folder.run.is_dir():
+            with storage_errors("a phase", layout.run):
+                DISK.mkdir(folder.run)
+                DISK.sync(layout.run)
         seconds = None if end is None else max(0.0, end - time.monotonic())
-        with RunLock(directory):
-            if started:
-                ready = reopen(directory, use)
+        with RunLock(folder) as lock:
+            if started is not None:
+                run, ready = reopen(OpenRun.read(lock, started), use)
                 for line in ready.notices:
                     notify(line)
             else:
                 ready = build(recipe, use, read_checked(recipe, use, notify))
-                begin(directory, ready, use, phase.base, command)
+                run = begin(lock, ready, use, phase.base, command)
             try:
-                ending = run_from(directory, ready, seconds, strict=strict, changed=changed, control=control)
+                ending = run_from(run, ready, seconds, strict=strict, changed=changed, control=control)
             finally:
                 close_verifier(ready.verifier)
         del ready  # one model at a time in memory
         finish(ending)
-        with storage_errors("the report", run):
-            report = write_report(runs_in(run), RunLayout(run).report)
-        if not RunLayout(directory).model.is_dir():
+        with storage_errors("the report", layout.run):
+            report = write_report([folder.run for folder in folders if folder.is_run], layout.report)
+        if not folder.model.is_dir():
             return ending
         notify(f"phase {phase.name} is finished; report of all phases: {report}")
-    notify(f"all phases of {run} are finished")
+    notify(f"all phases of {layout.run} are finished")
     return ending
 
 
-def phase_recipe(run: Path, phase: Phase, use: Use) -> Recipe:
+def phase_recipe(layout: RunLayout, phase: Phase, use: Use) -> Recipe:
     """The recipe of a phase. References to earlier phases become their directories. Raises `Usage`."""
 
     def locate(name: str, path: str) -> str:
-        return str(RunLayout(run).phase(phase.earlier.index(name) + 1, name) / path)
+        return str(layout.phase(phase.earlier.index(name) + 1, name) / path)
 
     recipe, problems = phase.recipe(locate, use)
     if problems or recipe is None:
@@ -102,13 +97,13 @@ def phase_recipe(run: Path, phase: Phase, use: Use) -> Recipe:
     return resolved(recipe)
 
 
-def check_recipe(run: Path, directory: Path, recipe: Recipe, *, accept: bool) -> None:
-    """`BadData` if the run's recipe was changed for a phase that has started, unless `accept`."""
-    before = RunLayout(directory).recipe.read_text()
-    lines = min((recipe_changes(before, write_for(directory, in_form(recipe, form))) for form in FORMS), key=len)
+def check_recipe(layout: RunLayout, phase: RunLayout, before: str, recipe: Recipe, *, accept: bool) -> None:
+    """`BadData` if the run's recipe was changed for a phase that has started with `before`, unless `accept`."""
+    earlier = earlier_phases(phase.run)
+    lines = min((recipe_changes(before, write_for(earlier, in_form(recipe, form))) for form in FORMS), key=len)
     if lines and not accept:
         raise BadData(
-            f"{RunLayout(run).recipe} was changed for the phase {directory.name}, which has already started",
+            f"{layout.recipe} was changed for the phase {phase.run.name}, which has already started",
             evidence="\n".join(lines),
-            fix=f"make both equal, or continue with the recipe in {directory}: groupwise resume {run} --changed",
+            fix=f"make both equal, or continue with the recipe in {phase.run}: groupwise resume {layout.run} --changed",
         )

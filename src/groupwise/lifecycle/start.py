@@ -12,10 +12,11 @@ from groupwise.checks.check_flow import unfinished_pictures
 from groupwise.checks.check_inputs import check_inputs
 from groupwise.checks.check_kind import kind_errors
 from groupwise.checks.check_method import dry_run
+from groupwise.checks.checked import Checked
 from groupwise.cluster.launch import check_launch
 from groupwise.config.devices import device_of, resolved
 from groupwise.config.recipe import Recipe
-from groupwise.config.recipe_toml import read_recipe, write_for
+from groupwise.config.recipe_toml import read_run_recipe, write_for
 from groupwise.config.user_code import Use
 from groupwise.core import Storage, raise_all
 from groupwise.data import all_problems
@@ -33,11 +34,12 @@ from groupwise.lifecycle.resume_checks import (
 from groupwise.lifecycle.run_info import describe_run, movable
 from groupwise.models import Shape, find_model, read_shape
 from groupwise.planning.this_cpu import duration_lines, measured_rates, run_duration
-from groupwise.runs.checkpoints import finished_checkpoints
-from groupwise.runs.info_file import start_run
+from groupwise.runs.checkpoints import RunLock, finished_checkpoints
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
-from groupwise.training.build import Inputs, Runtime, build
+from groupwise.runs.open_run import OpenRun, start_run
+from groupwise.runs.phase_directories import earlier_phases, phases_with
+from groupwise.training.build import Inputs, RunObjects, build
 
 
 def directory_name(task: str) -> str:
@@ -51,12 +53,12 @@ def directory_name(task: str) -> str:
 
 def read_checked(recipe: Recipe, use: Use, notify: Callable[[str], None]) -> Inputs:
     """Read and check the inputs of a run. Raises all errors of the recipe as one; `notify` gets notes for the user."""
-    notes: list[str] = []
-    inputs: list[Inputs] = []
-    raise_all([*dry_run(recipe), *check_inputs(recipe, use, notes.append, receive=inputs.append)])
-    for note in (*notes, *time_notes(recipe, inputs[0], use)):
+    checked = Checked(dry_run(recipe)) + check_inputs(recipe, use)
+    raise_all(checked.errors)
+    assert checked.inputs is not None, "without an error, all is read"
+    for note in (*checked.notes, *time_notes(recipe, checked.inputs, use)):
         notify(note)
-    return inputs[0]
+    return checked.inputs
 
 
 def time_notes(recipe: Recipe, inputs: Inputs, use: Use) -> list[str]:
@@ -71,43 +73,48 @@ def time_notes(recipe: Recipe, inputs: Inputs, use: Use) -> list[str]:
     return duration_lines(recipe, run_duration(recipe, shape, prompt, len(inputs.task.held_out), rates))
 
 
-def reach_engines(ready: Runtime) -> None:
+def reach_engines(ready: RunObjects) -> None:
     """Raise the error of engines at addresses that cannot be reached, or are other ones than the run needs."""
     if isinstance(ready.engine, Fleet):
         asyncio.run(ready.engine.reach())
 
 
-def begin(run: Path, ready: Runtime, use: Use, base: str, command: str) -> None:
+def begin(lock: RunLock, ready: RunObjects, use: Use, base: str, command: str) -> OpenRun:
     """Write run.json and recipe.toml, which make an empty directory a run. `base` names its published method."""
-    text = write_for(run, ready.recipe)
+    run = lock.layout.run
+    phases = phases_with(run)
+    earlier = earlier_phases(run, phases)
+    text = write_for(earlier, ready.recipe)
     facts = data_record(ready) | ready.adapter | identity(ready.recipe, ready.inputs.templates, text)
     facts |= {"side_models": side_model_hashes(ready.recipe), "device": ready.device}
-    start_run(run, movable(describe_run(run, ready.recipe, base, use, command, facts), run), text)
+    info = describe_run(run.name, ready.recipe, base, use, command, facts)
+    return start_run(lock, movable(info, earlier), text, phases)
 
 
 def reopen(
-    run: Path, use: Use, iterations: int | None = None, ranks: int | None = None, shard: str | None = None,
+    run: OpenRun, use: Use, iterations: int | None = None, ranks: int | None = None, shard: str | None = None,
     launch: str | None = None,
-) -> Runtime:  # fmt: skip
+) -> tuple[OpenRun, RunObjects]:  # fmt: skip
     """Build the objects of a run again, to continue it. `BadData` if its data or the files of its models have changed.
 
     `iterations` extends the run. `ranks`, `shard` and `launch` are those of `cluster` this time. `Storage` for a run
     that has results and no checkpoint to continue from; `Usage` if its recipe was changed and no longer fits its model.
     """
-    check_continues(run)
+    check_continues(run.layout)
+    more = [] if iterations is None else [("iterations", str(iterations))]
+    recipe = read_run_recipe(run, more, use)  # raises if the recipe does not allow the new number
     if iterations is not None:
-        extend(run, iterations, use)
-    recipe = read_recipe(RunLayout(run).recipe, (), use)
+        run = extend(run, iterations)
     recipe = with_ranks(recipe, ranks, shard, launch)
     check_launch(recipe)
-    check_model_code(run, recipe, use)
+    check_model_code(run.info, recipe, use)
     shape = read_shape(find_model(recipe.model), trust_remote_code=use.trust_remote_code)
     raise_all([*kind_errors(recipe, shape), *unfinished_pictures(recipe, shape)])
     ready = build(recipe, use)
-    check_data(run, ready)
-    check_base(run, ready)
-    check_given_models(run, recipe)
-    return ready
+    check_data(run.info, ready)
+    check_base(run.info, ready)
+    check_given_models(run.info, recipe)
+    return run, ready
 
 
 def with_ranks(recipe: Recipe, ranks: int | None, shard: str | None, launch: str | None) -> Recipe:
@@ -117,15 +124,14 @@ def with_ranks(recipe: Recipe, ranks: int | None, shard: str | None, launch: str
     return replace(recipe, cluster=replace(cluster, **{name: x for name, x in chosen.items() if x is not None}))
 
 
-def check_continues(run: Path) -> None:
+def check_continues(layout: RunLayout) -> None:
     """Raise `Storage` if a run has results but no checkpoint to continue from: it would start from the beginning."""
-    layout = RunLayout(run)
     if finished_checkpoints(layout.checkpoints):
         return
     done = max((line.get("iteration", 0) for line in read_lines(layout.metrics)), default=0)
     if done or layout.model.is_dir():
         raise Storage(
-            f"{run} has no checkpoint to continue from",
+            f"{layout.run} has no checkpoint to continue from",
             evidence=f"its metrics have {done} iterations, and {layout.checkpoints} has no checkpoint",
             fix=f"restore the checkpoints, or start a new run: groupwise train {shlex.quote(str(layout.recipe))}",
         )

@@ -8,7 +8,23 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from groupwise.data import GAP, LARGEST_GAP, Batch, Entropy, Finish, Logp, Outcome, Return, Value
+from groupwise.data import (
+    ENTROPY,
+    GAP,
+    LARGEST_GAP,
+    MEAN_LENGTH,
+    NO_SIGNAL,
+    REWARD,
+    TRAINED_TOKENS,
+    TRUNCATED,
+    Batch,
+    Entropy,
+    Finish,
+    Logp,
+    Outcome,
+    Return,
+    Value,
+)
 from groupwise.objective.objective import Objective
 from groupwise.objective.penalties import kl_k1, kl_k3
 from groupwise.objective.ratios import token_ratio
@@ -30,11 +46,11 @@ def describe_samples(batch: Batch) -> dict[str, float]:
     length = batch.length.double()
     outcomes = {o: batch.outcome == o for o in Outcome}
     metrics = {
-        "num_tokens": length.sum(),
-        "completions/mean_length": length.mean(),
+        TRAINED_TOKENS: length.sum(),
+        MEAN_LENGTH: length.mean(),
         "completions/min_length": length.min(),
         "completions/max_length": length.max(),
-        "completions/clipped_ratio": _share(batch.finish == Finish.length),
+        TRUNCATED: _share(batch.finish == Finish.length),
         **{f"outcome/{o.name}": _share(x) for o, x in outcomes.items() if o is not Outcome.scored or bool(x.any())},
         **_range_of_scores(batch),
     }
@@ -50,10 +66,10 @@ def describe_samples(batch: Batch) -> dict[str, float]:
         metrics["groups/all_wrong"] = _share((correct == 0) & (verified > 0))
     if batch.reward is not None:
         g, reward = batch.groups, batch.reward
-        metrics |= {"reward": reward.mean(), "reward/min": reward.min(), "reward/max": reward.max()}
+        metrics |= {REWARD: reward.mean(), "reward/min": reward.min(), "reward/max": reward.max()}
         variance = g.total(g.away(reward) ** 2) / (g.size(reward) - 1).clamp(min=1)
         metrics["reward_std"] = variance.sqrt().mean()
-        metrics["frac_reward_zero_std"] = _share(g.largest(reward) + g.largest(-reward) == 0)
+        metrics[NO_SIGNAL] = _share(g.largest(reward) + g.largest(-reward) == 0)
     return {name: float(x) for name, x in metrics.items()}
 
 
@@ -92,7 +108,7 @@ def describe_step(step: Batch, objective: Objective) -> dict[str, float]:
         if isinstance(measure, Return):
             metrics |= _describe_values(measure.model, step)
     if Entropy() in step.measures:
-        metrics["entropy"] = step[Entropy()].mean()
+        metrics[ENTROPY] = step[Entropy()].mean()
     return {name: float(x) for name, x in metrics.items()} | describe_gap(step.logp_old, step)
 
 

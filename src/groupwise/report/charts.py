@@ -15,6 +15,7 @@ from groupwise.data import (
     LOSS,
     MEAN_LENGTH,
     METRICS,
+    NO_SIGNAL,
     QUESTIONS,
     REWARD,
     SCORE,
@@ -25,6 +26,7 @@ from groupwise.data import (
     STALENESS_MEAN,
     TOKENS_PER_SECOND,
     TRAINED_TOKENS,
+    TRUNCATED,
     UNVERIFIABLE,
     VERSIONS,
     ZERO_LOSS,
@@ -94,7 +96,7 @@ CHARTS = (
     ),
     Chart(
         title="Groups without signal",
-        lines={"frac_reward_zero_std": "none", "groups/all_right": "all right", "groups/all_wrong": "all wrong"},
+        lines={NO_SIGNAL: "none", "groups/all_right": "all right", "groups/all_wrong": "all wrong"},
         range=(0, 1),
     ),
     Chart(title="Reward spread", lines={"reward_std": "std within groups"}),
@@ -145,7 +147,7 @@ CHARTS = (
     ),
     Chart(
         title="Truncated",
-        lines={"completions/clipped_ratio": "sampled", "eval/truncated": "held-out"},
+        lines={TRUNCATED: "sampled", "eval/truncated": "held-out"},
         hint="share at the limit",
     ),
     Chart(

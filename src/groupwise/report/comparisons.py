@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from groupwise.report.read import UNREADABLE
@@ -26,10 +25,10 @@ class StoredComparison:
     cosines: Mapping[int, list[float | None]] = field(default_factory=dict)
 
 
-def read_comparisons(run: Path) -> tuple[dict[int, StoredComparison], list[str]]:
+def read_comparisons(layout: RunLayout) -> tuple[dict[int, StoredComparison], list[str]]:
     """The stored comparisons of a run by iteration, and a note for each file that could not be read."""
     found, notes = {}, []
-    for iteration, path in iteration_files(RunLayout(run).whatif, (".json",)):
+    for iteration, path in iteration_files(layout.whatif, (".json",)):
         try:
             found[iteration] = comparison_of(
                 json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)

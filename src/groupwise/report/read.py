@@ -36,7 +36,7 @@ class Run:
     `has_model`: the model is written, so the run has ended.
     """
 
-    path: Path
+    layout: RunLayout
     name: str
     about: Mapping[str, Any]
     recipe: str
@@ -46,6 +46,11 @@ class Run:
     flags: frozenset[str]
     notes: tuple[str, ...]
     has_model: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        return self.layout.run
 
     @property
     def last(self) -> int:
@@ -70,7 +75,7 @@ def read(path: Path) -> Run:
     timings, _ = table(layout.timings, notes)
     name = about.get("name")
     return Run(
-        path=path,
+        layout=layout,
         name=name if isinstance(name, str) and name else path.resolve().name,
         about=about,
         recipe=recipe,

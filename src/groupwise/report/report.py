@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from groupwise.core import BadData, Storage, Usage, or_near, visible
+from groupwise.data import LOSS
 from groupwise.report.chain import chain_parts
 from groupwise.report.charts import charts_data
 from groupwise.report.comparisons import read_comparisons
@@ -59,11 +60,11 @@ def report(runs: Sequence[str], out: str | None = None, *, quiet: bool = False) 
 
     With `quiet`, the path of the page is not printed.
     """
-    directories = [existing_run(r) for r in runs]
-    page = Path(out) if out else RunLayout(directories[0]).report
+    layouts = [existing_run(r) for r in runs]
+    page = Path(out) if out else layouts[0].report
     try:
         check_writable(page, "FILE.html")
-        paths = [path for run in directories for path in runs_in(run)]
+        paths = [path for layout in layouts for path in runs_in(layout.run)]
         written = write_report(paths, page)
         if not quiet:
             print(visible(str(written)))
@@ -80,18 +81,18 @@ def report(runs: Sequence[str], out: str | None = None, *, quiet: bool = False) 
 
 def gaps(run: Run) -> list[str]:
     """Warnings about missing data on a run's page: unreadable files or lines, or no metrics at all."""
-    return [*run.notes, *([] if run.metrics else [f"no metrics in {RunLayout(run.path).metrics.name}"])]
+    return [*run.notes, *([] if run.metrics else [f"no metrics in {run.layout.metrics.name}"])]
 
 
-def existing_run(run: str) -> Path:
-    """The directory of a run; its name may lack the time (`newest_run`).
+def existing_run(run: str) -> RunLayout:
+    """The files of a run, whose name may lack the time (`newest_run`).
 
     `BadData` if `run` is no run, or if it ended before it wrote its recipe.
     """
     directory = Path(newest_run(run))
     layout = RunLayout(directory)
     if layout.is_run:
-        return directory
+        return layout
     before = (layout.lock, layout.info)  # written before the recipe
     if directory.is_dir() and all(p in before or p.name.startswith(DRAFT) for p in directory.iterdir()):
         raise BadData(
@@ -122,8 +123,9 @@ def write_report(runs: Sequence[Path], out: Path | None = None, tables: Tables =
             evidence=", ".join(missing) or "none given",
             fix="name a directory of runs/",
         )
-    out = Path(out) if out is not None else RunLayout(Path(runs[0])).report
-    write_file(out, page([read(Path(path)) for path in runs], tables=tables).encode())
+    read_runs = [read(Path(path)) for path in runs]
+    out = Path(out) if out is not None else read_runs[0].layout.report
+    write_file(out, page(read_runs, tables=tables).encode())
     return out
 
 
@@ -175,12 +177,14 @@ def page_data(runs: Sequence[Run], limit: int = BYTES) -> dict[str, Any]:
     """
     of_samples, choices = [], []
     for run in runs:
-        groups, tally, texts = scan(run.path)
-        compared, notes = read_comparisons(run.path)
+        groups, tally, texts = scan(run.layout)
+        compared, notes = read_comparisons(run.layout)
         counts = {"of": sum(map(len, groups.values())), "iterations": len(groups), "parts": chain_parts(run.fields)}
         summaries = {"compared": {i: comparison.summary for i, comparison in compared.items() if i in groups}}
         rollouts = {"groups": [], "notes": notes} | counts | summaries
-        pairs = before_and_after(files(run.path), budget=FOR_PAIRS // len(runs), size=lambda entry: len(as_json(entry)))
+        pairs = before_and_after(
+            files(run.layout), budget=FOR_PAIRS // len(runs), size=lambda entry: len(as_json(entry))
+        )
         of_samples.append({"map": prompt_map(tally, texts, runs=len(runs)), "pairs": pairs, "rollouts": rollouts})
         choices.append((groups, compared))
     points = POINTS
@@ -188,7 +192,7 @@ def page_data(runs: Sequence[Run], limit: int = BYTES) -> dict[str, Any]:
         points //= 2
     free = max(limit - len(as_json(data)), 0) // len(runs)
     for run, entry, (groups, compared) in zip(runs, data["runs"], choices):
-        chosen, _ = choose(run.path, groups, most=GROUPS // len(runs), budget=free, compared=compared)
+        chosen, _ = choose(run.layout, groups, most=GROUPS // len(runs), budget=free, compared=compared)
         entry["rollouts"]["groups"] = chosen
     return data
 
@@ -266,7 +270,7 @@ def selection(run: Run) -> list[str]:
 
 def warm_start_summary(run: Run) -> dict[str, str]:
     """A summary of the warm start: its steps, and its loss at each tenth of them; empty without a warm start."""
-    losses = [number(row.get("loss")) for row in lines(RunLayout(RunLayout(run.path).warm_start).metrics)]
+    losses = [number(row.get(LOSS)) for row in lines(RunLayout(run.layout.warm_start).metrics)]
     if not losses:
         return {}
     tenths = dict.fromkeys(len(losses) * i // 10 for i in range(10)) | {len(losses) - 1: None}
@@ -282,7 +286,7 @@ def differences(runs: Sequence[Run]) -> list[list[Any]]:
 
 def has_pictures(run: Run) -> bool:
     """Whether a run has pictures of samples."""
-    return any(RunLayout(run.path).samples.glob(f"*{PICTURES}"))
+    return any(run.layout.samples.glob(f"*{PICTURES}"))
 
 
 def policy(scripts: Iterable[str], styles: Iterable[str], *, connect: bool = False, images: bool = False) -> str:

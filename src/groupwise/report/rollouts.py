@@ -54,9 +54,9 @@ def steps(array: np.ndarray) -> list | dict | str:
     return packed(np.diff(array, prepend=0))
 
 
-def files(run: Path) -> dict[int, Path]:
+def files(layout: RunLayout) -> dict[int, Path]:
     """The run's sample files by iteration, ascending."""
-    return dict(iteration_files(RunLayout(run).samples, (".jsonl",)))
+    return dict(iteration_files(layout.samples, (".jsonl",)))
 
 
 def evenly(items: list, most: int) -> list:
@@ -70,12 +70,12 @@ def evenly(items: list, most: int) -> list:
     return [items[i] for i in np.linspace(0, len(items) - 1, most).round().astype(int)]
 
 
-def scan(run: Path) -> tuple[dict[int, list], dict[str, dict[int, list[int]]], dict[str, str]]:
+def scan(layout: RunLayout) -> tuple[dict[int, list], dict[str, dict[int, list[int]]], dict[str, str]]:
     """Read all sample files: groups by iteration; [right, graded] answers by prompt and iteration; prompts' texts."""
     groups: dict[int, list] = {}
     tally: dict[str, dict[int, list[int]]] = {}
     texts: dict[str, str] = {}
-    for iteration, path in files(run).items():
+    for iteration, path in files(layout).items():
         keys = {}
         for row in lines(path):
             keys[_key(row)] = None
@@ -91,7 +91,7 @@ def scan(run: Path) -> tuple[dict[int, list], dict[str, dict[int, list[int]]], d
 
 
 def choose(
-    run: Path,
+    layout: RunLayout,
     groups: dict[int, list],
     *,
     most: int,
@@ -112,7 +112,8 @@ def choose(
     used = 0
     sizes = {i: max(per_round, COMPARED) if i in compared else per_round for i in order}
     loaded = {
-        i: _groups(run, i, evenly(groups[i], sizes[i]), limit=budget // 48, comparison=compared.get(i)) for i in order
+        i: _groups(layout, i, evenly(groups[i], sizes[i]), limit=budget // 48, comparison=compared.get(i))
+        for i in order
     }
     for rank in range(max(sizes.values(), default=0)):
         for i in order:
@@ -170,10 +171,10 @@ def _key(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def _groups(
-    run: Path, iteration: int, keys: list, *, limit: int, comparison: StoredComparison | None
+    layout: RunLayout, iteration: int, keys: list, *, limit: int, comparison: StoredComparison | None
 ) -> list[dict[str, Any]]:
     """Read these groups of an iteration, in order, for the page. Answers are cut to `limit` tokens."""
-    path = files(run)[iteration]
+    path = files(layout)[iteration]
     rows = list(lines(path))
     try:
         arrays = load_file(path.with_suffix(".safetensors"))

@@ -270,7 +270,7 @@ def headline(run: Run, warnings: int) -> str:
     name = leading(run.metrics)
     if name is None:
         return f"no metrics yet, {length}; {tail}"
-    head, curve = HELD_OUT.get(name, "reward"), run.metrics[name].finite
+    head, curve = HELD_OUT.get(name, REWARD), run.metrics[name].finite
     if len(curve.at) == 1:
         return f"{head} {curve.value[0]:.2f} at iteration {curve.at[0]}, {length}; {tail}"
     interval = _interval(run.metrics, name, int(curve.at[-1]))

@@ -56,10 +56,11 @@ class RunLock:
     cannot lock directories (NFS) lock the file only.
     """
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, layout: RunLayout) -> None:
+        self.layout, run = layout, layout.run
         self._handles: list[int] = []
         with storage_errors("the run's lock", run):
-            file = self._open(RunLayout(run).lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+            file = self._open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
             directory = self._open(run, os.O_RDONLY)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,6 +79,11 @@ class RunLock:
         # A forked worker that outlives this process would otherwise keep the lock.
         reference = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: (lock := reference()) and lock.close())
+
+    @property
+    def held(self) -> bool:
+        """Whether this process holds the lock."""
+        return bool(self._handles)
 
     def close(self) -> None:
         while self._handles:
@@ -192,7 +198,7 @@ def _entry(data: bytes) -> dict[str, Any]:
 
 
 def save_checkpoint(
-    run: Path,
+    layout: RunLayout,
     iteration: int,
     tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
@@ -212,7 +218,7 @@ def save_checkpoint(
         raise ValueError(f"keep, the number of checkpoints to keep, is {keep}: needs keep >= 1")
     files = {part_names(1 + others.count)[0]: tensor_bytes(tensors), STATE: plain_json(state)}
     entries: dict[str, Any] = {name: _entry(data) for name, data in files.items()}
-    home, target = RunLayout(run).checkpoints, RunLayout(run).checkpoint(iteration)
+    run, home, target = layout.run, layout.checkpoints, layout.checkpoint(iteration)
     needed = sum(len(data) for data in files.values()) * (1 + others.count)
     with storage_errors(f"checkpoint {iteration}", run, needed):
         if not home.is_dir():
@@ -233,14 +239,14 @@ def save_checkpoint(
     return target
 
 
-def newest_checkpoint(run: Path, *, strict: bool = False) -> Checkpoint | None:
+def newest_checkpoint(layout: RunLayout, *, strict: bool = False) -> Checkpoint | None:
     """The newest undamaged checkpoint, or None if the run has no checkpoint. Changes nothing on disk.
 
     A damaged checkpoint is skipped and named in `warnings`; with `strict` it raises `Storage`. `Storage` is also
     raised if all are damaged, or if a newer version wrote one. Only the format's three files are opened; links are not.
     """
     damage: list[str] = []
-    for iteration, _, path in reversed(finished_checkpoints(RunLayout(run).checkpoints)):
+    for iteration, _, path in reversed(finished_checkpoints(layout.checkpoints)):
         try:
             state = verified_state(path, iteration)
         except Damaged as problem:
@@ -252,7 +258,7 @@ def newest_checkpoint(run: Path, *, strict: bool = False) -> Checkpoint | None:
             return Checkpoint(path, iteration, state, warnings)
     if damage:
         fix = "restore the directory from a backup, or start the run again"
-        raise Storage(f"every checkpoint of {run} is damaged", evidence="\n".join(damage), fix=fix)
+        raise Storage(f"every checkpoint of {layout.run} is damaged", evidence="\n".join(damage), fix=fix)
     return None
 
 

@@ -68,12 +68,12 @@ class RunInfo:
     """Changes that a resume accepted: the iteration, and one line per change."""
 
     @classmethod
-    def read(cls, run: Path) -> "RunInfo":
+    def read(cls, layout: RunLayout) -> "RunInfo":
         """Read a run's run.json. Raises `Storage` if it cannot be read, lacks a field, or has another format."""
-        path = RunLayout(run).info
+        path = layout.info
         try:
             value = json.loads(path.read_text())
-            check_format(run, value.get("format"))
+            check_format(layout.run, value.get("format"))
             known = {f.name for f in fields(cls)}
             return cls(**{name: _frozen(item) for name, item in value.items() if name in known})
         except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:

@@ -21,9 +21,8 @@ HASHED = ("metrics", "samples")
 """The logs whose hashes a checkpoint stores. Timings are not among them, since nothing depends on them."""
 
 
-def log_paths(run: Path) -> dict[str, Path]:
-    """The paths of the logs (metrics, timings, sample hashes) in a run directory, by name."""
-    layout = RunLayout(run)
+def log_paths(layout: RunLayout) -> dict[str, Path]:
+    """The paths of the logs (metrics, timings, sample hashes) of a run, by name."""
     return dict(zip(LOGS, (layout.metrics, layout.timings, layout.sample_hashes), strict=True))
 
 
@@ -36,7 +35,7 @@ class RunLogs:
 
     def __init__(
         self,
-        run: Path,
+        layout: RunLayout,
         *,
         trackers: Iterable[str] = (),
         load: Callable[[str], Any] | None = None,
@@ -45,8 +44,8 @@ class RunLogs:
     ) -> None:
         self.failures = 0
         self.changes = tuple(changes)  # accepted differences between the logs and the checkpoint's hashes
-        self._layout, self._disk, self._sinks = RunLayout(run), disk, Sinks(trackers, run, load)
-        self._paths = log_paths(run)
+        self._layout, self._disk, self._sinks = layout, disk, Sinks(trackers, layout, load)
+        self._paths = log_paths(layout)
         logs = {name: file_bytes(path) for name, path in self._paths.items()}
         self._sizes = {name: len(data) for name, data in logs.items()}
         self._hashes = {name: hashlib.sha256(logs[name]) for name in HASHED}
@@ -57,7 +56,7 @@ class RunLogs:
     @classmethod
     def resume(
         cls,
-        run: Path,
+        layout: RunLayout,
         state: Mapping[str, Any],
         iteration: int,
         *,
@@ -76,8 +75,8 @@ class RunLogs:
         """
         sizes, hashes = state.get("sizes", {}), state.get("hashes", {})
         changes: list[str] = []
-        paths, samples = log_paths(run), RunLayout(run).samples
-        with storage_errors("the logs", run):
+        paths, samples = log_paths(layout), layout.samples
+        with storage_errors("the logs", layout.run):
             logs = {name: file_bytes(path) for name, path in paths.items()}
             valid = {name: data[: sizes.get(name, 0)].rfind(b"\n") + 1 for name, data in logs.items()}
             parse_lines(paths["metrics"], logs["metrics"][: valid["metrics"]])  # raises for a damaged line
@@ -89,7 +88,7 @@ class RunLogs:
                     fix = "restore the file from a backup, or accept the change: groupwise resume RUN --changed"
                     raise Storage(what, evidence=difference, fix=fix)
                 changes.append(f"{paths[name].name}: {difference}")
-            check_hashes(run, logs["samples"][: valid["samples"]], warn)
+            check_hashes(layout.run, logs["samples"][: valid["samples"]], warn)
             for name, data in logs.items():
                 if len(data) > valid[name]:
                     disk.truncate(paths[name], valid[name])
@@ -97,7 +96,7 @@ class RunLogs:
             later = [path for i, path in iteration_files(samples, (*SAMPLE_FILES, PICTURES)) if i > iteration]
             for path in [*sorted(samples.glob(f"{DRAFT}*")), *later]:
                 disk.remove(path)
-        return cls(run, trackers=trackers, load=load, changes=changes, disk=disk)
+        return cls(layout, trackers=trackers, load=load, changes=changes, disk=disk)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 from groupwise.core import Storage
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
-from groupwise.runs.permissions import arguments_of_permissions, words_of_permissions
+from groupwise.runs.permissions import argument_of_permissions, words_of_permissions
 from groupwise.runs.phase_directories import whole_run
 from groupwise.verifiers.python_reward import python_reward
 
@@ -58,7 +58,7 @@ def library_call(name: str, run: Path, *, named: Path | None = None, **settings:
     call is for the run `named`, or for `run` itself.
     """
     try:
-        info = RunInfo.read(run)
+        info = RunInfo.read(RunLayout(run))
     except Storage:
         info = None
     reward = reward_of_run(run, info)
@@ -67,8 +67,7 @@ def library_call(name: str, run: Path, *, named: Path | None = None, **settings:
     if info:
         written = {str(path) for path in written_files(run)} if reward else set()
         files = [path for path in code_files(run, info) if path not in written]
-        arguments += [f"use={json.dumps(files)}"] if files else []
-        arguments += arguments_of_permissions(asdict(info))
+        arguments += argument_of_permissions(files, asdict(info))
     return f"gw.{name}({', '.join(arguments + ([f'reward={reward}'] if reward else []))})"
 
 
@@ -103,7 +102,7 @@ def recorded_code(run: Path) -> tuple[str, tuple[str, ...]]:
     They come from run.json. Without a readable run.json there are none.
     """
     try:
-        info = RunInfo.read(run)
+        info = RunInfo.read(RunLayout(run))
     except Storage:
         return "", ()
     words = [word for path in code_files(run, info) for word in ("--use", path)]

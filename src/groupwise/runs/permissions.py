@@ -1,10 +1,10 @@
 """The words of the command line, and the arguments of the library, that give a run its permissions again."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["arguments_of_permissions", "words_of_permissions"]
+__all__ = ["argument_of_permissions", "words_of_permissions"]
 
 OPTIONS: Mapping[str, str] = {
     "judges": "--judge",
@@ -37,14 +37,15 @@ def words_of_permissions(given: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def arguments_of_permissions(given: Mapping[str, Any]) -> list[str]:
-    """The arguments of a call of the library that gives these permissions.
+def argument_of_permissions(use: Sequence[str], given: Mapping[str, Any]) -> list[str]:
+    """The argument of a call of the library that gives these permissions, and those to `use` files; empty without any.
 
-    >>> arguments_of_permissions({"judges": ("a",), "engine_python": "b", "unsafe_local_exec": True})
-    ['judges=["a"]', 'engine_python="b"', 'unsafe_local_exec=True']
+    >>> argument_of_permissions(["my.py"], {"judges": ("a",), "engine_python": "", "unsafe_local_exec": True})
+    ['permissions=gw.Permissions(use=["my.py"], judges=["a"], unsafe_local_exec=True)']
     """
-    values = {name: value for name in OPTIONS if (value := given.get(name))}
+    values = {name: value for name, value in {"use": use, **{n: given.get(n) for n in OPTIONS}}.items() if value}
     shown = {
         name: list(x) if isinstance(x, tuple) else True if isinstance(x, dict) else x for name, x in values.items()
     }
-    return [f"{name}={'True' if x is True else json.dumps(x)}" for name, x in shown.items()]
+    written = ", ".join(f"{name}={'True' if x is True else json.dumps(x)}" for name, x in shown.items())
+    return [f"permissions=gw.Permissions({written})"] if written else []

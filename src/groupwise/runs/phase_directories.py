@@ -15,20 +15,46 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def phase_directories(run: Path) -> tuple[Path, ...]:
-    """The directory of each phase of a run, in order, started or not. Empty for a run without phases.
+    """The directory of each phase of a run, in order, started or not. Empty for a run without phases."""
+    layout = RunLayout(run)
+    try:
+        return phases_of(layout, layout.recipe.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return ()
 
-    Only a recipe that can be read, with a valid name for each phase, has phases.
+
+def phases_of(layout: RunLayout, recipe: str) -> tuple[Path, ...]:
+    """As `phase_directories`, from the text of the run's recipe.
+
+    Only TOML with a valid name for each phase has phases.
     """
     try:
-        tables = tomllib.loads(RunLayout(run).recipe.read_text(encoding="utf-8")).get(KEY)
-    except (OSError, ValueError, RecursionError):  # invalid TOML and invalid UTF-8 are ValueErrors
+        tables = tomllib.loads(recipe).get(KEY)
+    except (ValueError, RecursionError):
         return ()
     names = (
         [str(table.get("name", "")) for table in tables if isinstance(table, dict)] if isinstance(tables, list) else []
     )
     if not all(map(NAME.fullmatch, names)):
         return ()
-    return tuple(RunLayout(run).phase(number, name) for number, name in enumerate(names, 1))
+    return tuple(layout.phase(number, name) for number, name in enumerate(names, 1))
+
+
+def phases_with(run: Path) -> tuple[Path, ...]:
+    """The directories of all phases of the run that this phase belongs to, in order; empty for any other run."""
+    run = run if run.name else run.absolute()
+    directories = phase_directories(run.parent)
+    return directories if run in directories else ()
+
+
+def earlier_phases(run: Path, phases: tuple[Path, ...] | None = None) -> dict[str, Path]:
+    """The directories of the phases before a phase's run, by name; empty for any other run.
+
+    `phases` is the result of `phases_with`, if it is known.
+    """
+    phases = phases_with(run) if phases is None else phases
+    before = phases[: phases.index(run if run.name else run.absolute())] if phases else ()
+    return {path.name.partition("-")[2]: path for path in before}
 
 
 def runs_in(run: Path) -> list[Path]:

@@ -25,9 +25,14 @@ class ReplayLog:
     """
 
     def __init__(
-        self, run: Path, now: Callable[[], int], warn: Callable[[str], None] = lambda text: None, *, disk: Disk = DISK
+        self,
+        layout: RunLayout,
+        now: Callable[[], int],
+        warn: Callable[[str], None] = lambda text: None,
+        *,
+        disk: Disk = DISK,
     ) -> None:
-        self._layout, self._now, self._warn, self._disk = RunLayout(run), now, warn, disk
+        self._layout, self._now, self._warn, self._disk = layout, now, warn, disk
         self._iteration = -1
         self._observations: dict[str, Any] = {}
         self._unwritten, self._size, self._torn, self._warned = b"", 0, False, False

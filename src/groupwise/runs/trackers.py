@@ -6,7 +6,6 @@ import math
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from groupwise.core import MissingRequirement, Usage
@@ -33,8 +32,8 @@ class TakesSamples(Protocol):
 class Tensorboard:
     """Writes TensorBoard event files to `<run>/tensorboard`. Samples are code blocks, since it renders Markdown."""
 
-    def __init__(self, package: Any, run: Path) -> None:
-        self._writer = package.SummaryWriter(str(RunLayout(run).tensorboard))
+    def __init__(self, package: Any, layout: RunLayout) -> None:
+        self._writer = package.SummaryWriter(str(layout.tensorboard))
 
     def write(self, iteration: int, numbers: dict[str, float]) -> None:
         for name, number in numbers.items():
@@ -50,11 +49,11 @@ class Tensorboard:
 class Tracker:
     """Sends metrics to wandb, or to trackio, which has the same interface. A resumed run continues under its name."""
 
-    def __init__(self, package: Any, run: Path, *, cell: Callable[[str], str] = str, **options: Any) -> None:
+    def __init__(self, package: Any, layout: RunLayout, *, cell: Callable[[str], str] = str, **options: Any) -> None:
         """`cell` prepares a text for a cell of a table. `options` are passed to the package's `init`."""
         self._package, self._cell = package, cell
         project = os.environ.get("WANDB_PROJECT") or "groupwise"
-        self._package.init(project=project, name=run.name, resume="allow", config=recipe_of(run), **options)
+        self._package.init(project=project, name=layout.run.name, resume="allow", config=recipe_of(layout), **options)
 
     def write(self, iteration: int, numbers: dict[str, float]) -> None:
         self._package.log(numbers, step=iteration)
@@ -67,7 +66,7 @@ class Tracker:
         self._package.finish()
 
 
-def wandb(package: Any, run: Path) -> Sink:
+def wandb(package: Any, layout: RunLayout) -> Sink:
     """Opens wandb, set to send no git state, code, console output or machine data.
 
     It sends numbers, samples, the recipe and the run's name.
@@ -80,21 +79,21 @@ def wandb(package: Any, run: Path) -> Sink:
         x_disable_stats=True,
         x_save_requirements=False,
     )
-    return Tracker(package, run, id=run.name, dir=str(run), settings=settings)
+    return Tracker(package, layout, id=layout.run.name, dir=str(layout.run), settings=settings)
 
 
-def trackio(package: Any, run: Path) -> Sink:
+def trackio(package: Any, layout: RunLayout) -> Sink:
     """Opens trackio. Its tables render Markdown and HTML, so texts are escaped and become code blocks."""
-    return Tracker(package, run, cell=lambda text: code_block(html.escape(text, quote=False)))
+    return Tracker(package, layout, cell=lambda text: code_block(html.escape(text, quote=False)))
 
 
-def recipe_of(run: Path) -> dict[str, Any]:
+def recipe_of(layout: RunLayout) -> dict[str, Any]:
     """The resolved recipe of a run as tables; empty for a run without one."""
-    path = RunLayout(run).recipe
+    path = layout.recipe
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-OPENERS: dict[str, tuple[str, Callable[[Any, Path], Sink]]] = {
+OPENERS: dict[str, tuple[str, Callable[[Any, RunLayout], Sink]]] = {
     "tensorboard": ("tensorboardX", Tensorboard),
     "wandb": ("wandb", wandb),
     "trackio": ("trackio", trackio),
@@ -104,7 +103,7 @@ OPENERS: dict[str, tuple[str, Callable[[Any, Path], Sink]]] = {
 class Sinks:
     """The named trackers of a run. A tracker that fails while training is dropped with a warning; training continues."""
 
-    def __init__(self, names: Iterable[str], run: Path, load: Callable[[str], Any] | None = None) -> None:
+    def __init__(self, names: Iterable[str], layout: RunLayout, load: Callable[[str], Any] | None = None) -> None:
         """`load` returns the class of a user's tracker by its name, such as `my_file:MyTracker`."""
         self.warnings: tuple[str, ...] = ()
         self._open: dict[str, Sink] = {}
@@ -112,7 +111,7 @@ class Sinks:
             if ":" in name and load is not None:
                 tracker = load(name)
                 try:
-                    self._open[name] = tracker(run)
+                    self._open[name] = tracker(layout.run)
                 except Exception as error:  # a user's class may raise anything
                     evidence, fix = f"{type(error).__name__}: {error}", "correct the class, or leave the tracker out"
                     raise MissingRequirement(
@@ -130,7 +129,7 @@ class Sinks:
                     f"the tracker {name} needs the package {module}", evidence=str(error), fix=fix
                 ) from error
             try:
-                self._open[name] = opener(package, run)
+                self._open[name] = opener(package, layout)
             except Exception as error:  # a tracker may raise anything; its message may contain a key, its type does not
                 fix = f"log in to {name}, configure it for offline use, or leave the tracker out"
                 raise MissingRequirement(

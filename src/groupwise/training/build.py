@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from groupwise.config.devices import device_label, device_of, resolved
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import Use
 from groupwise.core import MissingRequirement, Usage
-from groupwise.data import Engine, Prompt, Rollout, Sampling, Task, Verifier, gap_bound, notices_of
+from groupwise.data import Engine, Prompt, Replay, Rollout, Sampling, Task, Verifier, gap_bound, notices_of
 from groupwise.engines.remote.access import EngineAccess
 from groupwise.engines.remote.served import Served, Target
 from groupwise.evaluation.accuracy import scores
@@ -77,18 +77,19 @@ def read_inputs(recipe: Recipe, use: Use) -> Inputs:
     return Inputs(tokenizer, by_name, task, verifier_of(recipe, task, use))
 
 
-@dataclass(eq=False)
-class Runtime:
-    """The engine, buffer, learner and others of one run, over one set of weights. An evaluation starts no learner."""
+@dataclass(frozen=True, eq=False)
+class RunObjects:
+    """The objects of a run or an evaluation, over one set of weights, assembled once by `build`.
+
+    What changes from iteration to iteration is created from them for each process: buffer, guards and learner.
+    """
 
     model: Model
     inputs: Inputs
     engine: Engine
-    buffer: Buffer
-    guards: Guards
+    setting: RolloutSetting
     recipe: Recipe
     use: Use
-    _learner: Learner | None = field(default=None, init=False, repr=False)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -107,18 +108,21 @@ class Runtime:
         """Lines that name the places to which engine and verifier send prompts, answers and weights."""
         return (*notices_of(self.recipe.engine), *notices_of(self.verifier))
 
-    @property
-    def learner(self) -> Learner:
-        """The learner of reinforcement learning. `start_learner` creates it."""
-        assert self._learner is not None, "no learner yet: call start_learner() after the warm start"
-        return self._learner
+    def new_buffer(self, replay: Replay | None = None) -> Buffer:
+        """The buffer at the first prompt. `replay` records the observations of environments."""
+        method, setting = self.recipe.method, replace(self.setting, replay=replay)
+        return Buffer(
+            self.task, method.curriculum, setting, unverifiable=method.unverifiable, trained_roles=method.trained_roles
+        )
 
-    def start_learner(self, ranks: Ranks | None = None) -> Learner:
-        """Create the learner. Models such as `InitialPolicy` copy the present weights: call it after the warm start."""
-        assert self._learner is None, "the learner has started: its reference model is fixed"
-        ranks = ranks or Alone(self.recipe.cluster.reduction_lanes)
-        self._learner = new_learner(self.model, self.recipe, ranks, self.tokenizer)
-        return self._learner
+    def new_guards(self) -> Guards:
+        """The guards before the first iteration."""
+        gap = gap_bound(self.recipe.engine.max_logprob_diff, self.recipe.machine.dtype)
+        return Guards(max_unverifiable=self.recipe.max_unverifiable, max_logprob_diff=gap)
+
+    def new_learner(self, ranks: Ranks | None = None) -> Learner:
+        """The learner. Models such as `InitialPolicy` copy the present weights: call it after the warm start."""
+        return new_learner(self.model, self.recipe, ranks or Alone(self.recipe.cluster.reduction_lanes), self.tokenizer)
 
     @property
     def device(self) -> str:
@@ -148,11 +152,11 @@ class Runtime:
         """Write the current model: a model directory, or the adapter in peft's format with its tokenizer."""
         write_trained(self.model, path, self.recipe, self.tokenizer, self.adapter.get("base_sha256", ""))
 
-    async def evaluate(self) -> dict[str, float]:
+    async def evaluate(self, setting: RolloutSetting) -> dict[str, float]:
         """The metrics of the held-out problems, from greedy answers and from answers sampled as in training."""
         sampling = self.recipe.sampling
-        greedy = await self.answers(1, replace(sampling, temperature=0.0))
-        sampled = await self.answers(self.recipe.evaluate.samples, sampling)
+        greedy = await self.answers(setting, 1, replace(sampling, temperature=0.0))
+        sampled = await self.answers(setting, self.recipe.evaluate.samples, sampling)
         return scores(greedy, sampled) | scores_by(sampled, self.recipe.evaluate.by_column)
 
     @property
@@ -160,10 +164,10 @@ class Runtime:
         """The first `evaluate.problems` held-out problems, which an evaluation uses."""
         return self.task.held_out[: self.recipe.evaluate.problems]
 
-    async def answers(self, n: int, sampling: Sampling) -> list[Rollout]:
+    async def answers(self, setting: RolloutSetting, n: int, sampling: Sampling) -> list[Rollout]:
         """Generate and verify `n` answers to each held-out problem."""
         evaluate = self.recipe.evaluate
-        setting = replace(self.buffer.setting, verifier=self.verifier, sampling=sampling, steps=evaluate.steps)
+        setting = replace(setting, verifier=self.verifier, sampling=sampling, steps=evaluate.steps)
         return await answers(self.held_out, n, setting, strategy=evaluate.strategy)
 
 
@@ -339,15 +343,14 @@ def build_engine(recipe: Recipe, model: Model, tokenizer: Tokenizer, access: Eng
     return engine.build(model, tokenizer, seed=recipe.seed, experts=experts, access=access)
 
 
-def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> Runtime:
+def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> RunObjects:
     """Build the objects of a run. `inputs` are read unless the caller has them already."""
     recipe = resolved(recipe)
     device = prepare(recipe.machine)
     inputs = inputs or read_inputs(recipe, use)
     recipe = with_wording(recipe, inputs.tokenizer)
-    tokenizer, task, verifier = inputs.tokenizer, inputs.task, inputs.verifier
+    tokenizer, verifier = inputs.tokenizer, inputs.verifier
     model = read_policy(recipe, use, device)
-    method = recipe.method
     sampled = (
         deepcopy(model) if recipe.cluster.max_staleness else model
     )  # the learner changes its own while the engine samples
@@ -366,9 +369,4 @@ def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> Runtime:
         positions=model.shape.positions,
         threshold=recipe.threshold,
     )
-    buffer = Buffer(
-        task, method.curriculum, setting, unverifiable=method.unverifiable, trained_roles=method.trained_roles
-    )
-    gap = gap_bound(recipe.engine.max_logprob_diff, recipe.machine.dtype)
-    guards = Guards(max_unverifiable=recipe.max_unverifiable, max_logprob_diff=gap)
-    return Runtime(model, inputs, engine, buffer, guards, recipe, use)
+    return RunObjects(model, inputs, engine, setting, recipe, use)

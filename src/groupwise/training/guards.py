@@ -6,6 +6,7 @@ from typing import Any
 
 from groupwise.core import Diverged, Mismatch, NoSignal, Unverifiable
 from groupwise.learner import NO_TOKEN
+from groupwise.rollout import Rollouts
 
 PATIENCE = 3
 """This many iterations in a row without a rollout to train on, or skipped steps in a row, stop a run."""
@@ -23,6 +24,11 @@ class Guards:
     right: int = 0
     skipped: int = 0
     judged: list[tuple[int, int]] = field(default_factory=list)
+
+    def check_rollouts(self, collected: Rollouts) -> bool:
+        """Check the verdicts of an iteration, and its signal. Returns whether the task is solved."""
+        self.check_verdicts(*collected.unverifiable, collected.culprit)
+        return self.check_signal(len(collected.selected), collected.causes, all_right=collected.all_right)
 
     def check_verdicts(self, unverifiable: int, answers: int, cause: str, culprit: str = "verifier") -> None:
         """Count an iteration's answers and the unverifiable ones; raises `Unverifiable` if their share is too large.

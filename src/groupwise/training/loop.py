@@ -1,8 +1,9 @@
 """The training loop: sample rollouts, pack them into a batch, update the weights, record metrics."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -46,48 +47,35 @@ async def run(
     guards: Guards,
     evaluate: Callable[[], Awaitable[dict[str, float]]],
 ) -> None:
-    """Train: run the iterations from `recorder.done` up to `recipe.iterations`.
-
-    Ends earlier when `recorder.stopping` is set, or when the task is solved.
-    """
+    """Train from iteration `recorder.done` to `recipe.iterations`, or until `recorder.stopping`, or a solved task."""
     await load(engine, learner, recorder, learner.version)
     if recorder.done < 0:
         recorder.evaluation(await evaluate())
         recorder.save(learner, buffer, guards)
-    max_staleness = recipe.cluster.max_staleness
     sampling = partial(take, recipe, buffer, learner)
-    async with Ahead(buffer.pending, sampling, max_staleness=max_staleness, last=recipe.iterations) as ahead:
+    async with Ahead(
+        buffer.pending, sampling, max_staleness=recipe.cluster.max_staleness, last=recipe.iterations
+    ) as ahead:
         while recorder.done < recipe.iterations and not (recorder.stopping or recorder.solved):
             iteration = recorder.done
             with recorder.phase("sample"):
                 collected = await recorder.unless_stopped(ahead.next(iteration))
             if collected is None:
                 break
-            guards.check_verdicts(*collected.unverifiable, collected.culprit)
-            solved = guards.check_signal(len(collected.selected), collected.causes, all_right=collected.all_right)
+            solved = guards.check_rollouts(collected)
             method = recipe.method.at(Now(iteration, recipe.iterations, learner.memories))
             batch = buffer.pack(collected.selected, version=learner.version)
             if not solved:
                 ahead.begin(iteration)
-            if isinstance(engine, SharesDevice):
-                with recorder.phase("sleep"):
-                    await engine.sleep()
+            await sleep(engine, recorder)
             steps = partial(train, recipe, method, learner, collected, batch, iteration)
-            with recorder.phase("learn", watched_as=AHEAD if max_staleness else ""):
-                apart = max_staleness or learner.ranks.size > 1
-                batch, results = await in_thread(steps, learner.ranks, recorder.warn) if apart else steps()
-            if max_staleness:
-                recorder.add_seconds("engine_idle", ahead.idle)
-                with recorder.phase("wait", watched_as=AHEAD):
-                    await ahead.settle()
+            batch, results = await take_steps(
+                steps, learner, recorder, ahead, max_staleness=recipe.cluster.max_staleness
+            )
             line = recorder.iteration(collected, batch, results, method.objective)
-            line |= lag_metrics(batch) if max_staleness else {}
-            guards.check_steps([t.skipped for t in results], str(recorder.dumps))
-            if has_engine_logprobs(results):
-                guards.check_gap(line[LARGEST_GAP])
-            if results:
-                line |= method_metrics(method, learner.memories, results)
-                learner.remember(batch, line)
+            line |= lag_metrics(batch) if recipe.cluster.max_staleness else {}
+            check_steps(guards, results, line, recorder)
+            line |= remember(method, learner, batch, results, line)
             with recorder.phase("publish"):
                 await load(engine, learner, recorder, learner.publish())
             if solved or due(recipe.evaluate.every, iteration + 1, recipe.iterations):
@@ -97,6 +85,50 @@ async def run(
             recorder.solved = solved
             if not solved and due(recipe.save.every, iteration + 1, recipe.iterations):
                 recorder.save(learner, buffer, guards)
+
+
+async def sleep(engine: Engine, recorder: Recorder) -> None:
+    """Let an engine that shares the learner's device free its memory; it wakes when it loads weights."""
+    if isinstance(engine, SharesDevice):
+        with recorder.phase("sleep"):
+            await engine.sleep()
+
+
+async def take_steps(
+    steps: Callable[[], tuple[Batch, list[StepResult]]],
+    learner: Learner,
+    recorder: Recorder,
+    ahead: Ahead,
+    *,
+    max_staleness: int,
+) -> tuple[Batch, list[StepResult]]:
+    """Take an iteration's optimizer steps; with lag, the event loop samples meanwhile."""
+    with recorder.phase("learn", watched_as=AHEAD if max_staleness else ""):
+        apart = max_staleness or learner.ranks.size > 1
+        taken = await in_thread(steps, learner.ranks, recorder.warn) if apart else steps()
+    if max_staleness:
+        recorder.add_seconds("engine_idle", ahead.idle)
+        with recorder.phase("wait", watched_as=AHEAD):
+            await ahead.settle()
+    return taken
+
+
+def check_steps(guards: Guards, results: Sequence[StepResult], line: Mapping[str, Any], recorder: Recorder) -> None:
+    """Raise the guards' error if too many steps were skipped, or engine and learner differ too much."""
+    guards.check_steps([t.skipped for t in results], str(recorder.dumps))
+    if has_engine_logprobs(results):
+        guards.check_gap(line[LARGEST_GAP])
+
+
+def remember(
+    method: Method, learner: Learner, batch: Batch, results: Sequence[StepResult], line: Mapping[str, Any]
+) -> dict[str, float]:
+    """Update the method's memories after an iteration with steps. Returns the metrics of components and memories."""
+    if not results:
+        return {}
+    metrics = method_metrics(method, learner.memories, results)
+    learner.remember(batch, {**line, **metrics})
+    return metrics
 
 
 async def load(engine: Engine, learner: Learner, recorder: Recorder, version: int) -> None:

@@ -23,7 +23,7 @@ from groupwise.data import (
 )
 from groupwise.evaluation.interval import LEVEL, RESAMPLES, RULE
 from groupwise.models import Purpose, find_model, kind_of
-from groupwise.training.build import Runtime
+from groupwise.training.build import RunObjects
 from groupwise.training.build_tasks import Source, held_out_sources, sources
 from groupwise.verifiers.user_function import functions_in, kinds_in
 
@@ -34,23 +34,23 @@ VERIFIER_ROOMS = ("verifiers", "sandbox", "tasks")
 SEED_RULE = f"Philox4x32-10: key (seed, {int(Purpose.EVALUATE)}), counter (problem, answer, token)"
 
 
-def protocol(runtime: Runtime, sampling: Sampling, n: int, use: Use) -> dict[str, Any]:
+def protocol(objects: RunObjects, sampling: Sampling, n: int, use: Use) -> dict[str, Any]:
     """The protocol of one result as JSON: all settings that it depends on. The command `compare` compares them.
 
     The hash of the problems covers questions and gold answers, without the template, which has its own hash. A
     verifier's version is the hash of the code of all packaged verifiers, and of the user's files that it uses.
     """
-    recipe, machine = runtime.recipe, runtime.recipe.machine
+    recipe, machine = objects.recipe, objects.recipe.machine
     evaluated = held_out_sources(recipe) or sources(recipe)
-    by_name = runtime.inputs.templates
-    stats = data_stats(runtime.task)
+    by_name = objects.inputs.templates
+    stats = data_stats(objects.task)
     return {
         "model": {"name": recipe.model, "sha256": model_hash(find_model(recipe.model))},
         "task": {
             "name": " + ".join(s.task for s in evaluated),
             "data_sha256": [f.sha256 for f in stats if f.held_out],
-            "problems": len(runtime.held_out),
-            "sha256": digest([problem(p) for p in runtime.held_out]),
+            "problems": len(objects.held_out),
+            "sha256": digest([problem(p) for p in objects.held_out]),
         },
         "template": {s.template: by_name[s.template].digest for s in evaluated},
         "sampling": {**asdict(sampling), "stop": list(sampling.stop)},
@@ -60,7 +60,7 @@ def protocol(runtime: Runtime, sampling: Sampling, n: int, use: Use) -> dict[str
         "verifier": {
             "name": " + ".join(label(s.verifier) for s in evaluated),
             "sha256": verifiers_hash(evaluated, use),
-            "packages": versions(packages_of(runtime.verifier)),
+            "packages": versions(packages_of(objects.verifier)),
             "deadline": machine.verdict_deadline,
             **({} if recipe.threshold is None else {"threshold": recipe.threshold}),
         },

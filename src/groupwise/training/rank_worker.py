@@ -48,7 +48,7 @@ from groupwise.models.freed_memory import return_freed_memory
 from groupwise.rollout.buffer import with_rule
 from groupwise.runs.checkpoints import Checkpoint, read_checkpoint
 from groupwise.runs.layout import RunLayout
-from groupwise.training.build import Runtime, find_device, new_learner, policy_outline, read_policy
+from groupwise.training.build import RunObjects, find_device, new_learner, policy_outline, read_policy
 from groupwise.training.loop import learn
 
 MODULE = __name__
@@ -70,10 +70,10 @@ class Meeting:
 
 
 @contextmanager
-def rank_store(recipe: Recipe, run: Path) -> Iterator[Meeting | None]:
+def rank_store(recipe: Recipe, layout: RunLayout) -> Iterator[Meeting | None]:
     """A context in which other ranks can reach rank 0, this process; None with one rank.
 
-    Given ranks wait there from their start, while rank 0 reads its data. If torchrun restarts them, it finds the `run`.
+    Given ranks wait there from their start, while rank 0 reads its data. If torchrun restarts them, it finds the run.
     """
     cluster = recipe.cluster
     if cluster.ranks == 1:
@@ -84,7 +84,7 @@ def rank_store(recipe: Recipe, run: Path) -> Iterator[Meeting | None]:
         if place.rank:
             what = f"this process is rank {place.rank}, and only rank 0 samples and writes"
             raise Usage(what, fix="start each rank by the command groupwise train or groupwise resume")
-        place.record_run(run, cluster.ranks, cluster.deadline)
+        place.record_run(layout.run, cluster.ranks, cluster.deadline)
         meeting = Meeting(place.store(cluster.ranks, cluster.deadline), place.host)
     else:
         host = node_address() if cluster.launch == "ray" else LOOPBACK
@@ -99,31 +99,37 @@ def rank_store(recipe: Recipe, run: Path) -> Iterator[Meeting | None]:
 
 @contextmanager
 def several_ranks(
-    run: Path, ready: Runtime, meeting: Meeting | None, checkpoint: Checkpoint | None, notify: Callable[[str], None]
-) -> Iterator[None]:
-    """A context in which the other ranks of the run share the learner's steps. With one rank it does nothing.
+    layout: RunLayout,
+    objects: RunObjects,
+    learner: Learner | None,
+    meeting: Meeting | None,
+    checkpoint: Checkpoint | None,
+    notify: Callable[[str], None],
+) -> Iterator[Learner]:
+    """A context with the learner, in which the other ranks of the run share its steps.
 
     A sharded learner starts in it, from the `checkpoint` if there is one. `WorkerLost` names a rank that died, with its
     last lines, or that did not answer; `notify` gets a line about ranks that are late.
     """
-    cluster = ready.recipe.cluster
+    cluster = objects.recipe.cluster
     if meeting is None or meeting.store is None:
-        yield
+        assert learner is not None, "only several ranks hold shards"
+        yield learner
         return
     call_ranks(store := meeting.store)
-    with interface_towards(meeting.host), processes_of(run, ready, meeting) as processes:
+    with interface_towards(meeting.host), processes_of(layout, objects, meeting) as processes:
         late = partial(late_ranks, store, cluster.ranks)
         processes.wait_for(late, START.total_seconds(), notify)
         kind = kind_of_ranks(cluster.sharded)
         ranks = kind(store, 0, cluster.ranks, cluster.reduction_lanes, deadline=cluster.deadline)
         try:
-            start(ready, ranks, checkpoint)
-            yield
+            learner = start(objects, learner, ranks, checkpoint)
+            yield learner
         except WorkerLost as error:
             raise named_by(processes, error) from error
         finally:
-            if not cluster.sharded:
-                ready.learner.ranks = Alone(cluster.reduction_lanes)
+            if learner is not None and not cluster.sharded:
+                learner.ranks = Alone(cluster.reduction_lanes)
             ranks.close()
 
 
@@ -132,20 +138,20 @@ def late_ranks(store: Store, ranks: int) -> list[str]:
     return [f"rank {rank}" for rank in range(1, ranks) if not store.check([f"started/{rank}"])]
 
 
-def processes_of(run: Path, ready: Runtime, meeting: Meeting) -> Processes:
+def processes_of(layout: RunLayout, objects: RunObjects, meeting: Meeting) -> Processes:
     """The other ranks of a run, by its launcher."""
-    cluster = ready.recipe.cluster
+    cluster = objects.recipe.cluster
     names = [f"rank {rank}" for rank in range(1, cluster.ranks)]
     if cluster.launch == "external":
         return GivenProcesses(names)
     assert isinstance(meeting.store, TCPStore), "rank 0 hosts it"
     settings: dict[str, Any] = {"host": meeting.host, "port": meeting.store.port, "cluster": asdict(cluster)}
-    settings |= {"use": list(ready.use.paths.values()), "trust_remote_code": ready.use.trust_remote_code}
+    settings |= {"use": list(objects.use.paths.values()), "trust_remote_code": objects.use.trust_remote_code}
     arguments = {name: ["-m", MODULE, json.dumps({"rank": i, **settings})] for i, name in enumerate(names, 1)}
     environment = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
     if cluster.launch == "ray":
-        return RayProcesses(arguments, environment, Needs(ready.recipe.machine.threads))
-    return LocalProcesses(arguments, environment, RunLayout(run).logs)
+        return RayProcesses(arguments, environment, Needs(objects.recipe.machine.threads))
+    return LocalProcesses(arguments, environment, layout.logs)
 
 
 def kind_of_ranks(sharded: bool) -> type[Replicas]:
@@ -157,17 +163,18 @@ def kind_of_ranks(sharded: bool) -> type[Replicas]:
     return Shards
 
 
-def start(ready: Runtime, ranks: Replicas, checkpoint: Checkpoint | None) -> None:
-    """Start the learner on all ranks: as a copy of rank 0's, or sharded from rank 0's model and the checkpoint."""
-    recipe = recipe_of_followers(ready.recipe)
-    if not ready.recipe.cluster.sharded:
-        ranks.send(start_message(recipe, ready.learner))
-        ready.learner.ranks = ranks
-        return
+def start(objects: RunObjects, learner: Learner | None, ranks: Replicas, checkpoint: Checkpoint | None) -> Learner:
+    """Start the learner on all ranks: from that of rank 0, or sharded from rank 0's model and the checkpoint."""
+    recipe = recipe_of_followers(objects.recipe)
+    if learner is not None:
+        ranks.send(start_message(recipe, learner))
+        learner.ranks = ranks
+        return learner
     ranks.send(message({"recipe": recipe, "checkpoint": str(checkpoint.path.absolute()) if checkpoint else ""}))
-    learner = ready.start_learner(ranks)
+    learner = objects.new_learner(ranks)
     if checkpoint:
         learner.restore(checkpoint.tensors(), checkpoint.state["learner"])
+    return learner
 
 
 def named_by(processes: Processes, error: WorkerLost) -> WorkerLost:

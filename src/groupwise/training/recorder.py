@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -45,7 +44,7 @@ class Recorder:
 
     def __init__(
         self,
-        run: Path,
+        layout: RunLayout,
         logs: RunLogs,
         *,
         keep: int,
@@ -61,11 +60,11 @@ class Recorder:
         self.steps = 0
         self.stopping = self.current_phase = ""
         self.solved = False
-        self.dumps = RunLayout(run).skipped
-        self._run, self.logs, self._keep, self.warn, self._disk = run, logs, keep, warn, disk
+        self.dumps = layout.skipped
+        self._layout, self.logs, self._keep, self.warn, self._disk = layout, logs, keep, warn, disk
         self._on_metrics, self._engine_figures, self.extra = on_metrics, engine_figures, dict(extra)
         self._best, self._decode = best, decode
-        self._evaluated = [line for line in read_lines(RunLayout(run).metrics) if is_evaluated(line)]
+        self._evaluated = [line for line in read_lines(layout.metrics) if is_evaluated(line)]
         self._saved = -1
         self._misses = 0
         self._unwritten = 0
@@ -189,8 +188,8 @@ class Recorder:
             }
             best = partial(best_iteration, held_out_values(self._evaluated, self._best))
             save_checkpoint(
-                self._run, self.done, tensors, contents, keep=self._keep, best=best, others=other_parts(learner.ranks),
-                disk=self._disk,
+                self._layout, self.done, tensors, contents, keep=self._keep, best=best,
+                others=other_parts(learner.ranks), disk=self._disk,
             )  # fmt: skip
         except Storage as error:
             self._misses += 1

@@ -3,7 +3,6 @@
 import asyncio
 import math
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import torch
 
@@ -30,7 +29,7 @@ from groupwise.runs.disk import DISK, Disk, delete, storage_errors
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.tasks import Demonstration
-from groupwise.training.build import Runtime
+from groupwise.training.build import RunObjects
 from groupwise.training.guards import Guards
 
 NEXT_TOKEN = Objective(surrogate=policy_gradient, aggregate=token_mean)
@@ -75,8 +74,8 @@ def demonstration_batch(demonstrations: Sequence[Demonstration]) -> Batch:
 
 
 async def warm_start(
-    run: Path,
-    runtime: Runtime,
+    layout: RunLayout,
+    objects: RunObjects,
     stopping: Callable[[], str],
     notify: Callable[[str], None],
     *,
@@ -87,17 +86,17 @@ async def warm_start(
 
     A killed run continues from the phase's newest checkpoint and reaches the same bits as one that was never killed.
     """
-    recipe, settings = runtime.recipe, runtime.recipe.warm_start
+    recipe, settings = objects.recipe, objects.recipe.warm_start
     if settings is None:
         return True
-    folder, steps = RunLayout(run).warm_start, settings.steps
-    with storage_errors("the warm start", run):
-        if not folder.is_dir():
-            disk.mkdir(folder)
-            disk.sync(run)
-    demonstrations, _ = runtime.demonstrations
+    folder, steps = RunLayout(layout.warm_start), settings.steps
+    with storage_errors("the warm start", layout.run):
+        if not folder.run.is_dir():
+            disk.mkdir(folder.run)
+            disk.sync(layout.run)
+    demonstrations, _ = objects.demonstrations
     learner = Learner(
-        runtime.model, optimizer=settings.optimizer, steps=steps, ranks=Alone(recipe.cluster.reduction_lanes)
+        objects.model, optimizer=settings.optimizer, steps=steps, ranks=Alone(recipe.cluster.reduction_lanes)
     )
     guards = Guards(max_unverifiable=1.0, max_logprob_diff=math.inf)
     checkpoint = newest_checkpoint(folder)
@@ -131,10 +130,10 @@ async def warm_start(
     return learner.steps_taken == steps
 
 
-def remove_checkpoint(run: Path, disk: Disk) -> None:
+def remove_checkpoint(layout: RunLayout, disk: Disk) -> None:
     """Delete the warm start's checkpoints. Call it only if the run has a checkpoint of its reinforcement learning."""
-    if (old := RunLayout(RunLayout(run).warm_start).checkpoints).is_dir():
-        with storage_errors("the warm start", run):
+    if layout.warm_start.is_dir() and (old := RunLayout(layout.warm_start).checkpoints).is_dir():
+        with storage_errors("the warm start", layout.run):
             delete(old, disk)
 
 

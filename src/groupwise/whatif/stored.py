@@ -64,7 +64,7 @@ def read_iteration(run: str, iteration: int | None, use: Use) -> StoredIteration
     Raises `Storage` for a run of another format, `BadData` for an iteration without samples or without a trained one,
     and damaged files.
     """
-    directory = existing_run(run)
+    directory = existing_run(run).run
     about = read_run(directory).about
     check_format(directory, about.get("format"))
     recipe = read_recipe(RunLayout(directory).recipe, (), use)

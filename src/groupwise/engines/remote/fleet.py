@@ -15,7 +15,7 @@ from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
 from groupwise.engines.remote.load import Occupancy
 from groupwise.engines.remote.probe import Expected, Probe
 from groupwise.engines.remote.remote import Remote
-from groupwise.engines.remote.slots import Place
+from groupwise.engines.remote.slots import GivenUp, Loading, Lost, Place, Serving, Starting
 from groupwise.engines.remote.weights_file import Exchange, WeightsFile, write_weights
 
 __all__ = ["Fleet"]
@@ -109,7 +109,7 @@ class Fleet:
             await self._changed.wait_for(self._settled)
         if before and before.file.path != file.path:
             before.file.path.unlink(missing_ok=True)
-        if all(place.gone for place in self._places):
+        if all(place.given_up for place in self._places):
             raise self._lost()
         for place in self._places:
             if isinstance(place.error, Usage) and not place.admitted:  # otherwise the run continues with the others
@@ -141,8 +141,8 @@ class Fleet:
     def prefill(self, contexts: Sequence[ContextKey]) -> None:
         """Cache these prompts in every admitted replica: each serves samples of most groups."""
         for place in self._places:
-            if place.replica and place.version >= 0:
-                place.replica.prefill(contexts)
+            if isinstance(place.state, Serving):
+                place.state.replica.prefill(contexts)
 
     async def _admitted(self, place: Place, replica: Remote, version: int) -> None:
         """Wait until the probe has checked this version: an engine may use it before. `EngineLost` if it fails."""
@@ -152,8 +152,8 @@ class Fleet:
 
     def _settled(self) -> bool:
         """Whether every running replica (at least one) has the current weights, or all places are given up."""
-        loading = any(p.replica is not None and p.version < 0 for p in self._places)
-        return all(p.gone for p in self._places) or (not loading and any(p.version >= 0 for p in self._places))
+        states = {type(place.state) for place in self._places}
+        return states <= {GivenUp} or (Loading not in states and Serving in states)
 
     # Requests
 
@@ -185,7 +185,7 @@ class Fleet:
         """Wait for an admitted place with a free row; the request counts there from now on."""
         if self._published is None:
             raise EngineLost("the engines have no weights yet", fix="load weights first")
-        if all(place.gone for place in self._places):
+        if all(place.given_up for place in self._places):
             raise self._lost()
         turn: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
@@ -204,7 +204,7 @@ class Fleet:
             if self._queue[0].done():  # cancelled
                 self._queue.popleft()
                 continue
-            free = [place for place in self._places if place.version >= 0 and place.requests < self._rows]
+            free = [place for place in self._places if isinstance(place.state, Serving) and place.requests < self._rows]
             if not free:
                 return
             place = min(free, key=lambda place: (place.requests, place.number))
@@ -239,9 +239,10 @@ class Fleet:
         """Keep a place filled until it is given up: start a replica, and another one when it is lost."""
         try:
             while (pause := place.pause(self._restarts)) is not None:
-                if place.error is not None:
+                if isinstance(place.state, Lost):
                     self.warn(place.loss(self._restarts))
                     self._restarted += 1
+                    place.become(Starting())
                 await asyncio.sleep(pause)
                 place.starts.append(monotonic())
                 await self._fill(place)
@@ -249,25 +250,26 @@ class Fleet:
                 if isinstance(place.error, Usage):  # another attempt would fail in the same way
                     break
         finally:
-            place.gone = True
-            if all(place.gone for place in self._places):
+            place.become(GivenUp())
+            if all(place.given_up for place in self._places):
                 self._abandon()
         self.warn(place.loss(self._restarts))
         await self._notify()
 
     async def _fill(self, place: Place) -> None:
         """Start a replica and keep it loaded until it is lost. Its process is ended in every case."""
+        replica: Remote | None = None
         try:
-            place.replica = await self._start(place.number)
-            place.replica.on_loss = place.dismiss
-            await self._keep_loaded(place, place.replica)
+            replica = await self._start(place.number)
+            place.become(Loading(replica))
+            replica.on_loss = place.dismiss
+            await self._keep_loaded(place, replica)
         except EngineLost as error:
-            ending = place.replica.end() if place.replica else error.evidence
-            place.error = EngineLost(error.what, evidence=ending, fix="" if place.replica else error.fix)
+            ending = replica.end() if replica else error.evidence
+            place.become(Lost(EngineLost(error.what, evidence=ending, fix="" if replica else error.fix)))
         except Exception as error:  # after any failure of a replica, the run continues with the others
-            place.error = error
+            place.become(Lost(error))
         finally:
-            replica, place.replica, place.version = place.replica, None, -1
             if replica:
                 replica.end()
 
@@ -288,7 +290,7 @@ class Fleet:
                 await self._probe.check(replica, published.expected)
                 admitted = published
                 if published is self._published:
-                    place.version, place.admitted = published.file.version, True
+                    place.become(Serving(replica, published.file.version))
                     self._dispatch()
                     await self._notify()
                 continue

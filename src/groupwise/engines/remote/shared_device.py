@@ -30,7 +30,8 @@ class SharedDeviceFleet(Fleet):
         await asyncio.gather(*map(self._put_to_sleep, self._places))
 
     async def _put_to_sleep(self, place: Place) -> None:
-        place.version, replica = -1, place.replica
+        place.suspend()
+        replica = place.replica
         if replica is None:
             return
         try:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -14,33 +15,103 @@ PAUSE = 0.5
 """Seconds before the second restart within the window; doubled for each further one."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Starting:
+    """Its replica is not connected yet, or waits for its next start."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loading:
+    """Its replica is connected, and gets no requests: it lacks the present weights, or sleeps."""
+
+    replica: Remote
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Serving:
+    """Its replica was admitted with the weights of this version, and gets requests."""
+
+    replica: Remote
+    version: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lost:
+    """Its replica was lost, or could not be started."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GivenUp:
+    """It gets no further replica."""
+
+
+State = Starting | Loading | Serving | Lost | GivenUp
+CHANGES: Mapping[type[State], tuple[type[State], ...]] = {
+    Starting: (Loading, Lost, GivenUp),
+    Loading: (Serving, Lost, GivenUp),
+    Serving: (Loading, Lost, GivenUp),
+    Lost: (Starting, GivenUp),
+    GivenUp: (),
+}
+"""The states that may follow each state. When the fleet's event loop ends, any place is given up."""
+
+
 @dataclass(slots=True, eq=False)
 class Place:
     """A place for an engine, over all processes that have held it. `address` is empty for a replica of the run."""
 
     number: int
     address: str = ""
-    replica: Remote | None = None
-    version: int = -1
-    """The version that its replica was admitted with; -1 if it may not get requests."""
+    state: State = field(default_factory=Starting)
+    """Changed by `become` only."""
     requests: int = 0
     admitted: bool = False
     """Whether one of its replicas has been admitted."""
-    gone: bool = False
-    """Whether it was given up."""
+    error: Exception | None = None
+    """Why its last replica was lost."""
     starts: deque[float] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when its replica is lost, or there are new weights."""
-    error: Exception | None = None
+
+    def become(self, state: State) -> None:
+        """Change the state. AssertionError for a change that is not in `CHANGES`."""
+        before, after = type(self.state), type(state)
+        assert after in CHANGES[before], f"a place never goes from {before.__name__} to {after.__name__}"
+        self.state = state
+        self.admitted |= after is Serving
+        if isinstance(state, Lost):
+            self.error = state.error
+
+    @property
+    def replica(self) -> Remote | None:
+        """Its connected replica, if there is one."""
+        return self.state.replica if isinstance(self.state, Loading | Serving) else None
+
+    @property
+    def version(self) -> int:
+        """The version that its replica was admitted with; -1 if it may not get requests."""
+        return self.state.version if isinstance(self.state, Serving) else -1
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it gets no further replica."""
+        return isinstance(self.state, GivenUp)
 
     @property
     def name(self) -> str:
         """Its name in messages."""
         return f"the engine at {self.address}" if self.address else f"replica {self.number}"
 
+    def suspend(self) -> None:
+        """Send it no more requests until it is admitted again."""
+        if isinstance(self.state, Serving):
+            self.become(Loading(self.state.replica))
+
     def dismiss(self) -> None:
         """Send it no more requests until it is admitted again, and wake its keeper."""
-        self.version = -1
+        self.suspend()
         self.wake.set()
 
     def pause(self, restarts: int) -> float | None:
@@ -55,7 +126,7 @@ class Place:
     def loss(self, restarts: int) -> str:
         """Why its replica was lost, and what happens next, in one line."""
         again = "connecting again" if self.address else "started again"
-        then = "it is given up" if self.gone else f"{again} ({max(len(self.starts), 1)} of {restarts})"
+        then = "it is given up" if self.given_up else f"{again} ({max(len(self.starts), 1)} of {restarts})"
         return f"{self.name} is lost: {self._cause}; {then}"
 
     @property

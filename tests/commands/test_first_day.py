@@ -16,9 +16,10 @@ import groupwise as gw
 from groupwise.__main__ import main
 from groupwise.checks.check_data import data_notes
 from groupwise.commands.compare import files
+from groupwise.config.fields import recipe_fields
 from groupwise.config.keyword_arguments import overrides_of
 from groupwise.config.recipe_toml import read_recipe, read_with_problems
-from groupwise.config.trl_verl_names import FIELD_HINTS, OTHER_NAMES
+from groupwise.config.trl_verl_names import EARLIER_FIELDS, FIELD_HINTS, OTHER_NAMES, OTHER_VALUES
 from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.core import BadData, Usage
 from groupwise.data import Outcome, Prompt
@@ -107,6 +108,21 @@ def test_an_option_without_a_value_does_not_take_the_next_option(capsys: pytest.
     with pytest.raises(SystemExit):
         main(["train", "--lora", "--task", "problems.jsonl"])
     assert "--lora needs a value" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("old", "new"), EARLIER_FIELDS.items())
+def test_an_earlier_name_of_a_field_is_answered_with_the_present_one(old: str, new: str) -> None:
+    method = "" if old.startswith("method.") else "method = 'grpo'\n"
+    _, problems = read_with_problems(f"{method}{old} = 1" if method else f"method.base = 'grpo'\n{old} = 1", [], Use())
+    assert new in recipe_fields() or new in ("extra_tasks", "engine.placement"), new
+    assert f"write {new}, its name here" in str(problems[0])
+
+
+@pytest.mark.parametrize(("field", "old"), OTHER_VALUES)
+def test_a_value_of_verl_or_of_an_earlier_recipe_is_answered_with_the_present_one(field: str, old: str) -> None:
+    kind = 'engine.kind = "Served"\n' if field.startswith("engine.") else ""
+    _, problems = read_with_problems(f"method.base = 'grpo'\n{kind}{field} = '{old}'", [], Use())
+    assert f"write {OTHER_VALUES[field, old]!r}, its name here" in str(problems[0])
 
 
 def test_names_of_other_libraries_are_those_of_the_page() -> None:

@@ -53,7 +53,7 @@ def text(error: GroupwiseError) -> str:
         (Vllm(), {"engine_python": "nowhere/python"}, "no environment of vLLM at nowhere/python"),
         (Vllm(), {"machine": Machine(dtype="float64")}, "its dtype is float64"),
         (Vllm(), {"lora": Lora()}, "it has an adapter"),
-        (Vllm(placement="colocated"), {}, "frees its memory on GPUs only"),
+        (Vllm(placement="colocated"), {}, "frees memory on GPUs only"),
     ],
 )
 def test_the_check_reports_what_the_start_of_a_run_refuses(

@@ -164,7 +164,7 @@ def test_with_a_flow_model_at_every_change_of_its_disk(tmp_path: Path) -> None:
 
 
 def test_while_the_next_iteration_is_sampled(tmp_path: Path) -> None:
-    """With `cluster.max_staleness` 1, checkpoints hold the samples of the next iteration: the weights they need are gone."""
+    """With `cluster.max_staleness` 1, checkpoints hold samples of the next iteration, whose weights are gone."""
     straight = undisturbed(replace(EVERY, cluster=Cluster(max_staleness=1)), tmp_path)
     assert [line.get("staleness/mean") for line in lines(tmp_path / "undisturbed")] == [None, 0.0, 1.0, 1.0]
     for number, death in enumerate((("after step", 3), ("half of tensors.safetensors", 3), ("before wait", 2))):

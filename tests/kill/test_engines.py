@@ -153,7 +153,8 @@ def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> N
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("max_staleness", LAGS)
 def test_a_run_ends_as_if_undisturbed(
-    max_staleness: int, target: str, moment: str, number: signal.Signals, native: dict[int, dict[str, Any]], exchange: Path,
+    max_staleness: int, target: str, moment: str, number: signal.Signals, native: dict[int, dict[str, Any]],
+    exchange: Path,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """With a lag of 1, "idle" is a step of the learner, while the other engines sample the next iteration."""

@@ -134,7 +134,8 @@ def test_the_first_iteration_warns_about_a_role_without_a_sample() -> None:
     line: dict[str, Any] = {"iteration": 1, "rollout/roles/helper": 0.0}
     (warning,) = Alerts(1.0, trained_role_reasons(worded(m_grpo(), "packaged")))(line)
     assert warning == (
-        "warning: iteration 1: no sample has the role helper, which method.trained_roles names: one is made where a turn of "
+        "warning: iteration 1: no sample has the role helper, which method.trained_roles names: one is made where a "
+        "turn of "
         "the main agent ends in '=' (asks)"
     )
     assert Alerts(1.0, trained_role_reasons(worded(m_grpo(), "packaged")))({**line, "rollout/roles/helper": 3.0}) == []

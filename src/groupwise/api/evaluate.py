@@ -39,7 +39,7 @@ class Evaluation(dict[str, Any]):
 
     @property
     def figures(self) -> dict[str, float]:
-        """The value of each figure by name: `avg@4`, `level=2` of `evaluate.by_column`; `greedy ...` of greedy answers."""
+        """The value of each figure by name: `avg@4`, `level=2` of `evaluate.by_column`; `greedy ...` if greedy."""
         figures: dict[str, float] = {}
         for number in self["numbers"]:
             kind = "" if number["protocol"]["sampling"]["temperature"] else "greedy "

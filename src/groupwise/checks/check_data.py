@@ -37,7 +37,7 @@ def few_problems(recipe: Recipe, task: Task) -> str:
 
 
 def check_rows(problems: Iterable[Prompt]) -> None:
-    """`BadData` for a row that is no JSON. With a staleness, checkpoints hold the rows of samples for later iterations."""
+    """`BadData` for a row that is no JSON. With staleness, checkpoints hold rows of later iterations."""
     for prompt in problems:
         try:
             plain_json(dict(prompt.row))

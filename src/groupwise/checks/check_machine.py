@@ -71,7 +71,10 @@ def check_place(recipe: Recipe) -> list[GroupwiseError]:
     same = isinstance(recipe.engine, Served) and recipe.engine.placement == "colocated"
     if not same or not recipe.cluster.max_staleness:
         return []
-    what = "engine.placement is colocated: the engine cannot sample while the learner trains, which cluster.max_staleness needs"
+    what = (
+        "engine.placement is colocated: the engine cannot sample while the learner trains, which "
+        "cluster.max_staleness needs"
+    )
     fix = "use --cluster.max_staleness 0, or --engine.placement separate"
     return [Usage(what, evidence=f"cluster.max_staleness is {recipe.cluster.max_staleness}", fix=fix)]
 

@@ -25,7 +25,7 @@ from groupwise.config.registry import (
     socket_of,
 )
 from groupwise.config.toml import CommandText, default_method
-from groupwise.config.trl_verl_names import verifier_fix
+from groupwise.config.trl_verl_names import other_value_fix, verifier_fix
 from groupwise.config.user_code import FROM_PYTHON, Use
 from groupwise.core import InvalidValue, Usage
 from groupwise.data import VerifierKind, name_of
@@ -67,7 +67,8 @@ class Reading:
             case origin if origin is Literal:
                 if data in get_args(hint) and isinstance(data, str):
                     return data
-                return self.problem(where, f"{data!r} is not one of {', '.join(get_args(hint))}")
+                fix = other_value_fix(where.removeprefix("recipe."), data)
+                return self.problem(where, f"{data!r} is not one of {', '.join(get_args(hint))}", fix)
             case origin if origin is tuple:
                 return self.sequence(data, get_args(hint), current, where)
         part = self.part(data, hint, current, where)

@@ -86,7 +86,8 @@ def unknown_key(where: str, owner: str, path: str, known: Iterable[str]) -> Usag
     It has the name here of an option of TRL or verl, or else a suggestion.
     """
     key = path.partition(".")[0]
-    if fix := other_name_fix(path):
+    table = where.removeprefix("recipe").removeprefix(".")
+    if fix := other_name_fix(f"{table}.{path}" if table else path):
         return problem(where, f"{owner} has no field {path!r}", fix)
     if owner == "Method" and (methods := methods_with_argument().get(key, ())):
         several = f" and {len(methods) - 3} more methods" if len(methods) > 3 else ""

@@ -1,10 +1,18 @@
-"""Names of TRL and verl that a user may write for a field or a method, with the names here (docs/coming-from.md)."""
+"""Names of TRL, verl and earlier recipes that a user may write, with the names here (docs/coming-from.md)."""
 
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["FIELD_HINTS", "OTHER_NAMES", "other_name_fix", "verifier_fix"]
+__all__ = [
+    "EARLIER_FIELDS",
+    "FIELD_HINTS",
+    "OTHER_NAMES",
+    "OTHER_VALUES",
+    "other_name_fix",
+    "other_value_fix",
+    "verifier_fix",
+]
 
 LOW, HIGH, PENALTIES = (f"method.objective.{name}" for name in ("surrogate.low", "surrogate.high", "penalties"))
 WEIGHTS, BUDGET, MICROBATCH = "method.objective.weights", "sampling.max_tokens", "machine.microbatch_tokens"
@@ -123,20 +131,69 @@ FIELD_HINTS: Mapping[str, str] = MappingProxyType(
     | {"custom_reward_function": "use the command-line options --verifier my_file:grade --use my_file.py"}
 )
 """The fix for an option that has no field here, or more than one."""
+EARLIER_FIELDS: Mapping[str, str] = MappingProxyType(
+    {
+        "also": "extra_tasks",
+        "cluster.lag": "cluster.max_staleness",
+        "cluster.lanes": "cluster.reduction_lanes",
+        "engine.cache_tokens": "engine.kv_cache_tokens",
+        "engine.max_gap": "engine.max_logprob_diff",
+        "engine.place": "engine.placement",
+        "engine.rows": "engine.max_num_seqs",
+        "evaluate.best": "evaluate.best_metric",
+        "evaluate.by": "evaluate.by_column",
+        "machine.recompute": "machine.gradient_checkpointing",
+        "method.proximal": "method.old_logprobs",
+        "method.refill": "method.max_refills",
+        "method.routing": "method.router_replay",
+        "method.trains": "method.trained_roles",
+        "optimizer.clip": "optimizer.max_grad_norm",
+        "optimizer.decay": "optimizer.lr_scheduler",
+        "optimizer.warmup": "optimizer.warmup_steps",
+        "save.model_every": "save.export_every",
+        "sinks": "trackers",
+    }
+)
+"""The name of a field by its name in earlier recipes of this project."""
+OTHER_VALUES: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        ("cluster.launch", "given"): "external",
+        ("engine.placement", "apart"): "separate",
+        ("engine.placement", "same"): "colocated",
+        ("method.old_logprobs", "recomputed"): "learner",
+        ("method.old_logprobs", "sampled"): "engine",
+        ("method.router_replay", "R2"): "learner",
+        ("method.router_replay", "R3"): "engine",
+    }
+)
+"""The value of a field by its name in verl or in earlier recipes."""
 MOST_WORDS = max(name.count(".") + 1 for name in (*OTHER_NAMES, *FIELD_HINTS))
 ROWS = "docs/coming-from.md has a row for each option of TRL and verl"
 
 
-def other_name_fix(path: str) -> str:
-    """The fix for an option of TRL or verl, by its dotted path; empty for a name of neither.
+def other_value_fix(path: str, value: object) -> str:
+    """The fix for a value that has another name in verl or in earlier recipes; empty for any other value.
 
-    The longest end of the path counts, then the longest end of the table above it.
+    >>> other_value_fix("method.router_replay", "R3")
+    "write 'engine', its name here"
+    """
+    name = OTHER_VALUES.get((path, value)) if isinstance(value, str) else None
+    return f"write {name!r}, its name here" if name else ""
+
+
+def other_name_fix(path: str) -> str:
+    """The fix for an option of TRL or verl, or an earlier name of a field, by its dotted path; empty for another name.
+
+    An earlier name counts as a whole. Of an option, the longest end of the path counts, then that of the table above.
 
     >>> other_name_fix("actor_rollout_ref.rollout.n"), other_name_fix("reward_kwargs.overlong_buffer_cfg.len")
     ('write method.group_size, its name here', 'write method.shaping, its name here')
     >>> other_name_fix("promts")
     ''
     """
+    earlier = (name for name in EARLIER_FIELDS if f"{path}.".startswith(f"{name}."))
+    if name := next(earlier, ""):
+        return f"write {EARLIER_FIELDS[name]}, its name here"
     words = path.split(".")
     for end in range(len(words), 0, -1):
         for start in range(max(0, end - MOST_WORDS), end):

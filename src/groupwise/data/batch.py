@@ -347,7 +347,7 @@ def rollout_of(
         return Sample(
             context=(1, 2), stream=(i,), limit=limit, tokens=tuple(3 + (i + t) % 5 for t in range(n)), origin=(0,) * n,
             logp=(-1.0,) * n, finish=Finish.stop,
-            verdict=Verdict(outcome, None if score != score else score, {name: xs[i] for name, xs in subscores.items()}),
+            verdict=Verdict(outcome, None if score != score else score, {k: xs[i] for k, xs in subscores.items()}),
         )  # fmt: skip
 
     lengths = [2] * len(scores) if lengths is None else lengths

@@ -262,7 +262,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         ),
         Metric(
             STALENESS_MAX,
-            "with `cluster.max_staleness`: largest such age, at most `cluster.max_staleness` unless old samples are replayed",
+            "with `cluster.max_staleness`: largest such age; it is at most that number unless old samples are replayed",
         ),
         Metric(VERSIONS, "with `cluster.max_staleness`: versions of the weights that sampled the iteration's tokens"),
     ),

@@ -22,7 +22,7 @@ STEP_ENGINES: Mapping[str, Callable[..., Engine]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Native(EngineKind):
-    """Runs the engine in the trainer's process: at most `max_num_seqs` sequences at once, and `kv_cache_tokens` cached tokens.
+    """Runs the engine in the trainer's process: at most `max_num_seqs` sequences and `kv_cache_tokens` cached tokens.
 
     `max_logprob_diff` bounds the difference between the engine's and the learner's log-prob of a token; a larger one
     stops the run. `by_dtype` leaves ample room for rounding: 0.001, or 2 for bfloat16 weights (`GAPS`).

@@ -104,7 +104,8 @@ def evaluate(
 
 
 UNUSED = (
-    "iterations", "prompts", "max_unverifiable", "method", "optimizer", "warm_start", "save", "trackers", "evaluate.every",
+    "iterations", "prompts", "max_unverifiable", "method", "optimizer", "warm_start", "save", "trackers",
+    "evaluate.every",
     "evaluate.best_metric",
 )  # fmt: skip
 """Fields of a recipe that matter in training only."""

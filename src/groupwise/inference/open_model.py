@@ -83,7 +83,7 @@ def find_run_model(run: Path, at: At = None) -> RunModel:
 
 
 def best_checkpoint(layout: RunLayout) -> tuple[int, str]:
-    """The iteration of the best checkpoint by `evaluate.best_metric`, and its figures. `BadData` if none was evaluated."""
+    """The iteration of the best checkpoint by `evaluate.best_metric`, and its figures. `BadData` without one."""
     recipe = recipe_of(layout)
     checkpoints = [number for number, parked, _ in finished_checkpoints(layout.checkpoints) if not parked]
     values = held_out_values(read_lines(layout.metrics), recipe.evaluate.best_metric)

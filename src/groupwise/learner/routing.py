@@ -138,7 +138,8 @@ def check_routing(replay: RouterReplay, auxiliary: Sequence[Any], experts: Exper
         return
     raise Usage(
         "method.router_replay and RouterBalance need a mixture of experts, and this model has no supported routers",
-        evidence=f"method.router_replay is {replay!r}; a supported router weights its experts by a softmax, and all layers' routers are alike",
+        evidence=f"method.router_replay is {replay!r}; a supported router weights its experts by a softmax, and the "
+        "routers of all layers are alike",
         fix="leave method.router_replay and RouterBalance out, or take a mixture such as Qwen3-MoE or Mixtral",
     )
 

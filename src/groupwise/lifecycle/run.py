@@ -269,10 +269,11 @@ def checkpoint_errors(layout: RunLayout, *, changed: bool) -> Iterator[None]:
 
 
 def check_pending(recipe: Recipe, buffer: Buffer) -> None:
-    """`Usage` if the checkpoint has more iterations that were sampled ahead than a changed `cluster.max_staleness` allows."""
+    """`Usage` if the checkpoint has more iterations that were sampled ahead than a changed `max_staleness` allows."""
     if (ahead := len(buffer.pending)) > recipe.cluster.max_staleness:
         raise Usage(
-            f"cluster.max_staleness is {recipe.cluster.max_staleness}, but the checkpoint has samples of {ahead} later iterations",
+            f"cluster.max_staleness is {recipe.cluster.max_staleness}, but the checkpoint has samples of {ahead} later "
+            "iterations",
             fix=f"set cluster.max_staleness to at least {ahead}, or start a new run",
         )
 

@@ -170,7 +170,7 @@ def try_placement(
 
 
 def live_rows(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths, process: Process) -> int:
-    """The most live rows of an engine: at most `engine.max_num_seqs`, and as many rows of mean length as its cache holds."""
+    """The most live rows of an engine: at most `max_num_seqs`, and as many of mean length as its cache holds."""
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
     cached = min(cached_tokens_that_fit(recipe, shape, lengths.prompt, machines, process), engine.kv_cache_tokens)
     return max(1, min(engine.max_num_seqs, int(cached / lengths.live)))
@@ -186,7 +186,7 @@ def scale_of(engines: int, samples: int) -> int:
 
 
 def try_all(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths) -> list[Trial]:
-    """Simulate staleness 0 with all devices doing both, and each larger staleness with its best split: one trial for each staleness.
+    """Simulate staleness 0 with all devices doing both, and each larger one with its best split: one trial for each.
 
     All splits are tried with staleness 1; with larger lags only those next to the best one so far.
     """

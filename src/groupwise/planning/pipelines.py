@@ -39,7 +39,7 @@ DECODING = 6
 
 
 def pipeline_memory(recipe: Recipe, directory: Path) -> Memory:
-    """The memory of a run on one device, an upper bound: all samples of an iteration at once, in `engine.max_num_seqs` rows.
+    """The memory of a run on one device, an upper bound: all samples of an iteration at once, in `max_num_seqs` rows.
 
     Predicted, not measured. With a GPU, samples are in the memory of the host.
     """

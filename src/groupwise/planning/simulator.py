@@ -1,4 +1,4 @@
-"""Simulates engines and learner of a run, event by event: seconds per iteration, idle time, and the staleness of tokens."""
+"""Simulates engines and learner of a run, event by event: seconds per iteration, idle time, staleness of tokens."""
 
 import heapq
 from collections import deque
@@ -174,7 +174,7 @@ class _Run:
         self._rows = 0
 
     def launch(self) -> None:
-        """Launch iterations as far as the staleness allows, and give waiting samples to the engines with the fewest rows."""
+        """Launch iterations as far as the staleness allows, and give waiting samples to the least busy engines."""
         s = self.setup
         ahead = self.started if s.pinned and s.max_staleness else self.version + s.max_staleness
         while self.launched <= ahead:

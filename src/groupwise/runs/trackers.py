@@ -101,7 +101,7 @@ OPENERS: dict[str, tuple[str, Callable[[Any, RunLayout], Sink]]] = {
 
 
 class Sinks:
-    """The named trackers of a run. A tracker that fails while training is dropped with a warning; training continues."""
+    """The named trackers of a run. One that fails while training is dropped with a warning; training continues."""
 
     def __init__(self, names: Iterable[str], layout: RunLayout, load: Callable[[str], Any] | None = None) -> None:
         """`load` returns the class of a user's tracker by its name, such as `my_file:MyTracker`."""

@@ -15,7 +15,7 @@ Generate = Callable[[int, Pending | None], Awaitable[Rollouts]]
 
 
 class Ahead:
-    """The rollouts of a run's iterations, in order, sampled up to `max_staleness` iterations before the learner reaches them.
+    """The rollouts of a run's iterations, in order, sampled up to `max_staleness` iterations ahead.
 
     With staleness 0, an iteration is sampled when it is requested. With staleness 1, the next one is sampled while the
     learner works, and weights change only while nothing is sampled: each sample has one version. With a larger

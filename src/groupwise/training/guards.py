@@ -60,7 +60,8 @@ class Guards:
             raise NoSignal(
                 f"{PATIENCE} iterations in a row had no group to train on",
                 evidence=", ".join(f"{n} rollouts dropped: {cause}" for cause, n in sorted(dropped.items())),
-                fix="use easier or harder problems, or raise method.group_size, sampling.temperature or method.max_refills",
+                fix="use easier or harder problems, or raise method.group_size, sampling.temperature or "
+                "method.max_refills",
             )
         return False
 
@@ -95,7 +96,7 @@ class Guards:
                 f"engine and learner differ by {gap:.3g} in the log-prob of a token",
                 evidence=f"the bound, engine.max_logprob_diff, is {self.max_logprob_diff:g}",
                 fix="check that both have the same weights; if the gap is bfloat16's rounding, use machine.dtype "
-                "float32, or raise engine.max_logprob_diff and correct the gap with a weight such as TruncatedImportance;\n"
+                "float32, or raise engine.max_logprob_diff and correct the gap with a weight, as TruncatedImportance;\n"
                 "if two experts of a mixture are nearly tied, use method.router_replay engine",
             )
 

@@ -34,7 +34,8 @@ class NativeEngine:
     """
 
     def __init__(
-        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int = 256, kv_cache_tokens: int = 1 << 20,
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int = 256,
+        kv_cache_tokens: int = 1 << 20,
         experts: Experts | None = None,
     ) -> None:  # fmt: skip
         self.version, self.steps = 0, 0

@@ -186,7 +186,8 @@ class SpeculativeEngine(NativeEngine):
     """
 
     def __init__(
-        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int = 256, kv_cache_tokens: int = 1 << 20,
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int = 256,
+        kv_cache_tokens: int = 1 << 20,
         window: int = 8, drafts: int = 4096,
     ) -> None:  # fmt: skip
         super().__init__(decoder, tokenizer, seed=seed, rows=rows, kv_cache_tokens=kv_cache_tokens)

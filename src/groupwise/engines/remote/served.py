@@ -62,7 +62,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served(Native):
-    """Runs `replicas` native engines in child processes, at most `max_num_seqs` sequences in each; same bits as `Native`.
+    """Runs `replicas` native engines in child processes, each of `max_num_seqs` sequences; same bits as `Native`.
 
     `addresses` are further engines, which `groupwise serve` started: a socket on this machine, or
     `HOST:PORT#sha256=FINGERPRINT`. A replica that dies, or is silent or idle for `deadline` seconds while it owes an
@@ -141,7 +141,8 @@ class Served(Native):
         kind = SharedDeviceFleet if self.placement == "colocated" else Fleet
         return kind(
             start, self.replicas + len(self.addresses), exchange=exchange,
-            probe=Probe(decoder, tokenizer, gap_bound(self.max_logprob_diff, dtype)), rows=self.max_num_seqs, restarts=self.restarts,
+            probe=Probe(decoder, tokenizer, gap_bound(self.max_logprob_diff, dtype)), rows=self.max_num_seqs,
+            restarts=self.restarts,
             addresses=[text.partition("#")[0] for text in self.addresses],
         )  # fmt: skip
 

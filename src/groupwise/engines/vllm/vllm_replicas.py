@@ -66,7 +66,9 @@ def check_model(shape: Shape, target: Target, *, sleeps: bool) -> None:
     fix = "use the engine Native: --engine.kind Native"
     on_cpu = target.device.partition(":")[0] == "cpu"
     if sleeps and on_cpu:
-        reason = "engine.placement is colocated, the model is on the CPU, and vLLM frees its memory on GPUs only (sleep mode)"
+        reason = (
+            "engine.placement is colocated, the model is on the CPU, and vLLM frees memory on GPUs only (sleep mode)"
+        )
         fix = "use --engine.kind Served, which frees its memory on CPUs, too, or --engine.placement separate"
     elif not (sleeps or on_cpu or target.placed):
         reason = f"the model is on {target.device}; vLLM was tested on CPUs only"

@@ -19,8 +19,8 @@ __all__ = ["Levels", "trpa"]
 class Levels(Shaping):
     """Creates the reward: -1 for a correct answer, -3 for a malformed (unreadable) one, -2 for any other.
 
-    If `form` names a subscore of the verdict, answers in which it is 0 get -4. Only the order of the levels matters. TRPA,
-    arXiv:2504.04524.
+    If `form` names a subscore of the verdict, answers in which it is 0 get -4. Only the order of the levels matters.
+    TRPA, arXiv:2504.04524.
     """
 
     form: str = ""

@@ -56,7 +56,19 @@ class Overlong(Shaping):
 def dapo(
     *, group_size: int = 16, low: float = 0.2, high: float = 0.28, buffer: float = 0.2, minibatches: int = 16
 ) -> Method:
-    """GRPO without KL, with clip-higher, token mean, overlong shaping and dynamic sampling."""
+    """GRPO without KL, with clip-higher, token mean, overlong shaping and dynamic sampling.
+
+    With GRPO, the paper argues, entropy collapses, solved groups give no gradient, tokens of long answers weigh too
+    little, and truncated answers make the reward noisy. DAPO changes one part for each: a higher upper clip bound, new
+    prompts for groups with equal outcomes, a mean over all tokens, and a length penalty.
+
+    Args:
+        group_size: answers per prompt, G, at least 2.
+        low: distance of the lower clip bound from 1, eps_low.
+        high: distance of the upper clip bound from 1, eps_high.
+        buffer: tokens before the limit in which the length penalty grows, L_cache; below 1, a share of `max_tokens`.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         filter=mixed_outcomes,

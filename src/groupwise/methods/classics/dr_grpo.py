@@ -27,7 +27,17 @@ class TruncatedIs(Shaping):
 
 
 def dr_grpo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 8) -> Method:
-    """GRPO without its two divisions: by the group's std, and by each answer's length. No KL."""
+    """GRPO without its two divisions: by the group's std, and by each answer's length. No KL.
+
+    GRPO's two divisors bias the gradient: long wrong answers are punished less per token, and groups that are nearly
+    solved or nearly failed weigh more. Both are removed, and the sum over an answer's tokens is divided by the token
+    budget, a constant.
+
+    Args:
+        group_size: answers per prompt, G, at least 2.
+        clip: distance of both clip bounds of the ratio from 1, eps.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         shaping=(Score(), TruncatedIs(0.0)),

@@ -10,7 +10,17 @@ __all__ = ["grpo"]
 
 
 def grpo(*, group_size: int = 64, clip: float = 0.2, kl: float = 0.04) -> Method:
-    """Group z-scores as advantage, PPO's clip, k3 KL to the initial policy in the loss, mean per group (equation 3)."""
+    """Group z-scores as advantage, PPO's clip, k3 KL to the initial policy in the loss, mean per group (equation 3).
+
+    PPO needs a critic about as large as the policy, and its values per token are hard to fit if only the last token has
+    a reward. The mean and standard deviation of a group of answers to one prompt replace the critic, and the KL penalty
+    moves from the reward into the loss.
+
+    Args:
+        group_size: answers per prompt, G, at least 2.
+        clip: distance of both clip bounds of the ratio from 1, eps.
+        kl: weight of the KL penalty to the initial policy, beta, at least 0.
+    """
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),

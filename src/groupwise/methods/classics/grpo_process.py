@@ -45,7 +45,19 @@ class StepReturns(Credit):
 def grpo_process(
     *, group_size: int = 64, mark: str = "step", outcome: float = 0.0, clip: float = 0.2, kl: float = 0.04
 ) -> Method:
-    """GRPO, where a token's advantage is the sum of the z-scored rewards of its step and of all later steps."""
+    """GRPO, where a token's advantage is the sum of the z-scored rewards of its step and of all later steps.
+
+    With a reward for the outcome alone, all tokens of an answer have the same advantage, although its steps differ in
+    quality. A reward for each step gives tokens of different steps different advantages; step rewards from the verdict,
+    instead of a trained reward model, are our reading.
+
+    Args:
+        group_size: answers per prompt, G, at least 2.
+        mark: name of the verdict's steps with the rewards r_ik, each at a step's last token.
+        outcome: weight of GRPO's advantage from the outcome, added to each token; 0 leaves it out.
+        clip: distance of both clip bounds of the ratio from 1, eps.
+        kl: weight of the KL penalty to the initial policy, beta, at least 0.
+    """
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),

@@ -69,7 +69,23 @@ def ppo(
     minibatches: int = 4,
     epochs: int = 4,
 ) -> Method:
-    """A critic with generalised advantage estimation, KL per token in the reward, whitened advantages, and a clip."""
+    """A critic with generalised advantage estimation, KL per token in the reward, whitened advantages, and a clip.
+
+    A plain policy gradient takes one noisy step per batch, and a large step can move the policy too far. PPO clips the
+    probability ratio, so that one batch serves several steps, and a critic lowers the variance of the advantages.
+
+    Args:
+        group_size: answers per prompt, at least 1.
+        clip: distance of both clip bounds of the ratio from 1, eps.
+        dual_clip: lower bound of the objective for A < 0, as a multiple of A above 1; 0 is no bound.
+        gamma: discount of later rewards per token, gamma, 0 to 1.
+        lam: decay of later temporal-difference errors, delta, in the advantage, lambda, 0 to 1.
+        kl: weight of the KL per token in the reward, beta, at least 0; 0 needs no reference.
+        value_clip: distance from its old value at which a value loses its gradient towards the return, eps_v, above 0.
+        critic_lr: learning rate of the critic.
+        minibatches: optimizer steps per epoch.
+        epochs: passes over the samples of an iteration.
+    """
     critic = ValueModel(loss=ClippedValueLoss(value_clip), optimizer=AdamW(lr=critic_lr))
     surrogate = DualClip(clip, clip, dual_clip) if dual_clip else Clip(clip, clip)
     reference = (("reference", InitialPolicy()),) if kl else ()

@@ -9,7 +9,15 @@ __all__ = ["reinforce"]
 
 
 def reinforce(*, group_size: int = 1) -> Method:
-    """The gradient of the log-prob of whole answers, weighted by their whitened rewards. One step, without a ratio."""
+    """The gradient of the log-prob of whole answers, weighted by their whitened rewards. One step, without a ratio.
+
+    The gradient of the expected reward is unknown if the reward is only a number for each sampled answer. REINFORCE
+    estimates it from the samples alone: the gradient of each answer's log-prob, weighted by its reward minus a
+    baseline, here the mean of the batch.
+
+    Args:
+        group_size: answers per prompt, at least 1.
+    """
     return Method(
         group_size=group_size,
         advantage=(Whitened(),),

@@ -45,7 +45,18 @@ class ReturnsToGo(Credit):
 
 
 def reinforce_pp(*, group_size: int = 1, clip: float = 0.2, kl: float = 0.01, minibatches: int = 8) -> Method:
-    """One answer per prompt, returns with KL per token, whitened over all tokens of the iteration, and PPO's clip."""
+    """One answer per prompt, returns with KL per token, whitened over all tokens of the iteration, and PPO's clip.
+
+    PPO's critic costs memory and time, and normalisation over a few answers to one prompt, the paper argues, is biased.
+    REINFORCE++ whitens over all tokens of the batch instead, so one answer per prompt is enough, and keeps PPO's clip
+    and KL per token.
+
+    Args:
+        group_size: answers per prompt, at least 1.
+        clip: distance of both clip bounds of the ratio from 1, eps.
+        kl: weight of the KL per token in the reward, beta, at least 0.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         credit=WhitenedTokens(ReturnsToGo(kl=kl), ddof=0),

@@ -10,7 +10,18 @@ __all__ = ["reinforce_pp_baseline"]
 
 
 def reinforce_pp_baseline(*, group_size: int = 8, clip: float = 0.2, kl: float = 1e-3, minibatches: int = 8) -> Method:
-    """The group's mean as baseline without its std, whitened over all tokens of the iteration; k2 KL in the loss."""
+    """The group's mean as baseline without its std, whitened over all tokens of the iteration; k2 KL in the loss.
+
+    The standard deviation of a small group, the paper argues, is noisy, and division by it biases the gradient. Here
+    the baseline comes from the group, the scale from all tokens of the batch, and the KL moves into the loss; its k2
+    form is our reading.
+
+    Args:
+        group_size: answers per prompt, at least 2.
+        clip: distance of both clip bounds of the ratio from 1, eps.
+        kl: weight of the KL penalty to the initial policy, beta, at least 0.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         advantage=(centred,),

@@ -42,7 +42,14 @@ class WithGreedy(Strategy):
 
 
 def remax(*, group_size: int = 1) -> Method:
-    """One answer per prompt, with the reward of the greedy answer as baseline. One step, without a ratio."""
+    """One answer per prompt, with the reward of the greedy answer as baseline. One step, without a ratio.
+
+    PPO's critic costs memory and time, and REINFORCE without a good baseline has a high variance. The reward of the
+    greedy answer to the same prompt is a baseline that needs no training.
+
+    Args:
+        group_size: sampled answers per prompt beside the greedy one, at least 1.
+    """
     return Method(
         group_size=group_size,
         strategy=WithGreedy("baseline"),

@@ -53,7 +53,16 @@ class KLInReward(Shaping):
 
 
 def rloo(*, group_size: int = 4, kl: float = 0.03) -> Method:
-    """The whole answer as one action, the mean of the others as baseline, KL in the reward. One step, no ratio."""
+    """The whole answer as one action, the mean of the others as baseline, KL in the reward. One step, no ratio.
+
+    PPO's critic, clip and credit per token, the paper argues, suit policies that start from scratch, but a language
+    model starts as a strong policy, with one reward per answer. RLOO needs none of the three: the answer is one action,
+    and its baseline is the mean reward of the prompt's other answers.
+
+    Args:
+        group_size: answers per prompt, k, at least 2.
+        kl: weight of the KL to the initial policy in the reward, beta, at least 0.
+    """
     return Method(
         group_size=group_size,
         shaping=(Score(), KLInReward(kl)),

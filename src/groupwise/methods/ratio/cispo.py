@@ -44,7 +44,16 @@ def cispo(
 ) -> Method:
     """Clips the importance weight, not the objective, so every token keeps its gradient. With dynamic sampling.
 
-    `masked` is the low and high of PPO's clip: the tokens that it clips then have no gradient (equation 7).
+    PPO's clip removes the gradient of a token once its ratio leaves the range, and rare words that redirect the
+    reasoning, the paper argues, leave it first. CISPO bounds the weight of the gradient instead of the objective, so
+    these tokens still contribute.
+
+    Args:
+        group_size: answers per prompt, at least 2.
+        floor: lower bound of the weight itself, 1 - eps_low, 0 to 1; 0 is no bound.
+        cap: upper bound of the weight itself, 1 + eps_high, at least 1.
+        masked: low and high of PPO's clip; tokens that it clips have no gradient (equation 7). None masks no token.
+        minibatches: optimizer steps per iteration.
     """
     surrogate = ClippedWeight(floor, cap)
     if masked:

@@ -75,7 +75,19 @@ class LogClip(Surrogate):
 def ctpo(
     *, group_size: int = 8, low: float = 0.025, high: float = 0.05, power: float = 0.5, minibatches: int = 16
 ) -> Method:
-    """The product of ratios up to each token, in a clip range that grows with the root of its position."""
+    """The product of ratios up to each token, in a clip range that grows with the root of its position.
+
+    A token's ratio ignores that its prefix also comes from the old policy, and the ratio of the whole answer has a high
+    variance. CTPO takes the product up to each token; the clip range grows with the position, because the spread of the
+    product's log also grows.
+
+    Args:
+        group_size: answers per prompt, at least 2.
+        low: distance of the lower clip bound from 0 in log space at the first token, a_low, at least 0.
+        high: distance of the upper clip bound from 0 in log space at the first token, a_high and a_cap, at least 0.
+        power: power of the position in the clip range, p; 0 is a constant range.
+        minibatches: optimizer steps per iteration.
+    """
     surrogate = LogClip(low, high, cap=high, power=power)
     return Method(
         group_size=group_size,

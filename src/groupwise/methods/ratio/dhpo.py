@@ -69,7 +69,19 @@ def dhpo(
     entropy_guided: bool = False,
     minibatches: int = 4,
 ) -> Method:
-    """Mixes GRPO's token ratio and GSPO's sequence ratio, each clipped in a separate range before the mix."""
+    """Mixes GRPO's token ratio and GSPO's sequence ratio, each clipped in a separate range before the mix.
+
+    GRPO's token ratios have a high variance, and GSPO's sequence ratio gives all tokens of an answer the same weight.
+    DHPO mixes both and clips each first, so that outliers of one cannot dominate; the joint minimum and all constants
+    are our reading.
+
+    Args:
+        group_size: answers per prompt, G, at least 2.
+        token: distances of the token ratio's clip bounds from 1, eps_tok_low and eps_tok_high.
+        sequence: distances of the sequence ratio's clip bounds from 1, eps_seq_low and eps_seq_high.
+        entropy_guided: whether the token ratio's weight w grows with the token's entropy (our reading), or is 1/2.
+        minibatches: optimizer steps per iteration.
+    """
     mix = EntropyShare() if entropy_guided else 0.5
     surrogate = MixedClip(Clip(*token), Clip(*sequence, ratio=sequence_ratio_per_token), mix)
     return Method(

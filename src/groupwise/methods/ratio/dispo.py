@@ -16,7 +16,18 @@ def dispo(
     wrong: tuple[float, float] = (0.0, 5.0),
     minibatches: int = 16,
 ) -> Method:
-    """CISPO with separate bounds of the importance weight for correct and for incorrect answers."""
+    """CISPO with separate bounds of the importance weight for correct and for incorrect answers.
+
+    CISPO learns fast but can collapse, because its gradients do not vanish far from the old policy, and PPO's clip is
+    stable but slow. DISPO bounds the weights of correct and incorrect answers separately, since each bound has another
+    effect; form and constants are our reading.
+
+    Args:
+        group_size: answers per prompt, at least 2.
+        right: lower and upper bound of the weight for A > 0, 1 - eps_low+ and 1 + eps_high+.
+        wrong: lower and upper bound of the weight for A <= 0, 1 - eps_low- and 1 + eps_high-.
+        minibatches: optimizer steps per iteration.
+    """
     surrogate = Routed(positive_advantage, then=ClippedWeight(*right), otherwise=ClippedWeight(*wrong))
     return Method(
         group_size=group_size,

@@ -42,7 +42,18 @@ class ElasticScale(Scale):
 
 
 def etr(*, group_size: int = 8, low: float = 0.2, high: float = 0.2, minibatches: int = 8) -> Method:
-    """GRPO with a clip range that grows with |advantage| and with the variance of the group's outcomes. No KL."""
+    """GRPO with a clip range that grows with |advantage| and with the variance of the group's outcomes. No KL.
+
+    GRPO clips every token of every prompt in the same range, although advantages differ in size and groups in
+    information. ETR widens the range for large advantages and for groups with mixed outcomes; the formula and its
+    constants are our reading.
+
+    Args:
+        group_size: answers per prompt, G, at least 2.
+        low: distance of the lower clip bound from 1 at scale 1, eps_low.
+        high: distance of the upper clip bound from 1 at scale 1, eps_high.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),

@@ -18,7 +18,19 @@ def gmpo(
     clamps: Literal["token", "sequence"] = "token",
     minibatches: int = 8,
 ) -> Method:
-    """The geometric mean of token ratios. Each token ratio is clipped, in a wide range; their mean is not."""
+    """The geometric mean of token ratios. Each token ratio is clipped, in a wide range; their mean is not.
+
+    GRPO averages token ratios arithmetically, so a few extreme ratios dominate an update and make it unstable. The
+    geometric mean is less sensitive to outliers, so its tokens can be clipped in a wider range, which leaves more room
+    for exploration.
+
+    Args:
+        group_size: answers per prompt, G, at least 2.
+        log_low: distance of the lower clip bound from 0 in log space, -log eps_1, at least 0.
+        log_high: distance of the upper clip bound from 0 in log space, log eps_2, at least 0.
+        clamps: "token" bounds each token's log-ratio, "sequence" their sum, an ablation of the authors.
+        minibatches: optimizer steps per iteration.
+    """
     ratio = PowerMean(p=0.0, log_low=log_low, log_high=log_high, clamps=clamps)
     return Method(
         group_size=group_size,

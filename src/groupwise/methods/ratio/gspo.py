@@ -9,7 +9,18 @@ __all__ = ["gspo"]
 
 
 def gspo(*, group_size: int = 16, low: float = 3e-4, high: float = 4e-4, minibatches: int = 4) -> Method:
-    """GRPO with one ratio per sequence (equation 5), a correspondingly small clip range, and no KL."""
+    """GRPO with one ratio per sequence (equation 5), a correspondingly small clip range, and no KL.
+
+    A token's ratio comes from one sample, so it corrects nothing, the paper argues, and adds noise that grows with the
+    answer's length. GSPO takes one length-normalised ratio for the whole answer and clips whole answers, since the
+    reward is also for the whole answer.
+
+    Args:
+        group_size: answers per prompt, G, at least 2.
+        low: distance of the lower clip bound from 1, eps_low.
+        high: distance of the upper clip bound from 1, eps_high.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),

@@ -9,7 +9,18 @@ __all__ = ["gspo_token"]
 
 
 def gspo_token(*, group_size: int = 16, low: float = 3e-4, high: float = 4e-4, minibatches: int = 4) -> Method:
-    """GSPO with a gradient per token. It equals GSPO if all tokens of a sequence have the same advantage."""
+    """GSPO with a gradient per token. It equals GSPO if all tokens of a sequence have the same advantage.
+
+    GSPO has one advantage for a whole answer, so it cannot use advantages that differ between tokens, as in
+    conversations of several turns. Each token keeps the value of the answer's ratio, but gets the gradient through its
+    log-prob alone, weighted by its advantage.
+
+    Args:
+        group_size: answers per prompt, G, at least 2.
+        low: distance of the lower clip bound from 1, eps_low.
+        high: distance of the upper clip bound from 1, eps_high.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),

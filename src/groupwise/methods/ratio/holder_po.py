@@ -24,7 +24,22 @@ def holder_po(
     form: Literal["sequence", "token"] = "sequence",
     minibatches: int = 8,
 ) -> Method:
-    """One ratio per sequence: the power mean of its token ratios, whose exponent falls from 2 to -2."""
+    """One ratio per sequence: the power mean of its token ratios, whose exponent falls from 2 to -2.
+
+    Every fixed mean of token ratios, the paper argues, either concentrates the gradient too much and collapses, or
+    learns too little. A high exponent at first amplifies tokens that became more likely, and a low exponent later
+    bounds the variance of the gradient.
+
+    Args:
+        group_size: answers per prompt, G, at least 2.
+        start: exponent of the mean at the first iteration, p.
+        end: exponent of the mean after `over` iterations, p.
+        over: length of the schedule in iterations; 0 is the whole run.
+        shape: curve of the exponent from `start` to `end`.
+        clip: distance of both clip bounds from 1, eps.
+        form: "sequence" clips the mean, "token" clips the token ratios before it.
+        minibatches: optimizer steps per iteration.
+    """
     surrogate = Clip(clip, clip, PowerMean(start)) if form == "sequence" else _token_form(start, clip)
     schedule = Ramp(start, end, over) if shape == "linear" else Curve(start, end, over, shape)
     return Method(

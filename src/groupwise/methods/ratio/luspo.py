@@ -34,7 +34,18 @@ class ScaledByLength(Aggregate):
 
 
 def luspo(*, group_size: int = 16, low: float = 2e-3, high: float = 2.5e-3, minibatches: int = 4) -> Method:
-    """GSPO with the loss of each sequence times its length, so long answers are not pushed less, and a wider clip."""
+    """GSPO with the loss of each sequence times its length, so long answers are not pushed less, and a wider clip.
+
+    GSPO's ratio divides the gradient of each token by the answer's length, which, the paper argues, makes answers
+    shorter during training. LUSPO multiplies an answer's loss by its length, so a token weighs the same in answers of
+    every length.
+
+    Args:
+        group_size: answers per prompt, G, at least 2.
+        low: distance of the lower clip bound from 1, eps_low.
+        high: distance of the upper clip bound from 1, eps_high.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),

@@ -41,7 +41,18 @@ def mdpo(
     epochs: int = 10,
     form: Literal["on-policy", "squared"] = "on-policy",
 ) -> Method:
-    """Several steps on the return minus a KL to the policy before the update. No clip."""
+    """Several steps on the return minus a KL to the policy before the update. No clip.
+
+    Trust regions are analysed as mirror descent, but practical methods add constraints or clips that the theory does
+    not need. MDPO takes several steps on the mirror descent objective itself; its use for answers to prompts and the
+    squared form are our reading.
+
+    Args:
+        group_size: answers per prompt, at least 2.
+        weight: weight of the KL, 1/t, at the first iteration; it grows over the run, but not in the squared form.
+        epochs: gradient steps per iteration.
+        form: "on-policy" adds a KL to the old policy; "squared" fits the answer's log-ratio to its advantage.
+    """
     if form == "squared":
         objective = Objective(surrogate=SquaredRatio(weight), aggregate=sequence_mean)
         return Method(group_size=group_size, advantage=(centred,), objective=objective, epochs=epochs)

@@ -38,7 +38,18 @@ class SoftGate(Surrogate):
 
 
 def sapo(*, group_size: int = 16, positive: float = 1.0, negative: float = 1.05, minibatches: int = 4) -> Method:
-    """A smooth gate on the token ratio instead of a clip; it decays faster for negative advantages."""
+    """A smooth gate on the token ratio instead of a clip; it decays faster for negative advantages.
+
+    Hard clips are brittle, the paper argues: GSPO drops a whole answer because of a few far tokens, and GRPO drops
+    tokens at a sharp edge. SAPO fades the gradient smoothly, and faster for A < 0, because a lower probability for one
+    token raises all others.
+
+    Args:
+        group_size: answers per prompt, G, at least 2.
+        positive: temperature of the gate for A > 0, tau_pos, above 0; a higher one fades faster.
+        negative: temperature of the gate for A <= 0, tau_neg, above 0.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),

@@ -11,7 +11,19 @@ __all__ = ["sspo"]
 def sspo(
     *, group_size: int = 8, low: float = 0.05, high: float = 0.05, at: str = ".!?;\n", minibatches: int = 8
 ) -> Method:
-    """One ratio per sentence. The clip range of a sentence grows with its entropy."""
+    """One ratio per sentence. The clip range of a sentence grows with its entropy.
+
+    One outlier token can collapse GRPO, and in GSPO's mean it either removes the whole answer or has almost no effect.
+    SSPO limits an outlier's effect to its sentence; the ends of sentences, and the formula from entropy to clip range,
+    are our reading.
+
+    Args:
+        group_size: answers per prompt, G, at least 2.
+        low: distance of the lower clip bound from 1 at k_c = 1, eps_low.
+        high: distance of the upper clip bound from 1 at k_c = 1, eps_high.
+        at: characters after which a sentence ends.
+        minibatches: optimizer steps per iteration.
+    """
     sentences = Sentences(at)
     surrogate = ScaledClip(low, high, EntropyScale(sentences=sentences), SentenceRatio(sentences))
     return Method(

@@ -124,7 +124,17 @@ WEIGHTS: Mapping[str, Weight] = {
 
 
 def train_inference_mismatch(*, group_size: int = 8, correction: Correction = "tis", minibatches: int = 4) -> Method:
-    """GRPO without KL, with a correction of the log-prob gap between the engine and the learner."""
+    """GRPO without KL, with a correction of the log-prob gap between the engine and the learner.
+
+    Engine and learner compute different probabilities for the same tokens, so even fresh samples are off-policy, and
+    training can collapse. A weight or a mask, computed from the gap, corrects or leaves out samples; the paper advises
+    to repair the engine first.
+
+    Args:
+        group_size: answers per prompt, G, at least 2.
+        correction: one of the corrections in the formula; the threshold 0.1 of "v3.2" is our reading.
+        minibatches: optimizer steps per iteration.
+    """
     plain = Objective(aggregate=group_mean)
     base = Method(group_size=group_size, advantage=(Standardised(),), objective=plain, minibatches=minibatches)
     match correction:

@@ -55,7 +55,20 @@ def vespo(
     decay_negative: float = 2.0,
     minibatches: int = 8,
 ) -> Method:
-    """A policy gradient whose weight falls smoothly to 0 as the whole answer's ratio leaves 1, on both sides."""
+    """A policy gradient whose weight falls smoothly to 0 as the whole answer's ratio leaves 1, on both sides.
+
+    Samples from an older policy or from the engine need importance weights, whose variance is high, and the paper calls
+    token clips and length normalisation heuristic. VESPO derives a smooth weight for the whole answer, without length
+    normalisation, from an objective that includes the variance.
+
+    Args:
+        group_size: answers per prompt, G, at least 2.
+        k_positive: power of the answer's ratio for A >= 0, k, above 0.
+        decay_positive: rate of the exponential decay for A >= 0, lambda, above 0.
+        k_negative: power of the answer's ratio for A < 0, k, above 0.
+        decay_negative: rate of the exponential decay for A < 0, lambda, above 0.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),

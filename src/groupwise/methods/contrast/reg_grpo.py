@@ -122,7 +122,8 @@ def reg_grpo(*, group_size: int = 8, kl: float = 0.04, window: int = 50, cue: fl
     """Fits a group's standardised log-ratios to its advantages. Hard prompts continue the start of a correct answer.
 
     GRPO's clip gives no gradient to tokens that moved far, and groups of equal rewards have none at all. Here
-    log-ratios are fitted without a clip, and hard prompts get the start of a correct answer; its length is our reading.
+    log-ratios are fitted without a clip, and hard prompts get the start of a correct answer; the details are our
+    reading.
 
     Args:
         group_size: answers per prompt, G.

@@ -103,8 +103,8 @@ def srpo(
 ) -> Method:
     """Correct answers learn by GRPO. Wrong ones are distilled from an EMA of the policy that sees a correct answer.
 
-    GRPO lowers all tokens of a wrong answer alike, and self-distillation on correct answers is ambiguous and later
-    collapses. Each answer therefore gets one of the two: GRPO if correct, and if wrong a teacher's signal, weighted by
+    GRPO lowers all tokens of a wrong answer alike, and self-distillation on correct answers is ambiguous and can
+    collapse. Here correct answers learn by GRPO, and wrong ones from a teacher that reads a correct answer, weighted by
     its certainty.
 
     Args:

@@ -25,7 +25,7 @@ def trustgeogen(
 
     Args:
         group_size: answers per prompt.
-        process: "leading" (valid steps before the first invalid one), "valid" (all valid steps) or "strict".
+        process: "leading" (share of valid steps before an invalid one), "valid" (of all valid steps) or "strict".
         weight: weight of the reward for steps, lambda; unused by strict.
         clip: distance of both clip bounds from 1.
     """

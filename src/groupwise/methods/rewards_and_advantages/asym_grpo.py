@@ -54,8 +54,8 @@ def asym_grpo(
 ) -> Method:
     """Advantages are powers of the group's odds, with one exponent for correct answers and one for the others.
 
-    GRPO gives correct and wrong answers one common strength, although the first preserve useful entropy and the second
-    remove noise. Two exponents set the two strengths separately; this form is our reading.
+    The paper argues that correct answers preserve useful entropy and wrong ones remove noise, but GRPO gives both the
+    same strength. Here two exponents set the two strengths separately; this form is our reading.
 
     Args:
         group_size: answers per prompt.

@@ -78,9 +78,9 @@ def grpo_care(
 ) -> Method:
     """A bonus for correct answers whose final answer an EMA of the policy finds likely after their reasoning. No KL.
 
-    With a reward for the answer alone, the reasoning stops supporting the answer, and a KL penalty restricts
+    With a reward for the answer alone, the reasoning can stop supporting the answer, and a KL penalty restricts
     exploration. The penalty is removed, and a correct answer gains a bonus if a slow copy of the policy finds it
-    relatively likely.
+    relatively likely after its reasoning.
 
     Args:
         group_size: answers per prompt, G.

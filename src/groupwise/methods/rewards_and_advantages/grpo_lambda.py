@@ -54,7 +54,7 @@ class BrevityWhenSolved(Shaping):
 def grpo_lambda(*, group_size: int = 16, share: float = 0.2, alpha: float = 0.2, kl: float = 0.04) -> Method:
     """GRPO with less reward for long correct answers, in the groups with the best pass rates only.
 
-    A length penalty on prompts that the policy cannot solve yet makes accuracy collapse. Here only the best-solved
+    A length penalty on prompts that the policy cannot solve yet can make accuracy collapse. Here only the best-solved
     groups of an iteration get the penalty; its form, a sigmoid of the length, is our reading.
 
     Args:

@@ -49,7 +49,7 @@ def ngrpo(
     """Group statistics with one virtual answer of the best reward, so groups of wrong answers are learned too.
 
     GRPO learns nothing from a group of wrong answers, because all its advantages are 0. One virtual answer with the
-    best reward makes them negative, and a tighter lower clip bound keeps the training stable.
+    best reward makes them negative, and a tighter lower clip bound limits their updates.
 
     Args:
         group_size: answers per prompt, G.

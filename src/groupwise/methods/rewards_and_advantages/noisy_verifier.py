@@ -102,7 +102,7 @@ def noisy_verifier(
         group_size: answers per prompt.
         correction: "forward" (the rate of false rejects alone) or "backward" (both rates).
         accepts: fraction of wrong answers that the verifier accepts, for the backward form.
-        rejects: fraction of correct answers that the verifier rejects; the forward form only starts with it.
+        rejects: fraction of correct answers that the verifier rejects; the first estimate of the forward form.
         minibatches: optimizer steps per iteration.
     """
     forward = correction == "forward"

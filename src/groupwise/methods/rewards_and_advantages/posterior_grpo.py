@@ -51,7 +51,7 @@ def posterior_grpo(
 ) -> Method:
     """A reward for the reasoning, given to correct answers alone, so that it cannot be hacked. Clip-higher, no KL.
 
-    Outcome rewards ignore the reasoning, and a reward for the reasoning of every answer is hacked: its score rises
+    Outcome rewards ignore the reasoning, and a reward for the reasoning of every answer can be hacked: its score rises
     without more solved problems. Here only answers with a correct outcome get the reward for the reasoning.
 
     Args:

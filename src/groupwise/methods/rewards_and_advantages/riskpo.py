@@ -123,7 +123,7 @@ def riskpo(
 ) -> Method:
     """Scores bundles of prompts. The advantage is steepest at low bundle scores, and constant at the highest.
 
-    The mean reward favours answers that are already likely: entropy collapses, and hard prompts give no signal. Here
+    The mean reward favours answers that are already likely: entropy can collapse, and hard prompts give no signal. Here
     low scores weigh more and the highest have no weight; bundles of prompts turn binary rewards into graded scores.
 
     Args:

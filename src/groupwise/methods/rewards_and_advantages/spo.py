@@ -194,7 +194,7 @@ def spo(
         explore: constant in the weight of a prompt's draw, eps, above 0.
         least: smallest factor of the old counts, rho_min, from 0 to most.
         most: largest factor of the old counts, rho_max, from least to below 1.
-        half: change of a token's log-prob at which the factor is 1/2 before its bounds, D_half, above 0.
+        half: mean change of a token's log-prob that gives the factor 1/2 (before its bounds), D_half, above 0.
         minibatches: optimizer steps per iteration.
     """
     return Method(

@@ -52,9 +52,9 @@ def _prefixes(b: Batch) -> Segments:
 def tempo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 1) -> Method:
     """GRPO with a bonus at tokens where a group's answers branch: the change of the mean advantage along the branch.
 
-    GRPO gives all tokens of an answer the same advantage, and PPO's advantage per token needs a learned critic. Here a
-    group's answers with a common prefix estimate its value, and each change of it adds to the advantage; this sum is
-    our reading.
+    GRPO gives all tokens of an answer the same advantage, and PPO's advantage per token needs a learned critic. Here
+    answers with a common prefix estimate its value, and its change at a token adds to the advantage; this sum is our
+    reading.
 
     Args:
         group_size: answers per prompt.

@@ -50,7 +50,7 @@ def _rank(b: Batch) -> Int[Tensor, " s"]:
 def unlikeliness(*, group_size: int = 32, beta: float = 0.25, kl: float = 0.1, epochs: int = 2) -> Method:
     """GRPO that rewards a correct answer more, the less likely it is in its group. Dynamic sampling, two epochs.
 
-    GRPO reinforces those correct answers most that are already likely: pass@1 rises, but pass@N for a large N falls.
+    GRPO reinforces those correct answers most that are already likely: pass@1 rises, but pass@N for a large N can fall.
     Here a correct answer gets more reward the less likely it is, and a second epoch also favours unlikely answers.
 
     Args:

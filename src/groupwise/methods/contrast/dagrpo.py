@@ -82,7 +82,20 @@ def dagrpo(
     gamma: float = 0.1,
     minibatches: int = 4,
 ) -> Method:
-    """GRPO without answers that resemble the other outcome's. Groups without a correct answer get a solution."""
+    """GRPO without answers that resemble the other outcome's. Groups without a correct answer get a solution.
+
+    Similar answers with opposite outcomes have conflicting gradients, and groups without a correct answer give no
+    signal. The first are removed, and the second get a written solution; the measure of similarity and all formulas are
+    our reading.
+
+    Args:
+        group_size: sampled answers per prompt.
+        subscore: name of the subscore by which answers are compared.
+        distance: least difference of the subscore from an answer of the other outcome, at least 0.
+        column: column of the data row with the written solution.
+        gamma: constant in the weight of a solution's tokens, gamma, above 0.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         strategy=Anchored(column),

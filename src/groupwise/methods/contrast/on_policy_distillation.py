@@ -74,7 +74,18 @@ def on_policy_distillation(
     discount: float = 0.0,
     alpha: float = 0.5,
 ) -> Method:
-    """A token's advantage is the teacher's log-prob minus the policy's. `form = "gkd"` compares whole distributions."""
+    """A token's advantage is the teacher's log-prob minus the policy's. `form = "gkd"` compares whole distributions.
+
+    Supervised training on a teacher's text covers prefixes that the student never writes, and a verifier scores whole
+    answers only. Here the student samples, and the teacher scores each token of the student's answers.
+
+    Args:
+        teacher: directory, packaged model or hub name of the teacher, q.
+        group_size: answers per prompt.
+        form: "sampled", "vopd" (KL as baseline), "iw-opd" (early tokens weigh more) or "gkd" (whole distributions).
+        discount: discount per token of later advantages, from 0 (none are added) to 1; 0 with "vopd", unused by "gkd".
+        alpha: divergence of "gkd": 0 is forward KL, 1 reverse KL, between them the generalised JSD.
+    """
     models = (("teacher", FromDirectory(teacher)),)
     if form == "gkd":
         objective = Objective(surrogate=Distillation("teacher", alpha), aggregate=token_mean)

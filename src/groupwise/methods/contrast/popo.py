@@ -38,7 +38,16 @@ class PositiveOnly(Surrogate):
 
 
 def popo(*, group_size: int = 8, temperature: float = 1.0, minibatches: int = 1) -> Method:
-    """Likelihood of correct answers alone, weighted by how likely each has become."""
+    """Likelihood of correct answers alone, weighted by how likely each has become.
+
+    A few sampled failures represent little of the many wrong answers, and failures have no degrees. Here only correct
+    answers are trained, with bounded weights whose sum is 1; the weights are our reading.
+
+    Args:
+        group_size: answers per prompt.
+        temperature: temperature of the softmax of the weights, T, above 0.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         filter=correct_only,

@@ -84,7 +84,17 @@ def real(
     form: Literal["anchored", "product", "binary"] = "anchored",
     minibatches: int = 4,
 ) -> Method:
-    """A classification loss of each group: outcomes are labels, mean log-ratios are logits. No advantage, no clip."""
+    """A classification loss of each group: outcomes are labels, mean log-ratios are logits. No advantage, no clip.
+
+    In GRPO a correct answer that became less likely weighs less, and the weight of a wrong one that became more likely
+    is unbounded. Here rewards are labels of a classification, and an answer's weight is at most 1/tau.
+
+    Args:
+        group_size: answers per prompt.
+        tau: temperature of the logits, tau, above 0.
+        form: "anchored" (one term per label), "product" (one term for both) or "binary" (one term per answer).
+        minibatches: optimizer steps per iteration.
+    """
     if form == "binary":
         objective = Objective(surrogate=BinaryLabels(tau), aggregate=mixed_mean)
     else:

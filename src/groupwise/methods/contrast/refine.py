@@ -49,7 +49,17 @@ def refine(
     confidence: str = "confidence",
     weight: float = 0.25,
 ) -> Method:
-    """GRPO on a weighted sum of correctness, verdict `parts` and the Brier score of the stated confidence. No KL."""
+    """GRPO on a weighted sum of correctness, `subscores` and the Brier score of the stated confidence. No KL.
+
+    Training for accuracy alone leaves reasoning that is hard to read, and stated confidences that are not usable. Here
+    calibrated confidence and subscores, such as for structure and references, are rewarded with equal weight.
+
+    Args:
+        group_size: answers per prompt.
+        subscores: names of the subscores for structure and references; empty: none.
+        confidence: name of the subscore with the stated confidence, p, from 0 to 1.
+        weight: weight of each summand of the reward, 1/4 in the formula.
+    """
     shaping = (
         Correctness(right=weight),
         *(AddSubscore(part, weight) for part in subscores),

@@ -101,7 +101,21 @@ def srpo(
     high: float = 0.28,
     prompt_template: str = "auto",
 ) -> Method:
-    """Correct answers learn by GRPO. Wrong ones are distilled from an EMA of the policy that sees a correct answer."""
+    """Correct answers learn by GRPO. Wrong ones are distilled from an EMA of the policy that sees a correct answer.
+
+    GRPO lowers all tokens of a wrong answer alike, and self-distillation on correct answers is ambiguous and can
+    collapse. Here correct answers learn by GRPO, and wrong ones from a teacher that reads a correct answer, weighted by
+    its certainty.
+
+    Args:
+        group_size: answers per prompt.
+        alpha: divergence from the teacher: 0 is forward KL, 1 reverse KL, between them the generalised JSD.
+        beta: decrease of a token's log-weight per nat of the teacher's entropy, beta, at least 0.
+        keep: fraction of the teacher that each step of the moving average keeps, from 0 to below 1.
+        low: distance of the lower clip bound from 1.
+        high: distance of the upper clip bound from 1.
+        prompt_template: the teacher's prompt, with {problem} and {solution}; "auto" selects the form for the model.
+    """
     view = "sibling"
     surrogate = Routed(HasView(view), Distillation("teacher", alpha, view), Clip(low, high))
     return Method(

@@ -47,7 +47,19 @@ def trpa(
     form: str = "",
     minibatches: int = 1,
 ) -> Method:
-    """Answers of a group are ranked in levels; pairs of different levels are preferences. A KL to the old policy."""
+    """Answers of a group are ranked in levels; pairs of different levels are preferences. A KL to the old policy.
+
+    Rewards can be hacked, and in online DPO the probabilities of the better and the worse answer often move together.
+    Here rules rank the answers, pairs of different rank are trained as preferences, and a KL penalty limits the step.
+
+    Args:
+        group_size: answers per prompt.
+        beta: factor of the difference of log-ratios, beta.
+        kappa: factor of beta in pairs whose better answer is correct, k_i.
+        trust: coefficient of the KL penalty to the policy before the update, lambda.
+        form: name of the subscore that is 0 for an answer without the required form; empty: no such level.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         shaping=(Levels(form),),

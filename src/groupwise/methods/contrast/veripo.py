@@ -71,7 +71,19 @@ def veripo(
     beta: float = 0.1,
     minibatches: int = 1,
 ) -> Method:
-    """DPO on pairs of sampled answers: those that pass all checks are preferred. `phase = "search"` is GRPO."""
+    """DPO on pairs of sampled answers: those that pass all checks are preferred. `phase = "search"` is GRPO.
+
+    GRPO on outcomes reinforces correct answers with wrong or contradictory reasoning, and its search is slow. Phases of
+    GRPO alternate with DPO on answers that were checked; the rules for the pairs are our reading.
+
+    Args:
+        phase: "align" (DPO on pairs) or "search" (GRPO).
+        group_size: answers per prompt.
+        consistent: name of the subscore that is at least 1/2 if the reasoning leads to the answer; empty: no check.
+        form: name of the subscore for the format, added with weight 0.5 in search; empty: none.
+        beta: factor of the difference of log-ratios in align, beta.
+        minibatches: optimizer steps per iteration of align.
+    """
     if phase == "search":
         shaping = (Correctness(), AddSubscore(form, 0.5)) if form else (Correctness(),)
         objective = Objective(surrogate=Clip(0.2, 0.2), aggregate=group_mean)

@@ -70,7 +70,18 @@ def graph_grpo(
     kl: float = 0.04,
     minibatches: int = 1,
 ) -> Method:
-    """Each edge is reinforced by how often graphs with it succeed, relative to the other edges of the group."""
+    """Each edge is reinforced by how often graphs with it succeed, relative to the other edges of the group.
+
+    REINFORCE on one sampled graph gives all its edges the same reward: easy queries reinforce redundant edges, and hard
+    ones give no signal. Here an edge is compared by the success of the graphs with it; the loss is our reading.
+
+    Args:
+        group_size: graphs per query, K.
+        level: "edge" (an advantage for each edge) or "graph" (the ablation: one advantage per graph).
+        present: text of the tokens that are present edges, such as "1"; empty: every token is a decision.
+        kl: coefficient of the KL penalty to the initial policy, beta.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         advantage=() if level == "edge" else (Standardised(ddof=0, eps=1e-8),),

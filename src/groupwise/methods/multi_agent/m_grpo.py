@@ -215,7 +215,21 @@ def m_grpo(
     high: float = 0.28,
     minibatches: int = 1,
 ) -> Method:
-    """Main agents of a prompt are one group, their helpers another. A helper inherits its main agent's success."""
+    """Main agents of a prompt are one group, their helpers another. A helper inherits its main agent's success.
+
+    A main agent calls its helpers a variable number of times, so agents do not fit into one group of GRPO. Each role
+    has its own groups, of a fixed size, and helpers get their main agent's outcome; the alignment to that size is our
+    reading.
+
+    Args:
+        group_size: main agents per prompt.
+        calls: largest number of calls by a main agent; "per_query" trains as many helpers of each.
+        align: "per_query" (a prompt's helpers are a group) or "fifo" (8 helpers in a row, across prompts).
+        wrong: reward of a readable wrong answer, 0.1 in the formula.
+        low: distance of the lower clip bound from 1.
+        high: distance of the upper clip bound from 1.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         strategy=Delegating(calls, aligned=calls if align == "per_query" else 0),

@@ -127,7 +127,17 @@ def check_answers(samples: Sequence[Sample]) -> None:
 
 
 def parrot(*, group_size: int = 8, penalty: float = 0.5, right_too: float = 0.5, clip: float = 0.2) -> Method:
-    """GRPO with and without a claim in the prompt. Giving up a correct answer for a false claim costs reward."""
+    """GRPO with and without a claim in the prompt. Giving up a correct answer for a false claim costs reward.
+
+    A model that answers correctly may give up its answer when a confident user or an authority claims a wrong one. The
+    paper measures this with pairs of prompts; the penalty and the training are our reading.
+
+    Args:
+        group_size: answers per form of the prompt.
+        penalty: reward that an answer loses for giving up a correct answer for the false claim, lambda.
+        right_too: fraction of the prompts whose claim is correct, from 0 to 1.
+        clip: distance of both clip bounds from 1.
+    """
     return Method(
         group_size=group_size,
         strategy=Pressed(right_too=right_too),

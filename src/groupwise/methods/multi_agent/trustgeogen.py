@@ -18,7 +18,17 @@ def trustgeogen(
     weight: float = 0.5,
     clip: float = 0.2,
 ) -> Method:
-    """GRPO on the task `deduction`: a reward for the reached goal, and for the share of verified steps."""
+    """GRPO on the task `deduction`: a reward for the reached goal, and for the share of verified steps.
+
+    Answers can be correct with a false proof, and solutions that a model wrote are noisy. Formal rules verify every
+    step here, and verified steps add reward; the use in reinforcement learning is our reading.
+
+    Args:
+        group_size: answers per prompt.
+        process: "leading" (share of valid steps before an invalid one), "valid" (of all valid steps) or "strict".
+        weight: weight of the reward for steps, lambda; unused by strict.
+        clip: distance of both clip bounds from 1.
+    """
     strict = process == "strict"
     return Method(
         group_size=group_size,

@@ -52,7 +52,19 @@ def asym_grpo(
     high: float = 0.28,
     minibatches: int = 1,
 ) -> Method:
-    """Advantages are powers of the group's odds, with one exponent for correct answers and one for the others."""
+    """Advantages are powers of the group's odds, with one exponent for correct answers and one for the others.
+
+    The paper argues that correct answers preserve useful entropy and wrong ones remove noise, but GRPO gives both the
+    same strength. Here two exponents set the two strengths separately; this form is our reading.
+
+    Args:
+        group_size: answers per prompt.
+        right: exponent for correct answers, k+, at least 0.
+        wrong: exponent for other answers, k-, at least 0.
+        low: distance of the lower clip bound from 1.
+        high: distance of the upper clip bound from 1.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         filter=mixed_outcomes,

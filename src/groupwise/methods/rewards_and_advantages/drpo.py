@@ -99,7 +99,19 @@ def drpo(
     delta: float = 1e-4,
     minibatches: int = 4,
 ) -> Method:
-    """Contrasts correct answers, the shorter the more weight, with wrong ones. Penalises a KL above a threshold."""
+    """Contrasts correct answers, the shorter the more weight, with wrong ones. Penalises a KL above a threshold.
+
+    With a length reward in GRPO, a correct but long answer can fall below the group's mean and is then made less
+    likely. Here length only sets positive weights among correct answers, and these are contrasted with the wrong ones.
+
+    Args:
+        group_size: answers per prompt.
+        temperature: temperature of the weights by length, lambda, above 0; a lower one favours short answers more.
+        tau: temperature of the softmax over wrong answers, tau, above 0.
+        beta: coefficient of the KL penalty above the threshold, beta.
+        delta: threshold of the mean KL per token, delta, in nats.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         advantage=(LengthShares(temperature),),

@@ -50,7 +50,18 @@ def fgrpo(
     rate: float = 0.05,
     minibatches: int = 1,
 ) -> Method:
-    """Adds z-scores of constraints (subscores). Their multipliers grow while a part's mean is below its floor."""
+    """Adds z-scores of constraints (subscores). Their multipliers grow while a part's mean is below its floor.
+
+    The policy can trade a reward for faithful reasoning against the task reward, and normalising their sum hides it.
+    Each constraint gets its own z-score and a multiplier that grows while its mean is too low; the formulas are our
+    reading.
+
+    Args:
+        group_size: answers per prompt.
+        floors: pairs of a subscore's name c_k and the least mean it should have, floor_k.
+        rate: growth of a multiplier per iteration and unit of missing mean, rate.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         advantage=(Lagrangian(tuple(name for name, _ in floors)),),

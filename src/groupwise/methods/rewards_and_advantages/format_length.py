@@ -46,7 +46,17 @@ class FormatLength(Shaping):
 
 
 def format_length(*, group_size: int = 8, peak: float = 0.5, think: str = "", kl: float = 1e-3) -> Method:
-    """GRPO on a reward for form and length alone: no answer is compared with a label."""
+    """GRPO on a reward for form and length alone: no answer is compared with a label.
+
+    Verified labels are costly, and a reward for the format alone later leads to answers that are too short or too long.
+    This reward adds a curve of the answer's length with a single peak, and it reads no label.
+
+    Args:
+        group_size: answers per prompt.
+        peak: share of the token budget at which the length reward is largest, p, between 0 and 1.
+        think: name of the subscore that is 1 for an answer with a thought, F_think; empty: equal to F_answer.
+        kl: coefficient of the KL penalty to the initial policy.
+    """
     return Method(
         group_size=group_size,
         shaping=(FormatLength(peak, think),),

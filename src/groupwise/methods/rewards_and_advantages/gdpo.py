@@ -11,7 +11,16 @@ __all__ = ["gdpo"]
 def gdpo(
     *, group_size: int = 4, subscores: tuple[tuple[str, float], ...] = (("chain_true", 1.0),), minibatches: int = 4
 ) -> Method:
-    """Standardises each of several rewards by itself in the group, adds them, and whitens the sum over the batch."""
+    """Standardises each of several rewards by itself in the group, adds them, and whitens the sum over the batch.
+
+    GRPO standardises the sum of several rewards, so different combinations of rewards can get the same advantage. Here
+    each reward has its own z-score, and whitening keeps the scale independent of the number of rewards.
+
+    Args:
+        group_size: answers per prompt.
+        subscores: pairs of a subscore's name and the weight of its z-score, w_n; the reward itself weighs 1.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         advantage=(EachStandardised(subscores), Whitened(ddof=1, eps=1e-4)),

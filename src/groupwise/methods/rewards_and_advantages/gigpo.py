@@ -58,7 +58,20 @@ def gigpo(
     right: float = 10.0,
     kl: float = 0.01,
 ) -> Method:
-    """Conversations: the group's z-score, plus the z-score of each turn among turns after the same observation."""
+    """Conversations: the group's z-score, plus the z-score of each turn among turns after the same observation.
+
+    In long conversations GRPO gives every turn the same advantage. Here turns of a group that follow the same
+    observation are also compared with each other, by discounted reward, without a critic or more samples.
+
+    Args:
+        group_size: conversations per prompt.
+        turns: largest number of turns in a conversation.
+        omega: weight of the comparison among turns, omega.
+        gamma: discount per turn, gamma, from 0 to 1.
+        divide: whether the advantages of turns are divided by their standard deviation.
+        right: reward of a correct conversation.
+        kl: coefficient of the KL penalty to the initial policy, beta.
+    """
     return Method(
         group_size=group_size,
         strategy=Turns(turns),

@@ -76,7 +76,21 @@ def grpo_care(
     keep: float = 0.995,
     every: int = 10,
 ) -> Method:
-    """A bonus for correct answers whose final answer an EMA of the policy finds likely after their reasoning. No KL."""
+    """A bonus for correct answers whose final answer an EMA of the policy finds likely after their reasoning. No KL.
+
+    With a reward for the answer alone, the reasoning can stop supporting the answer, and a KL penalty restricts
+    exploration. The penalty is removed, and a correct answer gains a bonus if a slow copy of the policy finds it
+    relatively likely after its reasoning.
+
+    Args:
+        group_size: answers per prompt, G.
+        opens: text after which the final answer begins.
+        closes: text before which the final answer ends; empty: the end of the sample.
+        bonus: bonus as a fraction of the score, 0.5 in the formula.
+        margin: distance below the mean probability at which an answer still gets the bonus, from 0 to 1.
+        keep: fraction of the copy that an update of the moving average keeps, from 0 to below 1.
+        every: optimizer steps between two updates of the copy.
+    """
     return Method(
         group_size=group_size,
         shaping=(Score(), ConsistencyBonus(opens, closes, bonus, margin=margin)),

@@ -52,7 +52,17 @@ class BrevityWhenSolved(Shaping):
 
 
 def grpo_lambda(*, group_size: int = 16, share: float = 0.2, alpha: float = 0.2, kl: float = 0.04) -> Method:
-    """GRPO with less reward for long correct answers, in the groups with the best pass rates only."""
+    """GRPO with less reward for long correct answers, in the groups with the best pass rates only.
+
+    A length penalty on prompts that the policy cannot solve yet can make accuracy collapse. Here only the best-solved
+    groups of an iteration get the penalty; its form, a sigmoid of the length, is our reading.
+
+    Args:
+        group_size: answers per prompt.
+        share: fraction of the groups that get the penalty, lambda, from 0 to 1.
+        alpha: largest fraction of its reward that a long answer loses, alpha, from 0 to below 1.
+        kl: coefficient of the KL penalty to the initial policy.
+    """
     return Method(
         group_size=group_size,
         shaping=(Correctness(), BrevityWhenSolved(share, alpha)),

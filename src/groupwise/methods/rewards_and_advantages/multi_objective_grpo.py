@@ -52,7 +52,17 @@ def multi_objective_grpo(
     outcome: float = 0.0,
     kl: float = 0.04,
 ) -> Method:
-    """GRPO on a weighted mean of several scores per answer, such as the heads of a reward model."""
+    """GRPO on a weighted mean of several scores per answer, such as the heads of a reward model.
+
+    One opaque reward hides the trade-off between qualities such as safety and helpfulness, and PPO also needs a critic.
+    Here the reward is an explicit weighted mean of named scores, without a critic; equal weights are our reading.
+
+    Args:
+        group_size: answers per prompt.
+        weights: pairs of a subscore's name and its weight, w_k, at least 0.
+        outcome: factor of the verifier's score, which is added to the mean; 0 leaves it out.
+        kl: coefficient of the KL penalty to the initial policy.
+    """
     return Method(
         group_size=group_size,
         shaping=(Score(scale=outcome), AddWeightedMean(weights)),

@@ -46,7 +46,18 @@ class VirtualBest(Advantage):
 def ngrpo(
     *, group_size: int = 8, best: float = 1.0, low: float = 0.16, high: float = 0.24, minibatches: int = 4
 ) -> Method:
-    """Group statistics with one virtual answer of the best reward, so groups of wrong answers are learned too."""
+    """Group statistics with one virtual answer of the best reward, so groups of wrong answers are learned too.
+
+    GRPO learns nothing from a group of wrong answers, because all its advantages are 0. One virtual answer with the
+    best reward makes them negative, and a tighter lower clip bound limits their updates.
+
+    Args:
+        group_size: answers per prompt, G.
+        best: reward of the virtual answer, R_max: the largest that the task can give.
+        low: distance of the lower clip bound from 1, eps_neg.
+        high: distance of the upper clip bound from 1, eps_pos.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         filter=not_all_correct,

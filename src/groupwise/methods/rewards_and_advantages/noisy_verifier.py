@@ -93,7 +93,18 @@ def noisy_verifier(
     rejects: float = 0.1,
     minibatches: int = 1,
 ) -> Method:
-    """Corrects the gradient, on average, for a verifier's false accepts and false rejects. Without a group baseline."""
+    """Corrects the gradient, on average, for a verifier's false accepts and false rejects. Without a group baseline.
+
+    A verifier that rejects correct answers or accepts wrong ones biases the gradient. The forward form corrects this
+    with the rate of false rejects, the backward form with both error rates; the formulas are our reading.
+
+    Args:
+        group_size: answers per prompt.
+        correction: "forward" (the rate of false rejects alone) or "backward" (both rates).
+        accepts: fraction of wrong answers that the verifier accepts, for the backward form.
+        rejects: fraction of correct answers that the verifier rejects; the first estimate of the forward form.
+        minibatches: optimizer steps per iteration.
+    """
     forward = correction == "forward"
     return Method(
         group_size=group_size,

@@ -49,7 +49,19 @@ def posterior_grpo(
     low: float = 0.2,
     high: float = 0.28,
 ) -> Method:
-    """A reward for the reasoning, given to correct answers alone, so that it cannot be hacked. Clip-higher, no KL."""
+    """A reward for the reasoning, given to correct answers alone, so that it cannot be hacked. Clip-higher, no KL.
+
+    Outcome rewards ignore the reasoning, and a reward for the reasoning of every answer can be hacked: its score rises
+    without more solved problems. Here only answers with a correct outcome get the reward for the reasoning.
+
+    Args:
+        group_size: answers per prompt.
+        subscore: name of the subscore for the reasoning, Rt.
+        format_subscore: name of the subscore for the format, Rf; empty: none.
+        gated: whether only correct answers get the subscore; false is the paper's ablation.
+        low: distance of the lower clip bound from 1.
+        high: distance of the upper clip bound from 1.
+    """
     reasoning = AddSubscoreIfCorrect(subscore) if gated else AddSubscore(subscore)
     form = (AddSubscore(format_subscore),) if format_subscore else ()
     return Method(

@@ -121,7 +121,19 @@ def riskpo(
     split: Literal["uniform", "score", "std", "sum-mean"] = "sum-mean",
     minibatches: int = 4,
 ) -> Method:
-    """Scores bundles of prompts. The advantage is steepest at low bundle scores, and constant at the highest."""
+    """Scores bundles of prompts. The advantage is steepest at low bundle scores, and constant at the highest.
+
+    The mean reward favours answers that are already likely: entropy can collapse, and hard prompts give no signal. Here
+    low scores weigh more and the highest have no weight; bundles of prompts turn binary rewards into graded scores.
+
+    Args:
+        group_size: answers per prompt.
+        size: prompts per bundle, B.
+        low: level of the lower quantile of bundle scores, a, between 0 and high.
+        high: level of the upper quantile of bundle scores, b, between low and 1.
+        split: division of an advantage among a bundle's answers: "uniform", "score", "std" or "sum-mean".
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         advantage=(BundleRisk(size, low, high, split=split),),

@@ -71,7 +71,17 @@ def _clusters(b: Batch) -> Segments:
 def seed_grpo(
     *, group_size: int = 8, alpha: float = 1.0, form: Literal["exp", "linear", "focal"] = "exp", minibatches: int = 1
 ) -> Method:
-    """Dr. GRPO's advantage times a factor that falls with the entropy of the group's final answers."""
+    """Dr. GRPO's advantage times a factor that falls with the entropy of the group's final answers.
+
+    GRPO updates every prompt with the same strength, whether its answers agree or differ. Here the advantages of a
+    prompt shrink as its answers differ more; the form of this factor is our reading.
+
+    Args:
+        group_size: answers per prompt, G.
+        alpha: strength of the factor, alpha, at least 0; at most 1 unless form is "exp".
+        form: the factor f(x): "exp" (exp(-x)), "linear" (1 - x) or "focal" ((1 - x)^2).
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         advantage=(centred, SemanticEntropy(alpha, form)),

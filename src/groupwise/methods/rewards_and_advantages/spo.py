@@ -183,7 +183,20 @@ def spo(
     half: float = 0.06,
     minibatches: int = 8,
 ) -> Method:
-    """One answer per prompt; the baseline is the prompt's tracked success rate. Whitened over the batch."""
+    """One answer per prompt; the baseline is the prompt's tracked success rate. Whitened over the batch.
+
+    Groups that are all correct or all wrong waste samples, and each prompt waits for its slowest answer. Here one
+    answer is compared with the prompt's tracked success rate, in which old answers count less as the policy changes.
+
+    Args:
+        group_size: answers per prompt.
+        initial: untrained answers at a prompt's first draw, which start its success rate, n.
+        explore: constant in the weight of a prompt's draw, eps, above 0.
+        least: smallest factor of the old counts, rho_min, from 0 to most.
+        most: largest factor of the old counts, rho_max, from least to below 1.
+        half: mean change of a token's log-prob that gives the factor 1/2 (before its bounds), D_half, above 0.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         curriculum=SuccessTracker(explore, least, most, half),

@@ -50,7 +50,17 @@ def _prefixes(b: Batch) -> Segments:
 
 
 def tempo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 1) -> Method:
-    """GRPO with a bonus at tokens where a group's answers branch: the change of the mean advantage along the branch."""
+    """GRPO with a bonus at tokens where a group's answers branch: the change of the mean advantage along the branch.
+
+    GRPO gives all tokens of an answer the same advantage, and PPO's advantage per token needs a learned critic. Here
+    answers with a common prefix estimate its value, and its change at a token adds to the advantage; this sum is our
+    reading.
+
+    Args:
+        group_size: answers per prompt.
+        clip: distance of both clip bounds from 1.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         advantage=(Standardised(ddof=0),),

@@ -46,7 +46,18 @@ class AddTrustedSubscore(Shaping):
 def trust_grpo(
     *, group_size: int = 8, subscore: str = "chain_true", alpha: float = 0.3, over: float = 1500.0, kl: float = 0.04
 ) -> Method:
-    """GRPO with a reward for the thinking, trusted less where wrong answers score better, and annealed."""
+    """GRPO with a reward for the thinking, trusted less where wrong answers score better, and annealed.
+
+    Outcome rewards ignore the thinking, and a learned reward for it can be hacked or be wrong on some prompts. Here
+    that reward counts less for prompts where wrong answers get more of it, and it decays over the run.
+
+    Args:
+        group_size: answers per prompt.
+        subscore: name of the subscore for the thinking, Rt.
+        alpha: weight of the thinking reward in the first iteration, alpha.
+        over: iterations after which the weight has fallen to 1/e of alpha, T.
+        kl: coefficient of the KL penalty to the initial policy.
+    """
     return Method(
         group_size=group_size,
         shaping=(Score(), AddTrustedSubscore(subscore, alpha)),

@@ -48,7 +48,17 @@ def _rank(b: Batch) -> Int[Tensor, " s"]:
 
 
 def unlikeliness(*, group_size: int = 32, beta: float = 0.25, kl: float = 0.1, epochs: int = 2) -> Method:
-    """GRPO that rewards a correct answer more, the less likely it is in its group. Dynamic sampling, two epochs."""
+    """GRPO that rewards a correct answer more, the less likely it is in its group. Dynamic sampling, two epochs.
+
+    GRPO reinforces those correct answers most that are already likely: pass@1 rises, but pass@N for a large N can fall.
+    Here a correct answer gets more reward the less likely it is, and a second epoch also favours unlikely answers.
+
+    Args:
+        group_size: answers per prompt, G.
+        beta: strength of the discount for likely answers, beta, from 0 to 1.
+        kl: coefficient of the KL penalty to the initial policy.
+        epochs: passes over the answers of an iteration.
+    """
     return Method(
         group_size=group_size,
         filter=mixed_outcomes,

@@ -1,6 +1,7 @@
 """Write docs/methods.md, the family tree, and the changed fields: `python -m tools.methods_page docs/methods.md`."""
 
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -82,11 +83,16 @@ def _section(function: Callable[..., Method]) -> list[str]:
     notes += [f"Claim, stated before the runs: {reference.effect.claim(name)}."] if reference.effect else []
     notes += [f"No effect is measured. {reference.no_effect}"] if reference.no_effect else []
     notes += [f"Finding: {reference.finding}"] if reference.finding else []
+    what, *texts = (inspect.getdoc(function) or "").split("\n\n")
+    why = [text for text in texts if not text.startswith("Args:")]
+    arguments = [text for text in texts if text.startswith("Args:")]
     return [
         f"### {name}",
         "",
-        f"{inspect.getdoc(function)} {_link(function)}.",
+        f"{what} {_link(function)}.",
         "",
+        *(line for text in why for line in (text, "")),
+        *(line for text in arguments for line in (_argument_list(text), "")),
         *(line for note in notes for line in (note, "")),
         "```text",
         *reference.formula.splitlines(),
@@ -112,6 +118,12 @@ def _section(function: Callable[..., Method]) -> list[str]:
 
 def _cell(words: str) -> str:
     return words.replace("|", "\\|")
+
+
+def _argument_list(text: str) -> str:
+    """The lines of a docstring's `Args:` as a list."""
+    entries = re.split(r"\n    (?=\w+: )", text.removeprefix("Args:"))
+    return "\n".join("- " + re.sub(r"^(\w+):", r"`\1`:", " ".join(entry.split())) for entry in entries if entry.strip())
 
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ is not larger, the implementation adds no growth.
 PINNED_TEXT = """\
 Two prompts of 64 tokens, 16 answers each of 8 to 128 tokens (median 32), 10M parameters, on two cores. With
 `cluster.max_staleness = 1`, two engines, each a process of one thread, sample the next iteration while the learner
-takes the steps of the present one. The other configurations of Groupwise sample, then learn. All have the same forced lengths.
+takes the steps of the present one. The other configurations of Groupwise sample, then learn. All have the same forced
+lengths.
 This repeats it: `python -m benchmarks.trl_comparison h --pairs 5`.
 
 TRL's vLLM server is not in the table, since it needs a GPU: without one, TRL 1.16 sends no weights to it

@@ -35,10 +35,19 @@ def test_no_side_model_is_named_policy():
 
 @each
 def test_is_a_short_function_in_its_own_file(method):
-    assert len(inspect.getsource(method).splitlines()) <= 25
+    docstring = (method.__doc__ or "").splitlines()
+    assert len(inspect.getsource(method).splitlines()) - len(docstring) <= 25
     assert Path(inspect.getfile(inspect.unwrap(method))).stem == method.__name__
     assert all(p.kind is p.KEYWORD_ONLY for p in inspect.signature(method).parameters.values())
     assert isinstance(method(), Method) and hash(method()) == hash(method())
+
+
+@pytest.mark.parametrize("method", published, ids=lambda method: method.__name__)
+def test_the_docstring_says_why_and_describes_each_argument(method):
+    first, *rest = (inspect.getdoc(method) or "").split("\n\n")
+    (arguments,) = [text for text in rest if text.startswith("Args:")]
+    assert first.endswith(".") and len(rest) >= 2, "one sentence of what it is, two of why, and the arguments"
+    assert re.findall(r"^    (\w+): \S", arguments, re.MULTILINE) == list(inspect.signature(method).parameters)
 
 
 def test_every_method_file_is_exported():

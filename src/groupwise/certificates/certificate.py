@@ -95,7 +95,7 @@ def certificate_of(
     method, reference = known[name], reference_of(known[name])
     return Certificate(
         name=name,
-        summary=" ".join((inspect.getdoc(method) or "").split()),
+        summary=" ".join((inspect.getdoc(method) or "").partition("\n\n")[0].split()),
         family=method_family(name),
         source=reference.source,
         arxiv=reference.arxiv,

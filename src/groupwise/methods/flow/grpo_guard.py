@@ -13,9 +13,9 @@ __all__ = ["grpo_guard"]
 def grpo_guard(*, group_size: int = 24, steps: int = 10, noise: float = 0.7, clip: float = 2e-6) -> Method:
     """Log-ratios without their bias and times the step's std, and weights 1 / |dt|; no KL.
 
-    In Flow-GRPO the ratio has a mean below 1 and a spread that depends on the step, so samples with positive advantages
-    are almost never clipped. GRPO-Guard centres and scales the log-ratio of each step, and divides the loss by the
-    step's length to equalise gradients.
+    In Flow-GRPO the ratio has a mean below 1 and a spread that depends on the step; the paper argues that positive
+    advantages are therefore almost never clipped. GRPO-Guard centres and scales the log-ratio of each step, and divides
+    the loss by the step's length to equalise gradients.
 
     Args:
         group_size: samples per prompt.

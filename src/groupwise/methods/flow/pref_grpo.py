@@ -116,7 +116,7 @@ def pref_grpo(
 ) -> Method:
     """GRPO-Guard with win rates as reward, and subscores of the verdict as optional further rewards.
 
-    Reward models give nearly equal scores in a group, and standardisation enlarges their small differences, so the
+    Reward models can give nearly equal scores in a group; standardisation enlarges the small differences, and the
     policy learns noise. Pref-GRPO compares the samples of a group in pairs, and the share of pairs that a sample wins
     is its reward. The win rate as the only reward is our reading.
 

@@ -58,9 +58,9 @@ def sage_grpo_flow(
 ) -> Method:
     """Flow-GRPO with integrated noise, equalised steps, and KLs to an anchor that moves and to the old policy.
 
-    Videos lie near a thin manifold, and the noise of earlier methods has the wrong size for long steps, so samples
-    leave it and rewards become unreliable. SAGE-GRPO integrates the noise over each step, equalises the gradients of
-    the steps, and limits the policy by two KL penalties. The constant weight of these penalties is our reading.
+    The paper argues that videos lie near a thin manifold, and that noise of the wrong size in long steps makes samples
+    leave it and rewards unreliable. SAGE-GRPO integrates the noise over each step, equalises the gradients of the
+    steps, and limits the policy by two KL penalties. The constant weight of these penalties is our reading.
 
     Args:
         group_size: samples per prompt.

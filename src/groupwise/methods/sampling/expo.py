@@ -78,9 +78,9 @@ def expo(
 ) -> Method:
     """GRPO; if no answer is correct, the policy explains the known answer and is trained on its explanation.
 
-    If no answer is correct, GRPO has no advantage to learn from, and expert solutions are too unlikely under the policy
-    to teach it well. ExPO samples the policy's own explanation of the known answer, and raises its likelihood under the
-    plain prompt. The weight of this term and the choice of prompts are our reading.
+    If no answer is correct, GRPO has no advantage to learn from, and the paper argues that expert solutions are too
+    unlikely under the policy to teach it well. ExPO samples the policy's own explanation of the known answer, and
+    raises its likelihood under the plain prompt. The weight of this term and the choice of prompts are our reading.
 
     Args:
         group_size: answers per prompt.

@@ -166,7 +166,7 @@ def fission_grpo(
 ) -> Method:
     """GRPO; a failed attempt with its feedback becomes a prompt, and a group of recoveries is sampled from it later.
 
-    Small models repeat a failed tool call: a low reward shows no repair, and fixed correction data do not match the
+    Small models can repeat a failed tool call: a low reward shows no repair, and fixed correction data do not match the
     errors of the current policy. Fission-GRPO makes a new prompt from each failed attempt and its feedback, and trains
     on a group of recoveries. The choice of failures, and the verifier's feedback in place of an error simulator's, are
     our reading.

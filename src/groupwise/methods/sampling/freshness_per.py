@@ -231,9 +231,9 @@ def freshness_per(
 ) -> Method:
     """REINFORCE++ without KL; iterations of new answers take turns with stored ones, drawn by score and freshness.
 
-    On-policy training uses each answer for one update, and plain prioritised replay keeps drawing old answers after the
-    policy has changed. FreshPER multiplies the priority of a stored answer by a factor that decays exponentially with
-    its age.
+    On-policy training uses each answer for one update, and plain prioritised replay can keep drawing old answers after
+    the policy has changed. FreshPER multiplies the priority of a stored answer by a factor that decays exponentially
+    with its age.
 
     Args:
         group_size: answers per prompt.

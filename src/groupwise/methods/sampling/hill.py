@@ -206,9 +206,9 @@ def hill(
 ) -> Method:
     """GRPO; one policy answers, and writes hints for failed problems. Both are trained, hints by how much they help.
 
-    Fixed hints do not follow the policy, and a hint that gives away key steps yields answers that are unlikely without
-    it. HiLL trains the writing of hints too, and rewards hints that make a group mixed and its correct answers likely
-    without the hint. Here one policy has both roles.
+    Fixed hints do not follow the policy, and a hint that gives away key steps can yield answers that are unlikely
+    without it. HiLL trains the writing of hints too, and rewards hints that make a group mixed and its correct answers
+    likely without the hint. Here one policy has both roles.
 
     Args:
         group_size: answers per prompt, and per hint, G.

@@ -87,9 +87,9 @@ def hora(
 ) -> Method:
     """GRPO with half of the answers as pilots, and the others where a first correct answer is most likely to come.
 
-    Equal group sizes spend too many answers on saturated prompts, and too few on prompts where a few more could find a
-    correct one. HORA gives further answers to the prompts where they most raise the estimated probability of a correct
-    one. The estimate from pilot answers of the same round is our reading.
+    Equal group sizes can spend too many answers on saturated prompts, and too few on prompts where a few more could
+    find a correct one. HORA gives further answers to the prompts where they most raise the estimated probability of a
+    correct one. The estimate from pilot answers of the same round is our reading.
 
     Args:
         group_size: mean number of answers per prompt, pilots included.

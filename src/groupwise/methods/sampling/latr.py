@@ -184,7 +184,7 @@ def latr(
 ) -> Method:
     """GRPO; a falling share of each group begins with branches of a tree, which forks where the policy is undecided.
 
-    Independent sampling gives groups of nearly equal answers, so their rewards agree and the signal is weak. LATR forks
+    Independent sampling can give groups of nearly equal answers, whose rewards agree, so the signal is weak. LATR forks
     an answer where the policy is undecided, and drops the fork if its next tokens resemble the other branch's.
 
     Args:

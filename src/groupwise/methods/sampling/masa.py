@@ -269,9 +269,9 @@ def masa(
 ) -> Method:
     """GRPO on answers and on predictions about them, which are rewarded for agreement with the answers.
 
-    Reasoning models predict poorly how often they succeed, how long a solution is and which notions it needs. MASA
-    samples predictions of these beside the answers, and rewards each prediction for its agreement with the group of
-    answers. The rules of `gate` and `length_factor` are our reading.
+    The paper argues that reasoning models predict poorly how often they succeed, how long a solution is and which
+    notions it needs. MASA samples predictions of these beside the answers, and rewards each prediction for its
+    agreement with the group of answers. The rules of `gate` and `length_factor` are our reading.
 
     Args:
         group_size: answers per prompt.

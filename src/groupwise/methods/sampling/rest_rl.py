@@ -162,8 +162,8 @@ def rest_rl(
 ) -> Method:
     """GRPO on prompts whose answers differ in score, and on beginnings of their best answers (ReST-GRPO).
 
-    On code, many groups have nearly equal rewards, so GRPO has little to learn from. ReST-GRPO drops such prompts after
-    a survey, and also trains continuations of the first lines of the best answers.
+    On code, many groups can have nearly equal rewards, and GRPO then has little to learn from. ReST-GRPO drops such
+    prompts after a survey, and also trains continuations of the first lines of the best answers.
 
     Args:
         group_size: answers per prompt or beginning.

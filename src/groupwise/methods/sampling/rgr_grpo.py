@@ -60,9 +60,9 @@ def rgr_grpo(
 ) -> Method:
     """GRPO whose groups without a good answer get one that the policy corrected with the verifier's feedback.
 
-    Rewards for a right or wrong answer are sparse, and on-policy GRPO stops exploring. RGR-GRPO lets the policy rewrite
-    the best answer with feedback, and mixes the better result into the group as an off-policy answer. The verifier's
-    feedback in place of rubrics, and the loss of the rewritten answer, are our reading.
+    Rewards for a right or wrong answer are sparse, and the paper argues that on-policy GRPO stops exploring. RGR-GRPO
+    lets the policy rewrite the best answer with feedback, and mixes the better result into the group as an off-policy
+    answer. The verifier's feedback in place of rubrics, and the loss of the rewritten answer, are our reading.
 
     Args:
         group_size: answers per prompt.

@@ -95,7 +95,7 @@ def s_grpo(
 ) -> Method:
     """One reasoning, cut at several places to answer early. The earliest correct answer has the highest reward.
 
-    Rewards for the final answer alone let reasoning models think long after they could answer. S-GRPO cuts one
+    Rewards for the final answer alone can let reasoning models think long after they could answer. S-GRPO cuts one
     reasoning at several places, asks for an answer at each, and gives later correct answers less reward. The mask of
     the inserted text and the numbers are our reading.
 

@@ -84,7 +84,7 @@ def selective_rollout(
 ) -> Method:
     """Stops and drops groups whose conversations begin with nearly equal actions; all other turns weigh the same.
 
-    Many groups of long conversations end with equal rewards, so their cost is wasted and they dilute the mean of the
+    Many groups of long conversations can end with equal rewards: their cost is wasted, and they dilute the mean of the
     loss. Selective Rollout compares the first actions of a group, and stops and drops the group if they are nearly
     equal.
 

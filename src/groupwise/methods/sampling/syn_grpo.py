@@ -194,7 +194,7 @@ def syn_grpo(
 ) -> Method:
     """GRPO; answers also propose problems, drawn later. A proposal of a kind with diverse answers earns more reward.
 
-    With fixed images, the rewards of a group become equal and exploration ends; an entropy bonus treats only the
+    With fixed images, the rewards of a group can become equal, which ends exploration; an entropy bonus treats only the
     symptom. Syn-GRPO lets the policy propose new problems, and rewards proposals that lead to diverse answers. Problems
     in text, and credit by the kind of problem, are our reading.
 

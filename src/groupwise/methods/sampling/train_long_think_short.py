@@ -57,9 +57,9 @@ def train_long_think_short(
 ) -> Method:
     """GRPO with a reward for answers near a length budget that shrinks in steps.
 
-    A fixed length budget forces short answers before the policy has learned to solve the problems. This method starts
-    with a generous budget and shrinks it in steps, so that the policy explores first and compresses later. The whole
-    answer as the counted length, the end of the length score and the interval of the steps are our reading.
+    A fixed length budget can force short answers before the policy has learned to solve the problems. This method
+    starts with a generous budget and shrinks it in steps, so that the policy explores first and compresses later. The
+    whole answer as the counted length, the end of the length score and the interval of the steps are our reading.
 
     Args:
         group_size: answers per prompt.

@@ -105,7 +105,7 @@ def vade(
 ) -> Method:
     """GRPO on the prompts that promise the largest gain, by Thompson sampling of each prompt's success rate.
 
-    Groups with equal rewards give no gradient, filters find them only after sampling, and fixed difficulty labels
+    Groups with equal rewards give no gradient, filters find them only after sampling, and fixed difficulty labels can
     become outdated. VADE updates a posterior of each prompt's success rate with the training answers, and selects
     prompts by the value of a rate drawn from it. The decays and the counts at the start are our reading.
 

@@ -162,7 +162,18 @@ def branch_grpo(
     fusion: Literal["mean", "path"] = "mean",
     pruned: bool = False,
 ) -> Method:
-    """Leaf rewards are fused up the tree, and steps of one depth are compared; `pruned` drops late steps."""
+    """Leaf rewards are fused up the tree, and steps of one depth are compared; `pruned` drops late steps.
+
+    Flow-GRPO denoises each answer independently, and gives the final reward to each of its steps. BranchGRPO shares
+    early steps in a tree, and gives each step the fused reward of the leaves below it, compared at equal depth.
+
+    Args:
+        group_size: leaves of a prompt's tree.
+        steps: denoising steps from the root to a leaf.
+        splits: steps at which each branch forks in two, in increasing order.
+        fusion: reward of a branch: the `mean` of its leaves, or the children weighted by probability (`path`).
+        pruned: whether to leave four steps out of the loss: from step 14 on at first, from step 8 on at the end.
+    """
     return Method(
         group_size=group_size,
         denoise=Denoise(noise=DanceNoise(0.3), steps=steps),

@@ -155,7 +155,20 @@ def co_grpo(
     kl: float = 0.01,
     form: Literal["joint", "alternating"] = "joint",
 ) -> Method:
-    """One z-score per trajectory, for its committed tokens and for the knobs of its schedule; PPO's clip for both."""
+    """One z-score per trajectory, for its committed tokens and for the knobs of its schedule; PPO's clip for both.
+
+    A masked diffusion model is trained on random masks but used with a schedule that is fixed by hand, so the two do
+    not match. Co-GRPO also makes the knobs of the schedule actions, and trains tokens and knobs with the reward of
+    their shared trajectory. The formulas and numbers are our reading.
+
+    Args:
+        group_size: answers per prompt.
+        steps: largest number of unmasking steps.
+        spread: standard deviation of the knobs at the start, at least 0; 0 fixes the schedule.
+        clip: distance of both clip bounds from 1, for tokens and knobs, e.
+        kl: weight of the KL penalty of the tokens to the initial policy, beta.
+        form: `joint` trains tokens and knobs together; `alternating` trains one of them per iteration.
+    """
     clips = Routed(OfRole(SCHEDULE), Clip(clip, clip), Clip(clip, clip))
     turns = form == "alternating"
     return Method(

@@ -92,7 +92,17 @@ class VelocityPenalty(Penalty):
 
 
 def diffusion_nft(*, group_size: int = 24, steps: int = 10, beta: float = 1.0, distance: float = 1e-4) -> Method:
-    """Two implicit policies per sample, one better and one worse, fitted by flow matching; no likelihoods."""
+    """Two implicit policies per sample, one better and one worse, fitted by flow matching; no likelihoods.
+
+    Flow-GRPO needs stochastic samplers, stored steps and their likelihoods, which are only approximate. DiffusionNFT
+    trains on noised versions of finished samples: the velocity moves towards good samples and away from bad ones.
+
+    Args:
+        group_size: samples per prompt.
+        steps: denoising steps per sample.
+        beta: distance of the implicit policies from the old one, in units of the policy's, above 0, beta.
+        distance: weight of the squared distance to the initial velocity, kappa.
+    """
     return Method(
         group_size=group_size,
         denoise=Denoise(noise=FlowNoise(0.0), steps=steps),

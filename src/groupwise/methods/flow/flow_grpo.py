@@ -55,7 +55,17 @@ def flow_grpo(
 ) -> Method:
     """Stochastic denoising steps as Gaussian actions, group z-scores, a clip of 1e-4, and the exact KL of each step.
 
-    With `window`, that number of steps of the first half has noise, drawn for each prompt (Flow-GRPO-Fast).
+    The sampler of a flow model is deterministic, so it does not explore, and its steps have no likelihood for a policy
+    gradient. Flow-GRPO adds noise that keeps the distribution at each time, so each step is a Gaussian action with a
+    known log-probability.
+
+    Args:
+        group_size: samples per prompt.
+        steps: denoising steps per sample.
+        noise: level of the noise, at least 0, a.
+        clip: distance of both clip bounds from 1, c.
+        kl: weight of the exact KL of each step to the initial policy, beta.
+        window: number of steps with noise, drawn from the first half for each prompt (Flow-GRPO-Fast); 0 for all.
     """
     return Method(
         group_size=group_size,

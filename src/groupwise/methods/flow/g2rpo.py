@@ -94,7 +94,20 @@ def g2rpo(
     noise: float = 0.7,
     clip: float = 1e-4,
 ) -> Method:
-    """Each of several steps gets its own group around one path without noise; z-scores of the completions are added."""
+    """Each of several steps gets its own group around one path without noise; z-scores of the completions are added.
+
+    In Flow-GRPO all steps have noise, so the final reward cannot be attributed to one step, and a single completion is
+    a narrow test of a step. G2RPO adds noise to one step at a time around a path without noise, and scores each noisy
+    step by several completions.
+
+    Args:
+        group_size: noisy versions of each step in `noisy`.
+        steps: denoising steps of a path, T.
+        noisy: steps that get noise, each with its group, k.
+        strides: numbers of steps that a completion takes at once, g.
+        noise: level of the noise, at least 0.
+        clip: distance of both clip bounds from 1, c.
+    """
     strategy = OneStep(noisy, strides)
     weights = tuple((score, 1.0) for score in strategy.scores)
     return Method(

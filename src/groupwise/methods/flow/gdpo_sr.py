@@ -48,7 +48,17 @@ class GroupPreference(Surrogate):
 
 
 def gdpo_sr(*, group_size: int = 6, steps: int = 10, beta: float = 5000.0) -> Method:
-    """A preference loss in which every sample of a group has its advantage as weight; no likelihoods, no ratios."""
+    """A preference loss in which every sample of a group has its advantage as weight; no likelihoods, no ratios.
+
+    A one-step generator has no step likelihoods for GRPO, and DPO learns from one pair per input, sampled before
+    training. GDPO-SR samples a group during training, and its DPO loss weights each sample by its advantage in the
+    group.
+
+    Args:
+        group_size: samples per prompt.
+        steps: denoising steps per sample; the paper's generator has one.
+        beta: strength of the preference loss, above 0, beta.
+    """
     return Method(
         group_size=group_size,
         denoise=Denoise(noise=FlowNoise(0.0), steps=steps),

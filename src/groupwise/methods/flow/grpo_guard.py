@@ -11,7 +11,18 @@ __all__ = ["grpo_guard"]
 
 
 def grpo_guard(*, group_size: int = 24, steps: int = 10, noise: float = 0.7, clip: float = 2e-6) -> Method:
-    """Log-ratios without their bias and times the step's std, and weights 1 / |dt|; no KL."""
+    """Log-ratios without their bias and times the step's std, and weights 1 / |dt|; no KL.
+
+    In Flow-GRPO the ratio has a mean below 1 and a spread that depends on the step; the paper argues that positive
+    advantages are therefore almost never clipped. GRPO-Guard centres and scales the log-ratio of each step, and divides
+    the loss by the step's length to equalise gradients.
+
+    Args:
+        group_size: samples per prompt.
+        steps: denoising steps per sample.
+        noise: level of the noise, at least 0.
+        clip: distance of both clip bounds from 1 for the scaled ratio, c.
+    """
     return Method(
         group_size=group_size,
         denoise=Denoise(noise=FlowNoise(noise), steps=steps),

@@ -114,7 +114,20 @@ def pref_grpo(
     wins: float = 1.0,
     subscores: tuple[tuple[str, float], ...] = (),
 ) -> Method:
-    """GRPO-Guard with win rates as reward. `parts` are further scores of the verdict, with their weights."""
+    """GRPO-Guard with win rates as reward, and subscores of the verdict as optional further rewards.
+
+    Reward models can give nearly equal scores in a group; standardisation enlarges the small differences, and the
+    policy learns noise. Pref-GRPO compares the samples of a group in pairs, and the share of pairs that a sample wins
+    is its reward. The win rate as the only reward is our reading.
+
+    Args:
+        group_size: samples per prompt, G.
+        steps: denoising steps per sample.
+        noise: level of the noise, at least 0.
+        clip: distance of both clip bounds from 1, c.
+        wins: weight of the standardised win rate, lambda_k.
+        subscores: pairs of a subscore of the verdict and the weight of its standardised values, lambda_k.
+    """
     return Method(
         group_size=group_size,
         denoise=Denoise(noise=FlowNoise(noise), steps=steps),

@@ -9,7 +9,16 @@ __all__ = ["bubblespec"]
 
 
 def bubblespec(*, group_size: int = 8, clip: float = 0.2) -> Method:
-    """GRPO without KL; the recipe's `engine = "Speculative"` samples the same answers in fewer forward passes."""
+    """GRPO without KL; the recipe's `engine = "Speculative"` samples the same answers in fewer forward passes.
+
+    In synchronous training, processes that finish early wait for the slowest one, and earlier remedies fill this time
+    with stale samples. BubbleSpec generates drafts in this time and verifies them under the new weights, so samples
+    have the distribution of plain decoding. In our reading, the drafts are earlier answers to the same prompt.
+
+    Args:
+        group_size: answers per prompt.
+        clip: distance of both clip bounds from 1.
+    """
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),

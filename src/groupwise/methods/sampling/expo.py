@@ -76,7 +76,19 @@ def expo(
     kl: float = 0.04,
     minibatches: int = 1,
 ) -> Method:
-    """GRPO; if no answer is correct, the policy explains the known answer and is trained on its explanation."""
+    """GRPO; if no answer is correct, the policy explains the known answer and is trained on its explanation.
+
+    If no answer is correct, GRPO has no advantage to learn from, and the paper argues that expert solutions are too
+    unlikely under the policy to teach it well. ExPO samples the policy's own explanation of the known answer, and
+    raises its likelihood under the plain prompt. The weight of this term and the choice of prompts are our reading.
+
+    Args:
+        group_size: answers per prompt.
+        always: whether each prompt gets an explanation e, or only prompts without a correct answer.
+        prompt_template: prompt for an explanation, with `{problem}` and `{answer}`; `auto`: by the model.
+        kl: weight of the KL penalty to the initial policy.
+        minibatches: optimizer steps per iteration.
+    """
     surrogate = Routed(written_tokens, then=log_likelihood, otherwise=Clip())
     return Method(
         group_size=group_size,

@@ -164,7 +164,23 @@ def fission_grpo(
     clip: float = 0.2,
     minibatches: int = 1,
 ) -> Method:
-    """GRPO; a failed attempt with its feedback becomes a prompt, and a group of recoveries is sampled from it later."""
+    """GRPO; a failed attempt with its feedback becomes a prompt, and a group of recoveries is sampled from it later.
+
+    Small models can repeat a failed tool call: a low reward shows no repair, and fixed correction data do not match the
+    errors of the current policy. Fission-GRPO makes a new prompt from each failed attempt and its feedback, and trains
+    on a group of recoveries. The choice of failures, and the verifier's feedback in place of an error simulator's, are
+    our reading.
+
+    Args:
+        group_size: answers per prompt, and recoveries per failure, G.
+        least: smallest number of stored failures with which any are drawn.
+        oldest: age at which a stored failure is dropped, in iterations.
+        share: largest fraction of an iteration's prompts that are failures, from 0 to 1.
+        below: score below which an answer that is not correct is a failure.
+        prompt_template: prompt for a recovery, with `{problem}`, `{draft}` and `{feedback}`; `auto`: by the model.
+        clip: distance of both clip bounds from 1.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         curriculum=Fission(least, oldest, share),

@@ -229,7 +229,24 @@ def freshness_per(
     dual: bool = False,
     minibatches: int = 1,
 ) -> Method:
-    """REINFORCE++ without KL; iterations of new answers take turns with stored ones, drawn by score and freshness."""
+    """REINFORCE++ without KL; iterations of new answers take turns with stored ones, drawn by score and freshness.
+
+    On-policy training uses each answer for one update, and plain prioritised replay can keep drawing old answers after
+    the policy has changed. FreshPER multiplies the priority of a stored answer by a factor that decays exponentially
+    with its age.
+
+    Args:
+        group_size: answers per prompt.
+        replays: iterations with stored answers after each iteration with new ones.
+        capacity: largest number of stored answers; the oldest are dropped.
+        life: decay time of a priority in iterations with new answers, above 0, tau.
+        alpha: exponent of the priority in the probability of a draw, at least 0; 0 draws uniformly.
+        beta: exponent of the importance weight v, at least 0; 0 gives all answers the weight 1.
+        centre: score with the lowest priority; the paper's is 0.
+        clip: distance of both clip bounds from 1, eps.
+        dual: whether a term with a negative advantage A is at least (1 + 2 clip) A.
+        minibatches: optimizer steps per iteration.
+    """
     surrogate = DualClip(clip, clip, cap=1 + 2 * clip) if dual else Clip(clip, clip)
     return Method(
         group_size=group_size,

@@ -10,7 +10,18 @@ __all__ = ["guide_grpo"]
 
 
 def guide_grpo(*, group_size: int = 8, column: str = "hints", clip: float = 0.2, minibatches: int = 1) -> Method:
-    """GRPO; failed groups are sampled again with a hint, and learned under the prompt without it."""
+    """GRPO; failed groups are sampled again with a hint, and learned under the prompt without it.
+
+    Problems for which every answer fails contribute nothing to GRPO. Guide-GRPO samples such groups again with a hint,
+    and corrects the ratio so that the policy learns these answers without the hint. A group of the hinted answers alone
+    is our reading.
+
+    Args:
+        group_size: answers per prompt in each group.
+        column: column of the data row that holds the hints; the first hint is used.
+        clip: distance of both clip bounds from 1.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         strategy=Escalate(RowHints(column), levels=1, learn="plain"),

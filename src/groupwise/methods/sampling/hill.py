@@ -204,7 +204,23 @@ def hill(
     high: float = 0.28,
     minibatches: int = 2,
 ) -> Method:
-    """GRPO; one policy answers, and writes hints for failed problems. Both are trained, hints by how much they help."""
+    """GRPO; one policy answers, and writes hints for failed problems. Both are trained, hints by how much they help.
+
+    Fixed hints do not follow the policy, and a hint that gives away key steps can yield answers that are unlikely
+    without it. HiLL trains the writing of hints too, and rewards hints that make a group mixed and its correct answers
+    likely without the hint. Here one policy has both roles.
+
+    Args:
+        group_size: answers per prompt, and per hint, G.
+        hints: hints per failed problem, M.
+        temperature: scale of the log-prob difference D in a hint's reward, above 0, T.
+        form: first factor of a hint's reward: `mixed`, the chance of a mixed group, or `variance`, p (1 - p).
+        hint_template: prompt for a hint, with `{problem}`, `{solution}` and `{draft}`; `auto`: by the model.
+        prompt_template: hinted prompt, with `{problem}` and `{hint}`; `auto`: by the model.
+        low: distance of the lower clip bound from 1.
+        high: distance of the upper clip bound from 1.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         strategy=HintWriter(

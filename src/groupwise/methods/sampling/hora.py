@@ -85,7 +85,20 @@ def hora(
     kl: float = 0.04,
     minibatches: int = 1,
 ) -> Method:
-    """GRPO with half of the answers as pilots, and the others where a first correct answer is most likely to come."""
+    """GRPO with half of the answers as pilots, and the others where a first correct answer is most likely to come.
+
+    Equal group sizes can spend too many answers on saturated prompts, and too few on prompts where a few more could
+    find a correct one. HORA gives further answers to the prompts where they most raise the estimated probability of a
+    correct one. The estimate from pilot answers of the same round is our reading.
+
+    Args:
+        group_size: mean number of answers per prompt, pilots included.
+        pilots: first answers to each prompt, from 1 to below `group_size`.
+        prior: Beta distribution of a success rate before the pilots, (a, b), both above 0.
+        clip: distance of both clip bounds from 1.
+        kl: weight of the KL penalty to the initial policy.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         strategy=Pilots(pilots, prior),

@@ -46,7 +46,18 @@ class Drafts(Strategy):
 
 
 def igrpo(*, group_size: int = 8, drafts: int = 8, prompt_template: str = "auto", minibatches: int = 1) -> Method:
-    """GRPO on answers that follow the best of several drafts in their prompt. Drafts are not trained."""
+    """GRPO on answers that follow the best of several drafts in their prompt. Drafts are not trained.
+
+    GRPO treats each answer as a separate attempt, and discards a good draft after its score. iGRPO puts the draft with
+    the highest reward into the prompt, and trains only on answers to this prompt. The numbers of drafts and answers,
+    and a random choice among equal drafts, are our reading.
+
+    Args:
+        group_size: answers to the prompt with the best draft, G.
+        drafts: drafts per prompt, N.
+        prompt_template: prompt for a better answer, with `{problem}` and `{draft}`; `auto`: by the model.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         strategy=Drafts(drafts, prompt_template),

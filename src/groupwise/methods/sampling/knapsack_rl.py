@@ -138,7 +138,20 @@ def knapsack_rl(
     bound: float = 5.0,
     minibatches: int = 8,
 ) -> Method:
-    """GRPO with groups of unequal size: more answers go where they most likely differ and teach most."""
+    """GRPO with groups of unequal size: more answers go where they most likely differ and teach most.
+
+    With equal group sizes, easy prompts give groups of correct answers and hard prompts groups of wrong ones, and both
+    have no gradient. Knapsack RL keeps the total number of answers, and distributes it to maximise the estimated value
+    of all groups.
+
+    Args:
+        group_size: mean number of answers per prompt, N.
+        least: smallest number of answers to a prompt, at least 1.
+        most: largest number of answers to a prompt, exceeded only if answers would be left over.
+        confidence: probability of a mixed group that is enough for a prompt, between 0 and 1, c.
+        bound: largest absolute value of an advantage, above 0.
+        minibatches: optimizer steps per iteration, on shuffled answers.
+    """
     return Method(
         group_size=group_size,
         curriculum=Knapsack(least, most, confidence=confidence),

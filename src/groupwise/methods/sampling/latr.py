@@ -182,7 +182,25 @@ def latr(
     kl: float = 0.01,
     minibatches: int = 1,
 ) -> Method:
-    """GRPO; a falling share of each group begins with branches of a tree, which forks where the policy is undecided."""
+    """GRPO; a falling share of each group begins with branches of a tree, which forks where the policy is undecided.
+
+    Independent sampling can give groups of nearly equal answers, whose rewards agree, so the signal is weak. LATR forks
+    an answer where the policy is undecided, and drops the fork if its next tokens resemble the other branch's.
+
+    Args:
+        group_size: answers per prompt, G.
+        absolute: probability that the second token of a fork must exceed, tau_abs.
+        relative: bound of the difference of the two tokens' probabilities, tau_rel.
+        ages: numbers of tokens after a fork at which it is compared with its parent, N.
+        edit: edit distance per token below which a fork is dropped; 0 turns this test off.
+        suffix: length of a shared suffix, as a share of the tokens, above which a fork is dropped; 1 turns it off.
+        rouge: ROUGE-L above which a fork is dropped, from 0 to 1; 1 turns it off.
+        steps: largest number of tokens of a branch in the tree.
+        shares: pairs of an iteration and the fraction of a group that comes from the tree from then on, eta.
+        clip: distance of both clip bounds from 1.
+        kl: weight of the KL penalty to the initial policy.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         strategy=Lookahead(1.0, absolute, relative, 2, ages, edit, suffix, rouge, steps),

@@ -267,7 +267,21 @@ def masa(
     expert: float = 0.0,
     minibatches: int = 1,
 ) -> Method:
-    """GRPO on answers and on predictions about them, which are rewarded for agreement with the answers."""
+    """GRPO on answers and on predictions about them, which are rewarded for agreement with the answers.
+
+    The paper argues that reasoning models predict poorly how often they succeed, how long a solution is and which
+    notions it needs. MASA samples predictions of these beside the answers, and rewards each prediction for its
+    agreement with the group of answers. The rules of `gate` and `length_factor` are our reading.
+
+    Args:
+        group_size: answers per prompt.
+        count: predictions per prompt, at least 1.
+        prompt_template: prompt for a prediction, with `{problem}`; `auto`: by the model.
+        gate: whether to skip prompts for which the predictions expect only correct or no correct answers.
+        length_factor: multiple of the mean predicted length at which an answer is cut; 0 turns this off.
+        expert: agreement of the notions from which a corrected prediction is learned, up to 1; 0 turns this off.
+        minibatches: optimizer steps per iteration.
+    """
     clip = DualClip(0.2, 0.28, 10.0)
     surrogate = Routed(written_tokens, then=log_likelihood, otherwise=clip) if expert else clip
     return Method(

@@ -131,7 +131,24 @@ def murphy(
     kl: float = 0.04,
     minibatches: int = 1,
 ) -> Method:
-    """GRPO on a tree of attempts and their refinements with feedback; scores of refinements come back to attempts."""
+    """GRPO on a tree of attempts and their refinements with feedback; scores of refinements come back to attempts.
+
+    GRPO trains single attempts, although deployed code models run tests and correct their code with the errors. MURPHY
+    samples refinements of each failed attempt with its feedback, and credits later success to the attempts before it.
+    The form `mean`, the order of the steps and the numbers are our reading.
+
+    Args:
+        group_size: attempts per prompt, and refinements per failed attempt, G.
+        turns: largest number of attempts in a row, at least 1, S.
+        back: credit of an attempt: the `best` score of its subtree (MaRS), or a discounted `mean` (MeRS).
+        gamma: discount of the refinements' mean in the form `mean`.
+        widest: number of refinement groups to keep, by their std; 0 keeps all.
+        extremes: number of answers with extreme scores to keep in each group; 0 keeps all.
+        prompt_template: prompt for a refinement, with `{problem}`, `{draft}` and `{feedback}`; `auto`: by the model.
+        clip: distance of both clip bounds from 1.
+        kl: weight of the KL penalty to the initial policy.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         strategy=FeedbackTree(turns, back, gamma, widest, extremes, prompt_template),

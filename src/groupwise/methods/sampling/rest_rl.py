@@ -160,7 +160,23 @@ def rest_rl(
     clip: float = 0.2,
     minibatches: int = 1,
 ) -> Method:
-    """GRPO on prompts whose answers differ in score, and on beginnings of their best answers (ReST-GRPO)."""
+    """GRPO on prompts whose answers differ in score, and on beginnings of their best answers (ReST-GRPO).
+
+    On code, many groups can have nearly equal rewards, and GRPO then has little to learn from. ReST-GRPO drops such
+    prompts after a survey, and also trains continuations of the first lines of the best answers.
+
+    Args:
+        group_size: answers per prompt or beginning.
+        samples: answers to each prompt in the survey, at least 1, n.
+        spread: smallest std of the surveyed scores with which a prompt is kept.
+        best: score from which beginnings of a prompt's best answer are added.
+        share: number of drawn beginnings, as a fraction of the answer's lines.
+        decay: factor of a beginning's probability for each further line, above 0 and up to 1.
+        line: text that ends a line.
+        finished: reward for an answer that ended by itself.
+        clip: distance of both clip bounds from 1.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         curriculum=Survey(samples, spread, best, share, decay, line),

@@ -58,7 +58,19 @@ def rgr_grpo(
     prompt_template: str = "auto",
     minibatches: int = 1,
 ) -> Method:
-    """GRPO whose groups without a good answer get one that the policy corrected with the verifier's feedback."""
+    """GRPO whose groups without a good answer get one that the policy corrected with the verifier's feedback.
+
+    Rewards for a right or wrong answer are sparse, and the paper argues that on-policy GRPO stops exploring. RGR-GRPO
+    lets the policy rewrite the best answer with feedback, and mixes the better result into the group as an off-policy
+    answer. The verifier's feedback in place of rubrics, and the loss of the rewritten answer, are our reading.
+
+    Args:
+        group_size: answers per prompt.
+        below: score of the best answer below which it is rewritten, theta.
+        gamma: probability at which the gradient of a rewritten token is largest, above 0, gamma.
+        prompt_template: prompt for a correction, with `{problem}`, `{draft}` and `{feedback}`; `auto`: by the model.
+        minibatches: optimizer steps per iteration.
+    """
     surrogate = Routed(written_tokens, then=ShapedLikelihood(gamma), otherwise=Clip())
     return Method(
         group_size=group_size,

@@ -93,7 +93,20 @@ def s_grpo(
     clip: float = 0.2,
     minibatches: int = 1,
 ) -> Method:
-    """One reasoning, cut at several places to answer early. The earliest correct answer has the highest reward."""
+    """One reasoning, cut at several places to answer early. The earliest correct answer has the highest reward.
+
+    Rewards for the final answer alone can let reasoning models think long after they could answer. S-GRPO cuts one
+    reasoning at several places, asks for an answer at each, and gives later correct answers less reward. The mask of
+    the inserted text and the numbers are our reading.
+
+    Args:
+        group_size: answers from one reasoning: m early ones and the whole one.
+        answer_inducer: text after a cut that asks for the answer, not trained; `auto`: by the model.
+        ends: text that ends the reasoning; `auto`: by the model.
+        base: factor of the reward for each earlier correct answer; the paper's is 1/2.
+        clip: distance of both clip bounds from 1.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         strategy=EarlyExits(answer_inducer, ends),

@@ -166,7 +166,20 @@ def sage_hint(
     most: float = 0.35,
     minibatches: int = 2,
 ) -> Method:
-    """GRPO; failed problems are answered again with hints that the policy wrote, and trained with the hinted prompt."""
+    """GRPO; failed problems are answered again with hints that the policy wrote, and trained with the hinted prompt.
+
+    If all answers to a hard prompt are wrong, their advantages are 0 and the prompt teaches nothing. SAGE lets the
+    policy write hints from a reference solution, and both samples and trains the group with the hint, so training stays
+    on-policy. The length limit of a hint is our reading.
+
+    Args:
+        group_size: answers per prompt in each group.
+        levels: number of hint levels, L.
+        form: `escalate` samples again with a hint after a failed group; `light` samples once at the prompt's level.
+        least: pass rate up to which `light` raises a prompt's level.
+        most: pass rate above which `light` lowers a prompt's level.
+        minibatches: optimizer steps per iteration.
+    """
     hints = SelfHints(levels)
     light = form == "light"
     return Method(

@@ -11,7 +11,18 @@ __all__ = ["scaf_grpo"]
 
 
 def scaf_grpo(*, group_size: int = 8, column: str = "hints", exempt: int = 50, minibatches: int = 4) -> Method:
-    """GRPO; after a warm-up, a failed group gets one correct answer under the weakest hint that helps."""
+    """GRPO; after a warm-up, a failed group gets one correct answer under the weakest hint that helps.
+
+    Prompts far beyond the policy give groups of wrong answers without a gradient, and a forced beginning of the
+    solution makes the data off-policy. Scaf-GRPO tries hints from weak to strong, and the first correct answer replaces
+    a wrong one, trained with its hinted prompt.
+
+    Args:
+        group_size: answers per prompt.
+        column: column of the data row that holds the hints, the weakest first.
+        exempt: iterations without hints at the start of a run.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         strategy=Scaffold(RowHints(column)),

@@ -82,7 +82,20 @@ def selective_rollout(
     marker: str = "auto",
     mixed: bool = False,
 ) -> Method:
-    """Stops and drops groups whose conversations begin with nearly equal actions; all other turns weigh the same."""
+    """Stops and drops groups whose conversations begin with nearly equal actions; all other turns weigh the same.
+
+    Many groups of long conversations can end with equal rewards: their cost is wasted, and they dilute the mean of the
+    loss. Selective Rollout compares the first actions of a group, and stops and drops the group if they are nearly
+    equal.
+
+    Args:
+        group_size: conversations per prompt.
+        after: turns before the comparison, from 1 to below `most`, K.
+        below: mean edit distance per action below which a group is stopped, at least 0, d_L.
+        most: largest number of turns in a conversation.
+        marker: text after which a turn's action begins; empty takes the whole turn; `auto`: by the model.
+        mixed: whether to drop groups with equal outcomes too, as in DAPO.
+    """
     return Method(
         group_size=group_size,
         strategy=GatedTurns(most, after, below, marker),

@@ -192,7 +192,21 @@ def syn_grpo(
     clip: float = 0.2,
     minibatches: int = 1,
 ) -> Method:
-    """GRPO; answers also propose problems, drawn later. A proposal of a kind with diverse answers earns more reward."""
+    """GRPO; answers also propose problems, drawn later. A proposal of a kind with diverse answers earns more reward.
+
+    With fixed images, the rewards of a group can become equal, which ends exploration; an entropy bonus treats only the
+    symptom. Syn-GRPO lets the policy propose new problems, and rewards proposals that lead to diverse answers. Problems
+    in text, and credit by the kind of problem, are our reading.
+
+    Args:
+        group_size: answers per prompt.
+        share: largest fraction of the prompts that are proposals, from 0 to 1.
+        rate: step size of the moving averages of the diversity, above 0 and up to 1.
+        diverse: weight of the diversity reward r_div.
+        source: component that extracts a proposed problem from an answer.
+        clip: distance of both clip bounds from 1.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         curriculum=Synthesised(share, rate),

@@ -11,7 +11,17 @@ __all__ = ["ton"]
 
 
 def ton(*, group_size: int = 8, form: str = "", kl: float = 0.04) -> Method:
-    """GRPO with a reward for the form of an answer, after a warm start in which half of the thoughts were left out."""
+    """GRPO with a reward for the form of an answer, after a warm start in which half of the thoughts were left out.
+
+    GRPO on vision-language models can make every answer contain a full thought, also for easy inputs. TON first learns
+    from demonstrations in which some thoughts are empty, so that GRPO can then learn when to skip the thought. The
+    recipe sets this warm start, and the KL weight is our reading.
+
+    Args:
+        group_size: answers per prompt.
+        form: subscore of the verdict that rewards the form; empty rewards a readable final answer.
+        kl: weight of the KL penalty to the initial policy, beta.
+    """
     return Method(
         group_size=group_size,
         shaping=(Correctness(), AddSubscore(form) if form else AddReadable()),

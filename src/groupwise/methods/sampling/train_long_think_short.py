@@ -55,7 +55,24 @@ def train_long_think_short(
     flat: bool = False,
     kl: float = 0.04,
 ) -> Method:
-    """GRPO with a reward for answers near a length budget that shrinks in steps."""
+    """GRPO with a reward for answers near a length budget that shrinks in steps.
+
+    A fixed length budget can force short answers before the policy has learned to solve the problems. This method
+    starts with a generous budget and shrinks it in steps, so that the policy explores first and compresses later. The
+    whole answer as the counted length, the end of the length score and the interval of the steps are our reading.
+
+    Args:
+        group_size: answers per prompt.
+        budget: length budget B at the start, in tokens, above 0.
+        factor: factor of the budget at each reduction.
+        every: iterations between two reductions, T.
+        correct: reward for a correct answer.
+        length: weight of the length score.
+        form: weight of `form_subscore`.
+        form_subscore: subscore of the verdict for the form of an answer; empty leaves it out.
+        flat: whether answers below the budget get the full length score.
+        kl: weight of the KL penalty to the initial policy.
+    """
     shaping = (Correctness(right=correct), LengthBudget(budget, length, flat=flat))
     return Method(
         group_size=group_size,

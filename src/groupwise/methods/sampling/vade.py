@@ -103,7 +103,22 @@ def vade(
     kl: float = 0.04,
     minibatches: int = 1,
 ) -> Method:
-    """GRPO on the prompts that promise the largest gain, by Thompson sampling of each prompt's success rate."""
+    """GRPO on the prompts that promise the largest gain, by Thompson sampling of each prompt's success rate.
+
+    Groups with equal rewards give no gradient, filters find them only after sampling, and fixed difficulty labels can
+    become outdated. VADE updates a posterior of each prompt's success rate with the training answers, and selects
+    prompts by the value of a rate drawn from it. The decays and the counts at the start are our reading.
+
+    Args:
+        group_size: answers per prompt, G.
+        fast: factor of the counts of drawn prompts, from 0 to `slow`, l1.
+        slow: factor of the counts of all other prompts, from `fast` to 1, l2.
+        value: value of a rate p: `gain`, p (1 - p)^2, or `variance`, p (1 - p).
+        sampled: whether p is drawn from the posterior; otherwise it is the posterior's mean.
+        clip: distance of both clip bounds from 1.
+        kl: weight of the KL penalty to the initial policy.
+        minibatches: optimizer steps per iteration.
+    """
     return Method(
         group_size=group_size,
         curriculum=ThompsonSampling(fast, slow, value, sampled),

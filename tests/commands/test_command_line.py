@@ -220,7 +220,7 @@ def test_a_closed_pipe_and_a_full_disk(tmp_path: Path) -> None:
         shell=True, executable="/bin/bash", capture_output=True, text=True, cwd=tmp_path,
         env=os.environ | {"PYTHONUNBUFFERED": ""},
     )  # fmt: skip
-    assert piped.stdout.startswith("start: ") and piped.stderr == ""
+    assert piped.stdout.startswith("classics: ") and piped.stderr == ""
     env = os.environ | {"PYTHONUNBUFFERED": ""}  # a line stays in the buffer and fails at the end
     with open("/dev/full", "w") as full:
         done = subprocess.run([*GROUPWISE, "--version"], stdout=full, stderr=subprocess.PIPE, text=True, env=env)

@@ -104,7 +104,7 @@ def calls(monkeypatch):
 
     for room, file, names in (
         (groupwise.commands, "train", ("train", "resume")),
-        (groupwise.commands, "evaluate", ("evaluate", "sample")),
+        (groupwise.commands, "eval", ("evaluate", "sample")),
         (groupwise.commands, "compare", ("compare",)),
         (groupwise.report, "report", ("report",)),
     ):

@@ -36,7 +36,7 @@ def test_the_packaged_recipe_on_one_core(machines: str, capsys: pytest.CaptureFi
         "1 x core, 8 GiB each; rates: assumed\n223,520 weights in float32; 256 answers per iteration\n"
     )
     assert "prompts of 12 tokens" in text  # the longest of the task, since the file names none
-    assert "best: lag 0, 1 do both; each sample has one version" in text
+    assert "best: staleness 0, 1 do both; each sample has one version" in text
 
 
 def test_the_seconds_of_a_measured_run(machines: str, capsys: pytest.CaptureFixture[str]) -> None:

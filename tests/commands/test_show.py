@@ -145,7 +145,8 @@ def test_methods_like_another_share_a_changed_part():
 def test_an_unknown_family_or_method_raises_with_the_names():
     with pytest.raises(Usage, match="no family is called 'ration'") as raised:
         list_methods(family="ration")
-    assert raised.value.fix == "the families are start, ratio, reward, rollout, contrast, agents, flow"
+    families = "the families are classics, ratio, rewards_and_advantages, sampling, contrast, multi_agent, flow"
+    assert raised.value.fix == families
     with pytest.raises(Usage, match="no method is called 'gsop'") as raised:
         list_methods(like="gsop")
     assert raised.value.fix == "did you mean gspo?"
@@ -253,10 +254,16 @@ def test_invalid_methods(method, message, only_text):
 def test_a_method_is_run_on_a_synthetic_batch(tmp_path, only_text):
     parts = """
 import torch
+from groupwise import aggregate, filter
+@aggregate
 def whole(step): return torch.tensor(1.0)
+@aggregate
 def lost(step): return torch.full_like(step.advantage, float("nan"))
+@aggregate
 def dear(step): return step.advantage.nonsense
+@filter
 def some(rollout): return rollout.score
+@aggregate
 def fine(step): return torch.ones_like(step.advantage)
 """
     path = tmp_path / "mine.py"

@@ -22,7 +22,7 @@ def rollouts(
     context: int = 5,
     limit: int = 40,
     written: bool = False,
-    parts: Sequence[str] = (),
+    subscores: Sequence[str] = (),
 ) -> list[Rollout]:
     """One rollout per list of lengths; outcomes alternate, so every group of two or more is mixed."""
     draws = torch.Generator().manual_seed(seed)
@@ -39,7 +39,7 @@ def rollouts(
                 logp=tuple((-torch.rand(n, generator=draws)).tolist()), finish=Finish.stop,
                 verdict=Verdict(
                     Outcome.correct if (i + d) % 2 else Outcome.wrong,
-                    parts=dict.fromkeys(parts, (i + d) % 4 / 4),
+                    subscores=dict.fromkeys(subscores, (i + d) % 4 / 4),
                 ),
             )
             for i, n in enumerate(group)

@@ -256,8 +256,8 @@ def test_other_ranks_need_no_consent_and_other_lanes_do(one: Path) -> None:
     ("fields", "reason"),
     [
         ({"ranks": 3}, "ranks is 3: the gradients"),
-        ({"lanes": 3}, "lanes is 3"),
-        ({"ranks": 4, "lanes": 2}, "4 ranks do not divide 2 lanes"),
+        ({"reduction_lanes": 3}, "lanes is 3"),
+        ({"ranks": 4, "reduction_lanes": 2}, "4 ranks do not divide 2 lanes"),
         ({"deadline": 0.0}, "deadline must be above 0"),
         ({"ranks": 0}, "ranks is 0"),
     ],

@@ -10,7 +10,7 @@ from groupwise.config.recipe_toml import plain
 from groupwise.core import Usage
 from groupwise.data import VerifierKind
 from groupwise.runs.disk import storage_errors, write_file
-from groupwise.verifiers.user_function import WRITTEN
+from groupwise.verifiers.python_reward import WRITTEN
 
 Grade = Callable[..., Any]
 

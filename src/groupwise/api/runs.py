@@ -34,7 +34,7 @@ from groupwise.runs.open_run import OpenRun, recipe_text, write_recipe
 from groupwise.runs.phase_directories import KEY, phases_of
 from groupwise.training.build import RunObjects, build
 from groupwise.training.progress import print_note
-from groupwise.verifiers.user_function import WRITTEN
+from groupwise.verifiers.python_reward import WRITTEN
 
 Finish = Callable[[Ending], object]
 """A function that receives the ending of a run, or of each phase of a run."""

@@ -7,26 +7,27 @@ from typing import Any, NoReturn
 
 RECIPE = """\
 fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` explains it:
-  (top)             model task also held_out max_prompt_tokens template system template_arguments verifier threshold
-                    environment method prompts iterations seed max_unverifiable trackers
+  (top)             model task extra_tasks held_out max_prompt_tokens template system template_arguments verifier
+                    threshold environment method prompts iterations seed max_unverifiable trackers
   lora              rank alpha targets
   pipeline          guidance size
   warm_start        demonstrations columns steps per_step optimizer save_every drop_thoughts thought
   warm_start.columns prompt answer
-  warm_start.optimizer lr betas eps weight_decay clip warmup decay
+  warm_start.optimizer lr betas eps weight_decay max_grad_norm warmup_steps lr_scheduler
   columns           prompt answer
-  method            base group_size curriculum strategy denoise unmask trains filter refill unverifiable shaping
-                    advantage credit mask objective auxiliary minibatches shuffle epochs old_logprobs routing models
-                    memory schedules
+  method            base group_size curriculum strategy denoise unmask trained_roles filter max_refills unverifiable
+                    shaping advantage credit mask objective auxiliary minibatches shuffle epochs old_logprobs
+                    router_replay models memory schedules
   method.denoise    noise steps shift first last
   method.unmask     steps temperature spread floor speed
   method.objective  surrogate weights penalties aggregate
   sampling          temperature max_tokens top_p top_k min_p stop
-  engine            rows kv_cache_tokens max_logprob_diff
-  optimizer         lr betas eps weight_decay clip warmup decay
-  machine           device dtype threads microbatch_tokens recompute compile deadline verdict_deadline
-  cluster           launch ranks lanes shard staleness deadline
-  evaluate          every problems samples strategy by best steps
+  engine            max_num_seqs kv_cache_tokens max_logprob_diff
+  optimizer         lr betas eps weight_decay max_grad_norm warmup_steps lr_scheduler
+  machine           device dtype threads microbatch_tokens gradient_checkpointing compile deadline
+                    verdict_deadline
+  cluster           launch ranks reduction_lanes shard max_staleness deadline
+  evaluate          every problems samples strategy by_column best_metric steps
   save              every keep export_every
 
   groupwise train recipe.toml --method.objective.surrogate.high 0.35 --iterations 50

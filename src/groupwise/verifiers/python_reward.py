@@ -6,8 +6,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import VerifierKind
-from groupwise.verifiers.user_function import WRITTEN
+WRITTEN = "reward"
+"""The name, without `.py`, of the file with the reward functions that the library writes to `code` in a run."""
 
 
 def python_reward(data: Any, written: Collection[str] = (WRITTEN,)) -> str:
@@ -46,6 +46,8 @@ def table_of(value: Any) -> Any:
     if not is_dataclass(value) or isinstance(value, type):
         return value
     table = {f.name: table_of(getattr(value, f.name)) for f in fields(value)}
+    from groupwise.data import VerifierKind  # late: it imports torch, which python_reward does not need
+
     if not isinstance(value, VerifierKind):
         return table
     return {"kind": type(value).__name__, **table} if table else type(value).__name__

@@ -11,9 +11,6 @@ from groupwise.verifiers.grading import Grading
 
 __all__ = ["Function", "kinds_in"]
 
-WRITTEN = "reward"
-"""The name, without `.py`, of the file with the reward functions that the library writes to `code` in a run."""
-
 
 @dataclass(frozen=True, slots=True)
 class Function(VerifierKind):

@@ -7,9 +7,10 @@ from typing import Any, Protocol
 import pytest
 
 import groupwise as gw
-from groupwise.config.registry import fits, parts, socket_of, sockets
+from groupwise.config.registry import fits, parts, socket_of
+from groupwise.core import part_names
 
-SOCKETS = [parts()[name] for name in sockets()]
+SOCKETS = [parts()[name] for name in part_names()]
 BASES = [*(s for s in SOCKETS if s is not gw.VerifierKind), gw.Task, gw.Verifier, gw.Environment, gw.Engine]
 DECORATORS = [
     gw.advantage, gw.aggregate, gw.credit, gw.filter, gw.mask, gw.penalty, gw.ratio, gw.shaping, gw.strategy,
@@ -26,7 +27,7 @@ def test_a_subclass_without_a_method_of_its_socket_is_refused(socket: type) -> N
 
 @pytest.mark.parametrize("socket", SOCKETS, ids=lambda socket: socket.__name__)
 def test_a_part_is_of_one_socket(socket: type) -> None:
-    for name in sockets()[socket.__name__]:
+    for name in part_names()[socket.__name__]:
         assert [other for other in SOCKETS if fits(parts()[name], other)] == [socket], name
         assert not inspect.isabstract(parts()[name])
 

@@ -31,7 +31,8 @@ def package_stub() -> str:
         rooms.setdefault(home_of(name), []).append(f"{name}\xa0as\xa0{name}")
     lines = (f"from {room} import (\n{_wrapped(rooms[room])}\n)\n" for room in sorted(rooms))
     types = "".join(f"{name}: {kind}\n" for name, kind in TYPES.items())
-    return f"{HEAD}# ruff: noqa: I001\n# fmt: off\nfrom collections.abc import Mapping, Sequence\n\n{''.join(lines)}\n{types}"
+    head = f"{HEAD}# ruff: noqa: I001\n# fmt: off\nfrom collections.abc import Mapping, Sequence\n\n"
+    return head + "".join(lines) + "\n" + types
 
 
 def _wrapped(names: list[str]) -> str:

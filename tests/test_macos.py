@@ -23,6 +23,7 @@ for module, names in LINUX.items():
 sys.platform = "darwin"
 
 import groupwise as gw
+from groupwise.sandbox import Sandbox
 programs = {"groupwise.sandbox.server", "groupwise.sandbox.launch"}  # started by path, on Linux only
 names = {module.name for module in pkgutil.walk_packages(gw.__path__, "groupwise.")} - programs
 for name in sorted(names):
@@ -30,7 +31,7 @@ for name in sorted(names):
 print("imported", len(names) > 200)
 for unsafe in (False, True):
     try:
-        gw.Sandbox(unsafe=unsafe)
+        Sandbox(unsafe=unsafe)
     except gw.MissingRequirement as error:
         print(error)
 small = {"prompts": 2, "method.group_size": 2, "method.minibatches": 1, "evaluate.problems": 2, "max_tokens": 6}

@@ -4,11 +4,16 @@ python tools/front_doors.py
 """
 
 from pathlib import Path
+from textwrap import fill
 
-from groupwise.core.lazy_imports import ROOMS, files_of
+import groupwise
+from groupwise.core.lazy_imports import ROOMS, files_of, home_of, part_names
+from groupwise.methods.families import method_files
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "groupwise"
 HEAD = "# Made by tools/front_doors.py from the `__all__` of each file.\n"
+TYPES = {"parts": "Mapping[str, Sequence[str]]", "__version__": "str"}
+"""The type of each name of the package that no room defines."""
 
 
 def stub(room: str) -> str:
@@ -19,9 +24,20 @@ def stub(room: str) -> str:
 
 
 def package_stub() -> str:
-    """The text of the package's `__init__.pyi`: every public name of every room."""
-    lines = (f"from groupwise.{room} import *\n" for room in sorted(ROOMS))
-    return HEAD + "# ruff: noqa: F403\n" + "".join(lines) + "\n__version__: str\n"
+    """The text of the package's `__init__.pyi`: the names of `groupwise.__all__`, the methods and the parts."""
+    names = {*groupwise.__all__, *method_files(), *(name for names in part_names().values() for name in names)}
+    rooms: dict[str, list[str]] = {}
+    for name in sorted(names - TYPES.keys()):
+        rooms.setdefault(home_of(name), []).append(f"{name}\xa0as\xa0{name}")
+    lines = (f"from {room} import (\n{_wrapped(rooms[room])}\n)\n" for room in sorted(rooms))
+    types = "".join(f"{name}: {kind}\n" for name, kind in TYPES.items())
+    head = f"{HEAD}# ruff: noqa: I001\n# fmt: off\nfrom collections.abc import Mapping, Sequence\n\n"
+    return head + "".join(lines) + "\n" + types
+
+
+def _wrapped(names: list[str]) -> str:
+    """Names with commas in lines of at most 120 letters, broken between names only."""
+    return fill(", ".join(names), 120, initial_indent="    ", subsequent_indent="    ").replace("\xa0", " ")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from groupwise.config.registry import fitting_names, parts, sockets
-from groupwise.core import files_of
+from groupwise.config.registry import fitting_names, parts
+from groupwise.core import files_of, part_names
 
 HOME = Path(__file__).resolve().parents[1]
 PAGE = HOME / "docs" / "sockets.md"
@@ -54,7 +54,7 @@ def _file(module: str) -> Iterator[str]:
 
 def _is_socket(node: ast.ClassDef) -> bool:
     return node.name in parts() and (
-        node.name in sockets() or any(ast.unparse(base).partition("[")[0] == "Protocol" for base in node.bases)
+        node.name in part_names() or any(ast.unparse(base).partition("[")[0] == "Protocol" for base in node.bases)
     )
 
 
@@ -63,7 +63,7 @@ def _socket(source: str, node: ast.ClassDef) -> str:
     lines = source.splitlines()
     members = [line for member in node.body[1:] for line in [*lines[_first(member) - 1 : member.end_lineno], ""]]
     text = " ".join((ast.get_docstring(node) or "").split())
-    names = fitting_names(parts()[node.name]) if node.name in sockets() else []
+    names = fitting_names(parts()[node.name]) if node.name in part_names() else []
     fitting = f" Parts: {', '.join(f'`{name}`' for name in names)}." if names else ""
     code = "\n".join([lines[node.lineno - 1], *members]).rstrip()
     return f"**{node.name}**. {text}{fitting}\n\n```python\n{code}\n```\n"

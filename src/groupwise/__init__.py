@@ -3,12 +3,85 @@
     import groupwise as gw
     run = gw.train(model="my-model", data=rows, reward=reward, method=gw.gspo(group_size=8), iterations=50)
 
-Every public name of every room is a name of the package, such as `gw.train`, `gw.gspo` or `gw.Clip`. It is imported on
-first use.
+Its names are those that a script writes (`__all__`, in docs/library.md with a line each), the published methods
+(`gw.gspo`, listed by `gw.list_methods()`) and the parts of methods (`gw.Clip`, listed by `gw.parts`). All are imported
+on first use. Everything else is imported from its room: `from groupwise.data import Segments`.
 """
 
 import os
+import sys
+from importlib import import_module
 from typing import Any
+
+__all__ = [
+    "AdamW",
+    "Advantage",
+    "Aggregate",
+    "BadData",
+    "Batch",
+    "Cluster",
+    "Columns",
+    "Combined",
+    "Credit",
+    "Curriculum",
+    "Diverged",
+    "Draw",
+    "Environment",
+    "Evaluate",
+    "ExtraTask",
+    "Filter",
+    "Finish",
+    "GroupwiseError",
+    "Lora",
+    "Machine",
+    "Mask",
+    "Math",
+    "Method",
+    "MissingRequirement",
+    "Native",
+    "Objective",
+    "Outcome",
+    "Penalty",
+    "Permissions",
+    "Prompt",
+    "Ratio",
+    "Recipe",
+    "Rollout",
+    "Run",
+    "Sample",
+    "Sampling",
+    "Save",
+    "Served",
+    "Shaping",
+    "Strategy",
+    "Surrogate",
+    "Task",
+    "Usage",
+    "Verdict",
+    "VerifierKind",
+    "Vllm",
+    "WarmStart",
+    "Weight",
+    "__version__",
+    "advantage",
+    "aggregate",
+    "credit",
+    "evaluate",
+    "filter",
+    "list_methods",
+    "load_method",
+    "mask",
+    "parts",
+    "penalty",
+    "ratio",
+    "resume",
+    "sample",
+    "shaping",
+    "strategy",
+    "surrogate",
+    "train",
+    "weight",
+]
 
 # MKL chooses kernels by the number of rows; on some processors this changes the bits of a row. In strict mode the bits
 # of a row do not depend on the other rows. MKL reads the variable at its first product. A value of the user is kept.
@@ -16,21 +89,27 @@ os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 
 def __getattr__(name: str) -> Any:
+    from groupwise.core.lazy_imports import home_of, part_names
+
     if name == "__version__":
         from importlib.metadata import version
 
         return version("groupwise")
-    if not name.startswith("_"):
-        from importlib import import_module
+    if name == "parts":
+        return part_names()
+    room = "" if name.startswith("_") else home_of(name)
+    if room and (name in __all__ or _is_method_or_part(name)):
+        return getattr(import_module(room), name)
+    fix = f"; from {room} import {name}" if room else ""
+    raise AttributeError(f"{__name__} has no attribute {name!r}{fix}", name=name, obj=sys.modules[__name__])
 
-        from groupwise.core.lazy_imports import home_of
 
-        if room := home_of(name):
-            return getattr(import_module(room), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def _is_method_or_part(name: str) -> bool:
+    from groupwise.core.lazy_imports import part_names
+    from groupwise.methods.families import method_files
+
+    return name in method_files() or any(name in parts for parts in part_names().values())
 
 
 def __dir__() -> list[str]:
-    from groupwise.core.lazy_imports import ROOMS, names_of
-
-    return sorted({"__version__", *globals(), *(name for room in ROOMS for name in names_of(f"groupwise.{room}"))})
+    return __all__

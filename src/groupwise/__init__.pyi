@@ -1,20 +1,134 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
-# ruff: noqa: F403
-from groupwise.advantages import *
-from groupwise.api import *
-from groupwise.config import *
-from groupwise.core import *
-from groupwise.data import *
-from groupwise.engines import *
-from groupwise.environments import *
-from groupwise.learner import *
-from groupwise.methods import *
-from groupwise.models import *
-from groupwise.objective import *
-from groupwise.rewards import *
-from groupwise.rollout import *
-from groupwise.sandbox import *
-from groupwise.tasks import *
-from groupwise.verifiers import *
+# ruff: noqa: I001
+# fmt: off
+from collections.abc import Mapping, Sequence
 
+from groupwise.advantages import (
+    AgainstSubscore as AgainstSubscore, Bounded as Bounded, EachStandardised as EachStandardised,
+    Lagrangian as Lagrangian, Standardised as Standardised, Whitened as Whitened, WhitenedTokens as WhitenedTokens,
+    centred as centred, every_token as every_token
+)
+from groupwise.api import (
+    Run as Run, evaluate as evaluate, list_methods as list_methods, load_method as load_method, resume as resume,
+    sample as sample, train as train
+)
+from groupwise.config import (
+    Cluster as Cluster, Columns as Columns, Evaluate as Evaluate, ExtraTask as ExtraTask, Machine as Machine,
+    Permissions as Permissions, Recipe as Recipe, Save as Save, WarmStart as WarmStart
+)
+from groupwise.core import (
+    BadData as BadData, Diverged as Diverged, GroupwiseError as GroupwiseError,
+    MissingRequirement as MissingRequirement, Usage as Usage
+)
+from groupwise.data import (
+    Advantage as Advantage, Aggregate as Aggregate, Batch as Batch, Credit as Credit, Curriculum as Curriculum,
+    Draw as Draw, Environment as Environment, Filter as Filter, Finish as Finish, Mask as Mask, Outcome as Outcome,
+    Penalty as Penalty, Prompt as Prompt, Ratio as Ratio, Rollout as Rollout, Sample as Sample, Sampling as Sampling,
+    Shaping as Shaping, Strategy as Strategy, Surrogate as Surrogate, Task as Task, Verdict as Verdict,
+    VerifierKind as VerifierKind, Weight as Weight, advantage as advantage, aggregate as aggregate, credit as credit,
+    filter as filter, mask as mask, penalty as penalty, ratio as ratio, shaping as shaping, strategy as strategy,
+    surrogate as surrogate, weight as weight
+)
+from groupwise.engines import (
+    Native as Native, Served as Served, Speculative as Speculative, Vllm as Vllm
+)
+from groupwise.learner import (
+    AdamW as AdamW, ClippedValueLoss as ClippedValueLoss, EMA as EMA, FromDirectory as FromDirectory,
+    InitialPolicy as InitialPolicy, RouterBalance as RouterBalance, SamplingPolicy as SamplingPolicy,
+    SquaredValueLoss as SquaredValueLoss, ValueModel as ValueModel
+)
+from groupwise.methods import (
+    ActionSuccess as ActionSuccess, AddCalibration as AddCalibration, AddFinished as AddFinished,
+    AddSubscoreIfCorrect as AddSubscoreIfCorrect, AddTrustedSubscore as AddTrustedSubscore,
+    AddWeightedMean as AddWeightedMean, After as After, Anchored as Anchored, AtLevel as AtLevel,
+    BinaryLabels as BinaryLabels, BranchDifference as BranchDifference, Branching as Branching,
+    BrevityWhenSolved as BrevityWhenSolved, BundleRisk as BundleRisk, CoSampled as CoSampled,
+    ConsistencyBonus as ConsistencyBonus, Cued as Cued, Curve as Curve, Cycle as Cycle, Debiased as Debiased,
+    Decay as Decay, Delegating as Delegating, Discriminative as Discriminative, Distinct as Distinct, Drafts as Drafts,
+    EarlyExitReward as EarlyExitReward, EarlyExits as EarlyExits, EarlyFirst as EarlyFirst,
+    ElasticScale as ElasticScale, EqualisedSteps as EqualisedSteps, Explained as Explained,
+    FeedbackTree as FeedbackTree, Fission as Fission, FormatLength as FormatLength,
+    ForwardCorrection as ForwardCorrection, FreshReplay as FreshReplay, FromMemory as FromMemory, GAE as GAE,
+    GammaWeight as GammaWeight, GatedTurns as GatedTurns, GroupPreference as GroupPreference, HasView as HasView,
+    HigherScore as HigherScore, HintLadder as HintLadder, HintWriter as HintWriter, ImplicitPair as ImplicitPair,
+    InsideClip as InsideClip, Inverse as Inverse, KLFromOld as KLFromOld, KLHinge as KLHinge, KLInReward as KLInReward,
+    Knapsack as Knapsack, LabelContrast as LabelContrast, LengthBudget as LengthBudget, LengthShares as LengthShares,
+    Levels as Levels, LogClip as LogClip, Lookahead as Lookahead, Method as Method, MixedClip as MixedClip,
+    Multipliers as Multipliers, NoiseWindow as NoiseWindow, NormalisedWeight as NormalisedWeight,
+    OddsAdvantage as OddsAdvantage, OfRole as OfRole, OnPolicy as OnPolicy, OneStep as OneStep,
+    Optimality as Optimality, OutsideSteps as OutsideSteps, Overlong as Overlong, PairwiseWins as PairwiseWins,
+    PassesChecks as PassesChecks, PenaltyOfRole as PenaltyOfRole, Piecewise as Piecewise, Pilots as Pilots,
+    PositiveOnly as PositiveOnly, Predictions as Predictions, Pressed as Pressed, Proposing as Proposing,
+    Quantiles as Quantiles, Queued as Queued, Ramp as Ramp, RatioRegression as RatioRegression,
+    RecentRewards as RecentRewards, RecoveryPrompts as RecoveryPrompts, Refinement as Refinement, Reject as Reject,
+    RejectionRate as RejectionRate, Replayed as Replayed, ReturnsToGo as ReturnsToGo, ScaledByLength as ScaledByLength,
+    ScaledBySubscore as ScaledBySubscore, SelfHints as SelfHints, SemanticEntropy as SemanticEntropy,
+    SiblingView as SiblingView, SoftGate as SoftGate, SquaredRatio as SquaredRatio, Stairs as Stairs,
+    StepReturns as StepReturns, SuccessTracker as SuccessTracker, SumProposals as SumProposals, Survey as Survey,
+    Surveyed as Surveyed, Synthesised as Synthesised, TakingTurns as TakingTurns, TeacherCertainty as TeacherCertainty,
+    TeacherGap as TeacherGap, ThompsonSampling as ThompsonSampling, TrackedAnswers as TrackedAnswers,
+    TruncatedIs as TruncatedIs, TurnGroups as TurnGroups, Unlikeliness as Unlikeliness,
+    VelocityPenalty as VelocityPenalty, VirtualBest as VirtualBest, WithGreedy as WithGreedy, WrongIs as WrongIs,
+    asym_grpo as asym_grpo, branch_grpo as branch_grpo, bubblespec as bubblespec, cispo as cispo, co_grpo as co_grpo,
+    ctpo as ctpo, dagrpo as dagrpo, dapo as dapo, dhpo as dhpo, diffusion_nft as diffusion_nft, dispo as dispo,
+    dr_grpo as dr_grpo, drpo as drpo, etr as etr, expo as expo, fgrpo as fgrpo, fission_grpo as fission_grpo,
+    flow_grpo as flow_grpo, format_length as format_length, freshness_per as freshness_per, g2rpo as g2rpo,
+    gdpo as gdpo, gdpo_sr as gdpo_sr, gigpo as gigpo, gmpo as gmpo, graph_grpo as graph_grpo, grpo as grpo,
+    grpo_care as grpo_care, grpo_guard as grpo_guard, grpo_lambda as grpo_lambda, grpo_process as grpo_process,
+    gspo as gspo, gspo_token as gspo_token, guide_grpo as guide_grpo, hill as hill, holder_po as holder_po,
+    hora as hora, igrpo as igrpo, knapsack_rl as knapsack_rl, latr as latr, leave_one_out as leave_one_out,
+    luspo as luspo, m_grpo as m_grpo, masa as masa, mdpo as mdpo, mixed_mean as mixed_mean,
+    multi_objective_grpo as multi_objective_grpo, murphy as murphy, ngrpo as ngrpo, noisy_verifier as noisy_verifier,
+    on_policy_distillation as on_policy_distillation, parrot as parrot, popo as popo, posterior_grpo as posterior_grpo,
+    ppo as ppo, pref_grpo as pref_grpo, prefix_ratio as prefix_ratio, real as real, refine as refine,
+    reg_grpo as reg_grpo, reinforce as reinforce, reinforce_pp as reinforce_pp,
+    reinforce_pp_baseline as reinforce_pp_baseline, remax as remax, rest_rl as rest_rl, rgr_grpo as rgr_grpo,
+    riskpo as riskpo, rloo as rloo, role_mean as role_mean, s_grpo as s_grpo, sage_grpo_flow as sage_grpo_flow,
+    sage_hint as sage_hint, sapo as sapo, scaf_grpo as scaf_grpo, seed_grpo as seed_grpo,
+    selective_rollout as selective_rollout, spo as spo, srpo as srpo, sspo as sspo, syn_grpo as syn_grpo,
+    tempo as tempo, ton as ton, train_inference_mismatch as train_inference_mismatch,
+    train_long_think_short as train_long_think_short, trpa as trpa, trust_grpo as trust_grpo,
+    trustgeogen as trustgeogen, unlikeliness as unlikeliness, vade as vade, veripo as veripo, vespo as vespo
+)
+from groupwise.models import (
+    CPSNoise as CPSNoise, DanceNoise as DanceNoise, FlowNoise as FlowNoise, IntegratedNoise as IntegratedNoise,
+    Lora as Lora
+)
+from groupwise.objective import (
+    AdaptiveKL as AdaptiveKL, CentredStepRatio as CentredStepRatio, Clip as Clip, ClippedWeight as ClippedWeight,
+    Distillation as Distillation, DualClip as DualClip, EntropyBonus as EntropyBonus, EntropyScale as EntropyScale,
+    EntropyShare as EntropyShare, GeometricMaskedImportance as GeometricMaskedImportance, KL as KL,
+    MaskedImportance as MaskedImportance, Objective as Objective, PerStepLength as PerStepLength,
+    PowerMean as PowerMean, Preference as Preference, ReplaceAggregate as ReplaceAggregate, Routed as Routed,
+    ScaledClip as ScaledClip, SentenceRatio as SentenceRatio, SequenceMaskedImportance as SequenceMaskedImportance,
+    SequenceTruncatedImportance as SequenceTruncatedImportance, ShapedLikelihood as ShapedLikelihood,
+    StepKLPenalty as StepKLPenalty, TruncatedImportance as TruncatedImportance, Unclipped as Unclipped,
+    budget_mean as budget_mean, complete as complete, group_mean as group_mean, group_token_mean as group_token_mean,
+    log_likelihood as log_likelihood, nothing as nothing, pair_mean as pair_mean, policy_gradient as policy_gradient,
+    positive_advantage as positive_advantage, sequence_mean as sequence_mean, sequence_product as sequence_product,
+    sequence_ratio as sequence_ratio, sequence_ratio_per_token as sequence_ratio_per_token,
+    sequence_sum as sequence_sum, token_mean as token_mean, token_ratio as token_ratio, turn_mean as turn_mean,
+    unscaled as unscaled, written_tokens as written_tokens
+)
+from groupwise.rewards import (
+    AddReadable as AddReadable, AddSubscore as AddSubscore, ContentWeighted as ContentWeighted,
+    Correctness as Correctness, Score as Score, SubscoreReward as SubscoreReward, correct_only as correct_only,
+    everything as everything, mixed_groups as mixed_groups, mixed_outcomes as mixed_outcomes,
+    mixed_scores as mixed_scores, not_all_correct as not_all_correct
+)
+from groupwise.rollout import (
+    Escalate as Escalate, Independent as Independent, Retraced as Retraced, RowHints as RowHints, Scaffold as Scaffold,
+    Shuffled as Shuffled, Turns as Turns
+)
+from groupwise.verifiers import (
+    BeadString as BeadString, ByEnvironment as ByEnvironment, CalculatorAnswer as CalculatorAnswer, Choice as Choice,
+    Code as Code, Combined as Combined, Countdown as Countdown, Exact as Exact, Figures as Figures, Format as Format,
+    Function as Function, GlyphPatches as GlyphPatches, Hackable as Hackable, JsonSchema as JsonSchema, Judge as Judge,
+    LastNumber as LastNumber, Math as Math, MathDapo as MathDapo, MathDrGrpo as MathDrGrpo, MathVerify as MathVerify,
+    Noisy as Noisy, ProofSteps as ProofSteps, QuiltPatches as QuiltPatches, ReasoningGym as ReasoningGym,
+    Regex as Regex, RingDirection as RingDirection, SpanningGraph as SpanningGraph, SumProposal as SumProposal,
+    SumSteps as SumSteps, Text as Text
+)
+
+parts: Mapping[str, Sequence[str]]
 __version__: str

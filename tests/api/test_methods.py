@@ -6,6 +6,7 @@ import pytest
 
 import groupwise as gw
 from groupwise.core import Usage
+from groupwise.methods import published
 
 MINE = """
 import groupwise as gw
@@ -17,7 +18,7 @@ def mine():
 
 
 def test_methods_are_loaded_by_name_and_from_files(tmp_path: Path) -> None:
-    assert gw.list_methods() == [method.__name__ for method in gw.published]
+    assert gw.list_methods() == [method.__name__ for method in published]
     assert gw.load_method("gspo", group_size=8) == gw.gspo(group_size=8)
     assert gw.load_method("grpo", advantage=[gw.centred]).advantage == (gw.centred,)
     file = tmp_path / "a.toml"

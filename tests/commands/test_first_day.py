@@ -21,7 +21,7 @@ from groupwise.config.keyword_arguments import overrides_of
 from groupwise.config.recipe_toml import read_recipe, read_with_problems
 from groupwise.config.trl_verl_names import EARLIER_FIELDS, FIELD_HINTS, OTHER_NAMES, OTHER_VALUES
 from groupwise.config.user_code import Permissions, Use, load_use
-from groupwise.core import BadData, Usage
+from groupwise.core import BadData, InvalidValue, Usage
 from groupwise.data import Outcome, Prompt
 from groupwise.data.verdicts import as_verdict
 from groupwise.models import Decoder, different_ids, find_model, read_tokenizer, write_model
@@ -420,7 +420,7 @@ REFUSED = (
 
 @pytest.mark.parametrize("construct", REFUSED, ids=range(len(REFUSED)))
 def test_a_constructor_refuses_with_a_typed_error_and_its_fix(construct: Callable[[], object]) -> None:
-    with pytest.raises(gw.InvalidValue) as caught:
+    with pytest.raises(InvalidValue) as caught:
         construct()
     assert isinstance(caught.value, Usage) and isinstance(caught.value, ValueError)
     assert caught.value.fix and "\n" not in caught.value.what

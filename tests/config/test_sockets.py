@@ -7,10 +7,12 @@ from typing import Any, Protocol
 import pytest
 
 import groupwise as gw
-from groupwise.config.registry import fits, parts, socket_of, sockets
+from groupwise.config.registry import fits, parts, socket_of
+from groupwise.core import part_names
+from groupwise.data import Engine, Verifier
 
-SOCKETS = [parts()[name] for name in sockets()]
-BASES = [*(s for s in SOCKETS if s is not gw.VerifierKind), gw.Task, gw.Verifier, gw.Environment, gw.Engine]
+SOCKETS = [parts()[name] for name in part_names()]
+BASES = [*(s for s in SOCKETS if s is not gw.VerifierKind), gw.Task, Verifier, gw.Environment, Engine]
 DECORATORS = [
     gw.advantage, gw.aggregate, gw.credit, gw.filter, gw.mask, gw.penalty, gw.ratio, gw.shaping, gw.strategy,
     gw.surrogate, gw.weight,
@@ -26,9 +28,19 @@ def test_a_subclass_without_a_method_of_its_socket_is_refused(socket: type) -> N
 
 @pytest.mark.parametrize("socket", SOCKETS, ids=lambda socket: socket.__name__)
 def test_a_part_is_of_one_socket(socket: type) -> None:
-    for name in sockets()[socket.__name__]:
+    for name in part_names()[socket.__name__]:
         assert [other for other in SOCKETS if fits(parts()[name], other)] == [socket], name
         assert not inspect.isabstract(parts()[name])
+
+
+def test_a_part_is_found_without_an_import_of_its_file() -> None:
+    """The parts that the sources name (`gw.parts`) are those whose objects have a socket."""
+    found: dict[str, list[str]] = {}
+    for name, part in parts().items():
+        if (socket := socket_of(part)) and part is not socket:
+            found.setdefault(socket.__name__, []).append(name)
+    assert {socket: tuple(sorted(names)) for socket, names in found.items()} == part_names()
+    assert {"sequence_mean", "token_mean", "unscaled", "Served", "Noisy"} <= {n for p in gw.parts.values() for n in p}
 
 
 @pytest.mark.parametrize("declare", DECORATORS, ids=lambda declare: declare.__doc__.split()[-1])

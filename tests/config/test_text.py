@@ -21,10 +21,10 @@ from groupwise.config.diff import diff, label
 from groupwise.config.parse_values import hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import override, read_recipe, read_with_problems, write
-from groupwise.config.registry import UnloadedPart, fitting_names, parts, public_name, sockets
+from groupwise.config.registry import UnloadedPart, fitting_names, parts, public_name
 from groupwise.config.toml import keys_of
 from groupwise.config.user_code import Permissions, Use, load_use
-from groupwise.core import BadData, Usage
+from groupwise.core import BadData, Usage, part_names
 from groupwise.engines import Native
 from groupwise.learner import InitialPolicy, SquaredValueLoss, ValueModel
 from groupwise.methods import GAE, Method, Now, Ramp, SoftGate, dapo, grpo, gspo, leave_one_out, published, reinforce_pp
@@ -67,7 +67,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(values(args[0]), max_size=3).map(tuple)
     if is_dataclass(hint):
         return built(hint)
-    names = fitting_names(hint) if hint.__name__ in sockets() else []
+    names = fitting_names(hint) if hint.__name__ in part_names() else []
     return st.sampled_from(names).flatmap(named) if names else st.nothing()
 
 
@@ -177,7 +177,7 @@ def test_public_names_are_unique_across_rooms():
 
 def test_every_part_is_found_by_its_name_and_fits_one_socket():
     homes: dict[str, str] = {}
-    for socket in sockets():
+    for socket in part_names():
         rooms = (data, models, rollout, objective, learner, methods)
         protocol = next(getattr(room, socket) for room in rooms if hasattr(room, socket))
         names = fitting_names(protocol)

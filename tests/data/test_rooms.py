@@ -37,23 +37,35 @@ def test_the_stub_of_the_package_is_fresh() -> None:
     assert (SOURCE / "__init__.pyi").read_text() == package_stub(), "run python tools/front_doors.py"
 
 
-def test_the_package_offers_every_public_name_after_all_rooms_and_imports_torch_late() -> None:
+def test_the_names_of_the_package_keep_their_meaning_after_all_rooms_and_import_torch_late() -> None:
     code = (
-        "import sys, groupwise as gw; assert gw.__version__ and len(dir(gw)) > 200; assert 'torch' not in sys.modules;"
+        "import sys, groupwise as gw; assert gw.__version__ and 50 <= len(dir(gw)) <= 70 and gw.parts;"
+        "assert 'torch' not in sys.modules and 'groupwise.objective.surrogates' not in sys.modules;"
         "import importlib; from groupwise.core.lazy_imports import ROOMS;"
         "[importlib.import_module(f'groupwise.{room}') for room in ROOMS];"
         "import groupwise.training, groupwise.commands, groupwise.report, groupwise.runs;"
-        "from types import ModuleType; from groupwise.core.lazy_imports import home_of;"
-        "names = [name for name in dir(gw) if home_of(name)];"
+        "from types import ModuleType; parts = [name for names in gw.parts.values() for name in names];"
+        "names = [*dir(gw), *parts, *gw.list_methods()];"
         "assert not [name for name in names if isinstance(getattr(gw, name), ModuleType)];"
+        "assert set(dir(gw)) == set(gw.__all__) and not {'Clip', 'centred', *gw.list_methods()} & set(dir(gw));"
         "assert all(callable(getattr(gw, name)) for name in 'train resume evaluate sample Run load_method'.split());"
         "assert all(getattr(gw, name)() == gw.load_method(name) for name in gw.list_methods());"
-        "print(len(names) > 200, len(gw.list_methods()) == len(gw.published), gw.gspo().group_size, gw.Clip().low);"
+        "print(len(parts) > 200, len(gw.list_methods()) > 80, gw.gspo().group_size, gw.Clip().low);"
         "print(gw.train.__module__, gw.Run.__module__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True", "16", "0.2", "groupwise.api.train", "groupwise.api.run"]
-    with pytest.raises(AttributeError, match="has no attribute 'tran'"):
+
+
+@pytest.mark.parametrize(
+    ("name", "room"), [("Segments", "data"), ("reference_of", "methods"), ("InvalidValue", "core")]
+)
+def test_a_name_of_a_room_is_answered_with_its_import(name: str, room: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(groupwise, name)
+    assert str(caught.value) == f"groupwise has no attribute '{name}'; from groupwise.{room} import {name}"
+    assert getattr(importlib.import_module(f"groupwise.{room}"), name)
+    with pytest.raises(AttributeError, match=r"^groupwise has no attribute 'tran'$"):
         _ = groupwise.tran
 
 

@@ -10,6 +10,7 @@ from tools.sockets_page import TABLE, parts_page
 
 from groupwise.config import registry
 from groupwise.config.registry import fitting_names
+from groupwise.core import part_names
 from tests.docs.warm_shell import run
 from tests.sandbox.boxes import needed
 
@@ -75,7 +76,7 @@ def test_the_table_of_parts_lists_every_part() -> None:
     rows = re.findall(r"^\| \w+ \| (\w+) \|[^|]*\| (.*) \|$", (HOME / "docs/parts.md").read_text(), re.M)
     homes = {
         socket: {registry.definition_of(registry.parts()[name]).__module__.split(".")[1] for name in names}
-        for socket, names in registry.sockets().items()
+        for socket, names in part_names().items()
     }
     assert {socket for socket, _ in rows[1:]} == {s for s, rooms in homes.items() if rooms & set(ROOMS_OF_PARTS)}
     for socket, names in rows[1:]:

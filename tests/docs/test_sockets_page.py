@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tools.sockets_page import PAGE, sockets_page
 
-from groupwise.config.registry import sockets
+from groupwise.core import part_names
 from tests.docs.test_pages import follow
 
 
@@ -14,4 +14,4 @@ def test_the_page_runs(tmp_path: Path) -> None:
 
 def test_the_signatures_are_those_of_the_package() -> None:
     assert PAGE.read_text("utf-8") == sockets_page(), "run: make docs"
-    assert all(f"**{socket}**" in PAGE.read_text("utf-8") for socket in sockets())
+    assert all(f"**{socket}**" in PAGE.read_text("utf-8") for socket in part_names())

@@ -93,7 +93,8 @@ def variants(hint: Any, text: str, seen: set[Any], *, parts: bool = True) -> Ite
 
     A class that was `seen` is left out.
     """
-    from groupwise.config.registry import fitting_names, part_named, sockets
+    from groupwise.config.registry import fitting_names, part_named
+    from groupwise.core import part_names
 
     origin, arms = typing.get_origin(hint), typing.get_args(hint)
     if hint is str or hint is Any:
@@ -108,7 +109,7 @@ def variants(hint: Any, text: str, seen: set[Any], *, parts: bool = True) -> Ite
         yield from ([inner] * (1 if ... in arms else len(arms)) for inner in variants(arms[0], text, seen, parts=parts))
     elif is_dataclass(hint):
         yield from tables(hint, text, seen, parts=parts)
-    elif parts and getattr(hint, "__name__", "") in sockets():
+    elif parts and getattr(hint, "__name__", "") in part_names():
         for name in fitting_names(hint):
             if isinstance(part := part_named(name), type):
                 yield from ({"kind": name, **table} for table in tables(part, text, seen))
@@ -135,9 +136,10 @@ def tables(kind: Any, text: str, seen: set[Any], *, parts: bool = True) -> Itera
 
 def least(hint: Any) -> Any:
     """A value for a field without a default."""
-    from groupwise.config.registry import fitting_names, part_named, sockets
+    from groupwise.config.registry import fitting_names, part_named
+    from groupwise.core import part_names
 
-    if getattr(hint, "__name__", "") in sockets():
+    if getattr(hint, "__name__", "") in part_names():
         return next(n for n in fitting_names(hint) if not isinstance(part_named(n), type) or can_be_made(part_named(n)))
     simple = {str: "a", int: 1, float: 0.5, bool: True}
     return simple.get(hint, ["a"])
@@ -227,8 +229,8 @@ def main() -> None:
     import tomli_w
 
     import groupwise as gw
-    from groupwise.config.registry import parts, sockets
-    from groupwise.core import GroupwiseError
+    from groupwise.config.registry import parts
+    from groupwise.core import GroupwiseError, part_names
     from tests.checks import check
 
     Path(NAME).write_text("#!/bin/sh\ntouch ran\n")
@@ -253,7 +255,7 @@ def main() -> None:
         watch.field = ""
         sys.stdout = said
     classes = [part for part in parts().values() if isinstance(part, type) and is_dataclass(part)]
-    components = {name for names in sockets().values() for name in names}
+    components = {name for names in part_names().values() for name in names}
     unseen = [part.__name__ for part in classes if part.__name__ in components and part not in seen]
     found = [(*key, why) for key, why in watch.found.items()]
     print(json.dumps({"found": found, "checked": checked, "trained": trained, "unseen": unseen,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import groupwise
-from groupwise.config.registry import sockets
+from groupwise.core import part_names
 from groupwise.core.lazy_imports import ROOMS, files_of
 
 SOURCE = Path(groupwise.__file__).parent.parent
@@ -40,7 +40,7 @@ def shape(node: Part) -> str:
     return ast.dump(Shape(node.name).visit(node))
 
 
-SOCKETS = set(sockets())
+SOCKETS = set(part_names())
 
 
 def parts() -> Iterator[tuple[str, Part]]:

@@ -13,6 +13,7 @@ from tests.checks import check
 
 CODE = """
 import groupwise as gw
+from groupwise.environments import Hermes, Tools
 
 
 class Parity:
@@ -25,12 +26,12 @@ class Parity:
 
 
 def tools():
-    return gw.Tools(gw.Hermes(), {"double": lambda x: 2 * x})
+    return Tools(Hermes(), {"double": lambda x: 2 * x})
 
 
-class Judge(gw.Tools):
+class Judge(Tools):
     def __init__(self):
-        super().__init__(gw.Hermes(), {})
+        super().__init__(Hermes(), {})
 
     async def step(self, message):
         return gw.Verdict(gw.Outcome.correct)

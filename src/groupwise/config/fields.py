@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from groupwise.core.lazy_imports import bases_of, home_of, names_of
+from groupwise.core.lazy_imports import home_of, names_of, part_names
 
 SECTIONS: dict[str, str] = {
     "": "Recipe",
@@ -182,8 +182,8 @@ def recipe_fields() -> Mapping[str, RecipeField]:
 
 
 def home(name: str) -> str:
-    """The module of a section's class. A class that is not public is in the module of `Recipe`."""
-    return names_of(room)[name] if (room := home_of(name)) else home("Recipe")
+    """The module of a section's class."""
+    return names_of(home_of(name))[name]
 
 
 def _fields(section: str) -> Iterator[RecipeField]:
@@ -220,19 +220,7 @@ def part_constants(socket: str, constant: str) -> dict[str, tuple[str, str]]:
 
 def parts_of(socket: str) -> dict[str, str]:
     """The module of each packaged component that implements a Protocol (socket), by the component's name."""
-    rooms = [
-        f"groupwise.{room}"
-        for room in ("rollout", "engines", "rewards", "advantages", "objective", "learner", "verifiers", "methods")
-    ]
-    bases = {name: base for room in rooms for name, base in bases_of(room).items()}
-    public = {name: module for room in rooms for name, module in names_of(room).items()}
-    return {name: module for name, module in public.items() if socket in _ancestors(name, bases)}
-
-
-def _ancestors(name: str, bases: Mapping[str, str]) -> Iterator[str]:
-    """The base class of a class, its base class, and so on; for a function, the socket that its decorator declares."""
-    while name := bases.get(name, ""):
-        yield name.capitalize() if name.islower() else name
+    return {name: names_of(home_of(name))[name] for name in part_names().get(socket, ())}
 
 
 def declared(module: str, name: str) -> list[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ from groupwise.methods import Method
 from groupwise.models import Lora, Pipeline
 from groupwise.rollout import Independent, Turns
 
-__all__ = ["Cluster", "Columns", "Evaluate", "Machine", "Recipe", "Save"]
+__all__ = ["Cluster", "Columns", "Evaluate", "ExtraTask", "Machine", "Recipe", "Save", "WarmStart"]
 
 
 def at_least(value: object, **least: float) -> None:

@@ -11,23 +11,10 @@ from functools import cache
 from typing import Any, ClassVar, Literal, Protocol
 
 from groupwise.config.user_code import PREFIX
-from groupwise.core import Usage, files_of, names_of
+from groupwise.core import Usage, files_of, names_of, part_names
+from groupwise.core.lazy_imports import PART_ROOMS
 from groupwise.data import VerifierKind, name_of
 from groupwise.methods.families import method_files
-
-ROOMS = (
-    "data",
-    "models",
-    "rollout",
-    "engines",
-    "rewards",
-    "advantages",
-    "objective",
-    "learner",
-    "verifiers",
-    "methods",
-)
-"""The subpackages whose files define components."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +50,14 @@ class UnreadVerifier(VerifierKind):
 
 @cache
 def parts() -> Mapping[str, Any]:
-    """All public objects of the `ROOMS`, by name; the components of the package are among them."""
-    rooms = [importlib.import_module(f"groupwise.{room}") for room in ROOMS]
+    """All public objects of the rooms with parts, by name; the components of the package are among them."""
+    rooms = [importlib.import_module(f"groupwise.{room}") for room in PART_ROOMS]
     return {name: getattr(room, name) for room in rooms for name in room.__all__}
 
 
 def part_named(name: str) -> Any:
-    """The component, or other public object of the `ROOMS`, with this name, or None. Imports only its file."""
-    home = next((room for room in ROOMS if name in names_of(f"groupwise.{room}")), None)
+    """The component, or other public object of the rooms with parts, with this name, or None. Imports only its file."""
+    home = next((room for room in PART_ROOMS if name in names_of(f"groupwise.{room}")), None)
     return getattr(importlib.import_module(f"groupwise.{home}"), name) if home else None
 
 
@@ -95,16 +82,6 @@ class PublishedMethods(Mapping[str, Any]):
 def methods() -> Mapping[str, Any]:
     """All published methods by name."""
     return PublishedMethods()
-
-
-@cache
-def sockets() -> Mapping[str, tuple[str, ...]]:
-    """The names of the components of the package by socket."""
-    names: dict[str, tuple[str, ...]] = {}
-    for name, part in parts().items():
-        if (socket := socket_of(part)) and socket.__name__ != name:
-            names[socket.__name__] = (*names.get(socket.__name__, ()), name)
-    return {socket: tuple(sorted(parts)) for socket, parts in names.items()}
 
 
 def socket_of(part: Any) -> type | None:
@@ -139,9 +116,9 @@ def fits(part: Any, socket: Any) -> bool:
     return isinstance(part, socket) and _same_arity(part, socket)
 
 
-def fitting_names(socket: Any) -> tuple[str, ...]:
+def fitting_names(socket: Any) -> Sequence[str]:
     """The names of the package's components of a socket."""
-    return sockets().get(socket.__name__, (socket.__name__,))
+    return part_names().get(socket.__name__, (socket.__name__,))
 
 
 def definition_of(part: Any) -> Any:

@@ -8,10 +8,10 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
-__all__ = ["bases_of", "files_of", "home_of", "names_of", "open_room"]
+__all__ = ["bases_of", "files_of", "home_of", "names_of", "open_room", "part_names"]
 
 ROOMS = (
     "core",
@@ -32,10 +32,26 @@ ROOMS = (
     "api",
 )
 """The subpackages (rooms) with public names."""
+PART_ROOMS = (
+    "data",
+    "models",
+    "rollout",
+    "engines",
+    "rewards",
+    "advantages",
+    "objective",
+    "learner",
+    "verifiers",
+    "methods",
+)
+"""The subpackages whose files define parts."""
 
 _PUBLIC = re.compile(r"^__all__ = (\[.*?\])$", re.MULTILINE | re.DOTALL)
-_BASE = re.compile(r"^class (\w+)\((\w+)|^@(\w+)\n(?:@.*\n)*(?:async )?def (\w+)", re.MULTILINE)
-"""A class and its first base class, or the first decorator of a function and the function."""
+_BASE = re.compile(
+    r"^class (\w+)\((\w+)|^(\w+) = (_?[A-Z]\w*)\(|^@(?:component_of\()?(\w+)\)?\n(?:@.*\n)*(?:async )?def (\w+)",
+    re.MULTILINE,
+)
+"""A class and its first base class, a value and its class, or the first decorator of a function and the function."""
 
 
 @cache
@@ -47,13 +63,16 @@ def files_of(room: str) -> Mapping[str, Sequence[str]]:
 
 @cache
 def bases_of(room: str) -> Mapping[str, str]:
-    """The first base class of each class in a subpackage, and the first decorator of each function, as written.
+    """What each name in a subpackage is made from, as written.
 
-    >>> bases_of("groupwise.objective")["Clip"], bases_of("groupwise.objective")["token_mean"]
-    ('Surrogate', 'aggregate')
+    That is the first base class of a class, the class of a value, and the first decorator of a function.
+
+    >>> bases = bases_of("groupwise.objective")
+    >>> bases["Clip"], bases["token_mean"], bases["group_mean"], bases["unscaled"]
+    ('Surrogate', 'aggregate', 'GroupMean', 'Scale')
     """
     found = [match for source in sources_of(room).values() for match in _BASE.findall(source)]
-    return {name or function: base or decorator for name, base, decorator, function in found}
+    return {name or value or function: base or kind or by for name, base, value, kind, by, function in found}
 
 
 @cache
@@ -84,6 +103,31 @@ def home_of(name: str) -> str:
     'groupwise.data'
     """
     return next((f"groupwise.{room}" for room in ROOMS if name in names_of(f"groupwise.{room}")), "")
+
+
+@cache
+def part_names() -> Mapping[str, Sequence[str]]:
+    """The names of the package's parts by socket. The files are not imported.
+
+    >>> part_names()["Noise"]
+    ('CPSNoise', 'DanceNoise', 'FlowNoise', 'IntegratedNoise')
+    """
+    rooms = [f"groupwise.{room}" for room in PART_ROOMS]
+    bases = {name: base for room in rooms for name, base in bases_of(room).items()}
+    names: dict[str, list[str]] = {}
+    for name in sorted(name for room in rooms for name in names_of(room)):
+        if socket := _socket(name, bases):
+            names.setdefault(socket, []).append(name)
+    return MappingProxyType({socket: tuple(parts) for socket, parts in sorted(names.items())})
+
+
+def _socket(name: str, bases: Mapping[str, str]) -> str:
+    """The nearest base class that is a socket, or the socket that the decorator declares; empty without one."""
+    while name := bases.get(name, ""):
+        name = name.capitalize() if name.islower() else name
+        if bases.get(name) == "Protocol" or name == "VerifierKind":  # the base class of verifiers is no Protocol
+            return name
+    return ""
 
 
 class Room(ModuleType):

@@ -101,7 +101,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
             f"- [Old log-probs from the engine](docs/studies/engine-logprobs.md): with them in place of recomputed "
             f"ones, GSPO's share of right answers changes by {gspo[0]} in bfloat16 and by {gspo[1]} with stale "
             f"samples, GRPO's by {grpo[0]} and by {grpo[1]}."
-        ),
+        )
     }
 
 

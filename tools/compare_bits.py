@@ -38,9 +38,7 @@ OLD_KEYS: dict[str, str] = {
     "warm_start.optimizer.warmup": "warm_start.optimizer.warmup_steps",
 }
 """The present dotted path of each recipe field that was renamed since the base commit."""
-OLD_VALUES: dict[tuple[str, str], tuple[str, str]] = {
-    ("method.proximal", "sampled"): ("method.old_logprobs", "engine"),
-}
+OLD_VALUES: dict[tuple[str, str], tuple[str, str]] = {("method.proximal", "sampled"): ("method.old_logprobs", "engine")}
 """The present dotted path and value of each (dotted path, value) whose value was renamed."""
 OLD_METRICS: dict[str, str] = {
     "eval/parts/": "eval/subscores/",

@@ -31,12 +31,7 @@ Returns the recipe whose run makes the model of a seed. Writes the files that th
 
 
 def run_trial(
-    trial: Trial,
-    metrics: Iterable[str],
-    home: Path,
-    root: Path,
-    bases: Bases | None = None,
-    use: Sequence[Path] = (),
+    trial: Trial, metrics: Iterable[str], home: Path, root: Path, bases: Bases | None = None, use: Sequence[Path] = ()
 ) -> TrialResult:
     """Run a trial in the folder `home`, and return its result. `root` is the repository.
 

@@ -271,17 +271,9 @@ def test_invalid_environments(home: Path, capsys: pytest.CaptureFixture[str]) ->
     use = ("--use", "mine.py")
     for words, what, fix in (
         (turns, "method.strategy is Turns, which needs an environment", "add --environment"),
-        (
-            ("--environment", "mine:Good", *turns),
-            "'mine:Good' is code in a file",
-            "add --use mine.py",
-        ),
+        (("--environment", "mine:Good", *turns), "'mine:Good' is code in a file", "add --use mine.py"),
         (("--environment", "mine:Bad", *use, *turns), "mine.py does not define 'Bad'", "mine:Good"),
-        (
-            ("--environment", "mine:Half", *use, *turns),
-            "Half has no method step",
-            "def step(self, message)",
-        ),
+        (("--environment", "mine:Half", *use, *turns), "Half has no method step", "def step(self, message)"),
         (
             ("--environment", "mine:Level", *use, *turns),
             "the environment Level cannot be created",

@@ -65,10 +65,7 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
 def test_the_difference_is_printed_with_its_paired_interval(two, capsys):
     assert main(["compare", *map(str, two)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == [
-        f"A: {two[0]}  model m, sha256 {'0' * 12}",
-        f"B: {two[1]}  model n, sha256 {'9' * 12}",
-    ]
+    assert lines[:2] == [f"A: {two[0]}  model m, sha256 {'0' * 12}", f"B: {two[1]}  model n, sha256 {'9' * 12}"]
     assert lines[3] == "sums.jsonl, temperature 1, 30 problems"
     a, b = np.array(RIGHT) / 32, np.array(BETTER) / 32
     low, high = paired(a, b)
@@ -120,10 +117,7 @@ def test_any_other_difference_raises_with_the_field_s_name(field: str, tmp_path:
 
 def test_a_missing_field_raises(tmp_path):
     less = {k: v for k, v in PROTOCOL.items() if k != "dtype"}
-    a, b = (
-        write_file(tmp_path / "a.json", (RIGHT, PROTOCOL)),
-        write_file(tmp_path / "b.json", (RIGHT, less)),
-    )
+    a, b = (write_file(tmp_path / "a.json", (RIGHT, PROTOCOL)), write_file(tmp_path / "b.json", (RIGHT, less)))
     with pytest.raises(Usage) as error:
         compare(str(a), str(b))
     assert error.value.evidence == "dtype: 'float32' in A, nothing in B"

@@ -22,16 +22,7 @@ def findings(capsys, *words: str) -> dict:
 
 def test_all_findings_are_printed_and_the_exit_code_is_0(capsys):
     found = findings(capsys)
-    assert {
-        "python",
-        "groupwise",
-        "threads",
-        "memory",
-        "disk",
-        "gpu",
-        "sandbox",
-        "extra dev",
-    } <= found.keys()
+    assert {"python", "groupwise", "threads", "memory", "disk", "gpu", "sandbox", "extra dev"} <= found.keys()
     assert all(isinstance(f["seen"], str) and f["seen"] and f["ok"] is not ("fix" in f) for f in found.values())
     assert f"pytest {pytest.__version__}" in found["extra dev"]["seen"]
     assert main(["doctor"]) == 0

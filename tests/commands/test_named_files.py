@@ -63,10 +63,7 @@ def test_a_file_that_is_named_runs_and_is_in_the_next_command(capsys: pytest.Cap
 
 
 def test_a_recipe_alone_loads_no_file(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, fix in (
-        ("grader.py", "--use grader.py "),
-        ("code/other.py", "--use code/other.py "),
-    ):
+    for name, fix in (("grader.py", "--use grader.py "), ("code/other.py", "--use code/other.py ")):
         Path("r.toml").write_text(f'method = "gspo"\ntask = "rows.jsonl"\nverifier = "{name}:grade"\n')
         assert main(["check", "r.toml"]) == 2
         output = capsys.readouterr().out

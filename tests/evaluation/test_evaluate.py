@@ -191,10 +191,7 @@ def test_votes_are_the_answers_that_the_verifier_read() -> None:
     assert tally(unread).others is None
     with pytest.raises(ValueError, match="does not return the answer that it read"):
         tally(unread).maj_at(1)
-    assert list(figures([tally(one), tally(unread)], 2, [2])) == [
-        "avg@2",
-        "pass@2",
-    ]  # of all problems or none
+    assert list(figures([tally(one), tally(unread)], 2, [2])) == ["avg@2", "pass@2"]  # of all problems or none
 
 
 def test_lengths_by_outcome() -> None:

@@ -4,18 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from groupwise.methods import (
-    Method,
-    dagrpo,
-    on_policy_distillation,
-    popo,
-    real,
-    refine,
-    reg_grpo,
-    srpo,
-    trpa,
-    veripo,
-)
+from groupwise.methods import Method, dagrpo, on_policy_distillation, popo, real, refine, reg_grpo, srpo, trpa, veripo
 from tests.golden.papers_reward import group_mean, shaped_where_written
 from tests.golden.whole_path import (
     BUDGET,

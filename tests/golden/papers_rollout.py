@@ -33,19 +33,7 @@ from groupwise.methods import (
     vade,
 )
 from tests.golden.papers_reward import dual_clipped, group_mean, shaped_where_written, token_mean
-from tests.golden.whole_path import (
-    Answer,
-    Groups,
-    clip,
-    every,
-    k3,
-    live,
-    scores,
-    smaller,
-    trained,
-    trained_tokens,
-    z,
-)
+from tests.golden.whole_path import Answer, Groups, clip, every, k3, live, scores, smaller, trained, trained_tokens, z
 
 
 def paper_grpo_by_groups(groups: Groups):

@@ -11,19 +11,7 @@ import pytest
 import torch
 
 from groupwise.advantages import Standardised
-from groupwise.data import (
-    Batch,
-    Draw,
-    Logp,
-    Outcome,
-    Prompt,
-    Rollout,
-    Sample,
-    Sampling,
-    Verdict,
-    Verifier,
-    pack,
-)
+from groupwise.data import Batch, Draw, Logp, Outcome, Prompt, Rollout, Sample, Sampling, Verdict, Verifier, pack
 from groupwise.engines.steps.denoising import DenoisingEngine
 from groupwise.methods import Branching, Method, Now, branch_grpo
 from groupwise.methods.flow.branch_grpo import Node

@@ -68,8 +68,7 @@ def test_gdpo_batch():
 
 
 @pytest.mark.parametrize(
-    ("pairs", "expected"),
-    [([(0, 0), (0, 1)], 0.7071), ([(0, 0), (1, 1)], 1.4142), ([(0, 1), (1, 1)], 0.7071)],
+    ("pairs", "expected"), [([(0, 0), (0, 1)], 0.7071), ([(0, 0), (1, 1)], 1.4142), ([(0, 1), (1, 1)], 0.7071)]
 )
 def test_gdpo_toy_pairs(pairs: list[tuple[int, int]], expected: float):
     """Three groups with the sums (0, 1), (0, 2) and (1, 2): equal for a z-score of the sum, not for GDPO."""

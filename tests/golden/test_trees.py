@@ -102,8 +102,7 @@ def test_pruning_selects_groups_and_members():
 
 
 @pytest.mark.parametrize(
-    ("correct", "signal"),
-    list(enumerate([0, 0.656391, 0.899872, 0.976326, 0.992188, 0.976326, 0.899872, 0.656391, 0])),
+    ("correct", "signal"), list(enumerate([0, 0.656391, 0.899872, 0.976326, 0.992188, 0.976326, 0.899872, 0.656391, 0]))
 )
 def test_a_mixed_group_is_the_signal(correct: int, signal: float):
     assert helpfulness(correct, 8, [0.0] * correct, 0.3) == pytest.approx(signal, abs=1e-6)

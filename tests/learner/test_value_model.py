@@ -10,15 +10,7 @@ from torch import Tensor
 
 from groupwise.advantages import WhitenedTokens
 from groupwise.data import Batch, Return, Value, pack, rollout_of
-from groupwise.learner import (
-    AdamW,
-    ClippedValueLoss,
-    InitialPolicy,
-    Learner,
-    SquaredValueLoss,
-    StepPlan,
-    ValueModel,
-)
+from groupwise.learner import AdamW, ClippedValueLoss, InitialPolicy, Learner, SquaredValueLoss, StepPlan, ValueModel
 from groupwise.learner.auxiliary import Forwarded, Forwards
 from groupwise.learner.forward import hidden_states
 from groupwise.methods import GAE, Method

@@ -39,14 +39,7 @@ class Alone:
         self.position = torch.arange(length)
 
     def attend(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        window: int | None = None,
-        softcap: float | None = None,
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, softcap: float | None = None
     ) -> Tensor:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
         score = torch.einsum("qhd,khd->hqk", q, k) / q.shape[-1] ** 0.5

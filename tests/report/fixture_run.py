@@ -174,8 +174,7 @@ def write_samples(path: Path, samples: list[dict[str, Any]], rng: np.random.Gene
     n = len(ends)
     logp, ratio, clip = -rng.exponential(0.35, n), np.exp(rng.normal(0, 0.06, n)), rng.integers(-1, 2, n)
     advantage = np.repeat(
-        [np.nan if s["outcome"] == "unverifiable" else s["advantage"] for s in samples],
-        [s["length"] for s in samples],
+        [np.nan if s["outcome"] == "unverifiable" else s["advantage"] for s in samples], [s["length"] for s in samples]
     )
     save_file(
         {

@@ -199,8 +199,7 @@ def test_the_engine_has_the_learners_log_probs(noise: Noise) -> None:
 
 
 @pytest.mark.parametrize(
-    ("noise", "tolerance"),
-    [(FlowNoise(0.0), 0.02), (FlowNoise(0.7), 0.1), (DanceNoise(0.7), 0.03)],
+    ("noise", "tolerance"), [(FlowNoise(0.0), 0.02), (FlowNoise(0.7), 0.1), (DanceNoise(0.7), 0.03)]
 )
 def test_marginals_are_those_of_the_flow(noise: Noise, tolerance: float) -> None:
     """Data of N(1, 1/4) have an exact velocity: mean and std of the states along 40 steps, over 4,000 paths."""

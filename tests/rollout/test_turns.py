@@ -206,19 +206,13 @@ def test_special_tokens_in_observations_are_plain_text() -> None:
         return (*x, 1)
 
     sample = conversation(
-        Replies([observation, observation, None]),
-        script,
-        tokenizer=vocabulary,
-        sampling=sampling(max_tokens=200),
+        Replies([observation, observation, None]), script, tokenizer=vocabulary, sampling=sampling(max_tokens=200)
     )
     observed = [t for t, o in zip(sample.tokens, sample.origin) if o == ENVIRONMENT]
     assert not {0, 1, 2} & set(observed) and vocabulary.decode(observed) == 2 * observation
     assert [sample.tokens[a:b] for a, b in sample.turns] == [(*x, 1)] * 3
     plain = conversation(
-        Replies(["x" * len(observation)] * 2 + [None]),
-        script,
-        tokenizer=vocabulary,
-        sampling=sampling(max_tokens=200),
+        Replies(["x" * len(observation)] * 2 + [None]), script, tokenizer=vocabulary, sampling=sampling(max_tokens=200)
     )
     assert plain.origin == sample.origin and plain.trained == sample.trained
 

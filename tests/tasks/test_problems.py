@@ -169,10 +169,7 @@ FAULTS = [
     ({"prompt": "1+1", "answer": 3}, "row 2: it repeats the prompt of row 1"),
     ({"prompt": " 1+1\n", "answer": 3}, "row 2: it repeats the prompt of row 1 with another answer"),
     ({"prompt": [{"role": "user"}], "answer": 3}, "row 2: field 'prompt' is a list: a prompt must be text or messages"),
-    (
-        {"prompt": "a", "reward_model": {"ground_truth": 1}},
-        "it has prompt, reward_model: say --columns.answer rew",
-    ),
+    ({"prompt": "a", "reward_model": {"ground_truth": 1}}, "it has prompt, reward_model: say --columns.answer rew"),
     ({"prompt": "why?", "answer": "b"}, "row 2: the tokenizer cannot read this prompt (no token for '?')"),
     ({"prompt": "\ud800", "answer": "b"}, "row 2: the tokenizer cannot read this prompt"),
     ({"prompt": "_", "answer": "b"}, "row 2: the prompt has no tokens"),

@@ -236,23 +236,13 @@ def test_a_hub_that_does_not_reply_is_queried_once(monkeypatch: pytest.MonkeyPat
 
 
 RAISED = [
-    (
-        "datasets.DatasetNotFoundError",
-        "'a/b' is a gated dataset on the Hub.",
-        MissingRequirement,
-        "hf auth login",
-    ),
+    ("datasets.DatasetNotFoundError", "'a/b' is a gated dataset on the Hub.", MissingRequirement, "hf auth login"),
     ("huggingface_hub.HfHubHTTPError", "Access is refused", MissingRequirement, "hf auth login"),
     ("datasets.DatasetNotFoundError", "Dataset 'a/b' doesn't exist on the Hub.", BadData, "check its name"),
     ("builtins.ConnectionError", "Couldn't reach 'a/b' on the Hub", MissingRequirement, "hf download"),
     ("huggingface_hub.OfflineModeIsEnabled", "Offline mode", MissingRequirement, "hf download"),
     ("huggingface_hub.HTTPError", "The server closed the connection", MissingRequirement, "hf download"),
-    (
-        "builtins.ValueError",
-        "Config name is missing. Pick one: ['x', 'y']",
-        BadData,
-        "datasets:a/b:CONFIG",
-    ),
+    ("builtins.ValueError", "Config name is missing. Pick one: ['x', 'y']", BadData, "datasets:a/b:CONFIG"),
     ("builtins.RuntimeError", "Dataset scripts are no longer supported", BadData, "fetch its files"),
     ("builtins.RuntimeError", "4013 rows are gated by a filter", BadData, "fetch its files"),
 ]

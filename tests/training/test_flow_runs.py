@@ -140,11 +140,7 @@ def test_check_refuses_recipes_that_do_not_fit_a_flow_model(source: str | None, 
         ('{ kind = "PairwiseWins", strategy = { kind = "Retraced" } }', "0", ""),
         ('{ kind = "Retraced", strategy = { kind = "PairwiseWins" } }', "0", ""),
         ('{ kind = "PairwiseWins", strategy = { kind = "Independent" } }', "0", "no step would be trained"),
-        (
-            '{ kind = "PairwiseWins", strategy = { kind = "NoiseWindow", last = 8 } }',
-            "0.7",
-            "steps [0, 1, 8]",
-        ),
+        ('{ kind = "PairwiseWins", strategy = { kind = "NoiseWindow", last = 8 } }', "0.7", "steps [0, 1, 8]"),
     ],
 )
 def test_check_reads_the_strategies_inside_a_strategy(strategy: str, level: str, message: str) -> None:
@@ -184,10 +180,7 @@ def test_packaged_recipes_pass_the_check() -> None:
     [
         ({}, ""),
         ({"minibatches": 4, "filter": "mixed_scores"}, ""),
-        (
-            {"models.old": "EMA"},
-            "every=1) may differ from it; set method.models.old to SamplingPolicy()",
-        ),
+        ({"models.old": "EMA"}, "every=1) may differ from it; set method.models.old to SamplingPolicy()"),
         ({"models.old": "InitialPolicy"}, "InitialPolicy() may differ from it"),
     ],
 )

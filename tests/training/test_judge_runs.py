@@ -33,9 +33,7 @@ def recipe(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def test_a_key_is_sent_only_with_the_flag_and_recorded_by_name(
-    recipe: str,
-    server: Server,
-    capsys: pytest.CaptureFixture[str],
+    recipe: str, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in (["train", recipe], ["eval", "calculator", "--recipe", recipe]):
         assert "add --key MY_CLOUD_SECRET to the command" in error_of(capsys, 2, *words)
@@ -59,11 +57,7 @@ def test_a_recipe_cannot_allow_a_key(recipe: str, capsys: pytest.CaptureFixture[
     assert "key is not a field" in error_of(capsys, 2, "train", recipe)
 
 
-def test_an_audit_needs_the_key_flag_too(
-    recipe: str,
-    server: Server,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_audit_needs_the_key_flag_too(recipe: str, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     Path("cases.jsonl").write_text('{"answer": "4", "gold": 4, "right": true}\n')
     words = [
         "audit",

@@ -409,13 +409,7 @@ def test_without_its_extra_the_fix_installs_it(monkeypatch):
 
 @needs_extra
 @pytest.mark.parametrize(
-    "name",
-    [
-        "math",
-        "math_verify",
-        "math_dr_grpo",
-        Combined((Member("a", Math()), Member("b", Exact()))),
-    ],
+    "name", ["math", "math_verify", "math_dr_grpo", Combined((Member("a", Math()), Member("b", Exact())))]
 )
 def test_without_bubblewrap_the_fix_installs_it(monkeypatch, name: object):
     monkeypatch.setattr("shutil.which", lambda name: None)

@@ -16,10 +16,7 @@ from groupwise.config.recipe_toml import read_with_problems
 from groupwise.config.toml import read_with_overrides, without_command_text
 from groupwise.config.user_code import Use
 from groupwise.core import GroupwiseError, Usage
-from groupwise.models import (
-    find_model,
-    weight_files,
-)
+from groupwise.models import find_model, weight_files
 from groupwise.runs.phase_directories import KEY
 
 INPUT_FIELDS = (

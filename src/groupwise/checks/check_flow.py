@@ -11,15 +11,7 @@ from groupwise.data import Prompt, Strategy, declares, with_fields
 from groupwise.engines import Native
 from groupwise.methods import published
 from groupwise.methods.families import method_family
-from groupwise.models import (
-    Denoise,
-    Pipeline,
-    PipelineShape,
-    base_directory,
-    find_model,
-    guidance_scale,
-    sized,
-)
+from groupwise.models import Denoise, Pipeline, PipelineShape, base_directory, find_model, guidance_scale, sized
 from groupwise.models.decoder.decoder import Sizes
 
 

@@ -28,14 +28,7 @@ from groupwise.training.environments import check_judge, environment_of, frame_o
 from groupwise.training.fill_templates import wording_notes
 
 
-def check_inputs(
-    recipe: Recipe,
-    use: Use,
-    *,
-    train: bool = True,
-    fetch: bool = True,
-    method: bool = True,
-) -> Checked:
+def check_inputs(recipe: Recipe, use: Use, *, train: bool = True, fetch: bool = True, method: bool = True) -> Checked:
     """Errors and notes about trackers, environment, model directory and weights, then those of `check_task`.
 
     With `train` the task must have training problems. With `fetch` the weights of a model on the hub are downloaded and

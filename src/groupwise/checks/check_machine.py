@@ -14,9 +14,7 @@ from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import Use
 from groupwise.core import GroupwiseError, MissingRequirement, Usage
 from groupwise.engines import Served
-from groupwise.models import (
-    Shape,
-)
+from groupwise.models import Shape
 from groupwise.models.decoder.decoder import Sizes
 from groupwise.planning.memory import host_memory, refuse_beyond
 from groupwise.planning.pipelines import pipeline_memory, pipeline_plan_line

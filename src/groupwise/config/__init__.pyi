@@ -8,8 +8,8 @@ from groupwise.config.recipe import ExtraTask as ExtraTask
 from groupwise.config.recipe import Machine as Machine
 from groupwise.config.recipe import Recipe as Recipe
 from groupwise.config.recipe import Save as Save
-from groupwise.config.trl_verl_names import EARLIER_FIELDS as EARLIER_FIELDS
 from groupwise.config.recipe import WarmStart as WarmStart
+from groupwise.config.trl_verl_names import EARLIER_FIELDS as EARLIER_FIELDS
 from groupwise.config.trl_verl_names import FIELD_HINTS as FIELD_HINTS
 from groupwise.config.trl_verl_names import OTHER_NAMES as OTHER_NAMES
 from groupwise.config.trl_verl_names import OTHER_VALUES as OTHER_VALUES

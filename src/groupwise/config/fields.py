@@ -123,11 +123,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "optimizer.max_grad_norm": ("the largest norm of a step's gradient", "", "0.5"),
     "optimizer.warmup_steps": ("steps in which the learning rate rises from 0", "steps", "10"),
     "optimizer.lr_scheduler": ("the learning rate after the warmup", "", "cosine"),
-    "machine.device": (
-        "the torch device of model and optimizer; auto is cuda if there is one, else cpu",
-        "",
-        "cuda:1",
-    ),
+    "machine.device": ("the torch device of model and optimizer; auto is cuda if there is one, else cpu", "", "cuda:1"),
     "machine.dtype": ("the type of weights and activations; auto is bfloat16 on a GPU, else float32", "", "bfloat16"),
     "machine.threads": ("threads of torch", "threads", "4"),
     "machine.microbatch_tokens": ("tokens of one forward pass of the learner", "tokens", "8192"),

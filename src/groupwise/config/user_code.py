@@ -251,11 +251,7 @@ def _run(stem: str, path: Path, source: bytes, imports: dict[str, Path]) -> Modu
     except Exception as error:
         del sys.modules[module.__name__]
         place = f"{path.name}:{error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else describe_error(error)
-        raise Usage(
-            f"{path} raises an error when it is loaded",
-            evidence=place,
-            fix="correct the file",
-        ) from error
+        raise Usage(f"{path} raises an error when it is loaded", evidence=place, fix="correct the file") from error
     return module
 
 

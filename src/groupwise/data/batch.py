@@ -250,11 +250,7 @@ def columns(per: Literal["sample", "token", "segments", "run"]) -> tuple[str, ..
 
 
 def pack(
-    rollouts: Sequence[Rollout],
-    *,
-    version: int = 0,
-    roles: Sequence[str] = ("answer",),
-    max_tokens: int | None = None,
+    rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] = ("answer",), max_tokens: int | None = None
 ) -> Batch:
     """Packs the selected samples of these roles, such as "answer", into one batch on the CPU.
 

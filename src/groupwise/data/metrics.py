@@ -96,10 +96,7 @@ def _conversation(name: str, meaning: str, better: Literal["", "lower"] = "") ->
 
 
 _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
-    "": (
-        Metric("iteration", "finished iterations"),
-        Metric("step", "optimizer steps that changed the weights"),
-    ),
+    "": (Metric("iteration", "finished iterations"), Metric("step", "optimizer steps that changed the weights")),
     LEARNING: (
         Metric(ACCURACY_GREEDY, "share of correct greedy answers to held-out problems", better="higher"),
         Metric(
@@ -137,10 +134,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
             "eval/score/<column>=<value>", "mean score on the held-out problems with this value (`evaluate.by_column`)"
         ),
         Metric("eval/subscores/<name>", "mean of a subscore over held-out answers, without unverifiable ones"),
-        Metric(
-            "eval/subscores_of_correct/<name>",
-            "mean of a subscore over correct held-out answers",
-        ),
+        Metric("eval/subscores_of_correct/<name>", "mean of a subscore over correct held-out answers"),
     ),
     SIGNAL: (
         Metric(NO_SIGNAL, "share of groups with equal rewards", better="lower", bound=0.7),

@@ -23,15 +23,7 @@ from groupwise.lifecycle.run_handle import Control, Ending
 from groupwise.report.report import write_report
 from groupwise.rollout import Buffer
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint
-from groupwise.runs.disk import (
-    DISK,
-    PARKED,
-    Disk,
-    delete_directory,
-    remove_leftovers,
-    storage_errors,
-    write_directory,
-)
+from groupwise.runs.disk import DISK, PARKED, Disk, delete_directory, remove_leftovers, storage_errors, write_directory
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.runs.next_command import resume_command

@@ -153,13 +153,7 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
         phases["saving"] = {"checkpoint": 2 * state // process.ranks if on_cpu else 0}
         if process.samples and keeps_memory(recipe):
             phases["saving"] = {**phases["saving"], "engine": copy}
-    return Memory(
-        total=held,
-        trained=trained,
-        process=libraries(recipe, process),
-        always=always,
-        phases=phases,
-    )
+    return Memory(total=held, trained=trained, process=libraries(recipe, process), always=always, phases=phases)
 
 
 def keeps_memory(recipe: Recipe) -> bool:

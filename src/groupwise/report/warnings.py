@@ -209,9 +209,7 @@ RULES = {
         f"more than {metric_bound(NO_SIGNAL):g} of the groups carry no signal", (NO_SIGNAL,), little_signal
     ),
     "truncated": above(
-        "more than {bound} of the answers hit the length limit",
-        TRUNCATED,
-        "share of truncated answers",
+        "more than {bound} of the answers hit the length limit", TRUNCATED, "share of truncated answers"
     ),
     "engines": above(
         "engine and learner log-probs differ by more than engine.max_logprob_diff",

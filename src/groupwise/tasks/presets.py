@@ -56,15 +56,10 @@ def _evaluation(hub: str, split: str) -> Preset:
 
 PRESETS = {
     "gsm8k": Preset(
-        hub="openai/gsm8k:main",
-        layouts=(Fields("question", "answer", after_hashes, solution=True),),
-        held_out="test",
+        hub="openai/gsm8k:main", layouts=(Fields("question", "answer", after_hashes, solution=True),), held_out="test"
     ),
     "math": Preset(
-        hub="DigitalLearningGmbH/MATH-lighteval",
-        layouts=MATHEMATICS,
-        template="qwen_math",
-        held_out="test",
+        hub="DigitalLearningGmbH/MATH-lighteval", layouts=MATHEMATICS, template="qwen_math", held_out="test"
     ),
     "dapo-math-17k": Preset(
         hub="BytedTsinghua-SIA/DAPO-Math-17k",

@@ -81,12 +81,7 @@ A^_t = (A_t - mean over the batch's tokens) / std over the batch's tokens""",
         Difference("clip range", "0.2 (recalled)", "OpenRLHF 0.2", "0.2"),
         Difference("minibatches", "8: 1024 by 128 (recalled)", "OpenRLHF: the same default", "8"),
         Difference("std", "not specified", "OpenRLHF: ddof 0, floor 1e-8; verl: ddof 1", "ddof 0, plus 1e-8"),
-        Difference(
-            "rewards are clipped",
-            "to a range, not given",
-            "OpenRLHF: within -10 and 10",
-            "no",
-        ),
+        Difference("rewards are clipped", "to a range, not given", "OpenRLHF: within -10 and 10", "no"),
         Difference(
             "with group baseline (REINFORCE++-baseline)",
             "its variant",

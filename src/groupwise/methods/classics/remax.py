@@ -73,10 +73,7 @@ grad J = 1/N sum_i (R(x, y_i) - R(x, y_greedy)) grad log pi(y_i | x)""",
         Difference("aggregate", "sum over tokens", "verl: PPO's loss over tokens", "sequence_sum"),
         Difference("group size", "1", "1", "1"),
     ),
-    proofs=(
-        "tests/golden/test_methods.py::test_whole_path[remax]",
-        "tests/golden/test_start.py::test_greedy_baseline",
-    ),
+    proofs=("tests/golden/test_methods.py::test_whole_path[remax]", "tests/golden/test_start.py::test_greedy_baseline"),
     effect=Effect(
         metric="eval/accuracy_greedy",
         direction="up",

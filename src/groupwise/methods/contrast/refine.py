@@ -43,11 +43,7 @@ class AddCalibration(Shaping):
 
 
 def refine(
-    *,
-    group_size: int = 4,
-    subscores: tuple[str, ...] = (),
-    confidence: str = "confidence",
-    weight: float = 0.25,
+    *, group_size: int = 4, subscores: tuple[str, ...] = (), confidence: str = "confidence", weight: float = 0.25
 ) -> Method:
     """GRPO on a weighted sum of correctness, `subscores` and the Brier score of the stated confidence. No KL.
 

@@ -104,12 +104,7 @@ levels: correct > wrong > unreadable > without form""",
         "tests/golden/test_contrast.py::test_dpo_is_a_preference",
     ),
     effect=Effect(
-        metric="eval/accuracy",
-        direction="up",
-        task="hinted_sums",
-        parent="grpo",
-        least=0.05,
-        matched="steps",
+        metric="eval/accuracy", direction="up", task="hinted_sums", parent="grpo", least=0.05, matched="steps"
     ),
     finding="The cause of its lower accuracy on hinted_sums (0.60 against 0.72) is not known. It is not the missing "
     "division by the std: GRPO without it keeps 0.73 and 0.68 with seeds 1 and 2, TRPA has 0.57 and 0.56. Nor "

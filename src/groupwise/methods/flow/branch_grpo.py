@@ -206,10 +206,7 @@ L = mean over edges of max[ -A_u rho, -A_u clip(rho, 1 - c, 1 + c) ],  rho = exp
         Difference("fusion", "path probabilities", "mean, or path probabilities", "mean, or `path`"),
         Difference("std below 1e-6", "not given", "advantages of 0", "0 where all rewards are equal"),
         Difference(
-            "depth pruning",
-            "depths 15 to 18, one less every 30 iterations, down to 9",
-            "the same",
-            "with `pruned`",
+            "depth pruning", "depths 15 to 18, one less every 30 iterations, down to 9", "the same", "with `pruned`"
         ),
         Difference("width pruning; mixture with deterministic steps", "two modes; an option", "the same", "not built"),
         Difference("last step", "stochastic", "stochastic", "deterministic, so not trained"),

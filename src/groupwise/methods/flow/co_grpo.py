@@ -213,12 +213,7 @@ joint: L_V + L_A;  alternating: L_A, then L_V""",
             "not obtained",
             "one norm, mostly the schedule's: it scales both losses",
         ),
-        Difference(
-            "form",
-            "alternating",
-            "not obtained",
-            'joint, or form = "alternating" with turns of an iteration',
-        ),
+        Difference("form", "alternating", "not obtained", 'joint, or form = "alternating" with turns of an iteration'),
         Difference("model", "text to image", "text to image", "any masked model of this package: cells and symbols"),
     ),
     proofs=(

@@ -170,10 +170,7 @@ training (inferred): R(m) = [m correct] - lambda [b correct and m = a]; each pro
         ),
         Difference("answers that cannot be read", "not specified", "asked again without limit", "counted as malformed"),
         Difference(
-            "confidence",
-            "softmax of the log-probs of the options",
-            "tau 3, top 19",
-            "left out: no class probabilities",
+            "confidence", "softmax of the log-probs of the options", "tau 3, top 19", "left out: no class probabilities"
         ),
         Difference("share of correct claims", "0", "0", "0 in the evaluation, 0.5 in training (inferred)"),
         Difference("penalty lambda", "not part of the paper", "not part", "0.5 (inferred)"),

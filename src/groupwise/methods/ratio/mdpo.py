@@ -35,11 +35,7 @@ class SquaredRatio(Surrogate):
 
 
 def mdpo(
-    *,
-    group_size: int = 8,
-    weight: float = 1.0,
-    epochs: int = 10,
-    form: Literal["on-policy", "squared"] = "on-policy",
+    *, group_size: int = 8, weight: float = 1.0, epochs: int = 10, form: Literal["on-policy", "squared"] = "on-policy"
 ) -> Method:
     """Several steps on the return minus a KL to the policy before the update. No clip.
 

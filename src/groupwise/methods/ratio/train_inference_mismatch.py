@@ -166,10 +166,7 @@ v3.2: answers with A_i < 0 and mean_t(log pi_engine - log pi) > 0.1 have no grad
         Difference("bounds of IcePop", "0.5 and 5", "verl and OpenRLHF 0.5 and 5", "0.5 and 5"),
         Difference("cap of sequence MIS", "blog: 2 to 10", "TRL 3, by default", "3"),
         Difference(
-            "bounds of rejection",
-            "blog: on the ratio",
-            "verl: on 1 / rho, so unequal bounds are swapped",
-            "on rho",
+            "bounds of rejection", "blog: on the ratio", "verl: on 1 / rho, so unequal bounds are swapped", "on rho"
         ),
         Difference("delta of v3.2", "no value", "not released; verl none", "0.1 (inferred)"),
         Difference("advice", "mend the engine first", "verl: a warning", "engine.max_logprob_diff stops the run"),

@@ -90,10 +90,7 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
         Difference("clip range, aggregate", "not obtained", "not found", "0.2 and 0.28, tokens, as DAPO (inferred)"),
         Difference("group size", "not obtained", "not found", "8 (inferred)"),
     ),
-    proofs=(
-        "tests/golden/test_methods.py::test_whole_path[asym_grpo]",
-        "tests/golden/test_reward.py::test_odds_table",
-    ),
+    proofs=("tests/golden/test_methods.py::test_whole_path[asym_grpo]", "tests/golden/test_reward.py::test_odds_table"),
     effect=Effect(
         metric="entropy",
         direction="up",

@@ -104,11 +104,7 @@ lambda_k <- clip(lambda_k + rate (floor_k - mean(c_k)), 0, 5) after each step"""
         parent="grpo",
         least=0.02,
         matched="steps",
-        settings=(
-            "iterations = 10",
-            "evaluate.problems = 16",
-            "method.objective.penalties = []",
-        ),
+        settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
     ),
     finding="In ten iterations the multiplier stays too small to act: it grows by less than 0.05 per iteration.",
 )

@@ -113,10 +113,7 @@ A^E_i = z-score of R_i in the group; A^S_k = z-score of gamma^(K - k) R_i among 
         Difference("minibatches", "not obtained", "of 256 turns", "one, of the whole iteration"),
         Difference("reward of a success", "10", "10", "10"),
     ),
-    proofs=(
-        "tests/golden/test_methods.py::test_whole_path[gigpo]",
-        "tests/golden/test_reward.py::test_turn_groups",
-    ),
+    proofs=("tests/golden/test_methods.py::test_whole_path[gigpo]", "tests/golden/test_reward.py::test_turn_groups"),
     effect=Effect(
         metric="eval/accuracy_greedy",
         direction="up",

@@ -113,11 +113,6 @@ SE = - 1/K sum_k log(share of answer k), over the K distinct answers of the grou
         "tests/golden/test_reward.py::test_semantic_entropy",
     ),
     effect=Effect(
-        metric="eval/accuracy_greedy",
-        direction="up",
-        task="mixed_sums",
-        parent="dr_grpo",
-        least=0.02,
-        matched="steps",
+        metric="eval/accuracy_greedy", direction="up", task="mixed_sums", parent="dr_grpo", least=0.02, matched="steps"
     ),
 )

@@ -69,12 +69,7 @@ class Explained(Strategy):
 
 
 def expo(
-    *,
-    group_size: int = 8,
-    always: bool = False,
-    prompt_template: str = "auto",
-    kl: float = 0.04,
-    minibatches: int = 1,
+    *, group_size: int = 8, always: bool = False, prompt_template: str = "auto", kl: float = 0.04, minibatches: int = 1
 ) -> Method:
     """GRPO; if no answer is correct, the policy explains the known answer and is trained on its explanation.
 
@@ -126,11 +121,6 @@ e from pi_old(. | q, answer), where no answer of the group is correct""",
         "tests/golden/test_rollout.py::test_expo_leaves_the_group_alone",
     ),
     effect=Effect(
-        metric="eval/accuracy",
-        direction="up",
-        task="hinted_sums",
-        parent="grpo",
-        least=0.05,
-        matched="steps",
+        metric="eval/accuracy", direction="up", task="hinted_sums", parent="grpo", least=0.05, matched="steps"
     ),
 )

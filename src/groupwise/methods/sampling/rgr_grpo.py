@@ -51,12 +51,7 @@ class Refinement(Strategy):
 
 
 def rgr_grpo(
-    *,
-    group_size: int = 8,
-    below: float = 1.0,
-    gamma: float = 0.1,
-    prompt_template: str = "auto",
-    minibatches: int = 1,
+    *, group_size: int = 8, below: float = 1.0, gamma: float = 0.1, prompt_template: str = "auto", minibatches: int = 1
 ) -> Method:
     """GRPO whose groups without a good answer get one that the policy corrected with the verifier's feedback.
 

@@ -7,18 +7,7 @@ from statistics import fmean, pstdev
 from typing import Any, ClassVar, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 from groupwise.advantages import Standardised
-from groupwise.data import (
-    Curriculum,
-    Draw,
-    Measure,
-    Prompt,
-    Rollout,
-    Sampler,
-    Strategy,
-    Subscore,
-    Task,
-    verdicts_have,
-)
+from groupwise.data import Curriculum, Draw, Measure, Prompt, Rollout, Sampler, Strategy, Subscore, Task, verdicts_have
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, group_mean

@@ -239,11 +239,7 @@ def _same_to_math_verify(answer: str, gold: str) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    from math_verify import (  # pyright: ignore[reportMissingImports]
-        ExprExtractionConfig,
-        LatexExtractionConfig,
-        parse,
-    )
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse  # pyright: ignore[reportMissingImports]
 
     return parse(
         text if "$" in text else f"${text}$",

@@ -84,7 +84,7 @@ _OPERATIONS = words("square cube prime root point times")
 """Words that are units in the plural, but in the singular change the value: `5 squares` has the value 5."""
 _TAIL = re.compile(
     r"(?P<value>.*[\d)}\]!]|.*(?<![A-Za-z])\\(?:pi|infty)|.*(?<![A-Za-z\\])[a-z])(?P<space>\s*)"
-    r"(?P<unit>(?:[A-Za-z€¢][A-Za-z'.]*(?: |-|(?=$|\^|/|%)))+(?:\^\{?[23]\}?)?(?:/[A-Za-z]+(?:\^\{?[23]\}?)?)?)",
+    r"(?P<unit>(?:[A-Za-z€¢][A-Za-z'.]*(?: |-|(?=$|\^|/|%)))+(?:\^\{?[23]\}?)?(?:/[A-Za-z]+(?:\^\{?[23]\}?)?)?)"
 )
 _UNSPACED = words("cm mm km kg ft yd lb lbs oz mi mph kmh hr hrs ml mL kW kHz Hz in min pm am")
 """Units that can follow a number without a space; `3mg` may be a product."""

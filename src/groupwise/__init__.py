@@ -8,6 +8,8 @@ Its names are those that a script writes (`__all__`, in docs/library.md with a l
 on first use. Everything else is imported from its room: `from groupwise.data import Segments`.
 """
 
+# pyright: reportUnsupportedDunderAll=false
+
 import os
 import sys
 from importlib import import_module

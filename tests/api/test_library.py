@@ -50,7 +50,7 @@ def test_a_run_from_python_is_an_ordinary_run(finished) -> None:
 def test_a_notebook_shows_a_run_and_its_report(finished) -> None:
     run, _ = finished
     assert "<table>" in run._repr_html_()
-    assert all(f"<th>{name}</th>" in run._repr_html_() for name in ("reward", "eval/accuracy", MEAN_LENGTH))
+    assert all(f"<th>{name}</th>" in run._repr_html_() for name in ("reward", "eval/score", MEAN_LENGTH))
     report = run.report
     assert Path(report).is_file() and report._repr_html_().startswith("<iframe srcdoc=")
     assert "<script>" not in report._repr_html_().partition("srcdoc=")[2].partition('" sandbox')[0]

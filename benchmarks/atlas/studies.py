@@ -22,12 +22,12 @@ COORDINATE = (
     'method.filter = "everything"',
     "method.objective.surrogate.low = 2e-6",
     "method.objective.surrogate.high = 2e-6",
-    'method.shaping = [{kind = "SubscoreReward", part = "alignment"}]',
+    'method.shaping = [{kind = "SubscoreReward", subscore = "alignment"}]',
 )
 """A reward that can be hacked: a coordinate of the point, which grows with the distance from the centre."""
 PAIRS = (
-    'method.shaping = [{kind = "SubscoreReward", part = "wins"}]',
-    'method.strategy.judge = {kind = "HigherScore", part = "alignment", margin = 0.5}',
+    'method.shaping = [{kind = "SubscoreReward", subscore = "wins"}]',
+    'method.strategy.judge = {kind = "HigherScore", subscore = "alignment", margin = 0.5}',
 )
 TREE = ("method.denoise.steps = 20", "sampling.max_tokens = 20", "method.group_size = 16")
 ABLATIONS = (

@@ -2,7 +2,7 @@
 
     python -m benchmarks.trl_comparison.run_groupwise a
 
-With `--engines`, so many engines in other processes sample, and with `--lag 1` they do so while the learner works.
+With `--engines`, so many engines in other processes sample, and with `--max-staleness 1` they do so while the learner works.
 
 If a regime forces lengths, a strategy sets the limit of each sample, the token that ends a sample is none of the
 model's, and the verdict is the parity of its token ids. Engine, learner and loop are unchanged.
@@ -169,7 +169,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--turns", action="store_true", help="after the warm-up, wait for a line before each turn")
     parser.add_argument("--engines", type=int, default=0, help="engines in other processes; 0: one in this process")
-    parser.add_argument("--lag", type=int, default=0, choices=(0, 1), help="1: sample while the learner works")
+    parser.add_argument(
+        "--max-staleness", type=int, default=0, choices=(0, 1), help="1: sample while the learner works"
+    )
     a = parser.parse_args(argv)
     regime = ALL_REGIMES[a.regime]
     iterations = a.iterations or regime.warmup + regime.timed

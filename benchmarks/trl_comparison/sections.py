@@ -86,7 +86,7 @@ def pinned(machine: Machine, say: Say, n: int) -> dict[str, list[Run]]:
     apart = Machine(cores=TWO, threads=1, trl=machine.trl)
     engines = ("--engines", "2")
     # The last iteration samples nothing ahead, so it is left out.
-    ahead = ("--lag", "1", "--iterations", str(PINNED.warmup + PINNED.timed + 1))
+    ahead = ("--max-staleness", "1", "--iterations", str(PINNED.warmup + PINNED.timed + 1))
     half = ("--micro-batch", str(PINNED.micro_batch // 2))
     ways: dict[str, Callable[[], Run]] = {
         "groupwise, 2 engines, lag 1": lambda: shortened(PINNED, apart.ours(PINNED, *engines, *ahead)),

@@ -55,7 +55,7 @@ def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> 
         ("evaluate.problems", "-1", "problems is -1", "at least 1"),
         ("evaluate.samples", "0", "samples is 0", "at least 1"),
         ("save.keep", "0", "keep is 0", "at least 1"),
-        ("optimizer.lr", "nan", "lr=nan", "lr, weight_decay and warmup >= 0"),
+        ("optimizer.lr", "nan", "lr=nan", "lr, weight_decay and warmup_steps >= 0"),
         ("optimizer.betas", "[0.9, 1.0]", "betas=(0.9, 1.0)", "betas < 1"),
         ("machine.threads", "1000000000", "threads is 1000000000", "at most 4096"),
         ("method.group_size", "1000000000", "group_size is 1000000000", "at most 65536"),

@@ -23,7 +23,7 @@ from groupwise.engines import Native
 
 COMMANDS = (
     "train", "sweep", "resume", "eval", "sample", "chat", "serve", "report", "watch", "compare", "merge", "methods",
-    "show", "diff", "check", "recipe", "doctor", "help", "completion",
+    "show", "diff", "check", "doctor", "help", "completion",
 )  # fmt: skip
 
 # Help

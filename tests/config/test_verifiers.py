@@ -63,9 +63,9 @@ def test_every_verifier_is_a_value_that_reads_back(name: str) -> None:
     assert class_name(plain_name(name)) == class_name(name) == name
     kind = EXAMPLES[name] if name in EXAMPLES else read_verifier(plain_name(name))
     assert isinstance(kind, KINDS[name]) and (name in EXAMPLES or kind == read_verifier(name))
-    written = write(replace(recipe(), verifier=kind, also=(ExtraTask(task="a.jsonl", verifier=kind),)))
+    written = write(replace(recipe(), verifier=kind, extra_tasks=(ExtraTask(task="a.jsonl", verifier=kind),)))
     again = recipe(text=written, use=Use(in_memory={"brief": len}))
-    assert (again.verifier, again.also[0].verifier) == (kind, kind)
+    assert (again.verifier, again.extra_tasks[0].verifier) == (kind, kind)
     for field in fields(KINDS[name]):
         assert f"{field.name}:" in field_help(f"verifier.{field.name}") and field.name in field_help("verifier")
         assert default(field) is not MISSING or name in EXAMPLES

@@ -34,9 +34,10 @@ def show_method(function: Callable[..., Method]) -> str:
     """The text of a published method, in sections."""
     reference, name = reference_of(function), function.__name__
     facts = f"{method_family(name)}, {reference.year}, {reference.kind}, {reference.label}"
+    what, _, why = (inspect.getdoc(function) or "").partition("\n\n")
     changes = diff(names.methods()[reference.parent](), function()) if reference.parent else []
     sections = {
-        f"{name}: {reference.source}": [*(inspect.getdoc(function) or "").splitlines(), facts],
+        f"{name}: {reference.source}": [*what.splitlines(), facts, "", *why.splitlines()],
         "code read": textwrap.wrap(reference.code, WIDTH),
         "formula": reference.formula.splitlines(),
         f"changes in {reference.parent}": changes,

@@ -48,7 +48,8 @@ def page(results: Mapping[Trial, TrialResult]) -> str:
     for family in FAMILIES:
         members = [study for study in stated if method_family(study.method) == family]
         if members:
-            parts += [f"## {family.capitalize()}\n", table([row(study, compared[study]) for study in members])]
+            title = family.replace("_", " ").capitalize()
+            parts += [f"## {title}\n", table([row(study, compared[study]) for study in members])]
     parts += ["## Ablations\n", ONE_STEP, *(ablation(study, compared[study]) for study in ABLATIONS)]
     parts += ["## Settings\n", table_of(("method", "both runs", "the method's run"), map(settings, stated))]
     parts += ["## Without a measured effect\n", without(), "## Findings\n", findings(), cost(results)]

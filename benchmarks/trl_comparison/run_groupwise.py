@@ -2,7 +2,8 @@
 
     python -m benchmarks.trl_comparison.run_groupwise a
 
-With `--engines`, so many engines in other processes sample, and with `--max-staleness 1` they do so while the learner works.
+With `--engines`, so many engines in other processes sample, and with `--max-staleness 1` they do so while the
+learner works.
 
 If a regime forces lengths, a strategy sets the limit of each sample, the token that ends a sample is none of the
 model's, and the verdict is the parity of its token ids. Engine, learner and loop are unchanged.

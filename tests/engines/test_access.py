@@ -15,6 +15,7 @@ from groupwise.engines import EngineAccess, Served
 from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
 from groupwise.lifecycle.run_info import describe_run
 from groupwise.runs.info import RunInfo
+from groupwise.runs.info_file import write_info
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import recorded_code, resume_call
 from tests.checks import check
@@ -135,7 +136,8 @@ def test_the_words_are_recorded_and_printed_again(tmp_path: Path) -> None:
     assert use.options == f" {WORDS}"
     recipe = read_recipe("method = 'grpo'")
     identity = {name: getattr(INFO, name) for name in ("data", "recipe", "files", "templates")}
-    describe_run(tmp_path.name, recipe, "grpo", use, "groupwise train", identity).write(RunLayout(tmp_path))
+    info = describe_run(tmp_path.name, recipe, "grpo", use, "groupwise train", identity)
+    write_info(RunLayout(tmp_path), info)
     info = RunInfo.read(RunLayout(tmp_path))
     assert (info.engine_hosts, info.engine_python, info.engine_secret) == (("gpu-1", "gpu-2"), "p", "s")
     assert recorded_code(tmp_path) == (f" {WORDS}", ())

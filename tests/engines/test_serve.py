@@ -85,7 +85,7 @@ def test_the_options_are_those_of_the_engine(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(serving, "NativeEngine", Recorded)
     monkeypatch.setattr(serving, "serve_until_signal", ends)
-    options = ["--rows", "7", "--cache-tokens", "900", "--device", "cpu", "--seed", "3"]
+    options = ["--rows", "7", "--kv-cache-tokens", "900", "--device", "cpu", "--seed", "3"]
     assert main(["serve", "calculator", "--socket", str(tmp_path / "s"), *options]) == 0
     assert built == [{"seed": 3, "rows": 7, "kv_cache_tokens": 900, "device": "cpu"}]
     defaults = Served()
@@ -113,7 +113,7 @@ def test_vllm_listens_for_other_hosts_with_a_kept_key_and_the_file_of_the_secret
     (tmp_path / "python").write_text('#!/bin/sh\necho "$8"\nexit 3\n')
     (tmp_path / "python").chmod(0o755)
     words = ["--listen", "0.0.0.0:7000", "--secret-file", "secret", "--key", "key.pem", "--rows", "9",
-             "--cache-tokens", "640", "--device", "cpu", "--engine-python", "./python"]  # fmt: skip
+             "--kv-cache-tokens", "640", "--device", "cpu", "--engine-python", "./python"]  # fmt: skip
     assert main(["serve", "calculator", "--engine", "Vllm", *words]) == 7
     output = capfd.readouterr()
     spec = json.loads(output.out)

@@ -170,7 +170,7 @@ def test_the_child_imports_this_package_and_nothing_else_of_this_environment(tmp
     environment = child_environment(tmp_path, threads=3)
     packages = Path(environment["PYTHONPATH"])
     assert [entry.name for entry in packages.iterdir()] == ["groupwise"] and environment["OMP_NUM_THREADS"] == "3"
-    assert (packages / "groupwise").resolve() == Path(servers.__file__).parent.parent
+    assert (packages / "groupwise").resolve() == Path(servers.__file__).parents[2]
 
 
 def test_the_doctor_prints_how_to_make_the_environment(tmp_path: Path) -> None:

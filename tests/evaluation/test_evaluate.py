@@ -24,12 +24,12 @@ from tests.faults.small_runs import EVERY, left, lines, ran, ready
 
 
 def rollout(
-    outcomes: Sequence[Outcome], finish: Finish = Finish.stop, parts: float = 0.0, i: int = 0, read: Sequence[str] = ()
+    outcomes: Sequence[Outcome], finish: Finish = Finish.stop, subscores: float = 0.0, i: int = 0, read: Sequence[str] = ()
 ) -> Rollout:
     samples = tuple(
         Sample(
             context=(1,), stream=(k,), tokens=(2, 3), origin=(0, 0), logp=(-1.0, -1.0), finish=finish,
-            verdict=Verdict(o, subscores={"chain_true": parts}, answer=read[k] if read else None),
+            verdict=Verdict(o, subscores={"chain_true": subscores}, answer=read[k] if read else None),
         )
         for k, o in enumerate(outcomes)
     )  # fmt: skip

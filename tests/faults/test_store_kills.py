@@ -13,6 +13,7 @@ import torch
 
 from groupwise.runs.checkpoints import newest_checkpoint, save_checkpoint
 from groupwise.runs.disk import PARKED, Disk, remove_leftovers, write_directory, write_file
+from groupwise.runs.info_file import write_info
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs, log_paths
 from groupwise.runs.open_run import write_recipe
@@ -82,7 +83,7 @@ class Dying(Intercepted):
 def train(run: Path, iterations: int, disk: Disk, saved: list[int] | None = None) -> None:
     """Run from the newest checkpoint to `iterations`, as the loop does. `saved` gets the iteration of each save."""
     if not (run / "recipe.toml").exists():
-        INFO.write(RunLayout(run), disk=disk)
+        write_info(RunLayout(run), INFO, disk=disk)
         write_recipe(RunLayout(run), f"iterations = {iterations}\n", disk)
     found = newest_checkpoint(RunLayout(run))
     start = found.iteration if found else 0

@@ -100,7 +100,7 @@ def test_a_recipe_with_a_mixture_reads_back_and_differs() -> None:
     mixed = recipe(also=(B, ExtraTask(task="c.jsonl")), held_out="c.jsonl", template="Q: {prompt}")
     Path("r.toml").write_text(write(mixed))
     assert read_recipe(Path("r.toml"), (), Use()) == mixed
-    assert any(line.startswith("also: none -> ") for line in diff(recipe(), mixed))
+    assert any(line.startswith("extra_tasks: none -> ") for line in diff(recipe(), mixed))
 
 
 # Templates

@@ -92,7 +92,7 @@ def test_the_template_r1_has_its_own_verifier_and_stop() -> None:
 def test_a_preset_resets_the_mixture_and_the_held_out_task_of_a_run(tmp_path: Path) -> None:
     mixed = tmp_path / "mixed.toml"
     toml = 'task = "a.jsonl"\nheld_out = "b.jsonl"\nverifier = "exact"\nmethod = { base = "grpo" }\n'
-    toml += 'columns = { prompt = "q" }\nalso = [{ task = "c.jsonl" }]\n[machine]\ndtype = "float64"\n'
+    toml += 'columns = { prompt = "q" }\nextra_tasks = [{ task = "c.jsonl" }]\n[machine]\ndtype = "float64"\n'
     mixed.write_text(toml)
     (overrides,) = find_published("aime24-dapo").recipes([])
     recipe, _ = recipe_and_sampling(RecipeSource(mixed, tuple(overrides)), Use())

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from groupwise.certificates.certificate import describe
 from groupwise.certificates.map import branches, map_page
+from groupwise.certificates.method_tree import changed, walk
 from groupwise.certificates.page import content
-from groupwise.certificates.tree import changed, walk
 from tests.certificates.test_certificate import NAMES, PLANTED, Text, certificate
 
 CHAIN = [certificate(name) for name in ("grpo", "gspo", "gspo_token")]

@@ -193,7 +193,8 @@ def test_the_plan_frees_the_engine_before_the_learner_works() -> None:
     """Both peaks: sampling has the engine's copy of the weights and its cache, learning has neither."""
     shape = read_shape(find_model("calculator"))
     same, apart = (
-        resolved(read_recipe(f"method = 'gspo'\nengine = {text}")) for text in (SAME, SAME.replace("colocated", "separate"))
+        resolved(read_recipe(f"method = 'gspo'\nengine = {text}"))
+        for text in (SAME, SAME.replace("colocated", "separate"))
     )
     freed, kept = (run_memory(recipe, shape, 12) for recipe in (same, apart))  # type: ignore[arg-type]
     engine_bytes = freed.phases["sampling"]

@@ -24,7 +24,11 @@ from tests.faults.small_runs import EVERY, left, lines, ran, ready
 
 
 def rollout(
-    outcomes: Sequence[Outcome], finish: Finish = Finish.stop, subscores: float = 0.0, i: int = 0, read: Sequence[str] = ()
+    outcomes: Sequence[Outcome],
+    finish: Finish = Finish.stop,
+    subscores: float = 0.0,
+    i: int = 0,
+    read: Sequence[str] = (),
 ) -> Rollout:
     samples = tuple(
         Sample(

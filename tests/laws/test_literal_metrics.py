@@ -12,6 +12,8 @@ from groupwise.data import METRICS, find_metric, metrics
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "tools", "studies", "benchmarks", "examples")
 TABLE = Path(metrics.__file__)
+EARLIER = ROOT / "tools" / "compare_bits.py"
+"""A tool with a table of the names of an earlier commit."""
 FAMILIES = {name.partition("/")[0] for name in METRICS if "/" in name}
 """The first words of metrics with a slash; a text with such a beginning has the form of a metric's name."""
 BEYOND = ("iteration", "step")
@@ -68,7 +70,7 @@ def named_metrics(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def sources() -> list[Path]:
-    return [p for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*.py")) if p != TABLE]
+    return [p for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*.py")) if p not in (TABLE, EARLIER)]
 
 
 def test_every_metric_that_a_source_names_is_declared() -> None:

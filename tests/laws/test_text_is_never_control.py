@@ -160,7 +160,7 @@ def test_no_spelling_becomes_a_control_token(kind: str, entrance: str) -> None:
 FRAGMENTS = [*CONTROL, "<", "|", "im_end", "|>", "/s>", ">", " ", "a", "<|im_", "end|>", "[/", "INST]", "\n", "\ue000"]
 
 
-@given(kind=st.sampled_from(sorted(KINDS)), subscores=st.lists(st.sampled_from(FRAGMENTS), max_size=12))
+@given(kind=st.sampled_from(sorted(KINDS)), parts=st.lists(st.sampled_from(FRAGMENTS), max_size=12))
 @settings(max_examples=60)
 def test_no_text_of_fragments_becomes_a_control_token(kind: str, parts: list[str]) -> None:
     e, text = encoder(kind), "".join(parts)

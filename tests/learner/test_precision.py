@@ -41,7 +41,7 @@ def test_the_optimizer_is_torchs_to_the_last_bit(dtype):
         if number == 2:
             ours[1].grad = theirs[1].grad = None  # a parameter without a gradient does not change
         norm = float(torch.nn.utils.get_total_norm(optimizer.gradients))
-        torch.nn.utils.clip_grad_norm_(theirs, settings.clip)
+        torch.nn.utils.clip_grad_norm_(theirs, settings.max_grad_norm)
         reference.param_groups[0]["lr"] = settings.rate(number, 5)
         optimizer.step(settings.rate(number, 5), norm)
         reference.step()

@@ -9,7 +9,7 @@ from groupwise.config.recipe_toml import read_verifier
 from groupwise.core import Usage
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.verifiers import Combined, Exact, Function, Hackable, LastNumber, Member, Noisy, Regex, kinds_in
-from groupwise.verifiers.wrapper import Wrapped
+from groupwise.verifiers.verdict_wrapper import Wrapped
 from tests.verifiers.built import built
 
 RIGHT, WRONG, MALFORMED = Outcome.correct, Outcome.wrong, Outcome.malformed

@@ -8,6 +8,7 @@ from groupwise.models.checkpoint import read_tokenizer as read_tokenizer
 from groupwise.models.checkpoint import stored_dtype as stored_dtype
 from groupwise.models.checkpoint import weight_files as weight_files
 from groupwise.models.checkpoint import write_model as write_model
+from groupwise.models.compare_token_ids import different_ids as different_ids
 from groupwise.models.decoder.blocked_weights import drop_blocks as drop_blocks
 from groupwise.models.decoder.blocked_weights import with_blocked_weights as with_blocked_weights
 from groupwise.models.decoder.decoder import Decoder as Decoder
@@ -27,6 +28,8 @@ from groupwise.models.diffusion.index import pipeline_family as pipeline_family
 from groupwise.models.diffusion.index import pipeline_files as pipeline_files
 from groupwise.models.diffusion.index import pipeline_index as pipeline_index
 from groupwise.models.diffusion.index import pipeline_shape as pipeline_shape
+from groupwise.models.diffusion.pipeline_velocity import Frozen as Frozen
+from groupwise.models.diffusion.pipeline_velocity import PipelineVelocity as PipelineVelocity
 from groupwise.models.diffusion.prompts import byte_tokenizer as byte_tokenizer
 from groupwise.models.diffusion.prompts import prompt_text as prompt_text
 from groupwise.models.diffusion.scheduler import refuse_scheduler as refuse_scheduler
@@ -37,8 +40,6 @@ from groupwise.models.diffusion.shape import guidance_scale as guidance_scale
 from groupwise.models.diffusion.shape import sized as sized
 from groupwise.models.diffusion.stable_diffusion_3 import StableDiffusion3 as StableDiffusion3
 from groupwise.models.diffusion.tiny import write_tiny_pipeline as write_tiny_pipeline
-from groupwise.models.diffusion.velocity import Frozen as Frozen
-from groupwise.models.diffusion.velocity import PipelineVelocity as PipelineVelocity
 from groupwise.models.directories import base_directory as base_directory
 from groupwise.models.directories import base_name as base_name
 from groupwise.models.directories import commit_of as commit_of
@@ -116,4 +117,3 @@ from groupwise.models.templates import conversation_turn as conversation_turn
 from groupwise.models.templates import encode_answer as encode_answer
 from groupwise.models.templates import find_template as find_template
 from groupwise.models.tokenizer import Tokenizer as Tokenizer
-from groupwise.models.transformers_ids import different_ids as different_ids

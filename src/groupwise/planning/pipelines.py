@@ -24,7 +24,7 @@ from groupwise.models import (
 )
 from groupwise.models.decoder.transformers_files import quiet
 from groupwise.models.diffusion.family import PipelineFamily
-from groupwise.models.diffusion.velocity import CACHED
+from groupwise.models.diffusion.pipeline_velocity import CACHED
 from groupwise.models.model_files import read_json
 from groupwise.models.weights import header
 from groupwise.planning.memory import BACKWARD, BYTES, GIB, PEFT, PROCESS, Memory

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from groupwise.core import check_types
 from groupwise.data import Prompt, Sample, Verdict
-from groupwise.verifiers.wrapper import Wrapper
+from groupwise.verifiers.verdict_wrapper import Wrapper
 
 __all__ = ["Hackable"]
 

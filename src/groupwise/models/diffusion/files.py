@@ -19,10 +19,10 @@ from groupwise.models.diffusion.index import (
     pipeline_index,
     pipeline_shape,
 )
+from groupwise.models.diffusion.pipeline_velocity import Frozen, PipelineVelocity
 from groupwise.models.diffusion.prompts import byte_tokenizer
 from groupwise.models.diffusion.settings import Pipeline
 from groupwise.models.diffusion.shape import PipelineShape, guidance_scale, sized
-from groupwise.models.diffusion.velocity import Frozen, PipelineVelocity
 from groupwise.models.flow.flow_files import FlowKind
 from groupwise.models.flow.policy import FlowPolicy
 from groupwise.models.flow.velocity import END, FlowShape

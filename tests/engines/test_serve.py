@@ -90,7 +90,7 @@ def test_the_options_are_those_of_the_engine(tmp_path: Path, monkeypatch: pytest
     assert built == [{"seed": 3, "rows": 7, "kv_cache_tokens": 900, "device": "cpu"}]
     defaults = Served()
     assert main(["serve", "calculator", "--socket", str(tmp_path / "s")]) == 0
-    assert (built[1]["rows"], built[1]["kv_cache_tokens"]) == (defaults.rows, defaults.kv_cache_tokens)
+    assert (built[1]["rows"], built[1]["kv_cache_tokens"]) == (defaults.max_num_seqs, defaults.kv_cache_tokens)
 
 
 def test_a_place_to_listen_is_required(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_vllm_listens_for_other_hosts_with_a_kept_key_and_the_file_of_the_secret
 
 HOLDER = """
 import json, os, subprocess, sys
-prompt_template = [str(os.getpid()) if word == "PARENT" else word for word in json.loads(sys.argv[1])]
+words = [str(os.getpid()) if word == "PARENT" else word for word in json.loads(sys.argv[1])]
 child = subprocess.Popen(words, stdout=subprocess.PIPE)
 child.stdout.readline()
 print(child.pid, flush=True)

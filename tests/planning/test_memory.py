@@ -75,7 +75,7 @@ def test_parts_in_float32() -> None:
     assert memory.phases["sampling"] == {"rows": rows, "engine": 16 * 100 * 12}  # logits, log-probs, probabilities
     largest = max(sum(parts.values()) for parts in memory.phases.values())
     assert memory.peak == PROCESS + BACKWARD + sum(memory.always.values()) + largest
-    assert run_memory(changed(recompute=True), SHAPE, 6).process == PROCESS + BACKWARD + CHECKPOINT
+    assert run_memory(changed(gradient_checkpointing=True), SHAPE, 6).process == PROCESS + BACKWARD + CHECKPOINT
     assert run_memory(RECIPE, SHAPE, 6, Process(learns=False)).process == PROCESS
 
 
@@ -199,7 +199,7 @@ def test_advice_is_not_what_the_recipe_has_done() -> None:
     optimizer = replace(memory, always={"optimizer": 1 << 40})
     assert planning.advice(replace(low, lora=Lora(rank=2)), optimizer) == "use a smaller model"
     activations = replace(memory, always={"activations": 1 << 40})
-    both = replace(low, machine=replace(low.machine, recompute=True))
+    both = replace(low, machine=replace(low.machine, gradient_checkpointing=True))
     assert planning.advice(both, activations) == "lower machine.microbatch_tokens"
 
 
@@ -236,7 +236,7 @@ def test_predictions_are_near_the_measured_peaks() -> None:
 
 
 def test_a_sharded_rank_0_keeps_the_model_of_its_engine() -> None:
-    recipe = replace(RECIPE, cluster=replace(RECIPE.cluster, ranks=2, lanes=2, shard="full"))
+    recipe = replace(RECIPE, cluster=replace(RECIPE.cluster, ranks=2, reduction_lanes=2, shard="full"))
     first, other = rank_memories(recipe, SHAPE, 6)
     assert first.phases["saving"]["engine"] == 4 * WEIGHTS and "engine" not in other.phases["saving"]
     assert other == run_memory(recipe, SHAPE, 6, Process(samples=False, ranks=2))
@@ -244,7 +244,7 @@ def test_a_sharded_rank_0_keeps_the_model_of_its_engine() -> None:
 
 
 def served(place: str = "apart", ranks: int = 1) -> Recipe:
-    cluster = replace(RECIPE.cluster, ranks=ranks, lanes=ranks)
+    cluster = replace(RECIPE.cluster, ranks=ranks, reduction_lanes=ranks)
     return replace(RECIPE, engine=Served(replicas=2, placement=place), cluster=cluster)  # type: ignore[arg-type]
 
 
@@ -282,7 +282,7 @@ def test_a_run_is_checked_with_all_its_processes() -> None:
     with pytest.raises(Usage, match=r"in 3 processes, and this machine has 0\.0 GiB") as caught:
         check_memory(served(), SHAPE, 6, 1, "this machine")
     assert caught.value.fix == "lower engine.replicas or cluster.ranks"
-    two = replace(RECIPE, cluster=replace(RECIPE.cluster, ranks=2, lanes=2))
+    two = replace(RECIPE, cluster=replace(RECIPE.cluster, ranks=2, reduction_lanes=2))
     memory = run_memory(two, SHAPE, 6).peak
     assert check_memory(two, SHAPE, 6, 2 * memory, "this machine").endswith("of memory in each of 2 processes")
     with pytest.raises(Usage, match="this machine has"):

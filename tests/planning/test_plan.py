@@ -256,7 +256,14 @@ def test_a_plan_has_one_trial_for_each_lag() -> None:
         alone = max(trial.sampling(), trial.learning) if trial.max_staleness <= 1 else trial.learning
         assert trial.seconds >= 0.8 * alone  # lengths differ between iterations
     text = "\n".join(plan_lines(plan))
-    for words in ("8 x small", f"{WEIGHTS:,} weights", "lag 4, ", "best: lag ", "predicted, not measured", "made up"):
+    for words in (
+        "8 x small",
+        f"{WEIGHTS:,} weights",
+        "staleness 4, ",
+        "best: staleness ",
+        "predicted, not measured",
+        "made up",
+    ):
         assert words in text
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from groupwise.training import recorder
 
 SCRIPT = """
-import importlib, os, pkgutil, resource, select, signal, socket, sys
+import importlib, os, pkgutil, resource, select, signal, socket, sys, sysconfig
 import asyncio.subprocess, numpy, safetensors.torch, tokenizers, torch, transformers
 LINUX = {
     os: "memfd_create pidfd_open eventfd sched_getaffinity sched_setaffinity posix_fallocate fdatasync splice unshare "
@@ -20,6 +20,7 @@ LINUX = {
 for module, names in LINUX.items():
     for name in names.split():
         vars(module).pop(name, None)
+sysconfig.get_config_vars()  # those of this machine
 sys.platform = "darwin"
 
 import groupwise as gw

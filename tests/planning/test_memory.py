@@ -243,7 +243,7 @@ def test_a_sharded_rank_0_keeps_the_model_of_its_engine() -> None:
     assert rank_memories(RECIPE, SHAPE, 6) == (run_memory(RECIPE, SHAPE, 6),)
 
 
-def served(place: str = "apart", ranks: int = 1) -> Recipe:
+def served(place: str = "separate", ranks: int = 1) -> Recipe:
     cluster = replace(RECIPE.cluster, ranks=ranks, reduction_lanes=ranks)
     return replace(RECIPE, engine=Served(replicas=2, placement=place), cluster=cluster)  # type: ignore[arg-type]
 
@@ -267,7 +267,7 @@ def test_engines_that_sleep_and_the_learner_use_the_same_memory() -> None:
     peaks = sum(memory.peak for memory in memories.values())
     assert at_once(served(), memories) == peaks
     learner, engine = memories["the run"], memories["engine 0"]
-    asleep = at_once(served("same"), memories)
+    asleep = at_once(served("colocated"), memories)
     learning = learner.peak + 2 * engine.process
     sampling = learner.process + sum(learner.always.values()) + 2 * engine.peak
     assert asleep == max(learning, sampling) < peaks

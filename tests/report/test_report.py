@@ -350,8 +350,8 @@ def test_each_rule_warns_at_its_iteration_only(tmp_path, rule, change, iteration
     "recipe, bound",
     [
         ('[machine]\ndtype = "bfloat16"\n', 2.0),
-        ("[engine]\nmax_gap = 0.25\n", 0.25),
-        ("[engine]\nmax_gap = 0.25\n[machine]\ndtype = 'bfloat16'\n", 0.25),
+        ("[engine]\nmax_logprob_diff = 0.25\n", 0.25),
+        ("[engine]\nmax_logprob_diff = 0.25\n[machine]\ndtype = 'bfloat16'\n", 0.25),
     ],
 )
 def test_the_warning_about_the_gap_uses_the_run_s_own_bound(tmp_path, recipe, bound):

@@ -111,7 +111,7 @@ def test_forms_are_given_to_parts_in_parts() -> None:
         "strategy.hints.limit",
         "strategy.hints.prompt_template",
         "strategy.prompt_template",
-        "words",
+        "prompt_template",
     ]
     own = Drafts(prompt_template="{draft} {problem}")
     assert worded(own, "prose") is own, "an own text stays"

@@ -58,7 +58,7 @@ def test_a_damaged_file_raises(tmp_path: Path, text: str):
 def test_another_format_raises_with_a_fix(tmp_path: Path, number: object, version: str, fix: str):
     (tmp_path / "run.json").write_text(json.dumps(INFO.to_json() | {"format": number}))
     with pytest.raises(Storage, match=f"was written by {version} of Groupwise") as error:
-        RunInfo.read(tmp_path)
+        RunInfo.read(RunLayout(tmp_path))
     assert error.value.evidence == f"format {number}; this version reads format {FORMAT}" and fix in error.value.fix
 
 

@@ -57,7 +57,7 @@ def spelled(part: Any) -> Any:
     for name, value in ((f.name, getattr(part, f.name)) for f in fields(part)):
         if name in ("words", "asking"):
             changes[name] = re.sub("[;#=]", "", value)
-        elif name in ("inducer", "ends", "line", "asks", "marker"):
+        elif name in ("answer_inducer", "ends", "line", "asks", "marker"):
             changes[name] = "o"
         elif name == "source":
             changes[name] = FirstLetter()

@@ -55,7 +55,7 @@ def spelled(part: Any) -> Any:
     """A strategy or a curriculum, or a part of it, with texts of the toy's letters."""
     changes: dict[str, Any] = {}
     for name, value in ((f.name, getattr(part, f.name)) for f in fields(part)):
-        if name in ("words", "asking"):
+        if name in ("prompt_template", "hint_template"):
             changes[name] = re.sub("[;#=]", "", value)
         elif name in ("answer_inducer", "ends", "line", "asks", "marker"):
             changes[name] = "o"

@@ -98,7 +98,7 @@ def test_a_strategy_is_told_with_its_constants_and_its_file() -> None:
         "    async def __call__(self, draw, sampler):\n        return await Independent()(draw, sampler)\n"
     )
     strategy = protocols("--evaluate.strategy", "twice:Twice", "--use", "twice.py")[1]["strategy"]
-    assert strategy["part"] == {"name": "Twice", "inner": {"name": "Inner", "much": 0.5}, "prompt_template": ["a"]}
+    assert strategy["part"] == {"name": "Twice", "inner": {"name": "Inner", "much": 0.5}, "words": ["a"]}
     assert strategy["sha256"] == sha256(Path("twice.py").read_bytes()).hexdigest()
     assert protocols()[1]["strategy"] == "Independent"
 

@@ -62,7 +62,7 @@ def test_a_single_task_is_not_wrapped() -> None:
 
 
 def test_a_mixture_has_a_verifier_per_task() -> None:
-    mixed = recipe(also=(B,), held_out="c.jsonl")
+    mixed = recipe(extra_tasks=(B,), held_out="c.jsonl")
     task = task_of(mixed, templates(mixed, CALCULATOR))
     assert isinstance(task, Mixture)
     assert [p.text for p in task.held_out] == ["1-1=", "2-1=", "3-1=", "4-1="]
@@ -71,10 +71,12 @@ def test_a_mixture_has_a_verifier_per_task() -> None:
 
 
 def test_a_named_task_has_a_default_verifier_and_template() -> None:
-    one, two = sources(recipe(task="countdown:x.jsonl", verifier=None, also=(ExtraTask(task="gsm8k:gsm.jsonl"),)))
+    one, two = sources(
+        recipe(task="countdown:x.jsonl", verifier=None, extra_tasks=(ExtraTask(task="gsm8k:gsm.jsonl"),))
+    )
     assert (one.verifier, one.template) == (Countdown(), "r1")
     assert (two.verifier, two.template) == (LastNumber(), "no")
-    one, two = sources(recipe(task="countdown:x.jsonl", template="no", also=(ExtraTask(task="a.jsonl"),)))
+    one, two = sources(recipe(task="countdown:x.jsonl", template="no", extra_tasks=(ExtraTask(task="a.jsonl"),)))
     assert (one.verifier, one.template, two.verifier, two.template) == (Exact(), "no", Exact(), "no")
 
 
@@ -92,12 +94,12 @@ def test_the_verdict_deadline_is_that_of_the_slowest_verifier() -> None:
         return verdict_wait(mixed, verifier_of(mixed, task_of(mixed, templates(mixed, CALCULATOR)), use))
 
     machine = recipe().machine
-    assert wait(recipe()) == wait(recipe(also=(B,))) == machine.verdict_deadline
-    assert wait(recipe(also=(replace(B, verifier=Function("grade", "my_file.py")),))) == machine.deadline
+    assert wait(recipe()) == wait(recipe(extra_tasks=(B,))) == machine.verdict_deadline
+    assert wait(recipe(extra_tasks=(replace(B, verifier=Function("grade", "my_file.py")),))) == machine.deadline
 
 
 def test_a_recipe_with_a_mixture_reads_back_and_differs() -> None:
-    mixed = recipe(also=(B, ExtraTask(task="c.jsonl")), held_out="c.jsonl", template="Q: {prompt}")
+    mixed = recipe(extra_tasks=(B, ExtraTask(task="c.jsonl")), held_out="c.jsonl", template="Q: {prompt}")
     Path("r.toml").write_text(write(mixed))
     assert read_recipe(Path("r.toml"), (), Use()) == mixed
     assert any(line.startswith("extra_tasks: none -> ") for line in diff(recipe(), mixed))
@@ -135,7 +137,7 @@ def test_a_strategy_of_a_user_has_the_template_of_the_recipe() -> None:
         (),
         (),
     )  # independent answers have one turn
-    mixed = recipe(method=own, also=(ExtraTask(task="countdown:x.jsonl"),))
+    mixed = recipe(method=own, extra_tasks=(ExtraTask(task="countdown:x.jsonl"),))
     with pytest.raises(Usage, match="the problems use no, r1"):
         prompt_template(templates(mixed, tokenizer))("7*5=")
 
@@ -271,7 +273,7 @@ def test_a_resumed_mixture_ends_with_the_bytes_of_one_without_a_stop(capsys: pyt
 
 
 def test_a_missing_user_verifier_is_a_usage_error() -> None:
-    Path("r.toml").write_text(write(recipe(also=(replace(B, verifier=Function("grade", "my_file.py")),))))
+    Path("r.toml").write_text(write(recipe(extra_tasks=(replace(B, verifier=Function("grade", "my_file.py")),))))
     with pytest.raises(Usage, match="my_file"):
         read_recipe(Path("r.toml"), (), Use())
 
@@ -284,7 +286,7 @@ def test_a_held_out_task_may_have_fixed_columns() -> None:
 
 def test_a_mixed_task_without_training_problems_is_refused() -> None:
     rows("e.jsonl", [{"problem": "7*7=", "answer": "49"}])
-    mixed = recipe(also=(ExtraTask(task="aime24:e.jsonl"),), template="no", sampling=Sampling(max_tokens=8))
+    mixed = recipe(extra_tasks=(ExtraTask(task="aime24:e.jsonl"),), template="no", sampling=Sampling(max_tokens=8))
     assert [problem.what for problem in check_inputs(mixed, Use()).errors] == [
         "aime24:e.jsonl has no training problems"
     ]

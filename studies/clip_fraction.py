@@ -103,7 +103,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="clip_fraction",
     page="docs/studies/clip-fraction.md",
-    subscores={"rates": ARMS},
+    parts={"rates": ARMS},
     metrics=(CLIPPED, REWARD),
     blocks=blocks,
     rows=rows,

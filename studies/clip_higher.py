@@ -97,7 +97,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="clip_higher",
     page="docs/studies/clip-higher.md",
-    subscores={"bounds": ARMS},
+    parts={"bounds": ARMS},
     metrics=(ENTROPY, CLIPPED, ONE, MANY),
     blocks=blocks,
     rows=rows,

@@ -95,7 +95,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="dense_twin",
     page="docs/studies/dense-twin.md",
-    subscores=PARTS,
+    parts=PARTS,
     metrics=(RIGHT, LOW, HIGH),
     blocks=blocks,
     rows=rows,

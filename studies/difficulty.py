@@ -126,7 +126,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="difficulty",
     page="docs/studies/difficulty.md",
-    subscores={"levels": ARMS},
+    parts={"levels": ARMS},
     metrics=tuple(map(metric, LEVELS)),
     blocks=blocks,
     rows=rows,

@@ -129,7 +129,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="divisors",
     page="docs/studies/divisors.md",
-    subscores={
+    parts={
         "coin": peer(COIN),
         "group": {"token_mean": COIN["token_mean"], "group": group()},
         "long": {**peer(LONG), "group": group(*LONGER)},

@@ -101,7 +101,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="dynamic_sampling",
     page="docs/studies/dynamic-sampling.md",
-    subscores={"calculator": ARMS},
+    parts={"calculator": ARMS},
     metrics=(SAMPLED, GREEDY, DEAD),
     blocks=blocks,
     rows=rows,

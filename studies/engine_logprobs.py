@@ -136,7 +136,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="engine_logprobs",
     page="docs/studies/engine-logprobs.md",
-    subscores={part: own for part, (own, _) in PARTS.items()},
+    parts={part: own for part, (own, _) in PARTS.items()},
     metrics=(RIGHT, CLIPPED, LOW, HIGH),
     blocks=blocks,
     rows=rows,

@@ -99,7 +99,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="gspo_regimes",
     page="docs/studies/gspo-regimes.md",
-    subscores={"regimes": ARMS},
+    parts={"regimes": ARMS},
     metrics=(CLIPPED, REWARD, "completions/mean_length"),
     blocks=blocks,
     rows=rows,

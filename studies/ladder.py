@@ -120,7 +120,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="ladder",
     page="docs/studies/ladder.md",
-    subscores={"rungs": arms()},
+    parts={"rungs": arms()},
     metrics=(SAMPLED, PASSES, LENGTH, CUT, ENTROPY),
     blocks=blocks,
     rows=rows,

@@ -135,7 +135,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="length_bias",
     page="docs/studies/length-bias.md",
-    subscores={"coin": COIN, "long": LONG},
+    parts={"coin": COIN, "long": LONG},
     metrics=(WRONG, RIGHT, CUT, "outcome/correct"),
     blocks=blocks,
     rows=rows,

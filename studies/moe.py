@@ -135,7 +135,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="moe",
     page="docs/studies/moe.md",
-    subscores=ARMS,
+    parts=ARMS,
     metrics=(RIGHT, CHANGED, LOW, HIGH, MEAN_GAP, "clip_ratio/region_mean"),
     blocks=blocks,
     rows=rows,

@@ -99,7 +99,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="r1_zero",
     page="docs/studies/r1-zero.md",
-    subscores={"budget": BUDGET, "template": TEMPLATE, "long": LONG},
+    parts={"budget": BUDGET, "template": TEMPLATE, "long": LONG},
     metrics=(RIGHT, LENGTH, GREEDY, SAMPLED),
     blocks=blocks,
     rows=rows,

@@ -111,7 +111,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="ratio_drift",
     page="docs/studies/ratio-drift.md",
-    subscores={"dense": DENSE},
+    parts={"dense": DENSE},
     metrics=(*LABELS, "outcome/correct"),
     blocks=blocks,
     rows=rows,

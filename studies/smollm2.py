@@ -127,7 +127,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="smollm2",
     page="docs/studies/smollm2.md",
-    subscores={"rl": RL, "templates": TEMPLATES},
+    parts={"rl": RL, "templates": TEMPLATES},
     metrics=(*map(metric, KS), *ACCURACIES["greedy"], *ACCURACIES["sampled"], TRUNCATED, LENGTH),
     blocks=blocks,
     rows=rows,

@@ -120,7 +120,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="useful_length",
     page="docs/studies/useful-length.md",
-    subscores={"searches": ARMS},
+    parts={"searches": ARMS},
     metrics=(WRONG, RIGHT, CORRECT, CUT, ACCURACY),
     blocks=blocks,
     rows=rows,

@@ -25,7 +25,7 @@ from tests.training.test_follower import SMALL as SETTINGS
 from tests.training.test_follower import files
 
 SECONDS = 100.0
-SMALL: dict[str, Any] = {**SETTINGS, "cluster.launch": "given", "cluster.ranks": 2}
+SMALL: dict[str, Any] = {**SETTINGS, "cluster.launch": "external", "cluster.ranks": 2}
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "7001"}
 ADDRESS = f"gpu-1:7000#sha256={'0' * 64}"
 
@@ -61,8 +61,8 @@ def recipe(launch: str, ranks: int = 1, **settings: Any) -> Recipe:
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
-        (recipe("given"), "no addresses of engines, and one rank"),
-        (recipe("given", engine=Served(addresses=(ADDRESS,))), "would start 2 engines itself"),
+        (recipe("external"), "no addresses of engines, and one rank"),
+        (recipe("external", engine=Served(addresses=(ADDRESS,))), "would start 2 engines itself"),
         (recipe("ray"), "nothing to start"),
     ],
 )
@@ -76,7 +76,7 @@ def test_a_launcher_without_work_is_refused(recipe: Recipe, message: str, monkey
 def test_launchers_with_work_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("groupwise.cluster.launch.library", lambda: None)
     given = Served(replicas=0, addresses=(ADDRESS,))
-    for good in (recipe("local"), recipe("given", engine=given), recipe("given", 2), recipe("ray", engine=Served()),
+    for good in (recipe("local"), recipe("external", engine=given), recipe("external", 2), recipe("ray", engine=Served()),
                  recipe("ray", 2)):  # fmt: skip
         check_launch(good)
 

@@ -31,7 +31,7 @@ from tests.faults.small_runs import ADAPTER, EVERY, Quick, begun, lines, ran, re
 SMALL = replace(
     EVERY, method=replace(EVERY.method, group_size=2), prompts=2, sampling=replace(EVERY.sampling, max_tokens=6)
 )
-CONSTANT = replace(SMALL, optimizer=replace(EVERY.optimizer, decay="constant"), evaluate=Evaluate(every=1, problems=2))
+CONSTANT = replace(SMALL, optimizer=replace(EVERY.optimizer, lr_scheduler="constant"), evaluate=Evaluate(every=1, problems=2))
 """A run whose iterations do not depend on their number."""
 
 

@@ -29,7 +29,7 @@ class RunOptions:
     iterations: int | None = None
     ranks: int | None = None
     shard: Literal["none", "full"] | None = None
-    launch: Literal["local", "given", "ray"] | None = None
+    launch: Literal["local", "external", "ray"] | None = None
 
     def __post_init__(self) -> None:
         check_types(self)

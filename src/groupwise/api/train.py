@@ -81,7 +81,7 @@ def resume(
     iterations: int | None = None,
     ranks: int | None = None,
     shard: Literal["none", "full"] | None = None,
-    launch: Literal["local", "given", "ray"] | None = None,
+    launch: Literal["local", "external", "ray"] | None = None,
     stop_after: float | None = None,
     on_iteration: OnIteration | None = None,
 ) -> Run:

@@ -123,7 +123,7 @@ def second_adapter(phase: Phase, recipe: Recipe, earlier: Mapping[str, Recipe]) 
 
 def given_ranks(recipe: Recipe) -> list[Usage]:
     """An error if others start the ranks of a phase: they follow one run to its end. Else no error."""
-    if recipe.cluster.launch != "given" or recipe.cluster.ranks == 1:
+    if recipe.cluster.launch != "external" or recipe.cluster.ranks == 1:
         return []
     fix = "run the phases one by one, or use --cluster.launch local"
     return [Usage("given ranks follow one run, and this recipe has phases", fix=fix)]

@@ -18,7 +18,7 @@ def check_launch(recipe: Recipe) -> None:
         return
     what = f"cluster.launch is {launch}"
     replicas = engine.replicas if isinstance(engine, Served) else 0
-    if launch == "given":
+    if launch == "external":
         if replicas:
             fix = f"set engine.replicas = 0 and engine.addresses, or use {LOCAL}"
             raise Usage(f"{what}, but the run would start {replicas} engines itself", fix=fix)

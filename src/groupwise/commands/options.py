@@ -258,7 +258,7 @@ COMMANDS = (
             option("--iterations", type=count, metavar="N", help="extend the run to N iterations"),
             option("--ranks", type=count, metavar="N", help="continue on N processes; N divides the run's lanes"),
             option("--shard", choices=("none", "full"), help="continue with whole or sharded weights in each process"),
-            option("--launch", choices=("local", "given", "ray"), help="continue with another cluster.launch"),
+            option("--launch", choices=("local", "external", "ray"), help="continue with another cluster.launch"),
             STOP, PUSH, *PERMISSIONS,
         ),
     ),

@@ -81,7 +81,7 @@ def worded(part: T, form: Form) -> T:
     """The component with one form in place of each `auto`, in it and recursively in its fields.
 
     >>> from groupwise.methods import Drafts
-    >>> worded(Drafts(), "packaged").words
+    >>> worded(Drafts(), "packaged").prompt_template
     '{problem}{draft};{problem}'
     """
     forms: Mapping[str, Forms] = getattr(part, "forms", {})

@@ -113,6 +113,7 @@ def observation_to_json(reply: Observation) -> Any:
 
     >>> observation_to_json("35"), observation_to_json(None)
     ('35', None)
+    >>> from groupwise.data import Outcome, Verdict
     >>> observation_from_json(observation_to_json(Verdict(Outcome.correct))).outcome.name
     'correct'
     """

@@ -108,7 +108,7 @@ def agreement(prediction: Prediction, found: Statistics, problem: str) -> Verdic
     unverifiable if no answer could be graded.
 
     >>> found = Statistics(0.5, (900, 1500, 1200, 700), (), ())
-    >>> round(agreement(Prediction(rate=8, length=1000), found, "").parts["rate"], 6)
+    >>> round(agreement(Prediction(rate=8, length=1000), found, "").subscores["rate"], 6)
     0.1
     """
     if found.rate is None:

@@ -159,7 +159,7 @@ class MathVerify(InSandbox):
     """
 
     packages: ClassVar[tuple[str, ...]] = MATH_VERIFY
-    module: ClassVar[str] = "by_default"
+    module: ClassVar[str] = "math_verify"
     function: ClassVar[str] = "accepted"
     expects: ClassVar[str] = "text or a number"
 

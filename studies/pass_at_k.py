@@ -97,9 +97,7 @@ def curves(axes: Any, m: Measured, title: str, last: int = LAST) -> None:
 STUDY = Study(
     name="pass_at_k",
     page="docs/studies/pass-at-k.md",
-    parts={
-        name: {"grpo": Arm(label="GRPO", method="grpo", task=task, settings=BASE)} for name, task in TASKS.items()
-    },
+    parts={name: {"grpo": Arm(label="GRPO", method="grpo", task=task, settings=BASE)} for name, task in TASKS.items()},
     metrics=tuple(metric(k) for k in KS),
     blocks=blocks,
     rows=rows,

@@ -41,7 +41,12 @@ class Rounded(Native):
         """The engine over a copy: the learner's weights stay as they are."""
         assert not isinstance(model, FlowPolicy | MaskedPolicy), "it rounds language models"
         engine = RoundedEngine(
-            deepcopy(model), tokenizer, seed=seed, rows=self.rows, kv_cache_tokens=self.kv_cache_tokens, experts=experts
+            deepcopy(model),
+            tokenizer,
+            seed=seed,
+            rows=self.max_num_seqs,
+            kv_cache_tokens=self.kv_cache_tokens,
+            experts=experts,
         )
         engine.bits = self.bits
         return engine

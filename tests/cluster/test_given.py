@@ -76,7 +76,8 @@ def test_a_launcher_without_work_is_refused(recipe: Recipe, message: str, monkey
 def test_launchers_with_work_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("groupwise.cluster.launch.library", lambda: None)
     given = Served(replicas=0, addresses=(ADDRESS,))
-    for good in (recipe("local"), recipe("external", engine=given), recipe("external", 2), recipe("ray", engine=Served()),
+    for good in (recipe("local"), recipe("external", engine=given), recipe("external", 2),
+                 recipe("ray", engine=Served()),
                  recipe("ray", 2)):  # fmt: skip
         check_launch(good)
 

@@ -31,7 +31,9 @@ from tests.faults.small_runs import ADAPTER, EVERY, Quick, begun, lines, ran, re
 SMALL = replace(
     EVERY, method=replace(EVERY.method, group_size=2), prompts=2, sampling=replace(EVERY.sampling, max_tokens=6)
 )
-CONSTANT = replace(SMALL, optimizer=replace(EVERY.optimizer, lr_scheduler="constant"), evaluate=Evaluate(every=1, problems=2))
+CONSTANT = replace(
+    SMALL, optimizer=replace(EVERY.optimizer, lr_scheduler="constant"), evaluate=Evaluate(every=1, problems=2)
+)
 """A run whose iterations do not depend on their number."""
 
 
@@ -254,7 +256,7 @@ def test_the_best_checkpoint_is_kept_and_exported(run: Path, tmp_path: Path) -> 
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in text))
     assert find_run_model(run, BEST).iteration == 2  # the later of two
     recipe = run / "recipe.toml"
-    recipe.write_text(recipe.read_text().replace('best = ""', 'best = "eval/score"'))
+    recipe.write_text(recipe.read_text().replace('best_metric = ""', 'best_metric = "eval/score"'))
     assert find_run_model(run, BEST).iteration == 0
     (note,) = describe(read(run), [], POINTS)["notes"]
     assert "held-out sampled score -0.250, held-out greedy accuracy 0.250 at iteration 0, of 4" in note
@@ -311,7 +313,7 @@ def test_a_checkpoint_is_exported_without_the_model_that_the_run_started_from(ru
 
 
 def test_the_recipe_takes_the_metrics_that_can_choose() -> None:
-    assert set(get_args(hints_of(Evaluate)["best"])) == {"", *METRICS}
+    assert set(get_args(hints_of(Evaluate)["best_metric"])) == {"", *METRICS}
 
 
 def test_a_save_keeps_the_best_of_those_on_disk(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ CALLS = 0
 class Verdict:
     outcome: object
     score: object = None
-    parts: dict = field(default_factory=dict)
+    subscores: dict = field(default_factory=dict)
     feedback: str = ""
     cause: str = ""
 

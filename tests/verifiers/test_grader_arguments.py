@@ -36,7 +36,7 @@ def raises(prompt, answer, gold):
 
 def deliberate(answer):
     class Verdict:
-        outcome, score, parts, feedback, cause = 3, None, {}, "", "the judge is away"
+        outcome, score, subscores, feedback, cause = 3, None, {}, "", "the judge is away"
     return Verdict()
 
 def text(answer):

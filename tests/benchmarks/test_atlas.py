@@ -103,7 +103,7 @@ def test_one_seed_or_a_metric_that_is_absent_is_no_measurement() -> None:
     [
         ("ratios", "MAX_LOG_RATIO = 20.0", "MAX_LOG_RATIO = 21.0", False),
         ("ratios", '"""', '"""Another docstring. ', True),
-        ("ratios", "    p: float\n", "    p: float = 2.0\n", True),
+        ("ratios", "p: float = 0.0", "p: float = 2.0", True),
         ("objective", "use sequence_mean or group_mean", "use another", True),
     ],
     ids=["used", "docstring", "unused", "message"],

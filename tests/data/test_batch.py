@@ -116,7 +116,7 @@ def test_a_verdict_part_is_a_column_and_has_marks_the_verdicts_with_it() -> None
 
 def test_a_verdict_part_that_no_verdict_has_is_refused_unless_nothing_was_graded() -> None:
     b = pack([rollout_of([1.0, 0.0], subscores={"style": [0.5, 0.0]})])
-    with pytest.raises(Usage, match="no verdict has a part called 'stile'") as error:
+    with pytest.raises(Usage, match="no verdict has a subscore called 'stile'") as error:
         b[Subscore("stile")]
     assert "style" in error.value.evidence
     outcomes = torch.tensor([Outcome.malformed, Outcome.unverifiable])

@@ -142,7 +142,7 @@ def test_the_probe_tells_new_old_and_half_loaded_weights_apart(
     async def go() -> None:
         group = fleet(tmp_path, model, lambda _: remote(blank(kind)), count=1)
         await group.load(0, weights(model))
-        place = group._places[0]
+        place = group._slots[0]
         keep = fleets.Fleet._fill
 
         async def recorded(self: Fleet, kept: Any) -> None:

@@ -107,7 +107,7 @@ def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> N
 
     async def loaded(self: Fleet, version: int, weights: Any) -> None:
         await load(self, version, weights)
-        while version == 0 and any(place.version < 0 for place in self._places):
+        while version == 0 and any(place.version < 0 for place in self._slots):
             await asyncio.sleep(0.01)
 
     async def evaluated(self: RunObjects, setting: Any) -> dict[str, float]:

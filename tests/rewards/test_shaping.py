@@ -116,5 +116,5 @@ def test_add_part_adds_the_weighted_part_and_declares_it() -> None:
     b = pack([rollout_of([1.0, 0.0], subscores={"format": [0.25, 1.0]}), rollout_of([1.0])])
     assert needs(AddSubscore("format")) == frozenset({Subscore("format")})
     assert AddSubscore("format", 2.0)(b.score, b).tolist() == [1.5, 2.0, 1.0]
-    with pytest.raises(Usage, match="no verdict has a part called 'fromat'"):
+    with pytest.raises(Usage, match="no verdict has a subscore called 'fromat'"):
         AddSubscore("fromat")(b.score, b)

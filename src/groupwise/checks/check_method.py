@@ -55,7 +55,7 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     except GroupwiseError as error:
         return [error]
     except KeyError as error:
-        fix = f"if a verdict has this part: read batch[Subscore({error})], and declare it in needs"
+        fix = f"if a verdict has this subscore: read batch[Subscore({error})], and declare it in needs"
         return [_part_error("a component", f"KeyError: {error}", fix)]
     except Exception as error:  # a user's part may raise anything
         what = f"{type(error).__name__}: {error}"

@@ -59,9 +59,10 @@ def unmet_needs(recipe: Recipe, verifier: Verifier) -> Iterator[Usage]:
     for measure in sorted({*recipe.method.needs, *needs(strategy)}, key=str):
         if isinstance(measure, Subscore) and measure.name not in contents.subscores:
             (part, *_) = [p for p in with_fields(_all_parts(recipe.method)) if measure in getattr(p, "needs", ())]
-            has = f"their parts are {', '.join(contents.subscores)}" if contents.subscores else "they have no parts"
+            names = ", ".join(contents.subscores)
+            has = f"their subscores are {names}" if names else "they have no subscores"
             what = f"{name_of(part)} needs the subscore {measure.name!r}, and verdicts of {name} lack it"
-            fix = _givers(lambda c, n=measure.name: n in c.subscores, f"the part {measure.name!r}")
+            fix = _givers(lambda c, n=measure.name: n in c.subscores, f"the subscore {measure.name!r}")
             yield Usage(f"method: {what}", evidence=has, fix=fix)
 
 

@@ -139,6 +139,8 @@ from groupwise.data.verdicts import Verdict as Verdict
 from groupwise.data.verifier_defaults import all_problems as all_problems
 from groupwise.data.verifier_defaults import close_verifier as close_verifier
 from groupwise.data.verifier_defaults import data_stats as data_stats
+from groupwise.data.verifier_defaults import gate_problems as gate_problems
+from groupwise.data.verifier_defaults import grades_group as grades_group
 from groupwise.data.verifier_defaults import keeps_time as keeps_time
 from groupwise.data.verifier_defaults import notices_of as notices_of
 from groupwise.data.verifier_defaults import packages_of as packages_of

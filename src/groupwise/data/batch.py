@@ -132,11 +132,11 @@ class Batch:
             return self.subscores[name]
         if bool(((self.outcome == Outcome.malformed) | (self.outcome == Outcome.unverifiable)).all()):
             return torch.zeros_like(self.score)  # nothing was graded, so the name may still be right
-        evidence = f"their parts are {', '.join(self.subscores)}" if self.subscores else "they have no parts"
+        evidence = f"their subscores are {', '.join(self.subscores)}" if self.subscores else "they have no subscores"
         raise Usage(
-            f"no verdict has a part called {name!r}",
+            f"no verdict has a subscore called {name!r}",
             evidence=evidence,
-            fix="use a verifier whose verdicts have this part",
+            fix="use a verifier whose verdicts have this subscore",
         )
 
     def at_trained(self, rows: Sequence[Sequence[Any]], dtype: torch.dtype) -> Shaped[Tensor, " n"]:
@@ -332,7 +332,7 @@ def rollout_of(
 ) -> Rollout:
     """Create a rollout with these scores and lengths, for examples and tests. Token ids and log-probs are arbitrary.
 
-    A score of 1 is correct, NaN is unverifiable, any other score is wrong. `parts` are the parts of the verdicts.
+    A score of 1 is correct, NaN is unverifiable, any other score is wrong. `subscores` are those of the verdicts.
     """
     from groupwise.data.generation import Finish
     from groupwise.data.sample import Draw, Prompt

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class VerdictContents:
-    """The names of the parts that verdicts may have, and whether the verdict on a wrong answer has feedback."""
+    """The names of the subscores that verdicts may have, and whether the verdict on a wrong answer has feedback."""
 
     subscores: tuple[str, ...] = ()
     feedback: bool = False
@@ -39,7 +39,7 @@ def contents_of(verifier: Any) -> VerdictContents | None:
 
 
 def joined_contents(several: Iterable[VerdictContents | None]) -> VerdictContents | None:
-    """The contents of verdicts of several kinds: all their parts. None if one of them is unknown.
+    """The contents of verdicts of several kinds: all their subscores. None if one of them is unknown.
 
     >>> joined_contents([VerdictContents(("a",)), VerdictContents(("a", "b"), feedback=True)])
     VerdictContents(subscores=('a', 'b'), feedback=True)

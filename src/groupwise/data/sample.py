@@ -54,8 +54,8 @@ class Prompt:
 class Draw:
     """A request for `n` samples of one prompt. `id` numbers the draws of a run and is a key of the random numbers.
 
-    The curriculum passes data to the strategy in `memo`, such as a difficulty level. A strategy that returns its
-    rollout with a longer memo passes JSON data back.
+    The curriculum passes data to the strategy in `metadata`, such as a difficulty level. A strategy that returns its
+    rollout with more metadata passes JSON data back.
     """
 
     id: int

@@ -1,12 +1,14 @@
 """Reads optional members of verifiers and tasks, such as notices, with defaults for those that lack them."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from groupwise.data.sample import Prompt
 from groupwise.data.sockets import (
+    ChecksProblems,
     Closable,
     EngineKind,
+    GradesGroups,
     HasNotices,
     HasPackages,
     KeepsTime,
@@ -15,7 +17,16 @@ from groupwise.data.sockets import (
     Verifier,
 )
 
-__all__ = ["all_problems", "close_verifier", "data_stats", "keeps_time", "notices_of", "packages_of"]
+__all__ = [
+    "all_problems",
+    "close_verifier",
+    "data_stats",
+    "gate_problems",
+    "grades_group",
+    "keeps_time",
+    "notices_of",
+    "packages_of",
+]
 
 
 def keeps_time(verifier: Verifier) -> bool:
@@ -31,6 +42,17 @@ def notices_of(part: Verifier | EngineKind) -> Sequence[str]:
 def packages_of(verifier: Verifier) -> Sequence[str]:
     """The installed packages whose versions may change the verifier's verdicts. Default: none."""
     return verifier.packages if isinstance(verifier, HasPackages) else ()
+
+
+def grades_group(verifier: Verifier, prompt: Prompt) -> TypeGuard[GradesGroups]:
+    """Whether the verifier grades all samples of this prompt's groups in one call. Default: no."""
+    return isinstance(verifier, GradesGroups) and verifier.by_group(prompt)
+
+
+def gate_problems(verifier: Verifier, prompts: Sequence[Prompt]) -> None:
+    """Let the verifier check the problems before the run, if it does. `BadData` for problems that it cannot use."""
+    if isinstance(verifier, ChecksProblems):
+        verifier.gate(prompts)
 
 
 def close_verifier(verifier: Verifier) -> None:

@@ -274,7 +274,7 @@ def mean_passes(rollouts: Sequence[Rollout]) -> dict[int, float]:
 def mean_subscores(rollouts: Sequence[Rollout], outcomes: Collection[Outcome]) -> Mapping[str, float]:
     """The mean of each subscore, such as a format score, over the answers with one of these outcomes.
 
-    A verdict without the part counts as 0. Empty if there is no such answer.
+    A verdict without the subscore counts as 0. Empty if there is no such answer.
     """
     verdicts = [s.verdict for f in rollouts for s in answer_samples(f) if s.verdict]
     verdicts = [v for v in verdicts if v.outcome in outcomes]

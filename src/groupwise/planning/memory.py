@@ -159,7 +159,7 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
 def keeps_memory(recipe: Recipe) -> bool:
     """Whether an engine with its own weights has them and its cache while the learner works.
 
-    With a staleness it samples meanwhile. An engine in another process frees them if its place is the learner's device.
+    With staleness it samples meanwhile. An engine in another process frees them if its place is the learner's device.
     """
     return bool(recipe.cluster.max_staleness) or (
         isinstance(recipe.engine, Served) and recipe.engine.placement == "separate"

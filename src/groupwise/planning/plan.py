@@ -45,7 +45,7 @@ class Plan:
 
     @property
     def reproducible(self) -> Trial:
-        """The best trial with a staleness of 0 or 1, in which each sample has one version."""
+        """The best trial with staleness 0 or 1, in which each sample has one version."""
         return smallest_staleness([trial for trial in self.trials if trial.max_staleness <= 1])
 
     def memories(self, placement: Placement) -> dict[str, Memory]:

@@ -12,7 +12,7 @@ __all__ = ["SubscoreReward"]
 
 @dataclass(frozen=True, slots=True)
 class SubscoreReward(Shaping):
-    """Creates the reward from a named subscore of the verdict; 0 for a verdict without the part.
+    """Creates the reward from a named subscore of the verdict; 0 for a verdict without it.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], subscores={"returned": [1.0, 0.5]})])

@@ -27,6 +27,7 @@ from groupwise.data import (
     Sampling,
     Verdict,
     Verifier,
+    grades_group,
 )
 from groupwise.data.verdicts import invalidity, with_threshold
 from groupwise.models import Purpose, conversation_turn, encode_answer, keyed_random
@@ -154,7 +155,7 @@ class DrawSampler:
         is unverifiable. Only an error that ends the run is raised (`ends_run`): it is not the fault of one answer.
         """
         verifier = self.setting.verifier
-        if not (isinstance(verifier, GradesGroups) and verifier.by_group(self.draw.prompt)):
+        if not grades_group(verifier, self.draw.prompt):
             return [judged for (judged,) in await together(self._judged([sample]) for sample in samples)]
         numbers = list(dict.fromkeys(sample.group for sample in samples))
         groups = [[i for i, sample in enumerate(samples) if sample.group == number] for number in numbers]

@@ -1,4 +1,4 @@
-"""Trackers (trackers): TensorBoard, wandb, trackio or a user's class receive metrics, timings and some samples."""
+"""Trackers: TensorBoard, wandb, trackio or a user's class receive metrics, timings and some samples."""
 
 import html
 import importlib

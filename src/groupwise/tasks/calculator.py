@@ -81,7 +81,7 @@ async def calculator_answer(prompt: Prompt, sample: Sample) -> Verdict:
     """Right if the answer has exactly one `#` and ends in `#` and the result.
 
     An answer without exactly one `#`, or without an integer behind it, is malformed. Only the result is graded. The
-    part `chain_true` is 1 if the text before the `#` is the correct chain of all steps, else 0 (also for a guess).
+    subscore `chain_true` is 1 if the text before the `#` is the correct chain of all steps, else 0 (also for a guess).
     """
     form = re.fullmatch(r"([^#]*)#([+-]?)([0-9]+)", sample.text)
     chain, _ = solve(prompt.text)

@@ -17,6 +17,7 @@ from groupwise.data import (
     Verifier,
     contents_of,
     data_stats,
+    grades_group,
     joined_contents,
     keeps_time,
     notices_of,
@@ -123,8 +124,7 @@ class Each:
 
     def by_group(self, prompt: Prompt) -> bool:
         """Whether the verifier of the prompt's task grades all samples of a group in one call."""
-        verifier = self.verifiers[task_index(prompt)]
-        return isinstance(verifier, GradesGroups) and verifier.by_group(prompt)
+        return grades_group(self.verifiers[task_index(prompt)], prompt)
 
     async def grade_group(self, prompt: Prompt, samples: Sequence[Sample]) -> Sequence[Verdict]:
         """The verdicts of the task's verifier on the samples of a group."""

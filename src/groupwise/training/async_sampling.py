@@ -19,7 +19,7 @@ class Ahead:
 
     With staleness 0, an iteration is sampled when it is requested. With staleness 1, the next one is sampled while the
     learner works, and weights change only while nothing is sampled: each sample has one version. With a larger
-    staleness, the sampling of `staleness + 1` iterations goes on at once, and weights change meanwhile.
+    staleness, the sampling of `max_staleness + 1` iterations goes on at once, and weights change meanwhile.
 
     The sampling of an iteration begins when the learner is at most `max_staleness` iterations before it, so no trained
     token is older. `last` is the number of the run's iterations. `pending` is the sampling that has begun, which it

@@ -14,7 +14,7 @@ __all__ = ["BeadString"]
 class BeadString(VerifierKind):
     """Right if the string has the pattern and beads of both colours alone.
 
-    A string of another length, or with other letters, is malformed. The parts `pattern` and `colours` are 1 if that
+    A string of another length, or with other letters, is malformed. The subscores `pattern` and `colours` are 1 if that
     half of the problem is solved.
     """
 

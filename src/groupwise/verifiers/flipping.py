@@ -18,8 +18,8 @@ class Noisy(Wrapper):
     The errors are keyed by `key`, problem and text: the same answer always gets the same verdict, in any order and
     after a resume. Malformed, unverifiable and scored answers keep theirs. A flipped verdict has no score.
 
-    A share `appeals` of the rejected answers is checked again, without error. Parts: `truth` (1 for a right answer),
-    `appealed`, and `overturned` (appealed, and in truth right). The outcome stays as it was flipped.
+    A share `appeals` of the rejected answers is checked again, without error. Subscores: `truth` (1 for a right
+    answer), `appealed`, and `overturned` (appealed, and in truth right). The outcome stays as it was flipped.
 
     >>> import asyncio
     >>> from groupwise.verifiers import Exact, Grading
@@ -42,7 +42,7 @@ class Noisy(Wrapper):
             raise ValueError(f"{', '.join(invalid)}\na probability lies between 0 and 1")
 
     def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:
-        """Flip the verdict's outcome with the given probability, and record the truth in its parts."""
+        """Flip the verdict's outcome with the given probability, and record the truth in its subscores."""
         judged, right = verdict.outcome in (Outcome.correct, Outcome.wrong), verdict.outcome is Outcome.correct
         flipped = judged and self._number("flip", prompt, sample) < (self.rejects if right else self.accepts)
         rejected = judged and right is flipped

@@ -24,8 +24,8 @@ RING_NEAR = 0.5
 class RingDirection(VerifierKind):
     """Right if the last point is near the direction's point of the circle; near none of the eight is malformed.
 
-    The part `alignment` is the point's coordinate along the direction. As a reward it can be hacked: it grows with the
-    distance from the centre.
+    The subscore `alignment` is the point's coordinate along the direction. As a reward it can be hacked: it grows with
+    the distance from the centre.
     """
 
     tasks: ClassVar[tuple[type, ...]] = (Rings,)
@@ -48,7 +48,7 @@ class RingDirection(VerifierKind):
 class QuiltPatches(VerifierKind):
     """Right if each patch has its colour. A patch that is light in two channels has no colour: malformed.
 
-    The part `patches` is the share of patches with their colour.
+    The subscore `patches` is the share of patches with their colour.
     """
 
     tasks: ClassVar[tuple[type, ...]] = (Quilts,)

@@ -59,7 +59,7 @@ Verdict: wrong"""
 @verdicts_have("votes")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge(VerifierKind):
-    """An LLM judge: right if most of `votes` replies say "right". Verdict part `votes`: their share of the valid ones.
+    """An LLM judge: right if most of `votes` replies say "right". Subscore `votes`: their share of the valid ones.
 
     `url` is the base of an OpenAI-compatible server, such as `http://localhost:8000/v1`. `key` names the environment
     variable with its key. The key is sent to that server only, and verdicts and cache never contain it. A temporary

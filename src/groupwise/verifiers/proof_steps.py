@@ -15,7 +15,7 @@ class ProofSteps(VerifierKind):
     """Right if every step is valid and one concludes the goal. An answer has a `;` behind each step and ends in `#`.
 
     A step is valid if it is a rule of the problem whose premises are facts or conclusions of earlier valid steps.
-    `steps["step"]` has 1 for each valid step and 0 for each other one. Parts: `valid` (their mean), `leading` (the
+    `steps["step"]` has 1 for each valid step and 0 for each other one. Subscores: `valid` (their mean), `leading` (the
     share of steps before the first invalid one), `reached` (1 if a valid step concludes the goal). `feedback` is the
     first invalid step. An answer without a step or without exactly one `#`, at its end, is malformed.
     """

@@ -8,8 +8,6 @@ from math import inf
 from groupwise.core import check_types, describe_error
 from groupwise.core.errors import ends_run
 from groupwise.data import (
-    ChecksProblems,
-    GradesGroups,
     Outcome,
     Prompt,
     Sample,
@@ -19,6 +17,8 @@ from groupwise.data import (
     VerifierKind,
     close_verifier,
     contents_of,
+    gate_problems,
+    grades_group,
     joined_contents,
     keeps_time,
     notices_of,
@@ -49,7 +49,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Combined(VerifierKind):
-    """The outcome of the first member, and the weighted mean of all scores; `parts` has each score by name.
+    """The outcome of the first member, and the weighted mean of all scores; `subscores` has each score by name.
 
     An answer that one member cannot judge is unverifiable.
 
@@ -85,7 +85,7 @@ class RunningMember:
 
 
 def contents_of_member(member: RunningMember) -> VerdictContents | None:
-    """The parts that a member gives: its score by its name, and its own parts behind the name."""
+    """The subscores that a member gives: its score by its name, and its own subscores behind the name."""
     contents = contents_of(member.verifier)
     if contents is None:
         return None
@@ -108,7 +108,7 @@ class CombinedVerifier:
 
     def by_group(self, prompt: Prompt) -> bool:
         """Whether one of the verifiers grades all samples of a group in one call."""
-        return any(_by_group(m.verifier, prompt) for m in self.members)
+        return any(grades_group(m.verifier, prompt) for m in self.members)
 
     async def grade_group(self, prompt: Prompt, samples: Sequence[Sample]) -> list[Verdict]:
         """The verdicts on a group of samples: each combines the verdicts of several verifiers on one sample."""
@@ -118,8 +118,7 @@ class CombinedVerifier:
     def gate(self, prompts: Sequence[Prompt]) -> None:
         """Let each verifier check the problems before the run. `BadData` for problems that it cannot use."""
         for member in self.members:
-            if isinstance(member.verifier, ChecksProblems):
-                member.verifier.gate(prompts)
+            gate_problems(member.verifier, prompts)
 
     def _combined(self, verdicts: Sequence[Verdict]) -> Verdict:
         """The verdict on one sample, from the verdicts of all members."""
@@ -138,7 +137,7 @@ class CombinedVerifier:
 
     async def _verdicts(self, verifier: Verifier, prompt: Prompt, samples: Sequence[Sample]) -> Sequence[Verdict]:
         """A member's verdicts on the samples of a group."""
-        if isinstance(verifier, GradesGroups) and verifier.by_group(prompt):
+        if grades_group(verifier, prompt):
             return await verifier.grade_group(prompt, samples)
         return await asyncio.gather(*(self._verdict(verifier, prompt, sample) for sample in samples))
 
@@ -158,7 +157,3 @@ class CombinedVerifier:
         """Ends the worker processes of all members."""
         for member in self.members:
             close_verifier(member.verifier)
-
-
-def _by_group(verifier: Verifier, prompt: Prompt) -> bool:
-    return isinstance(verifier, GradesGroups) and verifier.by_group(prompt)

@@ -14,7 +14,7 @@ __all__ = ["SpanningGraph"]
 class SpanningGraph(VerifierKind):
     """Right if the graph joins all nodes and has no forbidden edge. An answer without a digit per edge is malformed.
 
-    Parts: `joined` (1 if all nodes are joined), `allowed` (the share of forbidden edges that are left out), `edges`
+    Subscores: `joined` (1 if all nodes are joined), `allowed` (the share of forbidden edges that are left out), `edges`
     (the number of edges in the graph).
     """
 

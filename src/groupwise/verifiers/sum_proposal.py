@@ -15,7 +15,7 @@ __all__ = ["SumProposal"]
 class SumProposal(VerifierKind):
     """Grades the answer up to the first `;` behind its `#` as `SumSteps` does; the rest is a new problem.
 
-    The part `proposed` is 1 if a run may train on the new problem (`proposed_problem`), else 0.
+    The subscore `proposed` is 1 if a run may train on the new problem (`proposed_problem`), else 0.
     """
 
     tasks: ClassVar[tuple[type, ...]] = SUMS

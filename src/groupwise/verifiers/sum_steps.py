@@ -28,7 +28,7 @@ class SumSteps(VerifierKind):
     """Right if the answer ends in `#` and the result, by the rule of `calculator_answer`. Each step is graded too.
 
     `steps["step"]` has a number for each step before the `#`: 1 if it is the solution's next step, else 0 (wrong, or a
-    repetition). The first right step may be any of the solution, since an answer behind a hint continues it. Parts:
+    repetition). The first right step may be any of the solution, since an answer behind a hint continues it. Subscores:
     `chain_true` (the text before the `#` is the whole solution), `progress` (how far the right steps reach, from 0 to
     1), `thought` (1 if the answer has a step). `feedback` is the step that is due; empty after the last one.
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from groupwise.data import (
-    ChecksProblems,
     GradesGroups,
     Prompt,
     Sample,
@@ -15,6 +14,8 @@ from groupwise.data import (
     VerifierKind,
     close_verifier,
     contents_of,
+    gate_problems,
+    grades_group,
     joined_contents,
     keeps_time,
     notices_of,
@@ -27,7 +28,7 @@ from groupwise.verifiers.grading import Grading
 class Wrapper(VerifierKind):
     """The settings of a verifier that changes the verdicts of `verifier`.
 
-    `adds` are the names of the parts that it adds to the verdicts.
+    `adds` are the names of the subscores that it adds to the verdicts.
     """
 
     adds: ClassVar[tuple[str, ...]] = ()
@@ -55,7 +56,7 @@ class Wrapped:
 
     def by_group(self, prompt: Prompt) -> bool:
         """Whether the wrapped verifier grades all samples of a group together."""
-        return isinstance(self.verifier, GradesGroups) and self.verifier.by_group(prompt)
+        return grades_group(self.verifier, prompt)
 
     async def grade_group(self, prompt: Prompt, samples: Sequence[Sample]) -> list[Verdict]:
         """The changed verdicts on the samples of a group, in their order."""
@@ -65,8 +66,7 @@ class Wrapped:
 
     def gate(self, prompts: Sequence[Prompt]) -> None:
         """Let the wrapped verifier check the problems before the run."""
-        if isinstance(self.verifier, ChecksProblems):
-            self.verifier.gate(prompts)
+        gate_problems(self.verifier, prompts)
 
     def close(self) -> None:
         """End the wrapped verifier's workers."""

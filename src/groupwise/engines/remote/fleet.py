@@ -15,7 +15,7 @@ from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
 from groupwise.engines.remote.load import Occupancy
 from groupwise.engines.remote.probe import Expected, Probe
 from groupwise.engines.remote.remote import Remote
-from groupwise.engines.remote.slots import GivenUp, Loading, Lost, Place, Serving, Starting
+from groupwise.engines.remote.slots import GivenUp, Loading, Lost, Serving, Slot, Starting
 from groupwise.engines.remote.weights_file import Exchange, WeightsFile, write_weights
 
 __all__ = ["Fleet"]
@@ -40,11 +40,11 @@ class Fleet:
 
     A request goes to the admitted replica with the fewest requests, at most `rows` each; the others wait in order of
     arrival. If a replica is lost, or fails in a request, its requests are sent again elsewhere, and a new one is
-    started. It is admitted with the current weights, once the `probe` has compared its scores. A place that needs more
+    started. It is admitted with the current weights, once the `probe` has compared its scores. A slot that needs more
     than `restarts` new replicas in ten minutes is given up; when all are, requests raise the last cause, `WorkerLost`
     for a lost process. A request in which each of the engines fails raises `WorkerLost`, too.
 
-    The last places are those of the engines at `addresses`. `warn` gets a line for each loss. The replicas belong to
+    The last slots are those of the engines at `addresses`. `warn` gets a line for each loss. The replicas belong to
     the event loop of the first `load`, and end with it.
     """
 
@@ -57,10 +57,10 @@ class Fleet:
         self._addresses = [""] * (count - len(addresses)) + list(addresses)
         self.warn: Callable[[str], None] = lambda line: None
         self._occupancy, self._restarted = Occupancy(count), 0
-        self._places: list[Place] = []
+        self._slots: list[Slot] = []
         self._keepers: list[asyncio.Task[None]] = []
         self._published: Published | None = None
-        self._queue: deque[asyncio.Future[Place]] = deque()
+        self._queue: deque[asyncio.Future[Slot]] = deque()
         self._changed = asyncio.Condition()
 
     @property
@@ -75,26 +75,26 @@ class Fleet:
     @property
     def replicas(self) -> Sequence[Remote]:
         """The replicas that are connected now."""
-        return [place.replica for place in self._places if place.replica and not place.replica.cause]
+        return [slot.replica for slot in self._slots if slot.replica and not slot.replica.cause]
 
     async def sample(self, request: GenerationRequest) -> Generation:
         """The next tokens of one sample. `WorkerLost` if no replica is left."""
 
-        async def ask(place: Place, replica: Remote) -> Generation:
-            admitted = place.version
+        async def ask(slot: Slot, replica: Remote) -> Generation:
+            admitted = slot.version
             generation = await replica.sample(request)
             versions = {admitted, *generation.versions}
             if min(versions) < admitted or max(versions) > self.version:
                 raise replica.fail(f"its tokens are of versions {sorted(set(generation.versions))}, not {admitted}")
             if max(versions) > admitted:
-                await self._admitted(place, replica, max(versions))
+                await self._admitted(slot, replica, max(versions))
             return generation
 
         return await self._ask(ask)
 
     async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
         """The log-prob of each token given all tokens before it. `WorkerLost` if no replica is left."""
-        return await self._ask(lambda place, replica: replica.score(context, tokens, temperature=temperature))
+        return await self._ask(lambda slot, replica: replica.score(context, tokens, temperature=temperature))
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """Write the weights to a file, and wait until every running replica has them or is lost, and one has them."""
@@ -103,17 +103,17 @@ class Fleet:
         expected = await self._probe.expect(version, weights, before.expected if before else None)
         self._published = Published(file, expected)
         self._open()
-        for place in self._places:
-            place.dismiss()
+        for slot in self._slots:
+            slot.dismiss()
         async with self._changed:
             await self._changed.wait_for(self._settled)
         if before and before.file.path != file.path:
             before.file.path.unlink(missing_ok=True)
-        if all(place.given_up for place in self._places):
+        if all(slot.given_up for slot in self._slots):
             raise self._lost()
-        for place in self._places:
-            if isinstance(place.error, Usage) and not place.admitted:  # otherwise the run continues with the others
-                raise place.error
+        for slot in self._slots:
+            if isinstance(slot.error, Usage) and not slot.admitted:  # otherwise the run continues with the others
+                raise slot.error
 
     def figures(self) -> dict[str, float]:
         """The restarts of engines and the mean number of requests in each, since the last call."""
@@ -140,32 +140,32 @@ class Fleet:
 
     def prefill(self, contexts: Sequence[ContextKey]) -> None:
         """Cache these prompts in every admitted replica: each serves samples of most groups."""
-        for place in self._places:
-            if isinstance(place.state, Serving):
-                place.state.replica.prefill(contexts)
+        for slot in self._slots:
+            if isinstance(slot.state, Serving):
+                slot.state.replica.prefill(contexts)
 
-    async def _admitted(self, place: Place, replica: Remote, version: int) -> None:
+    async def _admitted(self, slot: Slot, replica: Remote, version: int) -> None:
         """Wait until the probe has checked this version: an engine may use it before. `EngineLost` if it fails."""
         async with self._changed:
-            await self._changed.wait_for(lambda: place.version >= version or place.replica is not replica)
+            await self._changed.wait_for(lambda: slot.version >= version or slot.replica is not replica)
         replica.check()
 
     def _settled(self) -> bool:
-        """Whether every running replica (at least one) has the current weights, or all places are given up."""
-        states = {type(place.state) for place in self._places}
+        """Whether every running replica (at least one) has the current weights, or all slots are given up."""
+        states = {type(slot.state) for slot in self._slots}
         return states <= {GivenUp} or (Loading not in states and Serving in states)
 
     # Requests
 
-    async def _ask(self, call: Callable[[Place, Remote], Awaitable[T]]) -> T:
+    async def _ask(self, call: Callable[[Slot, Remote], Awaitable[T]]) -> T:
         """The result of a call by the first replica that returns one."""
         failures = 0
         while True:
-            place = await self._turn()
-            replica = place.replica
-            assert replica is not None, "an admitted place has a replica"
+            slot = await self._turn()
+            replica = slot.replica
+            assert replica is not None, "an admitted slot has a replica"
             try:
-                return await call(place, replica)
+                return await call(slot, replica)
             except EngineLost as error:
                 replica.fail(error.what)  # also one that runs but has no weights
             except WorkerLost as error:
@@ -174,20 +174,20 @@ class Fleet:
                 if failures >= max(self._count, ATTEMPTS):
                     raise
             finally:
-                self._count_requests(place, -1)
+                self._count_requests(slot, -1)
                 self._dispatch()
 
-    def _count_requests(self, place: Place, change: int) -> None:
-        place.requests += change
-        self._occupancy.change(place.number, change)
+    def _count_requests(self, slot: Slot, change: int) -> None:
+        slot.requests += change
+        self._occupancy.change(slot.number, change)
 
-    async def _turn(self) -> Place:
-        """Wait for an admitted place with a free row; the request counts there from now on."""
+    async def _turn(self) -> Slot:
+        """Wait for an admitted slot with a free row; the request counts there from now on."""
         if self._published is None:
             raise EngineLost("the engines have no weights yet", fix="load weights first")
-        if all(place.given_up for place in self._places):
+        if all(slot.given_up for slot in self._slots):
             raise self._lost()
-        turn: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
         self._dispatch()
         try:
@@ -199,26 +199,26 @@ class Fleet:
             raise
 
     def _dispatch(self) -> None:
-        """Give waiting requests, in order, to the admitted places with the fewest requests."""
+        """Give waiting requests, in order, to the admitted slots with the fewest requests."""
         while self._queue:
             if self._queue[0].done():  # cancelled
                 self._queue.popleft()
                 continue
-            free = [place for place in self._places if isinstance(place.state, Serving) and place.requests < self._rows]
+            free = [slot for slot in self._slots if isinstance(slot.state, Serving) and slot.requests < self._rows]
             if not free:
                 return
-            place = min(free, key=lambda place: (place.requests, place.number))
-            self._count_requests(place, 1)
-            self._queue.popleft().set_result(place)
+            slot = min(free, key=lambda slot: (slot.requests, slot.number))
+            self._count_requests(slot, 1)
+            self._queue.popleft().set_result(slot)
 
     def _lost(self) -> GroupwiseError:
         """The error for a fleet without replicas, with the cause of a lost one."""
-        error = next((place.error for place in self._places if place.error is not None), None)
+        error = next((slot.error for slot in self._slots if slot.error is not None), None)
         if isinstance(error, Usage):
             return error
         tried = f"each of {self._count} was started again {self._restarts} times"
         if any(self._addresses):
-            tried = "; ".join(place.history for place in self._places)
+            tried = "; ".join(slot.history for slot in self._slots)
         kind, evidence, fix = WorkerLost, repr(error), ""
         if isinstance(error, GroupwiseError):
             evidence, fix = f"{error.what}\n{error.evidence}".strip(), error.fix
@@ -229,46 +229,46 @@ class Fleet:
     # Replicas
 
     def _open(self) -> None:
-        """Start all places, at the first load in an event loop."""
+        """Start all slots, at the first load in an event loop."""
         if any(not keeper.done() for keeper in self._keepers):
             return
-        self._places = [Place(number, address) for number, address in enumerate(self._addresses)]
-        self._keepers = [asyncio.create_task(self._keep(place)) for place in self._places]
+        self._slots = [Slot(number, address) for number, address in enumerate(self._addresses)]
+        self._keepers = [asyncio.create_task(self._keep(slot)) for slot in self._slots]
 
-    async def _keep(self, place: Place) -> None:
-        """Keep a place filled until it is given up: start a replica, and another one when it is lost."""
+    async def _keep(self, slot: Slot) -> None:
+        """Keep a slot filled until it is given up: start a replica, and another one when it is lost."""
         try:
-            while (pause := place.pause(self._restarts)) is not None:
-                if isinstance(place.state, Lost):
-                    self.warn(place.loss(self._restarts))
+            while (pause := slot.pause(self._restarts)) is not None:
+                if isinstance(slot.state, Lost):
+                    self.warn(slot.loss(self._restarts))
                     self._restarted += 1
-                    place.become(Starting())
+                    slot.become(Starting())
                 await asyncio.sleep(pause)
-                place.starts.append(monotonic())
-                await self._fill(place)
+                slot.starts.append(monotonic())
+                await self._fill(slot)
                 await self._notify()
-                if isinstance(place.error, Usage):  # another attempt would fail in the same way
+                if isinstance(slot.error, Usage):  # another attempt would fail in the same way
                     break
         finally:
-            place.become(GivenUp())
-            if all(place.given_up for place in self._places):
+            slot.become(GivenUp())
+            if all(slot.given_up for slot in self._slots):
                 self._abandon()
-        self.warn(place.loss(self._restarts))
+        self.warn(slot.loss(self._restarts))
         await self._notify()
 
-    async def _fill(self, place: Place) -> None:
+    async def _fill(self, slot: Slot) -> None:
         """Start a replica and keep it loaded until it is lost. Its process is ended in every case."""
         replica: Remote | None = None
         try:
-            replica = await self._start(place.number)
-            place.become(Loading(replica))
-            replica.on_loss = place.dismiss
-            await self._keep_loaded(place, replica)
+            replica = await self._start(slot.number)
+            slot.become(Loading(replica))
+            replica.on_loss = slot.dismiss
+            await self._keep_loaded(slot, replica)
         except EngineLost as error:
             ending = replica.end() if replica else error.evidence
-            place.become(Lost(EngineLost(error.what, evidence=ending, fix="" if replica else error.fix)))
+            slot.become(Lost(EngineLost(error.what, evidence=ending, fix="" if replica else error.fix)))
         except Exception as error:  # after any failure of a replica, the run continues with the others
-            place.become(Lost(error))
+            slot.become(Lost(error))
         finally:
             if replica:
                 replica.end()
@@ -279,7 +279,7 @@ class Fleet:
             if not turn.done():
                 turn.set_exception(self._lost())
 
-    async def _keep_loaded(self, place: Place, replica: Remote) -> None:
+    async def _keep_loaded(self, slot: Slot, replica: Remote) -> None:
         """Load the current weights into a replica, then each later version, until loading raises."""
         admitted: Published | None = None
         while True:
@@ -290,12 +290,12 @@ class Fleet:
                 await self._probe.check(replica, published.expected)
                 admitted = published
                 if published is self._published:
-                    place.become(Serving(replica, published.file.version))
+                    slot.become(Serving(replica, published.file.version))
                     self._dispatch()
                     await self._notify()
                 continue
-            await place.wake.wait()
-            place.wake.clear()
+            await slot.wake.wait()
+            slot.wake.clear()
             replica.check()
 
     async def _notify(self) -> None:

@@ -19,7 +19,7 @@ from groupwise.data.rollout_json import from_json, to_json
 from groupwise.engines.remote.heartbeat import PACE, Heartbeat, Owed
 from groupwise.engines.remote.secret import prove
 from groupwise.engines.remote.server import Identity
-from groupwise.engines.remote.tls import TlsAddress, check_certificate, client_context, place
+from groupwise.engines.remote.tls import TlsAddress, check_certificate, client_context, host_port
 from groupwise.engines.remote.weights_file import WeightsFile, write_weights
 from groupwise.engines.remote.wire import (
     LARGEST_PART,
@@ -87,7 +87,7 @@ class Remote:
         `Usage` for another secret or certificate than that of a TLS address, and for another engine than `expected`.
         """
         same_host = isinstance(address, Path)
-        name = str(address) if isinstance(address, Path) else place(address.host, address.port)
+        name = str(address) if isinstance(address, Path) else host_port(address.host, address.port)
         lost = EngineLost(f"no engine listens on {name}", fix="start it with groupwise serve, and check the address")
         try:
             async with asyncio.timeout(deadline):
@@ -295,7 +295,7 @@ async def open_tls(address: TlsAddress, secret: bytes) -> tuple[StreamReader, St
     )
     try:
         check_certificate(writer.get_extra_info("ssl_object"), address)
-        await prove(reader, writer, secret, address.fingerprint, place(address.host, address.port))
+        await prove(reader, writer, secret, address.fingerprint, host_port(address.host, address.port))
     except BaseException:
         writer.transport.abort()
         raise

@@ -20,7 +20,7 @@ from groupwise.core import visible
 from groupwise.engines.remote.replica import ReplicaSettings, native_server
 from groupwise.engines.remote.secret import read_secret
 from groupwise.engines.remote.server import EngineServer
-from groupwise.engines.remote.tls import HostKey, TlsAddress, listener_on, place, reachable
+from groupwise.engines.remote.tls import HostKey, TlsAddress, host_port, listener_on, reachable
 from groupwise.engines.remote.tls_server import listen_tls
 from groupwise.models import find_model
 
@@ -49,7 +49,7 @@ def main(settings: dict[str, Any], host: str) -> None:
     spec = ReplicaSettings(**settings)
     directory = str(find_model(spec.directory, weights=False))
     server = native_server(replace(spec, directory=directory), same_host=False)
-    asyncio.run(serve_hosts(server, place(host, 0)))
+    asyncio.run(serve_hosts(server, host_port(host, 0)))
 
 
 async def serve_hosts(

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from groupwise.core import EngineLost
-from groupwise.engines.remote.fleet import Fleet, Place
+from groupwise.engines.remote.fleet import Fleet, Slot
 
 __all__ = ["SharedDeviceFleet"]
 
@@ -27,11 +27,11 @@ class SharedDeviceFleet(Fleet):
         async with self._changed:
             await self._changed.wait_for(self._settled)  # one that starts would otherwise load beside the learner
         self._awake.clear()
-        await asyncio.gather(*map(self._put_to_sleep, self._places))
+        await asyncio.gather(*map(self._put_to_sleep, self._slots))
 
-    async def _put_to_sleep(self, place: Place) -> None:
-        place.suspend()
-        replica = place.replica
+    async def _put_to_sleep(self, slot: Slot) -> None:
+        slot.suspend()
+        replica = slot.replica
         if replica is None:
             return
         try:
@@ -39,7 +39,7 @@ class SharedDeviceFleet(Fleet):
         except Exception as error:
             replica.fail(f"it could not free its memory: {error}")
             async with self._changed:
-                await self._changed.wait_for(lambda: place.replica is not replica)
+                await self._changed.wait_for(lambda: slot.replica is not replica)
 
     def _open(self) -> None:
         """Wake the replicas, once the learner has freed the memory that its step needed."""
@@ -48,11 +48,11 @@ class SharedDeviceFleet(Fleet):
         self._awake.set()
         super()._open()
 
-    async def _fill(self, place: Place) -> None:
+    async def _fill(self, slot: Slot) -> None:
         await self._awake.wait()
-        await super()._fill(place)
+        await super()._fill(slot)
 
-    async def _turn(self) -> Place:
+    async def _turn(self) -> Slot:
         if self.version >= 0 and not self._awake.is_set():
             raise EngineLost("the engines sleep while the learner trains", fix="load the new weights first")
         return await super()._turn()

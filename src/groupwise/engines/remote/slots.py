@@ -1,4 +1,4 @@
-"""The places of a fleet: each is filled by one engine after the other."""
+"""The slots of a fleet: each is filled by one engine after the other."""
 
 import asyncio
 from collections import deque
@@ -55,12 +55,12 @@ CHANGES: Mapping[type[State], tuple[type[State], ...]] = {
     Lost: (Starting, GivenUp),
     GivenUp: (),
 }
-"""The states that may follow each state. When the fleet's event loop ends, any place is given up."""
+"""The states that may follow each state. When the fleet's event loop ends, any slot is given up."""
 
 
 @dataclass(slots=True, eq=False)
-class Place:
-    """A place for an engine, over all processes that have held it. `address` is empty for a replica of the run."""
+class Slot:
+    """A slot for an engine, over all processes that have held it. `address` is empty for a replica of the run."""
 
     number: int
     address: str = ""
@@ -78,7 +78,7 @@ class Place:
     def become(self, state: State) -> None:
         """Change the state. AssertionError for a change that is not in `CHANGES`."""
         before, after = type(self.state), type(state)
-        assert after in CHANGES[before], f"a place never goes from {before.__name__} to {after.__name__}"
+        assert after in CHANGES[before], f"a slot never goes from {before.__name__} to {after.__name__}"
         self.state = state
         self.admitted |= after is Serving
         if isinstance(state, Lost):

@@ -52,13 +52,13 @@ class TlsAddress:
         return cls(found["host"].strip("[]"), _port(found["port"]), found["print"])
 
     def __str__(self) -> str:
-        return f"{place(self.host, self.port)}#sha256={self.fingerprint}"
+        return f"{host_port(self.host, self.port)}#sha256={self.fingerprint}"
 
 
-def place(host: str, port: int) -> str:
+def host_port(host: str, port: int) -> str:
     """Host and port in one text.
 
-    >>> place("::1", 7000)
+    >>> host_port("::1", 7000)
     '[::1]:7000'
     """
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -173,7 +173,7 @@ def check_certificate(connection: ssl.SSLObject, address: TlsAddress) -> None:
     found = hashlib.sha256(connection.getpeercert(binary_form=True) or b"").hexdigest()
     if found != address.fingerprint:
         raise Usage(
-            f"{place(address.host, address.port)} is not the engine of the address: it has another certificate",
+            f"{host_port(address.host, address.port)} is not the engine of the address: it has another certificate",
             evidence=f"SHA-256 {found}\nexpected {address.fingerprint}",
             fix="copy the address that groupwise serve printed last; with --key FILE it stays the same",
         )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 
 from groupwise.core import GroupwiseError
 from groupwise.engines.remote.replica import command
-from groupwise.engines.remote.tls import place
+from groupwise.engines.remote.tls import host_port
 from groupwise.engines.remote.weights_file import Exchange
 from groupwise.engines.vllm.vllm_engine import VllmSettings
 from groupwise.engines.vllm.vllm_environment import check_environment
@@ -34,7 +34,7 @@ def main(python: str, settings: dict[str, Any], host: str, become: Become = os.e
     directory = find_model(spec.directory, weights=False).absolute()
     exchange, lock = Exchange(Path(tempfile.gettempdir())).hand_on()
     program = vllm_program(replace(spec, directory=str(exchange)), python)  # its package is in there, too
-    spec = replace(spec, directory=str(directory), listen=place(host, 0), exchange=str(exchange), lock=lock)
+    spec = replace(spec, directory=str(directory), listen=host_port(host, 0), exchange=str(exchange), lock=lock)
     become(python, command(replace(program, settings=spec), os.getppid()), program.environment)
 
 

@@ -91,7 +91,7 @@ class RecentState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class RecentRewards(Curriculum[RecentState]):
-    """Draws prompts in random order, and passes the mean score of the last `window` rounds on, as `Draw.memo["mean"]`.
+    """Draws prompts in random order, and passes the mean score of the last `window` rounds on: `Draw.metadata["mean"]`.
 
     The replay buffer of rewards of Reg-GRPO, arXiv:2506.07464. The first draws carry no mean. Unverifiable answers do
     not count.

@@ -58,10 +58,10 @@ class HigherScore(PairJudge):
 @verdicts_have("wins", "unjudged")
 @dataclass(frozen=True, slots=True)
 class PairwiseWins(Strategy):
-    """Adds the part `wins` to verdicts: the share of the group's other answers that an answer beats. Pref-GRPO.
+    """Adds the subscore `wins` to verdicts: the share of the group's other answers that an answer beats. Pref-GRPO.
 
     A tie is half a win. Each pair is judged once, in the order of sampling. A call of the judge that fails counts as a
-    tie; the part `unjudged` is the share of an answer's pairs that failed. An answer without a rival has 0 wins.
+    tie; the subscore `unjudged` is the share of an answer's pairs that failed. An answer without a rival has 0 wins.
     arXiv:2508.20751.
     """
 
@@ -163,7 +163,7 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         Difference(
             "judge", "UnifiedReward-Think 7B", "the same", "the score of the verifier; a `PairJudge` of your file"
         ),
-        Difference("a failed call of the judge", "not read", "a tie", "a tie, counted in the part `unjudged`"),
+        Difference("a failed call of the judge", "not read", "a tie", "a tie, counted in the subscore `unjudged`"),
         Difference("std of the sum over the batch", "not read", "an option", "`Whitened` after the others"),
         Difference("trained steps", "not read", "0.6 of them, without the last", "all but the last"),
         Difference("first noise", "not read", "equal in a group", "of each sample"),

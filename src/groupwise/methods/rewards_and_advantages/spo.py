@@ -41,9 +41,9 @@ class TrackerState(TypedDict):
 class SuccessTracker(Curriculum[TrackerState]):
     """Draws a prompt with probability proportional to `sqrt(v (1 - v)) + explore`, v its tracked pass rate. SPO.
 
-    Draws carry v as `baseline` in the memo. New answers are added to a prompt's numbers of correct and other answers
-    after these are multiplied by `2^(-d / half)`, from `least` to `most`; d is how far the policy has moved on the
-    prompt's last answer, from the part `drift` of the strategy `TrackedAnswers`. SPO, arXiv:2509.13232.
+    Draws carry v as `baseline` in the metadata. New answers are added to a prompt's numbers of correct and other
+    answers after these are multiplied by `2^(-d / half)`, from `least` to `most`; d is how far the policy has moved on
+    the prompt's last answer, from the subscore `drift` of the strategy `TrackedAnswers`. SPO, arXiv:2509.13232.
 
     A prompt's first answers are those with the role `initial`, if there are any, with the weight `1 / (1 - least)` in
     all. With `least = most` nothing is measured, and the state has no tokens.
@@ -138,11 +138,11 @@ def initial_rate(samples: Sequence[Sample]) -> float:
 @verdicts_have("baseline", "drift")
 @dataclass(frozen=True, slots=True)
 class TrackedAnswers(Strategy):
-    """Runs another strategy. The verdicts of its samples also have the part `baseline`, the tracked pass rate. SPO.
+    """Runs another strategy. The verdicts of its samples also have the subscore `baseline`, the tracked pass rate. SPO.
 
-    The part `drift` is the mean absolute change of a token's log-prob since the prompt's last answer was sampled. At a
-    prompt's first draw, `initial` more answers with the role `initial` estimate its success rate; they are not trained.
-    For the curriculum `SuccessTracker`. arXiv:2509.13232.
+    The subscore `drift` is the mean absolute change of a token's log-prob since the prompt's last answer was sampled.
+    At a prompt's first draw, `initial` more answers with the role `initial` estimate its success rate; they are not
+    trained. For the curriculum `SuccessTracker`. arXiv:2509.13232.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("initial", "at the first draw of a prompt"),)

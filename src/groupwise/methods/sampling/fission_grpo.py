@@ -42,8 +42,8 @@ class Fission(Curriculum[FissionState]):
     """Draws prompts in random order, and up to the fraction `share` stored failed attempts, if `least` are stored.
 
     The newest iteration's failures come first; of one iteration, a failure of each problem before a second one of any.
-    The strategy `RecoveryPrompts` returns failures in the memo of the rollout's draw. They keep the problem's text and
-    row, so that they are graded as the problem is. Failures of `oldest` iterations ago are dropped. Fission-GRPO,
+    The strategy `RecoveryPrompts` returns failures in the metadata of the rollout's draw. They keep the problem's text
+    and row, so that they are graded as the problem is. Failures of `oldest` iterations ago are dropped. Fission-GRPO,
     arXiv:2601.15625.
     """
 

@@ -56,7 +56,7 @@ class EarlyExits(Strategy):
     """One answer, and up to `draw.n - 1` copies, cut at random points of the reasoning, that answer at once. S-GRPO.
 
     The thought ends before the first `ends`; the text `answer_inducer` follows each cut, untrained. Samples are in the
-    order of their cuts, the whole answer last, and their part `exit` is the rank from 0. arXiv:2505.07686.
+    order of their cuts, the whole answer last, and their subscore `exit` is the rank from 0. arXiv:2505.07686.
     """
 
     forms: ClassVar[dict[str, Forms]] = {

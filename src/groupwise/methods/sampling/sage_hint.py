@@ -117,7 +117,7 @@ class LadderState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class HintLadder(Curriculum[LadderState]):
-    """Draws prompts in random order, and passes each prompt's hint level to the strategy as `Draw.memo["level"]`.
+    """Draws prompts in random order, and passes each prompt's hint level to the strategy as `Draw.metadata["level"]`.
 
     SAGE-light, arXiv:2602.03143. A pass rate of at most `least` raises the level of a prompt by one, one above `most`
     lowers it. Unverifiable answers do not count.

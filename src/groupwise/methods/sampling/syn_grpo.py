@@ -66,8 +66,8 @@ class SumProposals(ProblemSource):
 class Proposing(Strategy):
     """Runs another sampling strategy, and collects the new problems that its answers propose, for `Synthesised`.
 
-    The part `diverse` of an answer is the expected diversity of its proposal's kind, from the draw's memo; 0 without a
-    proposal. Problems that leave no room for an answer are left out. Syn-GRPO, arXiv:2511.19343.
+    The subscore `diverse` of an answer is the expected diversity of its proposal's kind, from the draw's metadata; 0
+    without a proposal. Problems that leave no room for an answer are left out. Syn-GRPO, arXiv:2511.19343.
     """
 
     strategy: Strategy = Independent()  # noqa: RUF009
@@ -99,10 +99,10 @@ class SynthesisedState(TypedDict):
 class Synthesised(Curriculum[SynthesisedState]):
     """Draws prompts in random order; up to the fraction `share` are problems that the policy proposed (`Proposing`).
 
-    The diversity of a problem is the std of its answers' scores. Relative to the usual one it is
-    `clip((std - usual) / usual, -1, 1)`; averages per kind of problem are the memo's `diverse`. All averages start at
-    their first value and move by `rate`. At most `capacity` problems wait, the newest. Syn-GRPO, arXiv:2511.19343;
-    crediting a proposal by its kind is our reading.
+    The diversity of a problem is the std of its answers' scores. Relative to the usual one it is `clip((std - usual) /
+    usual, -1, 1)`; averages per kind of problem are `diverse` of the metadata. All averages start at their first value
+    and move by `rate`. At most `capacity` problems wait, the newest. Syn-GRPO, arXiv:2511.19343; crediting a proposal
+    by its kind is our reading.
     """
 
     needs_strategy: ClassVar[str] = "Proposing"

@@ -5,6 +5,7 @@ from dataclasses import fields
 from functools import reduce
 
 import pytest
+from tools.family_tree import WIDTH, family_tree
 from tools.method_pages import method_page
 
 from groupwise.commands.show import auto_texts
@@ -14,6 +15,7 @@ from groupwise.config.parse_values import own_arguments
 from groupwise.config.recipe import Recipe, WarmStart
 from groupwise.config.registry import methods
 from groupwise.methods import Method, reference_of
+from groupwise.methods.families import FAMILIES
 
 
 @pytest.mark.parametrize("name", methods())
@@ -44,3 +46,10 @@ def test_fields_that_the_page_names_exist(name: str) -> None:
         head, *rest = path.removeprefix("method.").split(".")
         if head in {f.name for f in (*fields(Method), *fields(Recipe))}:
             reduce(getattr, [head, *rest], method if hasattr(method, head) else recipe)
+
+
+def test_the_legend_of_the_tree_does_not_overlap() -> None:
+    names = re.findall(r'<text x="(\d+)" y="24">(\w+)</text>', family_tree())
+    ends = [int(x) + 7.5 * len(name) for x, name in names]
+    assert [name for _, name in names] == list(FAMILIES) and ends[-1] < WIDTH
+    assert all(end < int(x) - 12 - 6 for end, (x, _) in zip(ends, names[1:]))

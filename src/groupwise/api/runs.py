@@ -14,7 +14,7 @@ from groupwise.api.arguments import Arguments
 from groupwise.api.options import RunOptions
 from groupwise.api.reward import NO_REWARD, Reward
 from groupwise.checks.check import check_phases
-from groupwise.config.defaults import complete_phases, starting_point, tables_of
+from groupwise.config.defaults import complete_phases, starting_point, tables_of, task_of
 from groupwise.config.keyword_arguments import base_name
 from groupwise.config.phase_recipes import read_phases
 from groupwise.config.recipe_toml import base_of, read_recipe
@@ -155,7 +155,7 @@ def run_name(source: str | Path | None, arguments: Arguments) -> str:
     if arguments.rows is not None:
         return "rows"
     tables = read_toml(DEFAULT) | tables_of(source or "", arguments.overrides)
-    return directory_name(str(tables["task"]))
+    return directory_name(task_of(tables["task"]).label)
 
 
 # Code

@@ -9,10 +9,9 @@ import numpy as np
 
 from groupwise.commands.table import aligned
 from groupwise.config.recipe_toml import read_verifier
-from groupwise.config.registry import plain_name
 from groupwise.config.toml import CommandText
 from groupwise.config.user_code import Permissions, Use, load_use
-from groupwise.core import MissingRequirement, Usage, visible
+from groupwise.core import MissingRequirement, Usage, plain_name, visible
 from groupwise.data import Outcome, Verdict, Verifier, VerifierKind, close_verifier, notices_of
 from groupwise.evaluation.interval import score
 from groupwise.sandbox import Sandbox

@@ -130,6 +130,7 @@ from groupwise.data.sockets import SharesDevice as SharesDevice
 from groupwise.data.sockets import Strategy as Strategy
 from groupwise.data.sockets import Surrogate as Surrogate
 from groupwise.data.sockets import Task as Task
+from groupwise.data.sockets import TaskKind as TaskKind
 from groupwise.data.sockets import Verifier as Verifier
 from groupwise.data.sockets import VerifierKind as VerifierKind
 from groupwise.data.sockets import Weighs as Weighs

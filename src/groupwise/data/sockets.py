@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from groupwise.core import plain_name
 from groupwise.data.batch import Batch
 from groupwise.data.generation import ContextKey, Generation, GenerationRequest, Ids, Sampling
 from groupwise.data.measures import Measure
@@ -62,6 +63,7 @@ __all__ = [
     "Strategy",
     "Surrogate",
     "Task",
+    "TaskKind",
     "Verifier",
     "VerifierKind",
     "Weighs",
@@ -98,6 +100,28 @@ class Task(Protocol):
 
 
 @runtime_checkable
+class TaskKind(Protocol):
+    """The settings of a task in a recipe: the base class of a frozen dataclass, which `build` makes a `Task`.
+
+    `build` gets the function that encodes a problem's text or messages as prompt ids. `label` names the task in
+    messages, records and directories. `template` is the name of its default prompt template.
+    """
+
+    __slots__ = ()
+
+    @property
+    def label(self) -> str:
+        return plain_name(type(self).__name__)
+
+    @property
+    def template(self) -> str:
+        return "no"
+
+    @abstractmethod
+    def build(self, encode: Callable[[Any], Ids], /) -> Task: ...
+
+
+@runtime_checkable
 class Verifier(Protocol):
     """Judges a finished sample. An exception makes its verdict unverifiable; most `GroupwiseError`s end the run.
 
@@ -117,7 +141,7 @@ class VerifierKind:
     By default the value itself is the verifier, with an `async def __call__(self, prompt, sample)`. One that needs
     processes or other verifiers has its own `build`, which gets the `Grading`: task, sandbox, judges, deadline. `fits`
     is whether answers can be compared with a gold answer; `expects` describes such gold answers in the error message.
-    A verifier of packaged tasks only names their types in `tasks`.
+    A verifier of packaged tasks only names their kinds in `tasks`.
     """
 
     __slots__ = ()

@@ -41,7 +41,7 @@ def protocol(objects: RunObjects, sampling: Sampling, n: int, use: Use) -> dict[
     return {
         "model": {"name": recipe.model, "sha256": model_hash(find_model(recipe.model))},
         "task": {
-            "name": " + ".join(s.task for s in evaluated),
+            "name": " + ".join(s.task.label for s in evaluated),
             "data_sha256": [f.sha256 for f in stats if f.held_out],
             "problems": len(objects.held_out),
             "sha256": digest([problem(p) for p in objects.held_out]),

@@ -21,7 +21,6 @@ from groupwise.config.recipe_toml import base_of, read_recipe
 from groupwise.config.toml import DEFAULT, is_toml, read_toml, read_with_overrides, without_command_text
 from groupwise.config.user_code import Use, function_hash, load_use
 from groupwise.core import BadData, Usage, raise_all
-from groupwise.data import close_verifier
 from groupwise.lifecycle.run import run_from
 from groupwise.lifecycle.run_handle import Control, Ending
 from groupwise.lifecycle.run_phases import run_phases
@@ -123,7 +122,7 @@ def train(run: OpenRun, ready: RunObjects, options: RunOptions, finish: Finish, 
     try:
         ending = run_from(run, ready, options.stop_after, **how)
     finally:
-        close_verifier(ready.verifier)
+        ready.verifier.close()
     finish(ending)
     return ending
 

@@ -84,6 +84,9 @@ from groupwise.data.metrics import ZERO_LOSS as ZERO_LOSS
 from groupwise.data.metrics import Metric as Metric
 from groupwise.data.metrics import find_metric as find_metric
 from groupwise.data.metrics import metric_bound as metric_bound
+from groupwise.data.optional_members import all_problems as all_problems
+from groupwise.data.optional_members import data_stats as data_stats
+from groupwise.data.optional_members import notices_of as notices_of
 from groupwise.data.roles import Role as Role
 from groupwise.data.sample import ENVIRONMENT as ENVIRONMENT
 from groupwise.data.sample import SAMPLED as SAMPLED
@@ -98,9 +101,6 @@ from groupwise.data.segments import Segments as Segments
 from groupwise.data.sockets import Advantage as Advantage
 from groupwise.data.sockets import Aggregate as Aggregate
 from groupwise.data.sockets import Backbone as Backbone
-from groupwise.data.sockets import ChecksGold as ChecksGold
-from groupwise.data.sockets import ChecksProblems as ChecksProblems
-from groupwise.data.sockets import Closable as Closable
 from groupwise.data.sockets import Couples as Couples
 from groupwise.data.sockets import Credit as Credit
 from groupwise.data.sockets import Curriculum as Curriculum
@@ -108,10 +108,6 @@ from groupwise.data.sockets import Engine as Engine
 from groupwise.data.sockets import EngineKind as EngineKind
 from groupwise.data.sockets import Environment as Environment
 from groupwise.data.sockets import Filter as Filter
-from groupwise.data.sockets import GradesGroups as GradesGroups
-from groupwise.data.sockets import HasNotices as HasNotices
-from groupwise.data.sockets import HasPackages as HasPackages
-from groupwise.data.sockets import KeepsTime as KeepsTime
 from groupwise.data.sockets import Layout as Layout
 from groupwise.data.sockets import LinearHead as LinearHead
 from groupwise.data.sockets import ListsProblems as ListsProblems
@@ -137,11 +133,3 @@ from groupwise.data.sockets import Weighs as Weighs
 from groupwise.data.sockets import Weight as Weight
 from groupwise.data.verdicts import Outcome as Outcome
 from groupwise.data.verdicts import Verdict as Verdict
-from groupwise.data.verifier_defaults import all_problems as all_problems
-from groupwise.data.verifier_defaults import close_verifier as close_verifier
-from groupwise.data.verifier_defaults import data_stats as data_stats
-from groupwise.data.verifier_defaults import gate_problems as gate_problems
-from groupwise.data.verifier_defaults import grades_group as grades_group
-from groupwise.data.verifier_defaults import keeps_time as keeps_time
-from groupwise.data.verifier_defaults import notices_of as notices_of
-from groupwise.data.verifier_defaults import packages_of as packages_of

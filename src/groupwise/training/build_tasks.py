@@ -8,7 +8,7 @@ from typing import Any
 from groupwise.config.recipe import Columns, Recipe
 from groupwise.config.user_code import Use
 from groupwise.core import Usage
-from groupwise.data import Ids, Task, TaskKind, Verifier, VerifierKind, keeps_time
+from groupwise.data import Ids, Task, TaskKind, Verifier, VerifierKind
 from groupwise.models import Template, Tokenizer, conversation_turn, encode_answer, find_template
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.tasks import (
@@ -176,4 +176,4 @@ def verdict_wait(recipe: Recipe, verifier: Verifier) -> float:
     User functions, `Math`, `Code` and `GymScore` limit each call in workers, for which answers wait in a queue.
     All other verifiers have this limit only.
     """
-    return recipe.machine.deadline if keeps_time(verifier) else recipe.machine.verdict_deadline
+    return recipe.machine.deadline if verifier.keeps_time else recipe.machine.verdict_deadline

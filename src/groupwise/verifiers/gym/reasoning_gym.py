@@ -31,7 +31,7 @@ class GymScore(VerifierKind):
 
 
 @verdicts_have()
-class GymScoreVerifier:
+class GymScoreVerifier(Verifier):
     """reasoning-gym's score of an answer, computed in worker processes with a deadline in seconds.
 
     The answer is the content of the last `<answer>...</answer>`, else the whole text. A score of 1 is right.

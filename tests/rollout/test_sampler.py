@@ -23,6 +23,7 @@ from groupwise.data import (
     Sampling,
     Strategy,
     Verdict,
+    Verifier,
 )
 from groupwise.engines import NativeEngine
 from groupwise.models import Decoder, Purpose
@@ -34,6 +35,7 @@ from tests.rollout.fakes import (
     draw,
     engine,
     generate,
+    judged_by,
     logits,
     request,
     sampling,
@@ -57,7 +59,7 @@ def sampler(engine: Any = None, verifier: Any = always_correct, **changes: Any) 
     }  # fmt: skip
     fields |= changes
     own = {name: fields.pop(name) for name in ("draw", "purpose") if name in fields}
-    return DrawSampler(**own, setting=RolloutSetting(**fields))
+    return DrawSampler(**own, setting=RolloutSetting(**{**fields, "verifier": judged_by(fields["verifier"])}))
 
 
 def run(coroutine: Any) -> Any:
@@ -356,7 +358,7 @@ def test_origins_are_versions_of_the_engine() -> None:
     assert set(run(sampler(e).sample(CONTEXT))[0].origin) == {9}
 
 
-class Ranks:
+class Ranks(Verifier):
     """Grades a group by rank, longest first; a group of three raises."""
 
     def __init__(self) -> None:

@@ -39,7 +39,16 @@ from groupwise.rollout import DrawSampler, RolloutSetting, Turns
 from groupwise.rollout.conversation import ReplayMismatch
 from tests.models.directories import bytes_
 from tests.models.test_templates import CHATML, trained, transformers_ids
-from tests.rollout.fakes import FakeEngine, always_correct, decoder, engine, sampling, tokenizer, without_end_token
+from tests.rollout.fakes import (
+    FakeEngine,
+    always_correct,
+    decoder,
+    engine,
+    judged_by,
+    sampling,
+    tokenizer,
+    without_end_token,
+)
 
 END = 0
 PROMPT = Prompt("p", (3, 1, 4), row={"answer": "7"})
@@ -102,7 +111,7 @@ def sampler(
     }  # fmt: skip
     fields |= changes
     own = {name: fields.pop(name) for name in ("draw", "purpose") if name in fields}
-    return DrawSampler(**own, setting=RolloutSetting(**fields))
+    return DrawSampler(**own, setting=RolloutSetting(**{**fields, "verifier": judged_by(fields["verifier"])}))
 
 
 def rollout(s: DrawSampler, turns: Turns = Turns()) -> Rollout:  # noqa: B008

@@ -37,11 +37,13 @@ def run(call: Awaitable[T]) -> T:
 
 
 def fleet(
-    path: Path, model: Decoder, start: Callable[[int], Awaitable[Remote]], *, count: int = 2, rows: int = 64,
+    path: Path, model: Decoder, start: Callable[[int], Awaitable[Remote]], *, count: int = 2, max_num_seqs: int = 64,
     restarts: int = 3, addresses: Sequence[str] = (),
 ) -> Fleet:  # fmt: skip
     probe, exchange = Probe(model, without_end_token(), 1e-3), Exchange(path)
-    return Fleet(start, count, exchange=exchange, probe=probe, rows=rows, restarts=restarts, addresses=addresses)
+    return Fleet(
+        start, count, exchange=exchange, probe=probe, max_num_seqs=max_num_seqs, restarts=restarts, addresses=addresses
+    )
 
 
 async def honest(number: int) -> Remote:
@@ -390,7 +392,7 @@ def test_a_fleet_that_cannot_start_ends_with_the_cause(tmp_path: Path) -> None:
     assert "last line" in caught.value.evidence and sorted(starts) == [0, 0, 0, 1, 1, 1]
 
 
-def test_no_more_than_rows_requests_are_in_a_replica_and_the_others_wait_in_order(tmp_path: Path) -> None:
+def test_no_more_than_max_num_seqs_requests_are_in_a_replica_and_the_others_wait_in_order(tmp_path: Path) -> None:
     model, most, order = decoder(), [0], []
 
     class Watched(NativeEngine):
@@ -406,7 +408,7 @@ def test_no_more_than_rows_requests_are_in_a_replica_and_the_others_wait_in_orde
                 self.inside -= 1
 
     async def go() -> None:
-        group = fleet(tmp_path, model, lambda _: remote(blank(Watched)), count=1, rows=2)
+        group = fleet(tmp_path, model, lambda _: remote(blank(Watched)), count=1, max_num_seqs=2)
         await group.load(0, weights(model))
         calls = [asyncio.create_task(group.sample(request(stream=(i,)))) for i in range(8)]
         await asyncio.sleep(0)

@@ -259,7 +259,7 @@ def test_an_engine_for_other_hosts_gives_the_bytes_of_the_native_run(tmp_path: P
         PYTHON,
         "--listen",
         "127.0.0.1:0",
-        "--rows",
+        "--max-num-seqs",
         "64",
     ]
     process = subprocess.Popen(

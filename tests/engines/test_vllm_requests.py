@@ -121,8 +121,8 @@ def test_the_cache_holds_one_whole_sequence_and_at_most_what_the_rows_need() -> 
     shape = decoder(head_dim=32, positions=100).shape
     per_token = 2 * shape.layers * shape.kv_heads * 32 * 4
     blocks = -(-101 // BLOCK) * BLOCK
-    assert cache_bytes(shape, 4, rows=8, kv_cache_tokens=1 << 20) == (8 * blocks + BLOCK) * per_token
-    assert cache_bytes(shape, 4, rows=8, kv_cache_tokens=1) == (blocks + BLOCK) * per_token
+    assert cache_bytes(shape, 4, max_num_seqs=8, kv_cache_tokens=1 << 20) == (8 * blocks + BLOCK) * per_token
+    assert cache_bytes(shape, 4, max_num_seqs=8, kv_cache_tokens=1) == (blocks + BLOCK) * per_token
 
 
 # Environments
@@ -234,7 +234,7 @@ names = ("CUDA_VISIBLE_DEVICES", "VLLM_USE_V2_MODEL_RUNNER", "GROUPWISE_SECRET",
 print(json.dumps([spec, int(sys.argv[2]), held, {name: os.environ.get(name) for name in names}]))
 """
 PLACED = VllmSettings(
-    directory="calculator", dtype="float32", device="cuda:0", threads=1, seed=0, rows=4, kv_cache_tokens=64,
+    directory="calculator", dtype="float32", device="cuda:0", threads=1, seed=0, max_num_seqs=4, kv_cache_tokens=64,
     compiled=False, adapter="", keyed=True, deadline=9.0, sleeps=False,
 )  # fmt: skip
 
@@ -348,7 +348,9 @@ def test_an_answer_with_tokens_of_new_weights_waits_for_the_probe(
 
     async def go() -> Generation:
         probe = Probe(model, without_end_token(), 1e-3)
-        group = Fleet(lambda _: remote(blank(Early)), 1, exchange=Exchange(tmp_path), probe=probe, rows=4, restarts=3)
+        group = Fleet(
+            lambda _: remote(blank(Early)), 1, exchange=Exchange(tmp_path), probe=probe, max_num_seqs=4, restarts=3
+        )
         await group.load(0, weights(model))
         asked = asyncio.create_task(group.sample(request()))
         await asyncio.sleep(0.02)

@@ -121,7 +121,7 @@ def samples(policy: FlowPolicy, directory: Path, n: int = 1, temperature: float 
     sampling = Sampling(temperature=temperature, max_tokens=policy.denoise.steps)
 
     async def generate() -> list[Any]:
-        engine = DenoisingEngine(policy, seed=0, rows=rows)
+        engine = DenoisingEngine(policy, seed=0, max_num_seqs=rows)
         requests = [
             GenerationRequest(context=context, limit=99, draw=0, stream=(i,), at=0, sampling=sampling) for i in range(n)
         ]

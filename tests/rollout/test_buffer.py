@@ -214,7 +214,7 @@ def test_a_buffer_continues_from_its_state_as_json() -> None:
 
     def fresh() -> Buffer:
         verifier = verifier_of({i: [1, 0] for i in range(0, 40, 3)}, [0, 0])
-        return buffer(verifier, curriculum=Shuffled(), engine=engine(decoder(), rows=4))
+        return buffer(verifier, curriculum=Shuffled(), engine=engine(decoder(), max_num_seqs=4))
 
     whole = run(fresh(), 4)
     first = fresh()

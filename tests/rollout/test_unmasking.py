@@ -90,7 +90,7 @@ def test_other_samples_change_no_bit(n: int, model: str) -> None:
 
 def test_samples_wait_for_rows_and_change_no_bit() -> None:
     requests = [REQUEST, *others(20)]
-    few, many = (generated(UnmaskingEngine(policy_with(), seed=0, rows=rows), requests) for rows in (16, 256))
+    few, many = (generated(UnmaskingEngine(policy_with(), seed=0, max_num_seqs=rows), requests) for rows in (16, 256))
     assert list(map(bits, few)) == list(map(bits, many))
     assert len({generation.tokens for generation in many}) > 10
 

@@ -12,7 +12,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
 from groupwise.data import couples
 from groupwise.engines import Native, Served
-from groupwise.engines.native.layouts import chunk_end, shared_tokens
+from groupwise.engines.native.layouts import block_end, common_prefix_len
 from groupwise.learner import EMA, FromDirectory, SamplingPolicy, SideModel, ValueModel
 from groupwise.models import Decoder, Lora, Shape
 from groupwise.planning.activations import Packed, activation_bytes, forward_bytes
@@ -35,7 +35,7 @@ LOGITS = 1 << 22
 NARROWEST = 256
 """The number of vocabulary entries in the smallest block of logits."""
 PREFILL = 8192
-"""Tokens of prompts that the engine forwards at once (`PACK` of `native_engine.py`), unless one prompt is longer."""
+"""Tokens of prompts that the engine forwards at once (its `MAX_NUM_BATCHED_TOKENS`), unless one prompt is longer."""
 BLOCKED = 1 << 16
 """Elements of the smallest weight that the engine copies to blocks (`LEAST` of `models/decoder/blocked_weights.py`)."""
 TOKEN = 100
@@ -298,12 +298,12 @@ def live_rows(recipe: Recipe, engines: int = 1) -> int:
 
 
 def live_tokens(recipe: Recipe, context: int, engines: int = 1) -> int:
-    """Tokens for which the cache of live rows has memory, in whole chunks. Loading new weights frees it.
+    """Tokens for which the cache of live rows has memory, in whole blocks. Loading new weights frees it.
 
     A long prompt is in the cache of prompts, but for its last token.
     """
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
-    row = chunk_end(context + recipe.sampling.max_tokens - shared_tokens(context))
+    row = block_end(context + recipe.sampling.max_tokens - common_prefix_len(context))
     return min(live_rows(recipe, engines) * row, engine.kv_cache_tokens)
 
 

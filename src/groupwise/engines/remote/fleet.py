@@ -38,29 +38,29 @@ class Published:
 class Fleet:
     """An `Engine` over `count` replicas. An answer does not depend on the replica, since random numbers are keyed.
 
-    A request goes to the admitted replica with the fewest requests, at most `rows` each; the others wait in order of
-    arrival. If a replica is lost, or fails in a request, its requests are sent again elsewhere, and a new one is
-    started. It is admitted with the current weights, once the `probe` has compared its scores. A slot that needs more
-    than `restarts` new replicas in ten minutes is given up; when all are, requests raise the last cause, `WorkerLost`
-    for a lost process. A request in which each of the engines fails raises `WorkerLost`, too.
+    A request goes to the admitted replica with the fewest requests, at most `max_num_seqs` each; the others wait in
+    order of arrival. If a replica is lost, or fails in a request, its requests are sent again elsewhere, and a new one
+    is started. It is admitted with the current weights, once the `probe` has compared its scores. A slot that needs
+    more than `restarts` new replicas in ten minutes is given up; when all are, requests raise the last cause,
+    `WorkerLost` for a lost process. A request in which each of the engines fails raises `WorkerLost`, too.
 
     The last slots are those of the engines at `addresses`. `warn` gets a line for each loss. The replicas belong to
     the event loop of the first `load`, and end with it.
     """
 
     def __init__(
-        self, start: StartReplica, count: int, *, exchange: Exchange, probe: Probe, rows: int, restarts: int,
+        self, start: StartReplica, count: int, *, exchange: Exchange, probe: Probe, max_num_seqs: int, restarts: int,
         addresses: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._start, self._count, self._exchange, self._probe = start, count, exchange, probe
-        self._rows, self._restarts = rows, restarts
+        self._max_num_seqs, self._restarts = max_num_seqs, restarts
         self._addresses = [""] * (count - len(addresses)) + list(addresses)
         self.warn: Callable[[str], None] = lambda line: None
         self._occupancy, self._restarted = Occupancy(count), 0
         self._slots: list[Slot] = []
         self._keepers: list[asyncio.Task[None]] = []
         self._published: Published | None = None
-        self._queue: deque[asyncio.Future[Slot]] = deque()
+        self._waiting: deque[asyncio.Future[Slot]] = deque()
         self._changed = asyncio.Condition()
 
     @property
@@ -188,7 +188,7 @@ class Fleet:
         if all(slot.given_up for slot in self._slots):
             raise self._lost()
         turn: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
-        self._queue.append(turn)
+        self._waiting.append(turn)
         self._dispatch()
         try:
             return await turn
@@ -200,16 +200,18 @@ class Fleet:
 
     def _dispatch(self) -> None:
         """Give waiting requests, in order, to the admitted slots with the fewest requests."""
-        while self._queue:
-            if self._queue[0].done():  # cancelled
-                self._queue.popleft()
+        while self._waiting:
+            if self._waiting[0].done():  # cancelled
+                self._waiting.popleft()
                 continue
-            free = [slot for slot in self._slots if isinstance(slot.state, Serving) and slot.requests < self._rows]
+            free = [
+                slot for slot in self._slots if isinstance(slot.state, Serving) and slot.requests < self._max_num_seqs
+            ]
             if not free:
                 return
             slot = min(free, key=lambda slot: (slot.requests, slot.number))
             self._count_requests(slot, 1)
-            self._queue.popleft().set_result(slot)
+            self._waiting.popleft().set_result(slot)
 
     def _lost(self) -> GroupwiseError:
         """The error for a fleet without replicas, with the cause of a lost one."""
@@ -275,7 +277,7 @@ class Fleet:
 
     def _abandon(self) -> None:
         """Fail the waiting requests: no replica is left."""
-        for turn in self._queue:
+        for turn in self._waiting:
             if not turn.done():
                 turn.set_exception(self._lost())
 

@@ -37,7 +37,7 @@ class Probe:
     def __init__(self, decoder: Decoder, tokenizer: Tokenizer, max_logprob_diff: float) -> None:
         self.max_logprob_diff = max_logprob_diff
         self.context, self.answer = fixed_text(decoder.shape.vocabulary, decoder.shape.positions)
-        self._engine = NativeEngine(decoder, tokenizer, seed=0, rows=1)
+        self._engine = NativeEngine(decoder, tokenizer, seed=0, max_num_seqs=1)
 
     async def expect(self, version: int, weights: Mapping[str, Tensor], before: Expected | None) -> Expected:
         """The scores to expect of an engine with these weights, which are the decoder's own tensors."""

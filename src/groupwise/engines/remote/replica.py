@@ -47,7 +47,7 @@ class ReplicaSettings:
     device: str
     threads: int
     seed: int
-    rows: int
+    max_num_seqs: int
     kv_cache_tokens: int
     compiled: bool
     adapter: str
@@ -168,7 +168,9 @@ def native_server(spec: ReplicaSettings, *, same_host: bool = True) -> EngineSer
     decoder = Decoder(shape).to(getattr(torch, spec.dtype)).to_empty(device=spec.device)
     decoder.compiled = spec.compiled
     attach_settings(decoder, spec.adapter)
-    engine = SleepingEngine(decoder, tokenizer, seed=spec.seed, rows=spec.rows, kv_cache_tokens=spec.kv_cache_tokens)
+    engine = SleepingEngine(
+        decoder, tokenizer, seed=spec.seed, max_num_seqs=spec.max_num_seqs, kv_cache_tokens=spec.kv_cache_tokens
+    )
     engine.version = -1  # until the first load
     largest = most_file_bytes(decoder)
     uploads = None if same_host else Uploads(Exchange(Path(tempfile.gettempdir())), largest)

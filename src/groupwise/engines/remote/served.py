@@ -118,7 +118,7 @@ class Served(Native):
         dtype = str(weight.dtype).removeprefix("torch.")
         settings = ReplicaSettings(
             directory=str(exchange.path), dtype=dtype, device=str(weight.device), threads=torch.get_num_threads(),
-            seed=seed, rows=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, compiled=decoder.compiled,
+            seed=seed, max_num_seqs=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, compiled=decoder.compiled,
             adapter=adapter_text(decoder),
         )  # fmt: skip
         identity = Identity.of(decoder, tokenizer, seed=seed)
@@ -141,7 +141,7 @@ class Served(Native):
         kind = SharedDeviceFleet if self.placement == "colocated" else Fleet
         return kind(
             start, self.replicas + len(self.addresses), exchange=exchange,
-            probe=Probe(decoder, tokenizer, gap_bound(self.max_logprob_diff, dtype)), rows=self.max_num_seqs,
+            probe=Probe(decoder, tokenizer, gap_bound(self.max_logprob_diff, dtype)), max_num_seqs=self.max_num_seqs,
             restarts=self.restarts,
             addresses=[text.partition("#")[0] for text in self.addresses],
         )  # fmt: skip

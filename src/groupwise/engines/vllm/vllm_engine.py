@@ -24,7 +24,7 @@ from torch import Tensor
 
 from groupwise.core import EngineLost, Usage
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
-from groupwise.engines.native.rows import completes_stop
+from groupwise.engines.native.running_batch import completes_stop
 from groupwise.engines.remote.replica import ReplicaSettings, end_with_parent, serve
 from groupwise.engines.remote.replica_tls import announce, serve_hosts
 from groupwise.engines.remote.server import EngineServer, Identity
@@ -33,7 +33,7 @@ from groupwise.engines.remote.weights_file import HERE, Exchange, most_file_byte
 from groupwise.engines.vllm.vllm_requests import BLOCK, Key, cache_bytes, generation, sampling_arguments
 from groupwise.models import Decoder, Shape, Tokenizer, choose, read_shape, read_tokenizer, truncated, uniform
 
-PACK = 8192
+MAX_NUM_BATCHED_TOKENS = 8192
 """The most tokens in one forward of vLLM, prompts and new tokens together."""
 
 
@@ -91,9 +91,11 @@ class VllmEngine:
             model=settings.directory, dtype=settings.dtype, skip_tokenizer_init=True, enforce_eager=True,
             load_format="auto" if settings.model else "dummy", distributed_executor_backend="uni",
             # To score a text, vLLM also samples a token after it, which is never forwarded.
-            max_model_len=shape.positions + 1, max_num_seqs=settings.rows,
-            max_num_batched_tokens=max(PACK, settings.rows), max_logprobs=-1, logprobs_mode="processed_logprobs",
-            block_size=BLOCK, kv_cache_memory_bytes=cache_bytes(shape, size, settings.rows, settings.kv_cache_tokens),
+            max_model_len=shape.positions + 1, max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=max(MAX_NUM_BATCHED_TOKENS, settings.max_num_seqs),
+            max_logprobs=-1, logprobs_mode="processed_logprobs",
+            block_size=BLOCK,
+            kv_cache_memory_bytes=cache_bytes(shape, size, settings.max_num_seqs, settings.kv_cache_tokens),
             worker_extension_cls=f"{__spec__.name}.WorkerExtension", disable_log_stats=True, seed=settings.seed % 2**32,
             enable_sleep_mode=settings.sleeps,
         )  # fmt: skip

@@ -96,7 +96,7 @@ def train(model: FlowModel) -> tuple[FlowPolicy, Tokenizer]:
     table = torch.tensor([[model.words.index(word) for word in prompt.split()] for prompt in model.prompts])
     shape = FlowShape(
         vocabulary=MOST_STEPS + 1 + len(model.words), layers=model.layers, state=model.state,
-        words=len(model.words), places=table.shape[1], width=model.width,
+        words=len(model.words), prompt_length=table.shape[1], width=model.width,
     )  # fmt: skip
     policy, n = FlowPolicy(shape), model.rows
     optimizer = torch.optim.AdamW(policy.parameters(), lr=model.rate)

@@ -12,7 +12,7 @@ from groupwise.core import EngineLost, Mismatch, Storage, WorkerLost
 from groupwise.data import Generation, GenerationRequest
 from groupwise.engines import Exchange, Fleet, NativeEngine, Probe, Remote
 from groupwise.engines.remote import fleet as fleets
-from groupwise.engines.remote import slots as places
+from groupwise.engines.remote import slots
 from groupwise.engines.remote.heartbeat import PACE, Heartbeat, Owed
 from groupwise.engines.remote.wire import PROTOCOL, encode, read_message
 from groupwise.models import Decoder
@@ -25,7 +25,7 @@ REQUESTS = [request(i, stream=(j,)) for i in range(4) for j in range(4)]
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "PAUSE", 0.0)
+    monkeypatch.setattr(slots, "PAUSE", 0.0)
 
 
 def run(call: Awaitable[T]) -> T:

@@ -18,7 +18,7 @@ from groupwise.core import EngineLost, Usage
 from groupwise.data import SharesDevice
 from groupwise.engines import EngineServer, Exchange, Probe, Remote, Served, SharedDeviceFleet, SleepingEngine, Vllm
 from groupwise.engines.remote import served as fleets_of
-from groupwise.engines.remote import slots as places
+from groupwise.engines.remote import slots
 from groupwise.engines.remote.replica import Program
 from groupwise.learner import Learner
 from groupwise.models import Decoder, Shape, find_model, read_model, read_shape, read_tokenizer
@@ -32,7 +32,7 @@ SAME = '{ kind = "Served", replicas = 1, placement = "colocated" }'
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "PAUSE", 0.0)
+    monkeypatch.setattr(slots, "PAUSE", 0.0)
 
 
 class Counting(SleepingEngine):

@@ -19,9 +19,8 @@ from groupwise.commands import doctor
 from groupwise.core import EngineLost, Mismatch, MissingRequirement, Usage, WorkerLost
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
 from groupwise.engines import EngineAccess, Exchange, Fleet, NativeEngine, Probe, Remote, Vllm
-from groupwise.engines.remote import served
+from groupwise.engines.remote import served, slots
 from groupwise.engines.remote import server as servers
-from groupwise.engines.remote import slots as places
 from groupwise.engines.remote.replica import ReplicaSettings
 from groupwise.engines.remote.served import Target
 from groupwise.engines.vllm import vllm_program, vllm_replicas
@@ -332,7 +331,7 @@ def test_an_answer_with_tokens_of_new_weights_waits_for_the_probe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first replica is found to have half of the new weights: its answer is not returned, but asked again."""
-    monkeypatch.setattr(places, "PAUSE", 0.0)
+    monkeypatch.setattr(slots, "PAUSE", 0.0)
     model, order = decoder(), []
     check = Probe.check
 

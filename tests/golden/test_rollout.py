@@ -245,7 +245,7 @@ def test_refinement_replaces_the_worst():
 
 
 def test_early_exits():
-    """A thought of five tokens and an answer; two exits at drawn places are told to answer at once."""
+    """A thought of five tokens and an answer; two exits at drawn tokens are told to answer at once."""
     mark = tokenizer().encode("#") if "#" in (text(*range(1, 20))) else (2,)
     sign = text(*mark)
 

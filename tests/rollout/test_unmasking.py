@@ -32,7 +32,7 @@ from groupwise.models import Commit, Knobs, MaskedPolicy, MaskedShape, Unmask, d
 from tests.rollout.fakes import sampler_of
 
 SHAPE = MaskedShape(
-    vocabulary=64 + 1 + 6 + 5, layers=2, cells=6, symbols=3, words=5, places=2, width=16, heads=2
+    vocabulary=64 + 1 + 6 + 5, layers=2, cells=6, symbols=3, words=5, prompt_length=2, width=16, heads=2
 )  # fmt: skip
 FIRST = SHAPE.first_word
 UNMASK = Unmask(steps=3, spread=0.5)

@@ -182,7 +182,7 @@ def test_directories_of_masked_models(tmp_path: Path) -> None:
         ({"cells": 0}, "cells is 0"),
         ({"width": 47}, "width is 47"),
         ({"layers": 999}, "layers is 999: it must be a whole number from 1 to 128"),
-        ({"words": 9999, "places": 9999}, "places is 9999 with 9999 embeddings each"),
+        ({"words": 9999, "prompt_length": 9999}, "prompt_length is 9999 with 9999 embeddings each"),
         ({"unmask": unmask | {"steps": 99}}, "steps is 99"),
         ({"unmask": unmask | {"temperature": "hot"}}, "temperature is 'hot': it must be a number"),
         ({"unmask": unmask | {"heat": 1}}, "unmask has the fields 'heat'"),

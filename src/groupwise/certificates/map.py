@@ -58,9 +58,9 @@ def line(c: Certificate) -> str:
     return f'{dot}{link(c, f"at-{c.name}")} <span class="source">{facts}</span>{fields}{result}'
 
 
-def link(c: Certificate, place: str = "") -> str:
-    """HTML: a link that opens a method's certificate; `place` is the id that its Close link returns to."""
-    here = f' id="{escape(place)}"' if place else ""
+def link(c: Certificate, anchor: str = "") -> str:
+    """HTML: a link that opens a method's certificate; `anchor` is the id that its Close link returns to."""
+    here = f' id="{escape(anchor)}"' if anchor else ""
     return f'<a{here} href="#{escape(c.name)}" title="{escape(c.summary)}">{escape(c.name)}</a>'
 
 

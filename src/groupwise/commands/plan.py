@@ -8,7 +8,7 @@ from typing import Any
 
 from groupwise.commands.plan_table import pipeline_plan_lines, plan_lines
 from groupwise.config.defaults import starting_point
-from groupwise.config.packaged import given_recipe
+from groupwise.config.packaged import named_recipe
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, Use, load_use
@@ -44,7 +44,7 @@ def plan(
     if not machines:
         raise Usage("plan needs a machine file", fix="add --machines FILE.toml; groupwise plan --help shows one")
     use, given = load_use(allowed), read_machines(machines)
-    start = starting_point(given_recipe(file, recipe_name), overrides)
+    start = starting_point(named_recipe(file, recipe_name), overrides)
     recipe = read_recipe(start.source, start.fields, use)
     directory = find_model(recipe.model, weights=False)
     if memory_plan := MEMORY_PLANS.get(kind_of(base_directory(directory)).name):

@@ -43,7 +43,7 @@ class ServeOptions:
     kv_cache_tokens: int
 
     def check(self) -> None:
-        """`Usage` unless there is one place to listen, and a secret for other hosts."""
+        """`Usage` unless there is one address to listen at, and a secret for other hosts."""
         if bool(self.socket) == bool(self.listen):
             what = "an engine listens on a socket or for other hosts"
             raise Usage(what, fix="name --socket FILE or --listen HOST:PORT")

@@ -135,7 +135,7 @@ def export(run: Path, out: Path, at: At = None, dtype: str = "", use: Use = NO_C
                 write_model(_converted(trained, dtype), draft, tokenizer=tokenizer, source=model.directory)
             else:
                 shutil.copytree(model.directory, draft, dirs_exist_ok=True)
-                if (draft / ADAPTER).is_file():  # its base may be given relative to its old place
+                if (draft / ADAPTER).is_file():  # its base may be given relative to its old folder
                     name_base(draft, base_name(model.directory))
     return model
 

@@ -178,7 +178,7 @@ class Learner:
         self.ranks.release([self.model, *self.models.values()])
         lengths = batch.sequences.lengths.tolist()
         sizes = [sum(lengths[i] for i in microbatch) for microbatch in microbatches]
-        back = _places(batch, [i for microbatch in microbatches for i in microbatch])
+        back = _indices_after(batch, [i for microbatch in microbatches for i in microbatch])
         values = {m: torch.cat(joined(self.ranks, parts, sizes))[back] for m, parts in columns.items() if parts}
         routes = list(batch.routes)
         if records and experts is not None:
@@ -196,7 +196,7 @@ class Learner:
         """The policy's log-probs and other measures of a microbatch. `Usage` if one is missing or has a wrong shape."""
         numbers = policy.measure(part, wanted, self.models)
         for measure in wanted:
-            if measure not in numbers or numbers[measure].shape != part.place.shape:
+            if measure not in numbers or numbers[measure].shape != part.token_index.shape:
                 shape = f"shape {tuple(numbers[measure].shape)}" if measure in numbers else "nothing"
                 raise Usage(
                     f"the policy {type(self.model).__name__} does not compute {measure}",
@@ -420,8 +420,8 @@ class _WithPrefix(Mapping[str, Tensor]):
         return sum(1 for _ in self)
 
 
-def _places(batch: Batch, order: Sequence[int]) -> Tensor:
+def _indices_after(batch: Batch, order: Sequence[int]) -> Tensor:
     """For each token of the batch, its index in the concatenation of the samples in the order `order`."""
-    numbers = torch.arange(batch.tokens, device=batch.place.device)
-    permuted = batch.having(place=numbers).take(order).place
-    return torch.empty_like(permuted).scatter_(0, permuted, numbers)
+    indices = torch.arange(batch.tokens, device=batch.token_index.device)
+    permuted = batch.having(token_index=indices).take(order).token_index
+    return torch.empty_like(permuted).scatter_(0, permuted, indices)

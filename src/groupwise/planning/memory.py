@@ -39,7 +39,7 @@ PREFILL = 8192
 BLOCKED = 1 << 16
 """Elements of the smallest weight that the engine copies to blocks (`LEAST` of `models/decoder/blocked_weights.py`)."""
 TOKEN = 100
-"""Bytes of a sampled token outside the model: its id, log-prob, origin (weights version) and place in the batch."""
+"""Bytes of a sampled token outside the model: its id, log-prob, origin (weights version) and columns of the batch."""
 BFLOAT16, ADAPTER = "use --machine.dtype bfloat16", "train an adapter: --lora.rank 16"
 RECOMPUTE = "use --machine.gradient_checkpointing true"
 FIXES: Mapping[str, tuple[str, ...]] = {
@@ -126,7 +126,7 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
     trained = adapter_weights(shape, recipe.lora) if recipe.lora else total
     held = total + (trained if recipe.lora else 0)
     learner = learner_state(recipe, held, trained, size) if process.learns else {}
-    state = trained * size + sum(learner.values()) - given_bytes(recipe, held, size)
+    state = trained * size + sum(learner.values()) - bytes_from_directories(recipe, held, size)
     always = {"weights": held * size // (process.ranks if process.learns else process.split)}
     always |= {name: bytes_ // process.ranks for name, bytes_ in learner.items()}
     if process.learns:
@@ -159,7 +159,7 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
 def keeps_memory(recipe: Recipe) -> bool:
     """Whether an engine with its own weights has them and its cache while the learner works.
 
-    With staleness it samples meanwhile. An engine in another process frees them if its place is the learner's device.
+    With staleness it samples meanwhile. An engine in another process frees them if it is on the learner's device.
     """
     return bool(recipe.cluster.max_staleness) or (
         isinstance(recipe.engine, Served) and recipe.engine.placement == "separate"
@@ -187,7 +187,7 @@ def learner_state(recipe: Recipe, held: int, trained: int, size: int) -> dict[st
     return {"optimizer": (1 + critics(recipe)) * trained * (12 if size < 4 else 2 * size), "side models": sides}
 
 
-def given_bytes(recipe: Recipe, held: int, size: int) -> int:
+def bytes_from_directories(recipe: Recipe, held: int, size: int) -> int:
     """Bytes of side models from directories, which no checkpoint contains."""
     return sum(isinstance(part, FromDirectory) for _, part in recipe.method.models_in_use) * held * size
 

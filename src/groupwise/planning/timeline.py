@@ -57,8 +57,8 @@ def timeline_svg(simulation: Simulation, warm: int, title: str) -> str:
     """Two iterations as an SVG image with the same lanes, under a title."""
     start, end = window(simulation, warm)
     shapes = []
-    for place, (name, shares) in enumerate(lanes(simulation, warm, SVG_WIDTH // 2).items()):
-        base = 40 + (place + 1) * SVG_ROW
+    for index, (name, shares) in enumerate(lanes(simulation, warm, SVG_WIDTH // 2).items()):
+        base = 40 + (index + 1) * SVG_ROW
         points = " ".join(f"{100 + 2 * i},{base - share * (SVG_ROW - 12):.1f}" for i, share in enumerate(shares))
         shapes.append(f'<text x="8" y="{base}">{name}</text>')
         shapes.append(f'<polygon class="{name}" points="100,{base} {points} {98 + SVG_WIDTH},{base}"/>')

@@ -28,12 +28,12 @@ def picture(row: Mapping[str, Any], sheet: Pixels | None) -> dict[str, Any]:
     return _points(row.get("points")) | _cut(row.get("picture"), sheet)
 
 
-def _cut(place: Any, sheet: Pixels | None) -> dict[str, str]:
-    """The picture at a place of the sheet, in its own resolution up to `SIDE`."""
-    if sheet is None or not isinstance(place, dict):
+def _cut(box: Any, sheet: Pixels | None) -> dict[str, str]:
+    """The picture in a box of the sheet, in its own resolution up to `SIDE`."""
+    if sheet is None or not isinstance(box, dict):
         return {}
     try:
-        left, top, width, height, scale = map(int, (*place["box"], place["scale"]))
+        left, top, width, height, scale = map(int, (*box["box"], box["scale"]))
         pixels = sheet[top : top + height : scale, left : left + width : scale]
     except (TypeError, KeyError, ValueError):
         return {}

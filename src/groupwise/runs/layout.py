@@ -1,4 +1,4 @@
-"""Layout of a run directory: the name of every file and folder, in one place."""
+"""Layout of a run directory: the name of every file and folder."""
 
 import re
 from collections.abc import Iterator

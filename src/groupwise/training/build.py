@@ -105,7 +105,7 @@ class RunObjects:
 
     @property
     def notices(self) -> Sequence[str]:
-        """Lines that name the places to which engine and verifier send prompts, answers and weights."""
+        """Lines that name the addresses to which engine and verifier send prompts, answers and weights."""
         return (*notices_of(self.recipe.engine), *notices_of(self.verifier))
 
     def new_buffer(self, replay: Replay | None = None) -> Buffer:
@@ -222,13 +222,15 @@ def new_learner(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer
         steps=recipe.iterations * method.minibatches * method.epochs,
         temperature=recipe.sampling.temperature,
         side_models=method.models_in_use,
-        given=given_models(model, recipe, ranks, tokenizer),
+        given=models_from_directories(model, recipe, ranks, tokenizer),
         memory=method.memory,
         ranks=ranks,
     )
 
 
-def given_models(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer | None) -> dict[str, Model]:
+def models_from_directories(
+    model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer | None
+) -> dict[str, Model]:
     """The models (reference, teacher) from directories. `Usage` if a vocabulary differs from the policy's.
 
     Shards above rank 0 get their rows from rank 0, so they read no weights.

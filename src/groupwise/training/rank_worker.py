@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from groupwise.cluster.external import GivenProcesses, GivenRank
+from groupwise.cluster.external import ExternalProcesses, ExternalRank
 from groupwise.cluster.interface import interface_towards
 from groupwise.cluster.local import LocalProcesses
 from groupwise.cluster.messages import message, parts, received_recipe, recipe_of_followers, save_part, start_message
@@ -73,19 +73,19 @@ class Meeting:
 def rank_store(recipe: Recipe, layout: RunLayout) -> Iterator[Meeting | None]:
     """A context in which other ranks can reach rank 0, this process; None with one rank.
 
-    Given ranks wait there from their start, while rank 0 reads its data. If torchrun restarts them, it finds the run.
+    External ranks wait there from their start, while rank 0 reads its data. Restarted by torchrun, it finds the run.
     """
     cluster = recipe.cluster
     if cluster.ranks == 1:
         yield None
         return
     if cluster.launch == "external":
-        place = GivenRank.read(cluster.ranks)
-        if place.rank:
-            what = f"this process is rank {place.rank}, and only rank 0 samples and writes"
+        external = ExternalRank.read(cluster.ranks)
+        if external.rank:
+            what = f"this process is rank {external.rank}, and only rank 0 samples and writes"
             raise Usage(what, fix="start each rank by the command groupwise train or groupwise resume")
-        place.record_run(layout.run, cluster.ranks, cluster.deadline)
-        meeting = Meeting(place.store(cluster.ranks, cluster.deadline), place.host)
+        external.record_run(layout.run, cluster.ranks, cluster.deadline)
+        meeting = Meeting(external.store(cluster.ranks, cluster.deadline), external.host)
     else:
         host = node_address() if cluster.launch == "ray" else LOOPBACK
         meeting = Meeting(host_store(cluster.ranks, host), host)
@@ -143,7 +143,7 @@ def processes_of(layout: RunLayout, objects: RunObjects, meeting: Meeting) -> Pr
     cluster = objects.recipe.cluster
     names = [f"rank {rank}" for rank in range(1, cluster.ranks)]
     if cluster.launch == "external":
-        return GivenProcesses(names)
+        return ExternalProcesses(names)
     assert isinstance(meeting.store, TCPStore), "rank 0 hosts it"
     settings: dict[str, Any] = {"host": meeting.host, "port": meeting.store.port, "cluster": asdict(cluster)}
     settings |= {"use": list(objects.use.paths.values()), "trust_remote_code": objects.use.trust_remote_code}
@@ -226,17 +226,17 @@ def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: 
     learn(recipe, method, learner, with_rule(batch, recipe.method.unverifiable), iteration)
 
 
-def follow_given(cluster: Cluster, use: Use) -> bool:
-    """Follow a run as one of its given ranks above 0, until rank 0 ends. False, at once, in any other process."""
-    if not (place := place_of(cluster)) or not place.rank:
+def follow_external(cluster: Cluster, use: Use) -> bool:
+    """Follow a run as one of its external ranks above 0, until rank 0 ends. False, at once, in any other process."""
+    if not (external := external_rank(cluster)) or not external.rank:
         return False
-    join(place.store(cluster.ranks, cluster.deadline), place.host, place.rank, cluster, use)
+    join(external.store(cluster.ranks, cluster.deadline), external.host, external.rank, cluster, use)
     return True
 
 
-def place_of(cluster: Cluster) -> GivenRank | None:
-    """The place of this process among given ranks; None with other ranks."""
-    return GivenRank.read(cluster.ranks) if cluster.launch == "external" and cluster.ranks > 1 else None
+def external_rank(cluster: Cluster) -> ExternalRank | None:
+    """The rank of this process if its launcher is external; None with another launcher."""
+    return ExternalRank.read(cluster.ranks) if cluster.launch == "external" and cluster.ranks > 1 else None
 
 
 def join(store: Store, host: str, rank: int, cluster: Cluster, use: Use) -> None:

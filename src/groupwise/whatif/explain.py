@@ -69,7 +69,7 @@ def index_of(stored: StoredIteration, computed: Recomputed, sample: int, token: 
     key = next((k for k, number in zip(stored.batch.keys, stored.numbers) if number == sample - 1), None)
     batch = computed.batch
     if key in batch.keys:
-        here = (batch.sequences.index == batch.keys.index(key)) & (batch.place == token - 1)
+        here = (batch.sequences.index == batch.keys.index(key)) & (batch.token_index == token - 1)
         if bool(here.any()):
             return int(here.nonzero())
     why = stored.lines[sample - 1]["dropped"] or "it is masked, dropped by a filter, or no policy sampled it"

@@ -51,10 +51,10 @@ def recompute(stored: StoredIteration, name: str, method: Method) -> Recomputed:
     try:
         batch = compute_advantages(batch, method)
         batch = batch.keep(~batch.logp.isnan())
-        place = {number: i for i, number in enumerate(chosen)}
+        index = {sample: i for i, sample in enumerate(chosen)}
         prepared, gradients = [], []
         for step in run_steps(stored):
-            part = method.objective.prepare(batch.take([place[i] for i in step if i in place]))
+            part = method.objective.prepare(batch.take([index[i] for i in step if i in index]))
             _, (gradient,) = token_gradients(method.objective, part, part.logp, {})
             prepared.append(part)
             gradients.append(gradient)

@@ -55,7 +55,9 @@ class StoredIteration:
         """For each token of some of the batch's samples, its index in the stored columns."""
         lengths = self.columns["lengths"]
         start = dict(zip(self.batch.keys, (lengths.cumsum(0) - lengths)[list(self.numbers)].tolist()))
-        return part.sequences.spread(torch.tensor([start[key] for key in part.keys], dtype=torch.long)) + part.place
+        return (
+            part.sequences.spread(torch.tensor([start[key] for key in part.keys], dtype=torch.long)) + part.token_index
+        )
 
 
 def read_iteration(run: str, iteration: int | None, use: Use) -> StoredIteration:

@@ -94,8 +94,8 @@ class Served(Native):
     @property
     def notices(self) -> tuple[str, ...]:
         """A line that names the engines at addresses, for the start of a run; none without them."""
-        places = ", ".join(text.partition("#")[0] for text in self.addresses)
-        return (f"engines: {places} get prompts and weights",) if places else ()
+        addresses = ", ".join(text.partition("#")[0] for text in self.addresses)
+        return (f"engines: {addresses} get prompts and weights",) if addresses else ()
 
     def build(
         self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None,

@@ -115,7 +115,7 @@ def _sha256(path: Path) -> str:
 class Exchange:
     """A new directory for weights files that only this user can read. `close` or the process's end removes it.
 
-    The directory of a killed process is removed by the next `Exchange` in the same place: its lock is free.
+    The directory of a killed process is removed by the next `Exchange` in the same directory: its lock is free.
     """
 
     logs: Path | None = None

@@ -94,16 +94,19 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
         if starting := [pending for pending in batch if pending.state is None]:
             for pending, state in zip(starting, self._normals(starting, first=True), strict=True):
                 pending.state = state
-        place, times = policy.place, {pending.denoise: policy.times_of(pending.denoise) for pending in batch}
+        dtype_device, times = (
+            policy.dtype_device,
+            {pending.denoise: policy.times_of(pending.denoise) for pending in batch},
+        )
         spans = [(times[pending.denoise][pending.step], times[pending.denoise][pending.end]) for pending in batch]
         fill = padded(len(batch), self._multiple) - len(batch)
-        before = torch.stack([*(pending.state for pending in batch), *[batch[-1].state] * fill]).to(**place)  # type: ignore[list-item]
-        now, then = torch.tensor([*spans, *[spans[-1]] * fill]).to(**place).unbind(1)
+        before = torch.stack([*(pending.state for pending in batch), *[batch[-1].state] * fill]).to(**dtype_device)  # type: ignore[list-item]
+        now, then = torch.tensor([*spans, *[spans[-1]] * fill]).to(**dtype_device).unbind(1)
         words = policy.words([*(pending.words for pending in batch), *[batch[-1].words] * fill])
         velocity = policy.velocity(before, now, words)
         mean, std = policy.denoise.noise(before, velocity, now, then)
         noisy = [pending.noisy_step for pending in batch]
-        mask = torch.tensor([*noisy, *[False] * fill], device=place["device"])
+        mask = torch.tensor([*noisy, *[False] * fill], device=dtype_device["device"])
         mean = torch.where(wide(mask, mean), mean, euler(before, velocity, now, then))
         after = mean.clone()
         if any(noisy):

@@ -94,10 +94,10 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
         """Draw the knobs of all jobs' steps, and a symbol for each of their cells."""
         policy, n = self._policy, len(batch)
         filled = [*batch, *[batch[-1]] * (padded(n, ROWS) - n)]
-        device = policy.place["device"]
+        device = policy.dtype_device["device"]
         u = torch.from_numpy(np.concatenate([self._uniforms(pending) for pending in filled]).reshape(len(filled), -1))
         step = torch.tensor([pending.step for pending in filled], device=device)
-        scale = torch.tensor([pending.request.sampling.temperature for pending in filled]).to(**policy.place)
+        scale = torch.tensor([pending.request.sampling.temperature for pending in filled]).to(**policy.dtype_device)
         normal = torch.special.ndtri(u[:, -2:].clamp(min=2.0**-54)).to(scale) * (scale > 0)[:, None]
         knobs = (policy.schedule.mean[step].to(scale) + policy.schedule.std[step].to(scale) * normal).float()
         knobs_logp = policy.schedule.log_density(step, knobs) if not policy.unmask.is_fixed else torch.zeros_like(scale)
@@ -105,7 +105,7 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
         temperature = (temperatures(knobs) * torch.where(scale > 0, scale, 1.0)).float()
         words = policy.words([pending.request.context for pending in filled])
         logits = policy.predictor(torch.stack([pending.canvas for pending in filled]).to(device), words)
-        logits = logits.to(policy.place["dtype"])
+        logits = logits.to(policy.dtype_device["dtype"])
         law = torch.log_softmax(logits / temperature.to(logits)[:, None, None], -1)
         chosen = choose(law.flatten(0, 1).cpu(), u[:, :-2].flatten()).view(len(filled), -1)
         symbol = torch.where((scale > 0).cpu()[:, None], chosen, logits.argmax(-1).cpu())

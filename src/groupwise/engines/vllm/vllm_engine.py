@@ -147,8 +147,8 @@ class VllmEngine:
             output_kind=self._kinds.FINAL_ONLY,
         ):  # fmt: skip
             output = result
-        places = output.prompt_logprobs[len(context) :]
-        return tuple(place[token].logprob for place, token in zip(places, tokens, strict=True))
+        positions = output.prompt_logprobs[len(context) :]
+        return tuple(logprobs[token].logprob for logprobs, token in zip(positions, tokens, strict=True))
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """Replace the weights, by a file."""

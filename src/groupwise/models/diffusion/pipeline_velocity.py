@@ -73,7 +73,7 @@ class PipelineVelocity(nn.Module):
         self.transformer.enable_gradient_checkpointing()
 
     def forward(
-        self, x: Float[Tensor, "n c h w"], t: Float[Tensor, " n"], words: Int[Tensor, "n places"]
+        self, x: Float[Tensor, "n c h w"], t: Float[Tensor, " n"], words: Int[Tensor, "n prompt_length"]
     ) -> Float[Tensor, "n c h w"]:
         texts = [prompt_text(row) for row in words.tolist()]
         velocity = self._velocity(x, t, texts)

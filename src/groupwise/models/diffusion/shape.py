@@ -30,7 +30,7 @@ class PipelineShape(FlowShape):
 
     vocabulary: int = END + 1 + BYTES
     words: int = BYTES
-    places: int = LONGEST
+    prompt_length: int = LONGEST
     usual: int
     scale: int
     patch: int
@@ -53,10 +53,10 @@ class PipelineShape(FlowShape):
 
     @property
     def prompt(self) -> str:
-        return f"1 to {self.places} bytes of text"
+        return f"1 to {self.prompt_length} bytes of text"
 
     def takes(self, words: Ids) -> bool:
-        return 0 < len(words) <= self.places and min(words) > END
+        return 0 < len(words) <= self.prompt_length and min(words) > END
 
 
 def sized(shape: PipelineShape, settings: Pipeline) -> PipelineShape:

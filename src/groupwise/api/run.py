@@ -93,10 +93,12 @@ class Run:
         Keys are those of a line in `samples/`: prompt, gold, text, outcome, score, reward, advantage, length and more.
         """
         layout = RunLayout(self._last)
-        numbers = sorted(int(path.stem) for path in layout.samples.glob(f"*{SAMPLE_FILES[0]}") if path.stem.isdecimal())
-        chosen = iteration if iteration is not None else (numbers or [0])[-1]
-        if chosen not in numbers:
-            known = f"iterations {numbers[0]} to {numbers[-1]}" if numbers else "no iteration"
+        iterations = sorted(
+            int(path.stem) for path in layout.samples.glob(f"*{SAMPLE_FILES[0]}") if path.stem.isdecimal()
+        )
+        chosen = iteration if iteration is not None else (iterations or [0])[-1]
+        if chosen not in iterations:
+            known = f"iterations {iterations[0]} to {iterations[-1]}" if iterations else "no iteration"
             raise BadData(f"{self.directory} has no samples of iteration {chosen}", evidence=f"it has {known}",
                           fix="pass an iteration with samples, or wait for one: run.samples(iteration)")  # fmt: skip
         return read_lines(layout.sample_file(chosen, SAMPLE_FILES[0]))

@@ -180,12 +180,12 @@ def has_code(source: str, path: Path, info: RunInfo | None, *, changed: bool) ->
     """Whether a run has a file of reward functions. If it is not `source`: `BadData`, or replaced if `changed`."""
     if not path.is_file() or (info is not None and WRITTEN not in info.use):
         return False
-    given, present = source.encode(), path.read_bytes()
+    code, present = source.encode(), path.read_bytes()
     recorded = info.use[WRITTEN] if info else sha256(present).hexdigest()
-    if changed and given != present:
+    if changed and code != present:
         with storage_errors(path.name, path.parent.parent):
-            write_file(path, given)
-    elif not changed and sha256(given).hexdigest() != recorded:
+            write_file(path, code)
+    elif not changed and sha256(code).hexdigest() != recorded:
         fix = "pass the function that the run was started with, or accept the change: changed=True"
         raise BadData("the reward is not the function that this run was started with", fix=fix)
     return True

@@ -59,8 +59,8 @@ def train(
     >>> run.metrics["reward"]                                                                       # doctest: +SKIP
     {1: 0.40625}
     """
-    given = {"model": model, "method": method, "data": data, "reward": reward, "max_tokens": max_tokens}
-    source, arguments = recipe_source(recipe), arguments_of(given, settings)
+    named = {"model": model, "method": method, "data": data, "reward": reward, "max_tokens": max_tokens}
+    source, arguments = recipe_source(recipe), arguments_of(named, settings)
     options = RunOptions(permissions=permissions, out=out, name=name, stop_after=stop_after, command="gw.train(...)")
     control = control_of(on_iteration)
 

@@ -42,19 +42,19 @@ def unmet_needs(recipe: Recipe, verifier: Verifier) -> Iterator[Usage]:
 
     Nothing is known of the verdicts of a user's function or environment; then there is no error.
     """
-    given, name = contents_of(verifier), " and ".join(dict.fromkeys(label(s.verifier) for s in sources(recipe)))
-    if given is None or recipe.environment:
+    of_verifier, name = contents_of(verifier), " and ".join(dict.fromkeys(label(s.verifier) for s in sources(recipe)))
+    if of_verifier is None or recipe.environment:
         return
     for owner in ("method", "evaluate"):
         parts = with_fields(getattr(recipe, owner).strategy)
         readers = [part for part in parts if getattr(part, "needs_feedback", False)]
-        if readers and not given.feedback:
+        if readers and not of_verifier.feedback:
             what = (
                 f"{name_of(readers[0])} writes the feedback of verdicts into prompts, and verdicts of {name} have none"
             )
             yield Usage(f"{owner}.strategy: {what}", fix=_givers(lambda contents: contents.feedback, "feedback"))
     strategy = recipe.method.strategy
-    if (contents := joined_contents([given, added_contents(strategy)])) is None:
+    if (contents := joined_contents([of_verifier, added_contents(strategy)])) is None:
         return
     for measure in sorted({*recipe.method.needs, *needs(strategy)}, key=str):
         if isinstance(measure, Subscore) and measure.name not in contents.subscores:

@@ -27,11 +27,11 @@ def check_types(value: Any) -> None:
     collections. Called in `__post_init__`.
     """
     for name, fits, words in _checks(type(value)):
-        if not fits(given := getattr(value, name)):
+        if not fits(present := getattr(value, name)):
             kind, names = type(value).__name__, ", ".join(f.name for f in fields(value))
             raise Usage(
-                f"{kind}: {name} is {type(given).__name__}; expected {words}",
-                evidence=f"{name} = {given!r}"[:100],
+                f"{kind}: {name} is {type(present).__name__}; expected {words}",
+                evidence=f"{name} = {present!r}"[:100],
                 fix=f"the arguments are {kind}({names})",
             )
 

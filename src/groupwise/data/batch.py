@@ -126,8 +126,8 @@ class Batch:
 
     def has(self, part: Subscore) -> Bool[Tensor, " s"]:
         """For each sample, whether its verdict has a score of this name. A missing score is not the same as 0."""
-        given = [s.verdict is not None and part.name in s.verdict.subscores for s in self.samples]
-        return torch.tensor(given, dtype=torch.bool, device=self.score.device)
+        has_score = [s.verdict is not None and part.name in s.verdict.subscores for s in self.samples]
+        return torch.tensor(has_score, dtype=torch.bool, device=self.score.device)
 
     def _subscore(self, name: str) -> Float[Tensor, " s"]:
         if name in self.subscores:

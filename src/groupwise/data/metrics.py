@@ -283,10 +283,10 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric(
             f"{SECONDS}/engine_idle", "with `cluster.max_staleness`: seconds in which the engines wait", better="lower"
         ),
-        Metric("engine/<number>/rows", "mean number of requests in an engine, while any engine has one"),
-        Metric("engine/<number>/passes", "with `Speculative`: forward passes that generated tokens"),
+        Metric("engine/<index>/rows", "mean number of requests in an engine, while any engine has one"),
+        Metric("engine/<index>/passes", "with `Speculative`: forward passes that generated tokens"),
         Metric(
-            "engine/<number>/accepted",
+            "engine/<index>/accepted",
             "with `Speculative`: generated tokens that a draft proposed; each saved its answer one pass",
             better="higher",
         ),

@@ -248,20 +248,20 @@ class Sample:
         {'line': (nan, 0.5, nan)}
         """
         before = self.ends[start - 1] if start else 0
-        marks = {name: self._numbers_at_ends(steps, start, before) for name, steps in verdict.steps.items()}
+        marks = {name: self._values_at_ends(steps, start, before) for name, steps in verdict.steps.items()}
         return replace(self, verdict=verdict, marks={**self.marks, **marks})
 
-    def _numbers_at_ends(self, steps: Sequence[tuple[int, float]], start: int, before: int) -> tuple[float, ...]:
-        numbers = [math.nan] * len(self.tokens)
-        for end, number in steps:
+    def _values_at_ends(self, steps: Sequence[tuple[int, float]], start: int, before: int) -> tuple[float, ...]:
+        values = [math.nan] * len(self.tokens)
+        for end, value in steps:
             if not 0 < end <= len(self.text) - before:
                 raise ValueError(
                     f"a verdict's step ends at character {end}, but the text has {len(self.text) - before} characters\n"
                     "let each end in `Verdict.steps` be above 0 and at most the length of the text"
                 )
             token = bisect_left(self.ends, before + end, lo=start)  # the token of the step's last character
-            numbers[token] = number if math.isnan(numbers[token]) else numbers[token] + number
-        return tuple(numbers)
+            values[token] = value if math.isnan(values[token]) else values[token] + value
+        return tuple(values)
 
     def add_subscores(self, parts: Mapping[str, float]) -> "Sample":
         """A copy whose verdict also has these named scores. A sample without a verdict is returned unchanged."""

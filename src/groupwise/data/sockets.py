@@ -587,7 +587,7 @@ class Policy(Protocol):
 
     `measure` returns each wanted measure. `Logp("policy")` is the log-prob of each token under the current weights and
     `Entropy()` the entropy of its distribution. Both are always wanted in a step. Log-probs and measures with
-    `in_graph` carry a gradient. `side_models` are the models beside the policy: copies of it, or given ones.
+    `in_graph` carry a gradient. `side_models` are the models beside the policy: its copies, or models from directories.
 
     Tokens need not be words: for a token with an entry in `Sample.path`, the entry is the action. A language model is a
     `Backbone` instead; the learner wraps it in a `LanguagePolicy`.

@@ -19,7 +19,7 @@ from groupwise.core import Usage, raise_all
 from groupwise.data import Outcome, Prompt, Rollout, Sample, Sampling, Strategy, Verdict
 from groupwise.engines import Fleet, Native
 from groupwise.evaluation.presets import find_published
-from groupwise.evaluation.result import file_name, mean_of, number
+from groupwise.evaluation.result import file_name, mean_of, task_result
 from groupwise.inference.open_model import BEST, At, RunModel, find_run_model, model_directory
 from groupwise.models import Messages, Purpose, Template, find_model, read_shape, read_tokenizer
 from groupwise.planning.evaluation import evaluation_plan
@@ -90,13 +90,13 @@ def evaluate(
     for line in (*unused(overrides), *plans(tasks, inputs)):
         print_note(line)
     before(evaluations)
-    numbers = [number for task, read in zip(tasks, inputs) for number in numbers_of_task(*task, use, read)]
-    evaluation: dict[str, Any] = {"preset": preset, "numbers": numbers}
+    results = [result for task, read in zip(tasks, inputs) for result in results_of_task(*task, use, read)]
+    evaluation: dict[str, Any] = {"preset": preset, "results": results}
     if published:
-        evaluation["departures"] = published.departures(overrides, numbers)
+        evaluation["departures"] = published.departures(overrides, results)
         for line in evaluation["departures"]:
             print_note(f"not as published: {line}")
-    if len(tasks) > 1 and (mean := mean_of(numbers)):
+    if len(tasks) > 1 and (mean := mean_of(results)):
         evaluation["mean"] = mean
     if at == BEST:
         print_note("this checkpoint was selected by a held-out figure: a figure on the same problems is optimistic")
@@ -136,7 +136,7 @@ def greedy(sampling: Sampling) -> Sampling:
     return replace(sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
 
 
-def numbers_of_task(
+def results_of_task(
     recipe: Recipe, samplings: Sequence[tuple[int, Sampling]], use: Use, inputs: Inputs
 ) -> list[dict[str, Any]]:
     """The results on one task: one for each pair (answers per problem, sampling)."""
@@ -150,7 +150,7 @@ def numbers_of_task(
 
     answered = asyncio.run(answer())
     return [
-        number(rollouts, protocol(ready, sampling, n, use), by=recipe.evaluate.by_column)
+        task_result(rollouts, protocol(ready, sampling, n, use), by=recipe.evaluate.by_column)
         for rollouts, (n, sampling) in zip(answered, samplings)
     ]
 

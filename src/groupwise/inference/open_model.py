@@ -64,7 +64,7 @@ def find_run_model(run: Path, at: At = None) -> RunModel:
     if at is None and layout.model.is_dir():
         return RunModel(layout, None, layout.model, None)
     directories = {int(path.name): path for path in layout.models.glob("*") if path.name.isdecimal()}
-    checkpoints = {number: path for number, parked, path in finished_checkpoints(layout.checkpoints) if not parked}
+    checkpoints = {i: path for i, parked, path in finished_checkpoints(layout.checkpoints) if not parked}
     best = ""
     if at == BEST:
         iteration, best = best_checkpoint(layout)
@@ -85,7 +85,7 @@ def find_run_model(run: Path, at: At = None) -> RunModel:
 def best_checkpoint(layout: RunLayout) -> tuple[int, str]:
     """The iteration of the best checkpoint by `evaluate.best_metric`, and its figures. `BadData` without one."""
     recipe = recipe_of(layout)
-    checkpoints = [number for number, parked, _ in finished_checkpoints(layout.checkpoints) if not parked]
+    checkpoints = [i for i, parked, _ in finished_checkpoints(layout.checkpoints) if not parked]
     values = held_out_values(read_lines(layout.metrics), recipe.evaluate.best_metric)
     best = best_iteration(values, checkpoints)
     if best is None:

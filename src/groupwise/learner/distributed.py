@@ -229,10 +229,10 @@ class Replicas(_WholeModels):
     def send(self, message: bytes) -> None:
         """Send a message to all other ranks. Only rank 0 sends."""
         assert self.rank == 0, "rank 0 sends the messages"
-        number, self._messages = self._messages, self._messages + 1
+        index, self._messages = self._messages, self._messages + 1
         content = torch.frombuffer(bytearray(message), dtype=torch.uint8)
         with self.errors("rank 0", "a message"):
-            self._store.set(f"message/{number}", str(len(message)))
+            self._store.set(f"message/{index}", str(len(message)))
         for rank in range(1, self.size):
             with self.errors(f"rank {rank}", "a message"):
                 dist.send(content, rank)

@@ -81,8 +81,8 @@ class Learner:
     """Trains the policy. It holds the weights, the optimizer and the extra models (reference, teacher, critic).
 
     `steps` is the number of optimizer steps of the run, for the learning-rate schedule. `version` counts the weights
-    that were published. `given` are the side models that were read from directories; the others start as copies of
-    `model`. With several `ranks`, each one has a learner and the whole batch, and computes its share of the
+    that were published. `from_directories` are the side models that were read from directories; the others start as
+    copies of `model`. With several `ranks`, each one has a learner and the whole batch, and computes its share of the
     microbatches; log-probs, losses and gradients are those of the whole step on every rank. `ranks` may be replaced by
     others with equal lanes.
     """
@@ -95,7 +95,7 @@ class Learner:
         steps: int,
         temperature: float = 1.0,
         side_models: Sequence[tuple[str, SideModel]] = (),
-        given: Mapping[str, torch.nn.Module] = MappingProxyType({}),
+        from_directories: Mapping[str, torch.nn.Module] = MappingProxyType({}),
         memory: Sequence[tuple[str, Memory]] = (),
         ranks: Ranks = Alone(),  # noqa: B008
     ) -> None:
@@ -109,10 +109,11 @@ class Learner:
         self.temperature = temperature
         self.optimizer = Optimizer((p for p in self.model.parameters() if p.requires_grad), optimizer, ranks)
         self.models = {
-            name: ranks.held(given[name]) if name in given else self._started(part) for name, part in side_models
+            name: ranks.held(from_directories[name]) if name in from_directories else self._started(part)
+            for name, part in side_models
         }
         self._critics = {name: it for name, it in self.models.items() if isinstance(it, Critic)}
-        self._given = frozenset(given)
+        self._from_directories = frozenset(from_directories)
         self._following = {
             name: FollowingWeights(part, self._trained_tensors(self.models[name]), self._trained_tensors(self.model))
             for name, part in side_models
@@ -333,7 +334,7 @@ class Learner:
     def _saved_models(self) -> dict[str, dict[str, Tensor]]:
         """The tensors of the extra models, by name prefix, for a checkpoint; without models read from directories."""
         exact = {name: weights.exact for name, weights in self._following.items()}
-        names = [name for name in self.models if name not in self._given and name not in self._critics]
+        names = [name for name in self.models if name not in self._from_directories and name not in self._critics]
         saved = {f"models.{name}.": exact.get(name) or self._trained_tensors(self.models[name]) for name in names}
         for name, critic in self._critics.items():
             if critic.trunk is not None:

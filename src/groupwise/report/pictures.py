@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.models.flow.latent_pictures import Pixels, png, read_png, reduced
-from groupwise.report.read import is_answer, lines, number
+from groupwise.report.read import as_float, is_answer, lines
 from groupwise.runs.layout import PICTURES
 
 SIDE = 192  # the largest side of a picture, in pixels; larger ones are reduced
@@ -46,7 +46,7 @@ def _points(points: Any) -> dict[str, list[list[float]]]:
     """The states of a trajectory in the plane, if all are pairs of finite numbers."""
     if not isinstance(points, list) or not 0 < len(points) <= MOST_POINTS:
         return {}
-    pairs = [[number(x) for x in point] if isinstance(point, list) else [] for point in points]
+    pairs = [[as_float(x) for x in point] if isinstance(point, list) else [] for point in points]
     return {"points": pairs} if all(len(p) == 2 and all(map(math.isfinite, p)) for p in pairs) else {}
 
 
@@ -82,7 +82,9 @@ def _rows(path: Path, prompts: Sequence[str]) -> dict[str, list[dict[str, Any]]]
     for row in lines(path):
         if is_answer(row) and (prompt := str(row.get("prompt_id"))) in prompts:
             facts = {"prompt": str(row.get("prompt", prompt))[:200], "outcome": str(row.get("outcome"))[:20]}
-            numbers = {name: None if math.isnan(x := number(row.get(name))) else x for name in ("advantage", "reward")}
+            numbers = {
+                name: None if math.isnan(x := as_float(row.get(name))) else x for name in ("advantage", "reward")
+            }
             found.setdefault(prompt, []).append({**facts, **numbers, **picture(row, sheet)})
     return found
 

@@ -253,13 +253,13 @@ class Buffer:
                 selected[rows] = filter(batch.take(rows))
         marks = iter(selected.tolist())  # one for each packed sample: the answers that the strategy did not exclude
         marked = []
-        for number, one in enumerate(rollouts):
+        for index, one in enumerate(rollouts):
             by_strategy = one.selected or (True,) * len(one.samples)
             pairs = list(zip(one.samples, by_strategy, strict=True))
             which = tuple(s.role == "answer" and b and next(marks) for s, b in pairs)
             if any(which):
                 which = tuple(w or (b and self._also_trained(s)) for w, (s, b) in zip(which, pairs, strict=True))
-            answers = rollout == number
+            answers = rollout == index
             cause = ""
             if not bool(answers.any()):
                 cause = one.cause or "empty"

@@ -157,8 +157,8 @@ class DrawSampler:
         verifier = self.setting.verifier
         if not grades_group(verifier, self.draw.prompt):
             return [judged for (judged,) in await together(self._judged([sample]) for sample in samples)]
-        numbers = list(dict.fromkeys(sample.group for sample in samples))
-        groups = [[i for i, sample in enumerate(samples) if sample.group == number] for number in numbers]
+        group_ids = list(dict.fromkeys(sample.group for sample in samples))
+        groups = [[i for i, sample in enumerate(samples) if sample.group == group] for group in group_ids]
         judged = await together(self._judged([samples[i] for i in group], verifier) for group in groups)
         by_index = {
             i: sample

@@ -38,8 +38,8 @@ def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time,
             if not path.is_dir():
                 path.mkdir(exist_ok=True)
                 disk.sync(path.parent)
-        for number in range(1, 10_000):
-            run = root / (stem if number == 1 else f"{stem}-{number}")
+        for i in range(1, 10_000):
+            run = root / (stem if i == 1 else f"{stem}-{i}")
             try:
                 disk.mkdir(run)
             except FileExistsError:
@@ -185,9 +185,9 @@ class OtherParts:
     write: Callable[[Path], Mapping[str, Mapping[str, Any]]] = lambda directory: {}
 
 
-def write_part(directory: Path, number: int, count: int, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def write_part(directory: Path, rank: int, count: int, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """Write part `number` of `count` of a checkpoint. Returns its name, size and SHA-256."""
-    name, data = part_names(count)[number], tensor_bytes(tensors)
+    name, data = part_names(count)[rank], tensor_bytes(tensors)
     DISK.write(directory / name, data)
     return {"name": name, **_entry(data)}
 
@@ -278,16 +278,16 @@ def verified_state(path: Path, iteration: int) -> dict[str, Any]:
     """Verify a checkpoint's files against its manifest, and return its state. Raises `Damaged`."""
     try:
         manifest = json.loads(regular_file(path / MANIFEST).read_bytes())
-        number = manifest["format"]
-        if isinstance(number, int) and number > FORMAT:
+        version = manifest["format"]
+        if isinstance(version, int) and version > FORMAT:
             raise Storage(
                 f"{path} was written by a newer version of Groupwise",
-                evidence=f"format {number}; this version reads up to {FORMAT}",
+                evidence=f"format {version}; this version reads up to {FORMAT}",
                 fix="upgrade: pip install --upgrade groupwise",
             )
         parts = part_names(len(manifest["files"]) - 1)
         if (
-            number != (FORMAT if len(parts) > 1 else 1)
+            version != (FORMAT if len(parts) > 1 else 1)
             or manifest["iteration"] != iteration
             or set(manifest["files"]) != {*parts, STATE}
         ):

@@ -222,7 +222,7 @@ def new_learner(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer
         steps=recipe.iterations * method.minibatches * method.epochs,
         temperature=recipe.sampling.temperature,
         side_models=method.models_in_use,
-        given=models_from_directories(model, recipe, ranks, tokenizer),
+        from_directories=models_from_directories(model, recipe, ranks, tokenizer),
         memory=method.memory,
         ranks=ranks,
     )
@@ -244,8 +244,8 @@ def models_from_directories(
             if tokenizer is not None:
                 check_vocabulary(name, directory, tokenizer)
             outlined = decoder_outline(directory, parameter.dtype) if ranks.shards and ranks.rank else None
-            given = (outlined or read_model(directory, dtype=parameter.dtype, device=device)).requires_grad_(False)
-            models[name] = with_settings(given, recipe)
+            side_model = (outlined or read_model(directory, dtype=parameter.dtype, device=device)).requires_grad_(False)
+            models[name] = with_settings(side_model, recipe)
     return models
 
 

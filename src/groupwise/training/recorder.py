@@ -149,9 +149,9 @@ class Recorder:
                 f"iteration {self.done} trains on {len(collected.selected)} prompts: {collected.missing} missing "
                 f"after {collected.rounds} rounds; rollout/missing counts later ones"
             )
-        for number, result in enumerate(results):
+        for step, result in enumerate(results):
             if result.skipped:
-                self._dump(number, result)
+                self._dump(step, result)
         self._seconds["tokens"] = float(sum(len(s.tokens) for f in rollouts for s in f.samples))
         return line
 
@@ -230,10 +230,10 @@ class Recorder:
             "memory_mib": peak_memory(),
         }
 
-    def _dump(self, number: int, result: StepResult) -> None:
+    def _dump(self, step: int, result: StepResult) -> None:
         """Write the batch of a skipped optimizer step, so that the step can be computed again."""
         lines, tensors = batch_dump(result.batch)
-        stem = self.dumps / f"{numbered(self.done)}-{number}"
+        stem = self.dumps / f"{numbered(self.done)}-{step}"
         where = f"batch in {stem}.*"
         try:
             if not self.dumps.is_dir():
@@ -242,7 +242,7 @@ class Recorder:
                 write_file(stem.with_suffix(suffix), data, self._disk)
         except OSError as error:
             where = f"its batch could not be written: {error.strerror}"
-        self.warn(f"iteration {self.done}, step {number}: {result.skipped}; weights unchanged, {where}")
+        self.warn(f"iteration {self.done}, step {step}: {result.skipped}; weights unchanged, {where}")
 
 
 def peak_memory() -> float:

@@ -114,18 +114,18 @@ def chosen_samples(batch: Batch, method: Method) -> list[int]:
 
     `batch` has the outcomes of the method's rule for unverifiable answers (`with_rule`).
     """
-    numbers = [i for i, s in enumerate(batch.samples) if s.role == "answer"]
-    answers = batch.take(numbers)
+    indices = [i for i, s in enumerate(batch.samples) if s.role == "answer"]
+    answers = batch.take(indices)
     eligible = eligible_answers(answers, method.unverifiable)
     rollout = answers.rollouts.index[answers.groups.index]
     whole = getattr(method.filter, "scope", "rollout") == "iteration"
-    units = [eligible] if whole else [eligible & (rollout == number) for number in rollout.unique()]
+    units = [eligible] if whole else [eligible & (rollout == index) for index in rollout.unique()]
     selected = torch.zeros_like(eligible)
     for unit in units:
         rows = unit.nonzero().squeeze(1)
         if len(rows):
             selected[rows] = method.filter(answers.take(rows))
-    chosen = {numbers[i] for i in selected.nonzero().squeeze(1).tolist()}
+    chosen = {indices[i] for i in selected.nonzero().squeeze(1).tolist()}
     draws = {batch.keys[i][0] for i in chosen}
     trained = [s.role in method.trained_roles and s.role != "answer" for s in batch.samples]
     judged = (batch.outcome != Outcome.unverifiable).tolist()

@@ -118,7 +118,7 @@ class Fleet:
     def figures(self) -> dict[str, float]:
         """The restarts of engines and the mean number of requests in each, since the last call."""
         restarted, self._restarted = self._restarted, 0
-        rows = {f"engine/{number}/rows": mean for number, mean in enumerate(self._occupancy.take())}
+        rows = {f"engine/{index}/rows": mean for index, mean in enumerate(self._occupancy.take())}
         return {"engine/restarts": float(restarted), **rows}
 
     async def reach(self) -> None:
@@ -128,10 +128,10 @@ class Fleet:
         engine can be reached, and the run starts none itself.
         """
         reached, lost = not all(self._addresses), None
-        for number, address in enumerate(self._addresses):
+        for index, address in enumerate(self._addresses):
             if address:
                 try:
-                    (await self._start(number)).end()
+                    (await self._start(index)).end()
                     reached = True
                 except EngineLost as error:
                     lost = error
@@ -179,7 +179,7 @@ class Fleet:
 
     def _count_requests(self, slot: Slot, change: int) -> None:
         slot.requests += change
-        self._occupancy.change(slot.number, change)
+        self._occupancy.change(slot.index, change)
 
     async def _turn(self) -> Slot:
         """Wait for an admitted slot with a free row; the request counts there from now on."""
@@ -209,7 +209,7 @@ class Fleet:
             ]
             if not free:
                 return
-            slot = min(free, key=lambda slot: (slot.requests, slot.number))
+            slot = min(free, key=lambda slot: (slot.requests, slot.index))
             self._count_requests(slot, 1)
             self._waiting.popleft().set_result(slot)
 
@@ -234,7 +234,7 @@ class Fleet:
         """Start all slots, at the first load in an event loop."""
         if any(not keeper.done() for keeper in self._keepers):
             return
-        self._slots = [Slot(number, address) for number, address in enumerate(self._addresses)]
+        self._slots = [Slot(index, address) for index, address in enumerate(self._addresses)]
         self._keepers = [asyncio.create_task(self._keep(slot)) for slot in self._slots]
 
     async def _keep(self, slot: Slot) -> None:
@@ -262,7 +262,7 @@ class Fleet:
         """Start a replica and keep it loaded until it is lost. Its process is ended in every case."""
         replica: Remote | None = None
         try:
-            replica = await self._start(slot.number)
+            replica = await self._start(slot.index)
             slot.become(Loading(replica))
             replica.on_loss = slot.dismiss
             await self._keep_loaded(slot, replica)

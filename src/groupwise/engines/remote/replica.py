@@ -102,9 +102,9 @@ class Replica(Remote):
         return "\n".join([status, *printed(self.log, self.begin)])
 
 
-async def start_replica(program: Program, number: int, deadline: float) -> Replica:
+async def start_replica(program: Program, index: int, deadline: float) -> Replica:
     """Start a child process, and wait for its engine. `EngineLost` with its last lines if it does not start."""
-    log = log_file(program.logs or Path(program.settings.directory), f"engine {number}")
+    log = log_file(program.logs or Path(program.settings.directory), f"engine {index}")
     here, there = socket.socketpair()
     try:
         with there, open_log(log) as output:
@@ -116,16 +116,16 @@ async def start_replica(program: Program, number: int, deadline: float) -> Repli
             )  # fmt: skip
     except OSError as error:
         here.close()
-        raise EngineLost(f"replica {number} did not start", evidence=str(error)) from error
+        raise EngineLost(f"replica {index} did not start", evidence=str(error)) from error
     replica = None
     try:
         reader, writer = await asyncio.open_unix_connection(sock=here)
-        replica = Replica(reader, writer, name=f"replica {number}, pid {process.pid}", deadline=deadline)
+        replica = Replica(reader, writer, name=f"replica {index}, pid {process.pid}", deadline=deadline)
         replica.process, replica.log, replica.begin = process, log, begin
         await replica.hello(program.seconds)
     except EngineLost as error:
         evidence = replica.end() if replica else ""
-        raise EngineLost(f"replica {number} did not start", evidence=evidence or error.evidence) from None
+        raise EngineLost(f"replica {index} did not start", evidence=evidence or error.evidence) from None
     except BaseException:
         if replica:
             replica.end()

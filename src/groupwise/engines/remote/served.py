@@ -126,16 +126,16 @@ class Served(Native):
         met: set[int] = set()
         trainer = secrets.token_hex(16)
 
-        async def start(number: int) -> Remote:
-            if number < self.replicas:
-                return await launch(replace(program, logs=exchange.logs), number, self.deadline)
-            patience = self.deadline if number in met else 0.0
+        async def start(index: int) -> Remote:
+            if index < self.replicas:
+                return await launch(replace(program, logs=exchange.logs), index, self.deadline)
+            patience = self.deadline if index in met else 0.0
             connect = partial(
-                Remote.connect, addresses[number - self.replicas], secret=secret, deadline=self.deadline,
+                Remote.connect, addresses[index - self.replicas], secret=secret, deadline=self.deadline,
                 expected=identity, trainer=trainer,
             )  # fmt: skip
             remote = await reached(connect, patience)
-            met.add(number)
+            met.add(index)
             return remote
 
         kind = SharedDeviceFleet if self.placement == "colocated" else Fleet

@@ -91,8 +91,8 @@ def _megabytes(count: int) -> str:
 
 def _os_error(error: SafetensorError) -> tuple[int, str]:
     """The errno and text of a safetensors error, whose message ends in `(os error 28)`."""
-    number = str(error).rpartition("os error ")[2].partition(")")[0]
-    return int(number) if number.isdecimal() else 0, str(error)
+    code = str(error).rpartition("os error ")[2].partition(")")[0]
+    return int(code) if code.isdecimal() else 0, str(error)
 
 
 def read_weights(path: Path, sha256: str) -> dict[str, Tensor]:

@@ -76,7 +76,7 @@ class VllmEngine:
         self._llm, self._shape, self._tokenizer, self._settings = llm, shape, tokenizer, settings
         self._parameters, self._kinds, self._dead = SamplingParams, RequestOutputKind, EngineDeadError
         self._ends = sorted(t for t in tokenizer.eos if t < shape.vocabulary)
-        self._numbers = itertools.count()
+        self._request_ids = itertools.count()
         self._loading = asyncio.Lock()
         self._asleep = False
 
@@ -116,15 +116,15 @@ class VllmEngine:
         arguments = sampling_arguments(request, self._ends, keyed=self._settings.keyed)
         stops = bool(request.sampling.stop)
         kind = self._kinds.CUMULATIVE if stops else self._kinds.FINAL_ONLY
-        number, length, stopped = f"sample {next(self._numbers)}", 0, False
+        request_id, length, stopped = f"sample {next(self._request_ids)}", 0, False
         output: Any = None
-        async for result in self._generate(request.context, number, output_kind=kind, **arguments):
+        async for result in self._generate(request.context, request_id, output_kind=kind, **arguments):
             output = result.outputs[0]
             while stops and not stopped and length < len(output.token_ids):
                 length += 1
                 stopped = completes_stop(self._tokenizer, request, output.token_ids[:length])
                 if stopped and output.finish_reason is None:
-                    await self._llm.abort(number)  # its last output tells the versions
+                    await self._llm.abort(request_id)  # its last output tells the versions
         tokens = tuple(output.token_ids)
         reason = output.finish_reason
         if stopped and (length < len(tokens) or reason != "stop"):
@@ -143,7 +143,7 @@ class VllmEngine:
             )  # fmt: skip
         output: Any = None
         async for result in self._generate(
-            context + tokens, f"score {next(self._numbers)}", max_tokens=1, prompt_logprobs=0, detokenize=False,
+            context + tokens, f"score {next(self._request_ids)}", max_tokens=1, prompt_logprobs=0, detokenize=False,
             output_kind=self._kinds.FINAL_ONLY,
         ):  # fmt: skip
             output = result
@@ -196,10 +196,10 @@ class VllmEngine:
             except (TimeoutError, self._dead) as error:
                 raise self._lost(error) from error
 
-    async def _generate(self, context: Ids, number: str, **arguments: Any) -> AsyncIterator[Any]:
+    async def _generate(self, context: Ids, request_id: str, **arguments: Any) -> AsyncIterator[Any]:
         try:
             prompt = {"prompt_token_ids": list(context)}
-            async for result in self._llm.generate(prompt, self._parameters(**arguments), number):
+            async for result in self._llm.generate(prompt, self._parameters(**arguments), request_id):
                 yield result
         except self._dead as error:
             raise self._lost(error) from error
@@ -270,8 +270,8 @@ class WorkerExtension:
             batch = runner.input_batch
             keys: list[Key | None] = []
             lengths: list[int] = []
-            for number, output in zip(batch.req_ids[: len(logits)], batch.req_output_token_ids, strict=False):
-                arguments = runner.requests[number].sampling_params.extra_args
+            for request_id, output in zip(batch.req_ids[: len(logits)], batch.req_output_token_ids, strict=False):
+                arguments = runner.requests[request_id].sampling_params.extra_args
                 keys.append(Key(*arguments["key"]) if arguments else None)
                 lengths.append(len(output or ()))
             return keyed_sample(seed, logits, keys, lengths)

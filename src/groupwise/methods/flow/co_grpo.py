@@ -53,8 +53,8 @@ class RoleMean(Aggregate):
 def by_role(step: Batch) -> Segments:
     """The samples of a step in segments: one for each role, in alphabetical order."""
     names = sorted({sample.role for sample in step.samples})
-    number = [names.index(sample.role) for sample in step.samples]
-    return Segments(torch.tensor(number, dtype=torch.long, device=step.token_index.device), len(names))
+    index = [names.index(sample.role) for sample in step.samples]
+    return Segments(torch.tensor(index, dtype=torch.long, device=step.token_index.device), len(names))
 
 
 role_mean = RoleMean()

@@ -123,6 +123,6 @@ def euler(x: States, velocity: States, now: Times, then: Times) -> States:
     return x + velocity * wide(then - now, x)
 
 
-def wide(number: Shaped[Tensor, " n"], like: States) -> Shaped[Tensor, " n *ones"]:
+def wide(values: Shaped[Tensor, " n"], like: States) -> Shaped[Tensor, " n *ones"]:
     """One number per row, shaped to multiply states."""
-    return number.view(-1, *(1,) * (like.dim() - 1))
+    return values.view(-1, *(1,) * (like.dim() - 1))

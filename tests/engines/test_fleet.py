@@ -277,7 +277,7 @@ def test_requests_of_an_engine_that_never_ends_one_are_asked_elsewhere(tmp_path:
 
     async def go() -> list[Generation]:
         group = fleet(tmp_path, model, start)
-        group.warn = lines.append
+        group.notify = lines.append
         await group.load(0, weights(model))
         while len(group.replicas) < 2:
             await asyncio.sleep(0.001)
@@ -313,7 +313,7 @@ def test_a_request_in_which_an_engine_fails_is_asked_elsewhere(tmp_path: Path) -
     async def go() -> list[Generation]:
         Raises.times[:] = [1]
         group = fleet(tmp_path, model, lambda number: remote(blank(Raises), name=f"replica {number}"))
-        group.warn = lines.append
+        group.notify = lines.append
         await group.load(0, weights(model))
         return list(await asyncio.gather(*map(group.sample, REQUESTS)))
 

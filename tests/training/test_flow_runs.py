@@ -187,7 +187,7 @@ def test_packaged_recipes_pass_the_check() -> None:
 def test_a_side_model_that_is_not_the_policy_that_sampled_is_named(fields: dict[str, Any], message: str) -> None:
     notes: list[str] = []
     overrides = [("method", '{ base = "diffusion_nft" }'), *((f"method.{k}", str(v)) for k, v in fields.items())]
-    assert check(RECIPES / "rings.toml", overrides, warn=notes.append) == []
+    assert check(RECIPES / "rings.toml", overrides, notify=notes.append) == []
     notes = [note for note in notes if "the policy that sampled" in note]
     assert [message in note for note in notes] == [True] * bool(message), notes
 

@@ -109,7 +109,7 @@ def test_signals_end_a_run_whose_rank_is_stopped(
     settings = SMALL | {"cluster.ranks": 2, "cluster.shard": shard}
     settings |= {"save.every": 1 if shard == "full" else 0}
     monkeypatch.setattr("groupwise.cluster.rank_threads.REPORT", 0.3)
-    monkeypatch.setattr(Progress, "say", said)
+    monkeypatch.setattr(Progress, "notify", said)
     monkeypatch.setattr(Shards, "send", sent)
     monkeypatch.setattr(Watchdog, "_signal", handled)
     with pytest.raises(KeyboardInterrupt):

@@ -122,7 +122,7 @@ def test_a_trained_schedule_is_kept_with_another_speed_and_floor(tmp_path: Path)
     def notes(**changes: Any) -> list[str]:
         found: list[str] = []
         fields = [("model", str(tmp_path)), *((f"method.unmask.{name}", str(x)) for name, x in changes.items())]
-        assert check(RECIPES / "beads.toml", fields, warn=found.append) == []
+        assert check(RECIPES / "beads.toml", fields, notify=found.append) == []
         return [line for line in found if "is discarded" in line]
 
     assert notes() == notes(speed=5, floor=0.01) == []

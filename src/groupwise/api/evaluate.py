@@ -23,7 +23,7 @@ from groupwise.runs.find_run import run_or_model
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import verifier_of_run
-from groupwise.training.progress import print_note
+from groupwise.training.progress import notify
 from groupwise.verifiers import Combined, Function
 from groupwise.verifiers.python_reward import python_reward
 from groupwise.verifiers.user_function import functions_in
@@ -109,7 +109,7 @@ def check_whole_reward(layout: RunLayout, reward: Reward) -> None:
     recorded = RunInfo.read(layout).in_memory if shared else {}
     for name in shared:
         if function_hash(reward.in_memory[name]) != recorded.get(name):
-            print_note(f"note: the reward {name} is not the function that {run} was started with")
+            notify(f"note: the reward {name} is not the function that {run} was started with")
 
 
 def _key(kind: VerifierKind | None) -> Any:

@@ -33,7 +33,7 @@ from groupwise.runs.layout import RunLayout
 from groupwise.runs.open_run import OpenRun, recipe_text, write_recipe
 from groupwise.runs.phase_directories import KEY, phases_of
 from groupwise.training.build import RunObjects, build
-from groupwise.training.progress import print_note
+from groupwise.training.progress import notify
 from groupwise.verifiers.python_reward import WRITTEN
 
 Finish = Callable[[Ending], object]
@@ -55,9 +55,9 @@ def start(
             return layout, start_phases(layout, without_command_text(data), use, options, finish, control)
         chosen = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
         recipe = read_recipe(chosen.source, chosen.fields, use)
-        inputs = read_checked(recipe, use, print_note)
+        inputs = read_checked(recipe, use, notify)
         if chosen.note:
-            print_note(chosen.note)
+            notify(chosen.note)
         ready = build(recipe, use, inputs)
         reach_engines(ready)
         base = base_of(read_with_overrides(chosen.source, chosen.fields)) or base_name(recipe.method)
@@ -72,11 +72,11 @@ def start_phases(
     data, notes = complete_phases(data, trust_remote_code=use.trust_remote_code)
     raise_all(check_phases(read_phases(data), use).errors)  # each phase prints its other notes when it starts
     for note in notes:
-        print_note(note)
+        notify(note)
     text = tomli_w.dumps(data)
     write_recipe(layout, text)
     how: dict[str, Any] = {"command": options.command, "control": control}
-    return run_phases(layout, text, use, finish, print_note, options.stop_after, **how)
+    return run_phases(layout, text, use, finish, notify, options.stop_after, **how)
 
 
 def proceed(
@@ -94,7 +94,7 @@ def proceed(
         use = recorded_code(run.code, run.info, reward, options)
         run, ready = reopen(run, use, options.iterations, options.ranks, options.shard, options.launch)
         for line in ready.notices:
-            print_note(line)
+            notify(line)
         return train(run, ready, options, finish, control)
 
 
@@ -114,7 +114,7 @@ def proceed_phases(
         raise Usage(f"{layout.run} has phases, and each has its own number of iterations", fix=fix)
     how: dict[str, Any] = {"strict": options.strict, "changed": options.changed, "control": control}
     command = info.command if info else options.command
-    return run_phases(layout, text, use, finish, print_note, options.stop_after, command=command, **how)
+    return run_phases(layout, text, use, finish, notify, options.stop_after, command=command, **how)
 
 
 def train(run: OpenRun, ready: RunObjects, options: RunOptions, finish: Finish, control: Control | None) -> Ending:

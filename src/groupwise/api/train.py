@@ -18,7 +18,7 @@ from groupwise.core import Usage
 from groupwise.lifecycle.run_handle import Control, Ending
 from groupwise.methods import Method
 from groupwise.report.report import existing_run
-from groupwise.training.progress import print_note
+from groupwise.training.progress import notify
 
 __all__ = ["resume", "train"]
 
@@ -122,4 +122,4 @@ def control_of(on_iteration: OnIteration | None) -> Control:
 def print_ending(ending: Ending) -> None:
     """Print the last message of a run."""
     for line in ending.message.splitlines():
-        print_note(line)
+        notify(line)

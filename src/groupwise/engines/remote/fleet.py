@@ -44,7 +44,7 @@ class Fleet:
     more than `restarts` new replicas in ten minutes is given up; when all are, requests raise the last cause,
     `WorkerLost` for a lost process. A request in which each of the engines fails raises `WorkerLost`, too.
 
-    The last slots are those of the engines at `addresses`. `warn` gets a line for each loss. The replicas belong to
+    The last slots are those of the engines at `addresses`. `notify` gets a line for each loss. The replicas belong to
     the event loop of the first `load`, and end with it.
     """
 
@@ -55,7 +55,7 @@ class Fleet:
         self._start, self._count, self._exchange, self._probe = start, count, exchange, probe
         self._max_num_seqs, self._restarts = max_num_seqs, restarts
         self._addresses = [""] * (count - len(addresses)) + list(addresses)
-        self.warn: Callable[[str], None] = lambda line: None
+        self.notify: Callable[[str], None] = lambda line: None
         self._occupancy, self._restarted = Occupancy(count), 0
         self._slots: list[Slot] = []
         self._keepers: list[asyncio.Task[None]] = []
@@ -242,7 +242,7 @@ class Fleet:
         try:
             while (pause := slot.pause(self._restarts)) is not None:
                 if isinstance(slot.state, Lost):
-                    self.warn(slot.loss(self._restarts))
+                    self.notify(slot.loss(self._restarts))
                     self._restarted += 1
                     slot.become(Starting())
                 await asyncio.sleep(pause)
@@ -255,7 +255,7 @@ class Fleet:
             slot.become(GivenUp())
             if all(slot.given_up for slot in self._slots):
                 self._abandon()
-        self.warn(slot.loss(self._restarts))
+        self.notify(slot.loss(self._restarts))
         await self._notify()
 
     async def _fill(self, slot: Slot) -> None:

@@ -137,7 +137,7 @@ class LiesAboutVersion(NativeEngine):
 def test_the_probe_tells_new_old_and_half_loaded_weights_apart(
     tmp_path: Path, kind: type[NativeEngine], expected: str
 ) -> None:
-    """The faulty replica is alone; a new one of its kind loads the weights of now first, and is admitted."""
+    """The faulty replica is alone; a new one of its kind loads the current weights first, and is admitted."""
     model = decoder()
     errors: list[Any] = []
 

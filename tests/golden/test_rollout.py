@@ -39,7 +39,7 @@ HINTS = [text(9), text(9, 9)]
 
 
 def helped_by(hint: int) -> Callable[[GenerationRequest], Ids]:
-    """The first answer is correct after so many 9s in the prompt; no other one is."""
+    """The first answer is correct after this many 9s in the prompt; no other one is."""
 
     def answer(request: GenerationRequest) -> Ids:
         return (RIGHT,) if request.context.count(9) >= hint and request.stream[0] % 3 == 0 else (WRONG,)

@@ -62,7 +62,7 @@ def evaluate(
     """Measure the held-out accuracy or score of a run's model, of a model directory, or of a model on the hub.
 
     `at` chooses a checkpoint of a run: the number of an iteration, or `"best"`. Without it the model is the finished
-    one, else that of the newest checkpoint. Without `data` and `reward` those of the run's recipe hold. All rows of
+    one, else the newest checkpoint's. Without `data` and `reward` the run's recipe holds. All rows of
     `data` are evaluated on. Each problem is answered once greedily and `samples` times with the recipe's sampling.
     `settings` are fields of the recipe by name.
     """
@@ -141,7 +141,7 @@ def sample(
 
     `at` chooses a checkpoint of a run, as in `evaluate`. `settings` are fields of the recipe by name, such as
     `**{"sampling.temperature": 0.7}`. One answer is greedy unless they say otherwise. `permissions`
-    are those of `train`.
+    are as for `train`.
     """
     if not isinstance(prompt, str):
         raise Usage(f"prompt is {type(prompt).__name__}", evidence=repr(prompt)[:80], fix="pass a text")

@@ -38,7 +38,7 @@ def rows_in_memory(data: object) -> list[Mapping[str, Any]] | None:
 
 
 def answer_column(rows: Iterable[Mapping[str, Any]], columns: Any, *, explicit: bool) -> str:
-    """The column with the gold answers of data rows: that of a recipe's `columns`, or `answer`; empty without answers.
+    """The column with the gold answers of data rows: named by a recipe's `columns`, or `answer`; empty without answers.
 
     Some rewards, such as one for the length, need none. A column that the call names itself (`explicit`) always holds.
 

@@ -47,8 +47,8 @@ class Run:
 
     A directory may be named without its time, or by a pattern: `gw.Run("runs/first")` is the newest such run. A `Run`
     is a path: `gw.evaluate` and others take it as such. `stopped` is the reason of an early end, "" of a run that is
-    complete. A run of phases has a `Run` for each started phase in `phases`; its metrics and samples are those of the
-    last one, its model that of the last finished one. `BadData` if the directory is no run.
+    complete. A run of phases has a `Run` for each started phase in `phases`; its metrics and samples are from the
+    last one, its model from the last finished one. `BadData` if the directory is no run.
     """
 
     directory: Path
@@ -84,13 +84,13 @@ class Run:
 
     @property
     def iterations(self) -> int:
-        """The planned number of iterations; in a run of phases, that of the last started phase."""
+        """The planned number of iterations; in a run of phases, of the last started phase."""
         return RunInfo.read(RunLayout(self._last)).iterations
 
     def samples(self, iteration: int | None = None) -> list[dict[str, Any]]:
         """The samples of an iteration, one dict each, by default of the last one that has samples.
 
-        Keys are those of a line in `samples/`: prompt, gold, text, outcome, score, reward, advantage, length and more.
+        Keys are as in a line of `samples/`: prompt, gold, text, outcome, score, reward, advantage, length and more.
         """
         layout = RunLayout(self._last)
         iterations = sorted(

@@ -149,7 +149,7 @@ def new_run(out: Path, name: str) -> Iterator[RunLock]:
 
 
 def run_name(source: str | Path | None, arguments: Arguments) -> str:
-    """The name of a new run: that of the recipe's file, else of the task, or `rows` for data rows in memory."""
+    """The name of a new run: from the recipe's file, else the task, or `rows` for data rows in memory."""
     if source is not None and not is_toml(source) and source != DEFAULT:
         return Path(source).stem
     if arguments.rows is not None:

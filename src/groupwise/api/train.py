@@ -90,7 +90,7 @@ def resume(
     those of `cluster`.
 
     `reward` is the reward that the run was started with, if it was a function. `changed` accepts a changed reward,
-    recipe, tokenizer or template. The other arguments are those of `train`. A run of phases continues with its first
+    recipe, tokenizer or template. The other arguments are as for `train`. A run of phases continues with its first
     unfinished phase.
     """
     layout = existing_run(fspath(run))

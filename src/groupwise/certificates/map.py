@@ -28,7 +28,7 @@ def map_page(certificates: Sequence[Certificate]) -> str:
         f"<h1>{TITLE}</h1>",
         f'<p class="source">{HOW}</p>',
         section("Each method below the one that it changes", branches(roots(certificates), certificates)),
-        section("Parts", matrix(certificates)),
+        section("Components", matrix(certificates)),
         *(sheet(c, certificates) for c in certificates),
     )
     return page(TITLE, "\n".join(filter(None, parts)))

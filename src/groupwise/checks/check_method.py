@@ -57,7 +57,7 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     except KeyError as error:
         fix = f"if a verdict has this subscore: read batch[Subscore({error})], and declare it in needs"
         return [_part_error("a component", f"KeyError: {error}", fix)]
-    except Exception as error:  # a user's part may raise anything
+    except Exception as error:  # a user's component may raise anything
         what = f"{type(error).__name__}: {error}"
         return [_part_error("a component", what, UNWRITTEN if "NoneType" in what else CORRECT)]
     if roles := list(untrainable_roles(method)):

@@ -1,4 +1,4 @@
-"""Checks that a method's parts get what they need: feedback, subscores, roles, failed groups, known prompts."""
+"""Checks that a method's components get what they need: feedback, subscores, roles, failed groups, known prompts."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -38,7 +38,7 @@ BUDGET = 16
 
 
 def unmet_needs(recipe: Recipe, verifier: Verifier) -> Iterator[Usage]:
-    """An error for feedback, and for each subscore, that a part of the method needs and no verdict will have.
+    """An error for feedback, and for each subscore, that a component of the method needs and no verdict will have.
 
     Nothing is known of the verdicts of a user's function or environment; then there is no error.
     """
@@ -127,7 +127,7 @@ def has_gradient(method: Method, role: Role) -> bool:
         whole = replace(rollout, samples=(*rollout.samples, sample))
         batch = pack([whole], roles=method.trained_roles, max_tokens=BUDGET)
         return role.name in trained_roles(method, batch)
-    except Exception:  # a user's part may raise anything
+    except Exception:  # a user's component may raise anything
         return True
 
 
@@ -139,7 +139,7 @@ def failed_rollout(method: Method) -> Rollout:
 
 
 def _all_parts(method: Method) -> tuple[Any, ...]:
-    """The parts of a method that may need subscores."""
+    """The components of a method that may need subscores."""
     memories = tuple(memory for _, memory in method.memory)
     scoring = (method.strategy, method.filter, *method.shaping, *method.advantage, method.credit, *method.mask)
     return (*scoring, method.objective, *method.auxiliary_losses, *memories)

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from groupwise.cluster.processes import Death, Processes
 from groupwise.core import Usage
-from groupwise.learner.store import Store, host_store, join_store, part_of_store
+from groupwise.learner.store import Store, host_store, join_store, prefix_store
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 AGENT = "TORCHELASTIC_USE_AGENT_STORE"
@@ -60,7 +60,7 @@ class ExternalRank:
         `WorkerLost` if it does not answer within `deadline` seconds; `Usage` if rank 0 cannot host it.
         """
         if self.restarts is not None:
-            return part_of_store(self._joined(size, deadline), f"groupwise/{self.restarts}")
+            return prefix_store(self._joined(size, deadline), f"groupwise/{self.restarts}")
         if self.rank == 0:
             return host_store(size, self.host, self.port)
         return self._joined(size, deadline)

@@ -189,7 +189,7 @@ def shortened(value: Any) -> str:
 def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     """The comparison of two results on one task: both values of each figure, and their difference with its interval.
 
-    `Usage` if the answers of one have only scores, and those of the other only outcomes.
+    `Usage` if the answers of one have only scores, and the other's only outcomes.
     """
     ks = [k for k in KS if k <= min(a["protocol"]["n"], b["protocol"]["n"])]
     left, right = problem_figures(a, ks), problem_figures(b, ks)

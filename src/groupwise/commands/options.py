@@ -388,7 +388,7 @@ COMMANDS = (
         (
             option("--family", default="", metavar="FAMILY", help="only this family, such as ratio"),
             option("--like", default="", metavar="NAME", help="only methods that change what NAME changes"),
-            option("--map", metavar="FILE.html", help="write the family tree and the parts of all methods as a page"),
+            option("--map", metavar="FILE.html", help="write family tree and components of all methods as a page"),
         ),
     ),
     Command(

@@ -23,7 +23,7 @@ WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "
 def check_types(value: Any) -> None:
     """Raise `Usage` for the first field of a dataclass whose value does not fit its annotation.
 
-    The items of a tuple or a dict are not checked. A field for a part takes any object except numbers, texts and
+    The items of a tuple or a dict are not checked. A field for a component takes any object except numbers, texts and
     collections. Called in `__post_init__`.
     """
     for name, fits, words in _checks(type(value)):

@@ -72,7 +72,7 @@ class Batch:
     limit: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     """The largest `length` that each sample may reach: `max_tokens`, or less after a prompt that leaves less room."""
     age: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    """For each sample: the policy's weight version minus that of its oldest sampled token; 0 if none was sampled."""
+    """For each sample: the policy's version minus the version of its oldest sampled token; 0 if none was sampled."""
     max_staleness: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
     """For each token: the policy's weight version minus the version that sampled it; 0 if it was not sampled."""
     reward: Later[Float[Tensor, " s"]] = field(default=UNWRITTEN, metadata=PER_SAMPLE)
@@ -95,7 +95,7 @@ class Batch:
     def __getitem__(self, measure: Measure) -> Float[Tensor, " n_or_s"]:
         """The values of a measure, such as reference log-probs: one per token, or one per sample for a `Subscore`.
 
-        Raises `Usage` for a part that no verdict has, unless no answer of the batch was graded.
+        Raises `Usage` for a subscore that no verdict has, unless no answer of the batch was graded.
 
         >>> pack([rollout_of([1.0, 0.0], subscores={"style": [0.5, 0.25]})])[Subscore("style")].tolist()
         [0.5, 0.25]
@@ -334,7 +334,7 @@ def rollout_of(
 ) -> Rollout:
     """Create a rollout with these scores and lengths, for examples and tests. Token ids and log-probs are arbitrary.
 
-    A score of 1 is correct, NaN is unverifiable, any other score is wrong. `subscores` are those of the verdicts.
+    A score of 1 is correct, NaN is unverifiable, any other score is wrong. `subscores` are the verdicts'.
     """
     from groupwise.data.generation import Finish
     from groupwise.data.sample import Draw, Prompt

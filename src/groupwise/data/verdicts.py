@@ -85,7 +85,7 @@ def invalidity(verdict: Verdict, text: str | None = None) -> str:
         return "the outcome scored without a score"
     infinite = [name for name, value in verdict.subscores.items() if not isfinite(value)]
     if infinite:
-        return f"the part {infinite[0]}, which is not finite"
+        return f"the subscore {infinite[0]}, which is not finite"
     for name, (end, value) in ((name, step) for name, steps in verdict.steps.items() for step in steps):
         if not isfinite(value):
             return f"the step {name!r} at {end}, which is not finite"

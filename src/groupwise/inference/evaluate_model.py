@@ -59,7 +59,7 @@ def evaluate(
     """Evaluate a model directory or a run's model. Returns results and protocol as JSON, and a path to write them to.
 
     Each problem is answered once greedily and `samples` times with the recipe's sampling. With a `preset` the settings
-    are those of a paper, on the problems in `data`. With `all_rows` no problem of a source of rows is left out. `at`
+    are as in a paper, on the problems in `data`. With `all_rows` no problem of a source of rows is left out. `at`
     chooses a checkpoint of a run. `before` receives the folder of the file before an answer is computed.
     """
     of_run = find_model_of(model_or_run, at)

@@ -76,7 +76,7 @@ def find_run_model(run: Path, at: At = None) -> RunModel:
         known = ", ".join(map(str, sorted(directories.keys() | checkpoints.keys())))
         raise BadData(
             f"{layout.run} has no model of iteration {iteration}",
-            evidence=f"it has those of: {known or 'no iteration'}",
+            evidence=f"it has models of: {known or 'no iteration'}",
             fix="name one of these; save.keep and save.export_every set how many a run keeps",
         )
     return RunModel(layout, iteration, directories.get(iteration), checkpoints.get(iteration), best)

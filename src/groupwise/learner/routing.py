@@ -111,7 +111,7 @@ class StepRouting:
 def joined_routes(
     ranks: Ranks, experts: Experts, mine: Sequence[Sequence[Lines]], microbatches: Sequence[Sequence[Sample]]
 ) -> list[list[Lines]]:
-    """The routes of the samples of all microbatches, from those of the microbatches that this rank computed."""
+    """The routes of the samples of all microbatches, from the routes of the microbatches that this rank computed."""
     if ranks.lanes == 1:
         return [list(lines) for lines in mine]
     width = experts.routers * experts.each * np.dtype(np.int16).itemsize

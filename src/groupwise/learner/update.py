@@ -83,7 +83,7 @@ class Learner:
     `steps` is the number of optimizer steps of the run, for the learning-rate schedule. `version` counts the weights
     that were published. `from_directories` are the side models that were read from directories; the others start as
     copies of `model`. With several `ranks`, each one has a learner and the whole batch, and computes its share of the
-    microbatches; log-probs, losses and gradients are those of the whole step on every rank. `ranks` may be replaced by
+    microbatches; every rank has the log-probs, losses and gradients of the whole step. `ranks` may be replaced by
     others with equal lanes.
     """
 
@@ -402,7 +402,7 @@ def _unfrozen(tensors: Mapping[str, Tensor], policy: torch.nn.Module) -> dict[st
 def _copy_saved(saved: Mapping[str, Tensor], current: Mapping[str, Tensor], ranks: Ranks = Alone()) -> None:  # noqa: B008
     assert saved.keys() == current.keys(), "a checkpoint of another model"
     for name, x in current.items():
-        x.copy_(ranks.part(saved[name], x))
+        x.copy_(ranks.shard(saved[name], x))
 
 
 class _WithPrefix(Mapping[str, Tensor]):

@@ -208,7 +208,7 @@ def assembled(
 
 
 def restored(training: Training, checkpoint: Checkpoint) -> Learner | None:
-    """Bring learner, buffer and guards to the checkpoint. An extended or changed run that was solved goes on.
+    """Restore learner, buffer and guards. A solved run continues if it was extended or changed.
 
     Returns the learner; None if it is sharded: the ranks restore it.
     """

@@ -154,7 +154,7 @@ class Piecewise(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class Cycle(Schedule):
-    """The `values` in turn, one an iteration, then again from the first. For parts that are trained by turns.
+    """The `values` in turn, one an iteration, then again from the first. For components that are trained by turns.
 
     >>> [Cycle((0.0, 0.0, 1.0))(Now(i)) for i in range(4)]
     [0.0, 0.0, 1.0, 0.0]

@@ -27,7 +27,7 @@ BACKWARD = 36 << 20
 CHECKPOINT = 41 << 20
 """Bytes of the modules that `torch.utils.checkpoint` imports, which `machine.gradient_checkpointing` uses."""
 SHARDING = 49 << 20
-"""Bytes of torch's modules for sharded weights, beside those of `BACKWARD`."""
+"""Bytes of torch's modules for sharded weights, beside `BACKWARD`."""
 PEFT = 125 << 20
 """Bytes of peft and transformers, which an adapter imports."""
 LOGITS = 1 << 22
@@ -84,7 +84,7 @@ ALONE = Process()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """The predicted memory in bytes, by use. The uses in `always` exist all the time, those of a phase during it.
+    """The predicted memory in bytes, by use. The uses in `always` exist all the time, a phase's uses during it.
 
     `total` and `trained` count weights. `process` are the bytes of Python and its libraries.
     """
@@ -218,8 +218,8 @@ def learning_bytes(
 ) -> dict[str, dict[str, int]]:
     """The memory of the learner in each of its phases: forward without gradient, backward, optimizer step.
 
-    While activations exist, so do the gradients of the step's earlier microbatches, and that of the head. After the
-    last backward all gradients exist, and no activations. Ranks that share weights gather those of two layers at a
+    While activations exist, so do the gradients of the step's earlier microbatches, and the head's. After the
+    last backward all gradients exist, and no activations. Ranks that share weights gather two layers at a
     time, and of embedding and head; the gradients of a layer exist whole before they are reduced.
     """
     machine, size = recipe.machine, BYTES[recipe.machine.dtype]

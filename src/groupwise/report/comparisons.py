@@ -17,7 +17,8 @@ class StoredComparison:
     """A comparison of methods on one iteration, as the page needs it.
 
     `summary` is about the whole iteration. `of_sample` has each method's `NUMBERS` by the sample's line in the file,
-    from 1, and None for a method that does not select it. `cosines` has those of the sample's group, by the same line.
+    from 1, and None for a method that does not select it. `cosines` has the cosines of the sample's group, by the same
+    line.
     """
 
     summary: Mapping[str, Any]

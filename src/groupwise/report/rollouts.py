@@ -100,7 +100,7 @@ def choose(
 ) -> tuple[list[dict], int]:
     """Choose up to `most` groups, spread over iterations, that fit in `budget` bytes of JSON. Also returns their bytes.
 
-    Iterations and groups are chosen by position, never by content, and those of `compared` iterations besides. The page
+    Iterations and groups are chosen by position, never by content; `compared` iterations are added. The page
     shows how many are left out.
     """
     rounds = evenly(list(groups), min(ROUNDS, most))

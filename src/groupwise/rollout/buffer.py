@@ -130,7 +130,7 @@ class Rollouts:
 class Pending:
     """The sampling of an iteration that the learner has not reached: its progress, or its `rollouts` once complete.
 
-    `finished` are the rollouts of complete rounds, before the filter; `draws` are those of the round under way.
+    `finished` are the rollouts of complete rounds, before the filter; `draws` are the draws of the current round.
     """
 
     finished: list[Rollout] = field(default_factory=list)

@@ -112,8 +112,8 @@ class DrawSampler:
         A finished sample is returned unchanged, unless an observation was appended after its end. A sample that ends in
         a written end token is finished. `sampling` replaces the recipe's, except its `max_tokens`. The log-probs are
         then under another distribution than the learner's, so such a sample must not be trained. `top` is the number of
-        likeliest tokens to record at each new token (`Sample.likeliest`), and `stride` that of the denoising steps that
-        a token spans, at temperature 0.
+        likeliest tokens to record at each new token (`Sample.likeliest`), and `stride` the stride of the denoising
+        steps that a token spans, at temperature 0.
         """
         if sample.finish is not None and (not sample.origin or sample.trained[-1]):
             return sample

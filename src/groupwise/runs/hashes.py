@@ -27,7 +27,7 @@ def hash_line(name: str, data: bytes) -> bytes:
 
 
 def check_hashes(home: Path, hash_lines: bytes, notify: Callable[[str], None]) -> None:
-    """Compare files with their recorded hashes. A changed file raises `Storage`; missing files are passed to `notify`."""
+    """Compare files with their recorded hashes. A changed file raises `Storage`; `notify` gets missing ones."""
     lines = [line.partition("  ") for line in hash_lines.decode(errors="replace").splitlines()]
     missing: list[str] = []
     for sha256, _, name in lines:

@@ -123,7 +123,7 @@ def extensions(changes: Any) -> list[tuple[int, int, int]]:
 
 
 def check_format(run: Path, version: object) -> None:
-    """Raise `Storage` unless the format number of a run.json is that of this version."""
+    """Raise `Storage` unless a run.json has the format of this version."""
     if version != FORMAT:
         newer = isinstance(version, int) and version > FORMAT
         raise Storage(

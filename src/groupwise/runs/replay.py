@@ -18,10 +18,10 @@ class ReplayLog:
     """A run's log of environments' replies, `replay/<iteration>.jsonl`: each line has a key (`question`) and a reply.
 
     `now` returns the number of finished iterations. Files from before the oldest checkpoint are removed. A line that
-    cannot be written stays in memory until the next write; `notify` is called once. Lines that the disk still refuses at
-    the end of their iteration are dropped, and `notify` is called again: only a resume from an earlier checkpoint would
-    read them. Lines are not synced: they survive the end of the process, not a power cut. The environment is called
-    again for a lost or damaged line.
+    cannot be written stays in memory until the next write; `notify` is called once. Lines that the disk still refuses
+    at the end of their iteration are dropped, and `notify` is called again: only a resume from an earlier checkpoint
+    would read them. Lines are not synced: they survive the end of the process, not a power cut. The environment is
+    called again for a lost or damaged line.
     """
 
     def __init__(

@@ -21,7 +21,14 @@ import torch
 from groupwise.cluster.external import ExternalProcesses, ExternalRank
 from groupwise.cluster.interface import interface_towards
 from groupwise.cluster.local import LocalProcesses
-from groupwise.cluster.messages import message, parts, received_recipe, recipe_of_followers, save_part, start_message
+from groupwise.cluster.messages import (
+    message,
+    read_message,
+    received_recipe,
+    recipe_of_followers,
+    save_shard,
+    start_message,
+)
 from groupwise.cluster.processes import CLOSING, GRACE, Processes
 from groupwise.cluster.ray import Needs, node_address
 from groupwise.cluster.ray_ranks import RayProcesses
@@ -164,7 +171,7 @@ def kind_of_ranks(sharded: bool) -> type[Replicas]:
 
 
 def start(objects: RunObjects, learner: Learner | None, ranks: Replicas, checkpoint: Checkpoint | None) -> Learner:
-    """Start the learner on all ranks: from that of rank 0, or sharded from rank 0's model and the checkpoint."""
+    """Start the learner on all ranks: from rank 0's learner, or sharded from rank 0's model and the checkpoint."""
     recipe = recipe_of_followers(objects.recipe)
     if learner is not None:
         ranks.send(start_message(recipe, learner))
@@ -191,7 +198,7 @@ def follow(ranks: Replicas, use: Use) -> None:
     """Take the optimizer steps of a run until rank 0 ends."""
     if (content := ranks.receive()) is None:
         return
-    header, tensors = parts(content)
+    header, tensors = read_message(content)
     recipe = received_recipe(header, use)
     torch.set_num_threads(recipe.machine.threads)
     learner = follower(recipe, use, ranks)
@@ -202,7 +209,7 @@ def follow(ranks: Replicas, use: Use) -> None:
         learner.restore(checkpoint.tensors(), checkpoint.state["learner"])
     while (content := ranks.receive()) is not None:
         return_freed_memory()
-        header, _ = parts(content)
+        header, _ = read_message(content)
         if header["do"] == "steps":
             learner.memories = header["memories"]
             rollouts = [from_json(Rollout, data) for data in header["rollouts"]]
@@ -210,7 +217,7 @@ def follow(ranks: Replicas, use: Use) -> None:
         elif header["do"] == "weights":
             learner.weights()
         else:
-            save_part(learner, Path(header["directory"]))
+            save_shard(learner, Path(header["directory"]))
 
 
 def follower(recipe: Recipe, use: Use, ranks: Ranks) -> Learner:

@@ -10,7 +10,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from groupwise.cluster.messages import other_parts
+from groupwise.cluster.messages import other_shards
 from groupwise.core import Storage
 from groupwise.data import SECONDS, TOKENS_PER_SECOND, UNVERIFIABLE, Batch, Ids, metric_bound
 from groupwise.evaluation.conversations import describe_conversations
@@ -189,7 +189,7 @@ class Recorder:
             best = partial(best_iteration, held_out_values(self._evaluated, self._best))
             save_checkpoint(
                 self._layout, self.done, tensors, contents, keep=self._keep, best=best,
-                others=other_parts(learner.ranks), disk=self._disk,
+                others=other_shards(learner.ranks), disk=self._disk,
             )  # fmt: skip
         except Storage as error:
             self._misses += 1

@@ -130,7 +130,7 @@ def sample_numbers(stored: StoredIteration, of: Recomputed) -> dict[int, SampleN
 
 
 def group_cosines(stored: StoredIteration, comparison: Comparison, members: Sequence[int]) -> list[float | None]:
-    """The cosine of each method's gradient with that of the run's own, or first, method, over some samples' tokens."""
+    """The cosine of each method's gradient with the run's own, or first, method's, over some samples' tokens."""
     lengths = stored.columns["lengths"]
     chosen = torch.zeros(len(lengths), dtype=torch.bool)
     chosen[list(members)] = True

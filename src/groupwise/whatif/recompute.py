@@ -74,8 +74,8 @@ def unavailable(name: str, reason: str) -> BadData:
 def without_terms(stored: StoredIteration, name: str, method: Method) -> tuple[Method, list[str]]:
     """The method without auxiliary losses and without penalties on unstored numbers; and notes on each difference.
 
-    Penalties and auxiliary losses are terms that the rest does not depend on. `BadData` if another part needs a number
-    that is not stored.
+    Penalties and auxiliary losses are terms that the rest does not depend on. `BadData` if another component needs a
+    number that is not stored.
     """
     if method.memory:
         raise unavailable(name, f"its memory {', '.join(x for x, _ in method.memory)} is not stored with the samples")
@@ -110,7 +110,7 @@ def has_mark(batch: Batch, measure: Measure) -> bool:
 
 
 def chosen_samples(batch: Batch, method: Method) -> list[int]:
-    """The indices of the samples that the method would train, among those of the run, by the rules of `Buffer`.
+    """The indices of the samples that the method would train, among the run's samples, by the rules of `Buffer`.
 
     `batch` has the outcomes of the method's rule for unverifiable answers (`with_rule`).
     """

@@ -44,7 +44,7 @@ class Fleet:
     more than `restarts` new replicas in ten minutes is given up; when all are, requests raise the last cause,
     `WorkerLost` for a lost process. A request in which each of the engines fails raises `WorkerLost`, too.
 
-    The last slots are those of the engines at `addresses`. `notify` gets a line for each loss. The replicas belong to
+    The last slots are for the engines at `addresses`. `notify` gets a line for each loss. The replicas belong to
     the event loop of the first `load`, and end with it.
     """
 

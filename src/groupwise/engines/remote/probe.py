@@ -30,8 +30,8 @@ class Expected:
 class Probe:
     """Computes the scores of a fixed answer in this process, and compares an engine's scores with them.
 
-    `max_logprob_diff` bounds the difference of a log-prob. An engine whose scores are nearer to those of the weights
-    before has not loaded the new ones, even if both are within the bound.
+    `max_logprob_diff` bounds the difference of a log-prob. An engine whose scores are nearer to the scores of the
+    weights before has not loaded the new ones, even if both are within the bound.
     """
 
     def __init__(self, decoder: Decoder, tokenizer: Tokenizer, max_logprob_diff: float) -> None:

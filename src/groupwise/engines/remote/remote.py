@@ -84,7 +84,7 @@ class Remote:
         """Connect to an engine that `groupwise serve` started. `EngineLost` if no process listens there.
 
         `trainer` is a name that no other trainer knows: a load with it ends an older connection that loads weights.
-        `Usage` for another secret or certificate than that of a TLS address, and for another engine than `expected`.
+        `Usage` if secret or certificate differ from the TLS address, or the engine from `expected`.
         """
         same_host = isinstance(address, Path)
         name = str(address) if isinstance(address, Path) else host_port(address.host, address.port)

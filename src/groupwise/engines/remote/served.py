@@ -33,7 +33,7 @@ from groupwise.models.lora import adapter_text
 __all__ = ["Served"]
 
 Launch = Callable[[Program, int, float], Awaitable[Remote]]
-"""Starts the program of the replica of this number, and connects to its engine, with a deadline in seconds."""
+"""Starts the program of the replica of this index, and connects to its engine, with a deadline in seconds."""
 MOST_REPLICAS, MOST_RESTARTS = 4096, 1_000_000
 """Larger numbers are typing errors: no host can start more processes."""
 PAUSE = 0.5

@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["serve_until_signal"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Ctrl-C, the signal of Slurm, Kubernetes and other managers, and that of a terminal that closes."""
+"""Ctrl-C; the signal of Slurm, Kubernetes and other managers; the signal of a terminal that closes."""
 PATIENCE = 10.0
 """Seconds in which connections must have ended after a signal."""
 

@@ -60,7 +60,7 @@ def write_weights(directory: Path, version: int, weights: Mapping[str, Tensor], 
 def weights_errors(parent: Path, needed: int = 0, elsewhere: str = ELSEWHERE) -> Iterator[None]:
     """A context that turns an OSError in a directory for weights into a `Storage` error. Its fix names the directory.
 
-    `parent` has the directories of all runs, since that of one run is gone when its user reads the error.
+    `parent` has the directories of all runs, since one run's own is gone when its user reads the error.
     """
     try:
         yield

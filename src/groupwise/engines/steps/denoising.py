@@ -67,7 +67,7 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
 
     A step with noise has its weights version as origin, a deterministic one `ENVIRONMENT`: it is no action and not
     trained. At temperature 0 all steps are deterministic, and only the first state is random; another temperature
-    multiplies the noise, and log-probs stay those of the policy. Forks of a sample have its first state. Where a
+    multiplies the noise, and log-probs stay the policy's. Forks of a sample have its first state. Where a
     request has a `stride`, a token is the number of the last step that it spans. A sample does not depend on the
     others: random numbers are keyed, and on one thread states are bit-identical. When weights are loaded, running
     requests end with the finish `cut` and their steps so far.

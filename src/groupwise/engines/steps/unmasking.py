@@ -43,7 +43,7 @@ class UnmaskingRequest:
 class StepDraws:
     """One step of all live samples: the knobs, and for each cell a drawn symbol with its probability at temperature 1.
 
-    `logp` is that of the symbol at the step's temperature, and `knobs_logp` that of the knobs.
+    `logp` is of the symbol at the step's temperature, `knobs_logp` of the knobs.
     """
 
     knobs: Float[Tensor, "n k"]
@@ -57,12 +57,12 @@ class StepDraws:
 class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
     """An `Engine` over a masked policy: each request is a whole sample.
 
-    Its tokens are those of each step in turn: the knobs, unless the schedule is fixed, then the commits of cells from
-    left to right. They decode to no text. The symbols of the finished canvas follow, which do; their origin is
+    Its tokens are, for each step in turn: the knobs, unless the schedule is fixed, then the commits of cells from left
+    to right. They decode to no text. The symbols of the finished canvas follow, which do; their origin is
     `ENVIRONMENT`. At temperature 0 nothing is random, the origin of all tokens is `ENVIRONMENT`, and knobs are their
-    means. Another temperature multiplies that of the steps. A sample does not depend on the others: random numbers are
-    keyed, and on one thread its bits are equal. Requests under way start over when weights are loaded, so that a sample
-    has one version.
+    means. Another temperature multiplies the steps' temperature. A sample does not depend on the others: random numbers
+    are keyed, and on one thread its bits are equal. Requests under way start over when weights are loaded, so that a
+    sample has one version.
     """
 
     def __init__(self, policy: MaskedPolicy, *, seed: int, max_num_seqs: int = 256) -> None:

@@ -1,7 +1,7 @@
 """An engine over vLLM, and the program of its process. The only file that imports vLLM, which runs this file.
 
 vLLM computes logits; this file samples from them, with the native engine's code and random numbers. Tokens then equal
-those of the native engine, up to rounding.
+equal to the native engine's, up to rounding.
 """
 
 import asyncio

@@ -19,11 +19,11 @@ USUAL_GUIDANCE = {"classifier-free": 4.5, "embedded": 3.5, "none": 1.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineShape(FlowShape):
-    """The sizes of a pipeline. Its words are the bytes of a prompt; `width` is that of the transformer.
+    """The sizes of a pipeline. Its words are the bytes of a prompt; `width` is the transformer's.
 
     A latent covers `scale` pixels on a side, a token of the transformer `patch` latents; there are positions for `grid`
     tokens on a side. `usual` is the side of the pictures that the transformer was made for. `guidance` is how a picture
-    is guided: by a second velocity, that of the empty prompt; by a number that the transformer reads; or not at all.
+    is guided: by a second velocity, for the empty prompt; by a number that the transformer reads; or not at all.
     """
 
     kind: ClassVar[str] = "pipeline"

@@ -39,8 +39,8 @@ class FlowPolicy(nn.Module):
     """A velocity network, by default a small one, and the way in which it denoises. It is a `Policy` of the learner.
 
     A trained token is a step with noise: a Gaussian action, whose log-prob is the mean of the log-densities of its
-    numbers. A written token is a step of the forward process: its log-prob is that of the true velocity under a unit
-    Gaussian around the predicted one, up to a constant.
+    numbers. A written token is a step of the forward process: its log-prob is the log-prob of the true velocity
+    under a unit Gaussian around the predicted one, up to a constant.
     """
 
     compiled = False

@@ -69,8 +69,8 @@ def glyph_pictures(words: Tensor) -> Tensor:
     first = torch.where(step == 0, free[0], (step < 0).long())
     second = torch.where(step == 0, free[1], (step > 0).long())
     light = torch.zeros(n, 2, 2, GLYPH_SHAPE[0])
-    for place, word in ((first, words[:, 0]), (second, words[:, 2])):
-        light[torch.arange(n), place[:, 0], place[:, 1]] = torch.tensor(list(GLYPH_COLOURS.values())).float()[word]
+    for cell, word in ((first, words[:, 0]), (second, words[:, 2])):
+        light[torch.arange(n), cell[:, 0], cell[:, 1]] = torch.tensor(list(GLYPH_COLOURS.values())).float()[word]
     return (light.permute(0, 3, 1, 2) * 2 - 1).repeat_interleave(half, 2).repeat_interleave(half, 3)
 
 

@@ -251,7 +251,7 @@ def test_a_rollout_beyond_its_deadline_is_an_error_that_names_the_pending_calls(
 
     with pytest.raises(
         WorkerLost,
-        match=r"the samples of prompt number 0 were not finished within 0.05 seconds\n  seen: .*the engine \(2 times\)",
+        match=r"the samples of draw 0 were not finished within 0.05 seconds\n  seen: .*the engine \(2 times\)",
     ):
         take(buffer(engine=FakeEngine(silent), deadline=0.05), 1)
 

@@ -42,7 +42,7 @@ def start_message(recipe: str, learner: Learner) -> bytes:
 def send_iteration(learner: Learner, rollouts: Sequence[Rollout], iteration: int) -> None:
     """Send the rollouts of an iteration to the other ranks, if there are any, which then take its optimizer steps.
 
-    Of a draw only the number is sent: formulas read samples.
+    Of a draw only the id is sent: formulas read samples.
     """
     if isinstance(learner.ranks, Replicas):
         draws = [Draw(rollout.draw.id, Prompt("", ()), len(rollout.samples)) for rollout in rollouts]

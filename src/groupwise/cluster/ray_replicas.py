@@ -65,7 +65,7 @@ class RayReplicas:
         """Start a replica, and connect to it. `EngineLost` with its last lines if it does not start."""
         self._count += 1
         try:
-            return await self._started(await asyncio.to_thread(self._placed), program, index, deadline)
+            return await self._started(await asyncio.to_thread(self._bundles_of_run), program, index, deadline)
         except BaseException:
             self._free()
             raise

@@ -186,8 +186,8 @@ def try_schedules(recipe: Recipe) -> None:
     for i in trial_iterations([x for _, x in schedules], recipe.iterations, memory) if schedules else ():
         method = recipe.method
         for path, schedule in schedules:
-            number = schedule(Now(i, recipe.iterations, memory))
-            method = override(method, path, int(number) if float(number).is_integer() else number)
+            value = schedule(Now(i, recipe.iterations, memory))
+            method = override(method, path, int(value) if float(value).is_integer() else value)
 
 
 # Writing

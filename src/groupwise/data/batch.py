@@ -256,7 +256,7 @@ def pack(
 ) -> Batch:
     """Packs the selected samples of these roles, such as "answer", into one batch on the CPU.
 
-    `version` is the current policy's version. Samples of a rollout with equal role and `group` number form a group.
+    `version` is the current policy's version. Samples of a rollout with equal role and `group` form a group.
     `max_tokens` is the run's `sampling.max_tokens`; None, for samples without a run, takes their largest limit.
     """
     samples: list[Sample] = []

@@ -321,7 +321,7 @@ async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
         if not limit.expired():
             raise
         raise WorkerLost(
-            f"the samples of prompt number {sampler.draw.id} were not finished within {deadline:g} seconds",
+            f"the samples of draw {sampler.draw.id} were not finished within {deadline:g} seconds",
             evidence=f"it waited for {', '.join(pending) or 'its strategy'}",
             fix="check whether the engine or the verifier hangs, or raise machine.deadline",
         ) from None
@@ -337,7 +337,7 @@ def _checked(rollout: Rollout, draw: Draw) -> Rollout:
     `Usage` if it answers another prompt, if two samples share random numbers, or if `selected` has another length.
     """
     if rollout.draw.id != draw.id:
-        problem = f"the strategy was called with draw {draw.id} (a prompt's number) and returned draw {rollout.draw.id}"
+        problem = f"the strategy was called with draw {draw.id} and returned draw {rollout.draw.id}"
         raise Usage(problem, fix="return Rollout(draw, samples) with the draw that the strategy was called with")
     streams = Counter(sample.stream for sample in rollout.samples)
     twins = [stream for stream, n in streams.items() if n > 1]

@@ -28,7 +28,7 @@ class Lengths:
 
     @property
     def live(self) -> float:
-        """The mean number of tokens that a live row has: long answers are live for longer."""
+        """The mean number of tokens that a running request has: long answers run for longer."""
         return self.prompt + sum(n * n for n in self.answers) / (2 * sum(self.answers))
 
 

@@ -193,9 +193,9 @@ def bytes_from_directories(recipe: Recipe, held: int, size: int) -> int:
 
 
 def cache_bytes(recipe: Recipe, shape: Shape, context: int, process: Process) -> dict[str, int]:
-    """Bytes of the keys and values that one device of an engine caches: of live rows, and of prompts."""
+    """Bytes of the keys and values that one device of an engine caches: of running requests, and of prompts."""
     token = key_value_bytes(shape, BYTES[recipe.machine.dtype]) // process.split
-    rows, prompts = live_tokens(recipe, context, process.engines), cached_prompts(recipe, context, process.engines)
+    rows, prompts = running_tokens(recipe, context, process.engines), cached_prompts(recipe, context, process.engines)
     return {"rows": rows * token, "prompts": prompts * token}
 
 
@@ -283,28 +283,28 @@ def engine_bytes(recipe: Recipe, shape: Shape, context: int, process: Process = 
     log-probs and probabilities of all rows exist at once. While it prefills prompts, their keys and values exist twice.
     """
     size = BYTES[recipe.machine.dtype]
-    logits = live_rows(recipe, process.engines) * shape.vocabulary * (max(size, 4) * 2 + size)
+    logits = running_requests(recipe, process.engines) * shape.vocabulary * (max(size, 4) * 2 + size)
     prefilled = min(PREFILL, max(recipe.evaluate.problems, recipe.prompts) * context)
     prefill = 2 * prefilled * key_value_bytes(shape, size) + forward_bytes(shape, prefilled, size)
     blocks = blocked_weights(shape) * size if on_cpu and size == 4 else 0
     return (max(logits, prefill) + blocks) // process.split
 
 
-def live_rows(recipe: Recipe, engines: int = 1) -> int:
+def running_requests(recipe: Recipe, engines: int = 1) -> int:
     """The most sequences that one of the engines continues at once."""
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
     evaluated = recipe.evaluate.problems * recipe.evaluate.samples
     return min(engine.max_num_seqs, -(-max(recipe.prompts * recipe.method.group_size, evaluated) // engines))
 
 
-def live_tokens(recipe: Recipe, context: int, engines: int = 1) -> int:
-    """Tokens for which the cache of live rows has memory, in whole blocks. Loading new weights frees it.
+def running_tokens(recipe: Recipe, context: int, engines: int = 1) -> int:
+    """Tokens for which the cache of running requests has memory, in whole blocks. Loading new weights frees it.
 
     A long prompt is in the cache of prompts, but for its last token.
     """
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
     row = block_end(context + recipe.sampling.max_tokens - common_prefix_len(context))
-    return min(live_rows(recipe, engines) * row, engine.kv_cache_tokens)
+    return min(running_requests(recipe, engines) * row, engine.kv_cache_tokens)
 
 
 def blocked_weights(shape: Shape) -> int:

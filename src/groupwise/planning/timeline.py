@@ -1,4 +1,4 @@
-"""Draws a timeline of simulated iterations, as text and as SVG: live rows, learning, publishing."""
+"""Draws a timeline of simulated iterations, as text and as SVG: running requests, learning, publishing."""
 
 from bisect import bisect_right
 from itertools import pairwise
@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape
 from groupwise.planning.simulator import Simulation, mean_rows
 
 LEVELS = " ▁▂▃▄▅▆▇█"
-"""Characters for a share of live rows, from none to all."""
+"""Characters for a share of running requests, from none to all."""
 WIDTH = 72
 """Columns of the text, in characters."""
 SVG_WIDTH, SVG_ROW = 960, 60

@@ -30,8 +30,9 @@ class NativeEngine:
 
     At most `max_num_seqs` requests are running, and running requests and cached prompts have at most `kv_cache_tokens`
     tokens. Further requests are waiting, in order of arrival. A request is scheduled once the cache has slots for its
-    whole `limit`, so none is ever preempted. A sample does not depend on other requests: random numbers are keyed, and
-    on one thread logits are bit-identical (see `layouts`). With `experts`, the engine records all routes.
+    whole `limit`, or if no other one is running; so none is ever preempted. A sample does not depend on other requests:
+    random numbers are keyed, and on one thread logits are bit-identical (see `layouts`). With `experts`, the engine
+    records all routes.
     """
 
     def __init__(

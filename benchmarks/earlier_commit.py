@@ -132,7 +132,7 @@ class Side:
         return [str(path), *use, *without]
 
     def measure(self, arguments: Sequence[str], iterations: int) -> "Measured":
-        """One run of so many iterations."""
+        """One run of this many iterations."""
         out = self.home / "runs"
         before = set(out.glob("*"))
         command = [str(self.python), "-m", "groupwise", "train", *arguments, "--iterations", str(iterations)]

@@ -44,7 +44,7 @@ class Rounded(Native):
             deepcopy(model),
             tokenizer,
             seed=seed,
-            rows=self.max_num_seqs,
+            max_num_seqs=self.max_num_seqs,
             kv_cache_tokens=self.kv_cache_tokens,
             experts=experts,
         )

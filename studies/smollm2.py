@@ -116,7 +116,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
     if m := measured.get("templates"):
         for i, kind in enumerate(ACCURACIES):
             values, lows, highs = zip(*(share(m, key, kind) for key in m.arms))
-            at = [place + 0.38 * i - 0.19 for place in range(len(values))]
+            at = [x + 0.38 * i - 0.19 for x in range(len(values))]
             panels[1].bar(at, values, width=0.36, color=COLOURS[i], label=kind)
             panels[1].vlines(at, lows, highs, color=COLOURS[-1])
         panels[1].set(title="accuracy by template, untrained", ylim=(0, 1.02))

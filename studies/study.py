@@ -209,6 +209,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def cost(measured: Measured) -> str:
     """One line: the runs, their CPU time, and whether they are stale."""
     runs, seconds = len(measured.arms) * len(measured.seeds), measured.cpu_seconds()
-    stale = " *Stale*: the code of a part has changed since." if measured.stale else ""
+    stale = " *Stale*: the code of a component has changed since." if measured.stale else ""
     each = f"{seconds / max(runs, 1):.0f} CPU seconds per run"
     return f"Cost: {runs} runs, {seconds / 60:.0f} CPU minutes, {each}.{stale}"

@@ -13,10 +13,10 @@ def check(
     source: str | Path | None,
     overrides: Sequence[tuple[str, Any]] = (),
     use: Use | None = None,
-    warn: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> Sequence[GroupwiseError]:
-    """The errors of a recipe. `warn` gets its notes."""
+    """The errors of a recipe. `notify` gets its notes."""
     checked = checks.check(source, overrides, use)
     for note in checked.notes:
-        warn(note)
+        notify(note)
     return checked.errors

@@ -72,15 +72,15 @@ def main(words: Sequence[str] | None = None) -> int:
     return int(bool(missed))
 
 
-def job(place: Path, breaks: Sequence[Break]) -> int:
+def job(folder: Path, breaks: Sequence[Break]) -> int:
     """Try the breaks on a copy of the tree, in a new process. Its exit code is the number that was not caught."""
     if pid := os.fork():
         return pid
-    shutil.copytree(HOME, place, ignore=left_out, symlinks=True)
-    os.chdir(place)
-    os.environ |= {"PYTHONPATH": str(place / "src"), "PYTHONDONTWRITEBYTECODE": ""}
+    shutil.copytree(HOME, folder, ignore=left_out, symlinks=True)
+    os.chdir(folder)
+    os.environ |= {"PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": ""}
     sys.dont_write_bytecode = False  # each module of the copy is compiled once
-    sys.path[:0] = [str(place), str(place / "src")]
+    sys.path[:0] = [str(folder), str(folder / "src")]
     trials = Trials(breaks)
     options = ("-q", "-x", "-s", "-p", "no:cacheprovider", "-m", "", "--hypothesis-profile", "unshrunk")
     code = pytest.main([*options, "tests"], plugins=[trials])

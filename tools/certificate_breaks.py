@@ -29,7 +29,7 @@ ROOMS = ("golden", "laws", "learner", "methods", "rewards", "rollout", "tasks", 
 SECONDS = 120
 """A break that takes longer counts as noticed: it made a loop endless."""
 WHOLE = 3
-"""Of so many methods all proofs run, of the others that use the place the transcription."""
+"""The number of methods whose proofs all run; of the others that use the code, only the transcription runs."""
 NOT_RUN = 4
 PATH = "tests/golden/test_methods.py::test_whole_path"
 

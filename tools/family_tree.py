@@ -43,10 +43,10 @@ SHAPES = (
 def family_tree() -> str:
     """The SVG: a row for each method, below the one that it changes, with its year and the fields that it changes."""
     rows = list(walk(describe(list(methods()))))
-    place = {c.name: (depth, i) for i, (depth, c) in enumerate(rows)}
+    cell = {c.name: (depth, i) for i, (depth, c) in enumerate(rows)}
     height = TOP + ROW * len(rows) + 12
     title = f"{len(rows)} methods, each below the one that it changes, with the fields that it changes"
-    lines = [branch(place[c.parent], place[c.name]) for _, c in rows if c.parent in place]
+    lines = [branch(cell[c.parent], cell[c.name]) for _, c in rows if c.parent in cell]
     names = [line for i, (depth, c) in enumerate(rows) for line in row(c, depth, i)]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{title}">'
     frame = f'<title>{title}</title>\n{STYLE}\n<rect width="{WIDTH}" height="{height}" rx="6"/>'

@@ -13,9 +13,9 @@ def fields_page() -> str:
         "# Fields of a recipe",
         "",
         "`make docs` writes this page from the package, and a test compares them. `groupwise help FIELD` prints one",
-        "field, also the constants of its parts. Each field is an option: `--sampling.max_tokens 256`. A field without",
-        "a default needs a value. The defaults of `method` are those of a method without a base; `groupwise show NAME`",
-        "prints the constants of a published one.",
+        "field, also the constants of its components. Each field is an option: `--sampling.max_tokens 256`. A field",
+        "without a default needs a value. The defaults of `method` are those of a method without a base;",
+        "`groupwise show NAME` prints the constants of a published one.",
         "",
     ]
     for section in SECTIONS:

@@ -69,8 +69,8 @@ def glyph_pictures(words: Tensor) -> Tensor:
     first = torch.where(step == 0, free[0], (step < 0).long())
     second = torch.where(step == 0, free[1], (step > 0).long())
     light = torch.zeros(n, 2, 2, GLYPH_SHAPE[0])
-    for place, word in ((first, words[:, 0]), (second, words[:, 2])):
-        light[torch.arange(n), place[:, 0], place[:, 1]] = torch.tensor(list(GLYPH_COLOURS.values())).float()[word]
+    for cell, word in ((first, words[:, 0]), (second, words[:, 2])):
+        light[torch.arange(n), cell[:, 0], cell[:, 1]] = torch.tensor(list(GLYPH_COLOURS.values())).float()[word]
     return (light.permute(0, 3, 1, 2) * 2 - 1).repeat_interleave(half, 2).repeat_interleave(half, 3)
 
 
@@ -96,7 +96,7 @@ def train(model: FlowModel) -> tuple[FlowPolicy, Tokenizer]:
     table = torch.tensor([[model.words.index(word) for word in prompt.split()] for prompt in model.prompts])
     shape = FlowShape(
         vocabulary=MOST_STEPS + 1 + len(model.words), layers=model.layers, state=model.state,
-        words=len(model.words), places=table.shape[1], width=model.width,
+        words=len(model.words), prompt_length=table.shape[1], width=model.width,
     )  # fmt: skip
     policy, n = FlowPolicy(shape), model.rows
     optimizer = torch.optim.AdamW(policy.parameters(), lr=model.rate)

@@ -55,7 +55,7 @@ def all_breaks() -> list[RuleBreak]:
     for thing, users in things().items():
         for module, definition in definitions_of(thing):
             text = text_of(module)
-            sites = [(what, node, new) for node in places(definition) for what, new in changes(node, text)]
+            sites = [(what, node, new) for node in sites_of(definition) for what, new in changes(node, text)]
             for b in broken(module, definition, sites, users):
                 found.setdefault((b.module, b.source), b)
     for name, publish in methods().items():
@@ -111,7 +111,7 @@ def constants(function: ast.FunctionDef) -> Iterator[tuple[str, ast.AST, str]]:
                     yield f"{keyword.arg} left out", keyword, "**{}"
 
 
-def places(tree: ast.AST) -> Iterator[ast.AST]:
+def sites_of(tree: ast.AST) -> Iterator[ast.AST]:
     """The expressions of a definition that may be broken, in order."""
     if isinstance(tree, ast.FunctionDef) and tree.name in LEFT_OUT:
         return
@@ -121,7 +121,7 @@ def places(tree: ast.AST) -> Iterator[ast.AST]:
         for node in value if isinstance(value, list) else [value]:
             if isinstance(node, ast.AST):
                 yield node
-                yield from places(node)
+                yield from sites_of(node)
 
 
 def definitions_of(thing: Callable[..., object]) -> list[tuple[ModuleType, ast.FunctionDef | ast.ClassDef]]:

@@ -30,7 +30,7 @@ the run that generates more is read up to the other's total.
 - *Shown*: the interval lies on the stated side of 0, and the mean is at least the smallest difference that counts.
   *Opposite*: the same on the other side.
 - *In expectation*: a test computes the claim exactly on a small example, without sampling.
-- *Stale*: the code of a part has changed since the runs.
+- *Stale*: the code of a component has changed since the runs.
 """
 ONE_STEP = """\
 With one minibatch and one epoch every ratio is 1, so that a method of the family ratio is GRPO with its aggregate. The

@@ -15,7 +15,7 @@ from benchmarks.trl_comparison.results import read, store
 from benchmarks.trl_comparison.sections import SECTIONS, short, title
 
 
-def say(line: str) -> None:
+def notify(line: str) -> None:
     print(line, flush=True)
 
 
@@ -38,16 +38,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine, start, measured = Machine(trl=a.trl), time.perf_counter(), {}
     machine.check()
     for name in a.section or short():
-        say(title(name))
-        measured[name] = SECTIONS[name](machine, lambda line: say(f"  {line}"), a.pairs)
+        notify(title(name))
+        measured[name] = SECTIONS[name](machine, lambda line: notify(f"  {line}"), a.pairs)
         if a.write:
             store(name, measured[name])
     for name in measured:
         if name in REGIMES:
-            say(summary(REGIMES[name], measured[name]))
+            notify(summary(REGIMES[name], measured[name]))
     if a.write:
-        say("\n".join(map(str, write(read()))))
-    say(f"{(time.perf_counter() - start) / 60:.1f} minutes")
+        notify("\n".join(map(str, write(read()))))
+    notify(f"{(time.perf_counter() - start) / 60:.1f} minutes")
     return 0
 
 

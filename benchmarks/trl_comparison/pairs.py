@@ -140,7 +140,7 @@ def newest(regime: Regime, run: Run) -> Run:
     return run | {"iterations": [*iterations[: regime.warmup], *iterations[-regime.timed :]]}
 
 
-def pairs(regime: Regime, n: int, machine: Machine, say: Callable[[str], None]) -> list[dict[str, Any]]:
+def pairs(regime: Regime, n: int, machine: Machine, notify: Callable[[str], None]) -> list[dict[str, Any]]:
     """Measure until `n` pairs count; the result includes repeated pairs.
 
     With forced lengths, all pairs are turns of the same two processes. Without, each pair starts two new processes,
@@ -158,7 +158,7 @@ def pairs(regime: Regime, n: int, machine: Machine, say: Callable[[str], None]) 
                     pair["probes"] = [before, before := probe()]
                     pair["counts"] = close(pair) or len(results) - len(counted(results)) >= REPEATS
                     results.append(pair)
-                    say(f"pair {len(results)}: {progress(regime, pair)}; {time.perf_counter() - start:.0f} s")
+                    notify(f"pair {len(results)}: {progress(regime, pair)}; {time.perf_counter() - start:.0f} s")
                     if len(counted(results)) == n:
                         break
     return results

@@ -2,7 +2,7 @@
 
     python -m benchmarks.trl_comparison.run_groupwise a
 
-With `--engines`, so many engines in other processes sample, and with `--max-staleness 1` they do so while the
+With `--engines N`, N engines in other processes sample, and with `--max-staleness 1` they do so while the
 learner works.
 
 If a regime forces lengths, a strategy sets the limit of each sample, the token that ends a sample is none of the

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.trl_comparison.pairs import Machine, Run, above, pairs, per_iteration, per_token, pinned_ratios
 from benchmarks.trl_comparison.regimes import GROWTH, PINNED, REGIMES, Regime
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 TWO = (0, 1)
 ROUNDS = 2
 """Runs of each configuration on two cores."""
@@ -17,19 +17,19 @@ CURVE = 60
 """Iterations of a reward curve, as in the packaged recipe."""
 
 
-def regime(letter: str) -> Callable[[Machine, Say, int], dict[str, Any]]:
+def regime(letter: str) -> Callable[[Machine, Notify, int], dict[str, Any]]:
     """Measure pairs of runs of one regime, then the limits of the core at its shapes."""
 
-    def measure(machine: Machine, say: Say, n: int) -> dict[str, Any]:
+    def measure(machine: Machine, notify: Notify, n: int) -> dict[str, Any]:
         one = REGIMES[letter]
         machine.prepare(one)
-        results = {"pairs": pairs(one, n, machine, say)}
+        results = {"pairs": pairs(one, n, machine, notify)}
         return results if one.net is None else results | {"limits": machine.limits(one)}
 
     return measure
 
 
-def sweep(machine: Machine, say: Say, n: int) -> dict[str, list[Run]]:
+def sweep(machine: Machine, notify: Notify, n: int) -> dict[str, list[Run]]:
     """TRL with each micro-batch, one run each; for (a) also with transformers' continuous batching."""
     results: dict[str, list[Run]] = {}
     for letter, one in REGIMES.items():
@@ -40,22 +40,22 @@ def sweep(machine: Machine, say: Say, n: int) -> dict[str, list[Run]]:
         for way in ways:
             run = machine.theirs(one, *way)
             results[letter].append({"way": " ".join(way[:2]).removeprefix("--").removesuffix(" --iterations"), **run})
-            say(f"({letter}) {' '.join(way)}: {1e3 * per_token(one, run):.3f} ms a token, {above(run):.0f} MiB")
+            notify(f"({letter}) {' '.join(way)}: {1e3 * per_token(one, run):.3f} ms a token, {above(run):.0f} MiB")
     return results
 
 
-def frugal(machine: Machine, say: Say, n: int) -> dict[str, Run]:
+def frugal(machine: Machine, notify: Notify, n: int) -> dict[str, Run]:
     """TRL with gradient checkpointing and micro-batches of 8."""
     results = {}
     for letter in "abcdeg":
         one = REGIMES[letter]
         machine.prepare(one)
         results[letter] = machine.theirs(one, "--frugal", "--micro-batch", "8")
-        say(f"({letter}) {1e3 * per_token(one, results[letter]):.3f} ms a token, {above(results[letter]):.0f} MiB")
+        notify(f"({letter}) {1e3 * per_token(one, results[letter]):.3f} ms a token, {above(results[letter]):.0f} MiB")
     return results
 
 
-def two(machine: Machine, say: Say, n: int) -> dict[str, dict[str, list[Run]]]:
+def two(machine: Machine, notify: Notify, n: int) -> dict[str, dict[str, list[Run]]]:
     """Each system on two cores, in each configuration, interleaved."""
     both = Machine(cores=TWO, threads=2, trl=machine.trl)
     apart = Machine(cores=TWO, threads=1, trl=machine.trl)
@@ -75,11 +75,11 @@ def two(machine: Machine, say: Say, n: int) -> dict[str, dict[str, list[Run]]]:
             for way, run in ways.items():
                 results[letter][way].append(run())
         for way, runs in results[letter].items():
-            say(f"({letter}) {way}: {1e3 * median(per_token(one, run) for run in runs):.3f} ms a token")
+            notify(f"({letter}) {way}: {1e3 * median(per_token(one, run) for run in runs):.3f} ms a token")
     return results
 
 
-def pinned(machine: Machine, say: Say, n: int) -> dict[str, list[Run]]:
+def pinned(machine: Machine, notify: Notify, n: int) -> dict[str, list[Run]]:
     """(h): two engines and a pinned learner (lag 1) on two cores, against runs without a lag and against TRL."""
     machine.prepare(PINNED)
     both = Machine(cores=TWO, threads=2, trl=machine.trl)
@@ -100,9 +100,9 @@ def pinned(machine: Machine, say: Say, n: int) -> dict[str, list[Run]]:
     for turn in range(n):
         for way, run in ways.items():
             results[way].append({**run(), "load": os.getloadavg()[0]})
-            say(f"{turn + 1}/{n} {way}: {per_iteration(PINNED, results[way][-1]):.2f} s per iteration")
+            notify(f"{turn + 1}/{n} {way}: {per_iteration(PINNED, results[way][-1]):.2f} s per iteration")
     for way, (middle, least, most) in pinned_ratios(results).items():
-        say(f"{way} / {next(iter(ways))}: {middle:.2f} [{least:.2f} .. {most:.2f}]")
+        notify(f"{way} / {next(iter(ways))}: {middle:.2f} [{least:.2f} .. {most:.2f}]")
     return results
 
 
@@ -111,7 +111,7 @@ def shortened(one: Regime, run: Run) -> Run:
     return run | {"iterations": run["iterations"][: one.warmup + one.timed]}
 
 
-def growth(machine: Machine, say: Say, n: int) -> dict[str, list[Run]]:
+def growth(machine: Machine, notify: Notify, n: int) -> dict[str, list[Run]]:
     """Groupwise alone, one size doubled four times."""
     results: dict[str, list[Run]] = {}
     for axis, works in GROWTH.items():
@@ -119,11 +119,11 @@ def growth(machine: Machine, say: Say, n: int) -> dict[str, list[Run]]:
         for one in works:
             machine.prepare(one)
             results[axis].append(machine.ours(one))
-            say(f"{one.letter}: {1e3 * per_token(one, results[axis][-1]):.3f} ms a token")
+            notify(f"{one.letter}: {1e3 * per_token(one, results[axis][-1]):.3f} ms a token")
     return results
 
 
-def curves(machine: Machine, say: Say, n: int) -> dict[str, dict[str, list[list[float]]]]:
+def curves(machine: Machine, notify: Notify, n: int) -> dict[str, dict[str, list[list[float]]]]:
     """Mean reward of each iteration of (a) and (e), three seeds per system."""
     results: dict[str, dict[str, list[list[float]]]] = {}
     for letter in "ae":
@@ -135,11 +135,11 @@ def curves(machine: Machine, say: Say, n: int) -> dict[str, dict[str, list[list[
             for system, run in (("groupwise", machine.ours), ("trl", machine.theirs)):
                 rewards = [iteration["reward"] for iteration in run(one, *more)["iterations"]]
                 results[letter][system].append(rewards)
-                say(f"({letter}) {system}, seed {seed}: {rewards[0]:.3f} -> {rewards[-1]:.3f}")
+                notify(f"({letter}) {system}, seed {seed}: {rewards[0]:.3f} -> {rewards[-1]:.3f}")
     return results
 
 
-SECTIONS: dict[str, Callable[[Machine, Say, int], Any]] = {
+SECTIONS: dict[str, Callable[[Machine, Notify, int], Any]] = {
     **{letter: regime(letter) for letter in REGIMES},
     "sweep": sweep,
     "frugal": frugal,

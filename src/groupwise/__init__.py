@@ -4,8 +4,8 @@
     run = gw.train(model="my-model", data=rows, reward=reward, method=gw.gspo(group_size=8), iterations=50)
 
 Its names are those that a script writes (`__all__`, in docs/library.md with a line each), the published methods
-(`gw.gspo`, listed by `gw.list_methods()`) and the parts of methods (`gw.Clip`, listed by `gw.parts`). All are imported
-on first use. Everything else is imported from its room: `from groupwise.data import Segments`.
+(`gw.gspo`, listed by `gw.list_methods()`) and the components of methods (`gw.Clip`, listed by `gw.parts`). All are
+imported on first use. Everything else is imported from its room: `from groupwise.data import Segments`.
 """
 
 # pyright: reportUnsupportedDunderAll=false

@@ -52,7 +52,7 @@ def test_parts_are_values_also_inside_dicts_and_behind_dotted_paths() -> None:
     ("settings", "words"),
     [
         ({"methd": "grpo"}, "did you mean method"),
-        ({"method": 3}, "expected the name of a part"),
+        ({"method": 3}, "expected the name of a component"),
         ({"method": "grpo", "iterations": "x"}, "expected a whole number"),
         ({"method": "grpo", "optimizer": {"lrr": 1}}, "did you mean lr"),
         ({}, "needs method"),

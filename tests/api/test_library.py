@@ -78,7 +78,7 @@ def test_a_checkpoint_is_evaluated_and_sampled_as_on_the_command_line(finished, 
     assert capsys.readouterr().out == f"{answer}\n"
     assert run.sample("2*3+4=", at=1) == gw.sample(run.directory / "models" / "000001", "2*3+4=")
     evaluation = gw.evaluate(run, at=1, data=ROWS[:3], reward=variety, samples=1)
-    assert all("models/000001" in str(number["protocol"]["model"]) for number in evaluation["numbers"])
+    assert all("models/000001" in str(number["protocol"]["model"]) for number in evaluation["results"])
     with pytest.raises(BadData, match="has no model of iteration 7"):
         gw.evaluate(run, at=7)
     for at in ("last", True):

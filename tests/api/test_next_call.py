@@ -45,11 +45,11 @@ def test_the_proposed_call_grades_as_the_run_did(kind: str, tmp_path: Path, caps
     )
     (proposed,) = [line.partition("try:")[2].strip() for line in capsys.readouterr().err.splitlines() if "try:" in line]
     if proposed.startswith("gw."):
-        numbers = eval(proposed, {"gw": gw, "variety": variety, "in_memory": in_memory})["numbers"]
+        numbers = eval(proposed, {"gw": gw, "variety": variety, "in_memory": in_memory})["results"]
     else:
         assert main(shlex.split(proposed)[1:]) == 0
         (file,) = (run.directory / "evaluations").glob("*.json")
-        numbers = json.loads(file.read_text())["numbers"]
+        numbers = json.loads(file.read_text())["results"]
     greedy = next(number for number in numbers if not number["protocol"]["sampling"]["temperature"])
     score = next(value for name, (value, *_) in greedy["figures"].items() if "score" in name)
     assert score == pytest.approx(run.metrics["eval/score_greedy"][0], abs=1e-12)

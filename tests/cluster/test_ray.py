@@ -112,7 +112,7 @@ def test_a_run_has_the_bits_of_a_local_one_though_an_actor_and_an_engine_are_kil
     async def disturbed(self: RayReplica, request: GenerationRequest) -> Generation:
         counts[0] += 1
         pids.update(processes())
-        hosts.update(node for node in self.places.ray.util.placement_group_table(self.places.group)[
+        hosts.update(node for node in self.bundles.ray.util.placement_group_table(self.bundles.group)[
             "bundles_to_node_id"].values())  # fmt: skip
         if counts[0] in (10, 30):
             engine, actor = next(iter(processes().items()))
@@ -149,11 +149,11 @@ def test_a_run_has_the_bits_of_a_local_one_though_an_engine_and_an_actor_are_sto
     """SIGSTOP leaves connections open. The node dies with all processes on it, while its engine samples."""
     import ray
 
-    from groupwise.cluster import ray as places
+    from groupwise.cluster import ray as ray_nodes
     from groupwise.cluster.ray_replicas import RayReplica
 
     monkeypatch.setattr(engine_places, "PAUSE", 0.0)
-    monkeypatch.setattr(places, "ENDED", 1.0)
+    monkeypatch.setattr(ray_nodes, "ENDED", 1.0)
     node = cluster.add_node(num_cpus=1, object_store_memory=MEMORY)
     sample, counts, stopped = RayReplica.sample, [0], list[int]()
 
@@ -236,9 +236,9 @@ def test_ranks_on_nodes_have_the_bits_of_one_and_a_dead_one_is_named_with_its_en
 def test_a_stopped_rank_ends_the_run_at_its_deadline_and_a_stopped_actor_does_not(
     local: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from groupwise.cluster import ray as places
+    from groupwise.cluster import ray as ray_nodes
 
-    monkeypatch.setattr(places, "ENDED", 1.0)
+    monkeypatch.setattr(ray_nodes, "ENDED", 1.0)
     send, messages, stopped = Replicas.send, [0], list[int]()
 
     def disturbed(self: Replicas, message: bytes) -> None:
@@ -262,7 +262,7 @@ def test_places_that_no_node_has_are_asked_for_until_a_deadline_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("groupwise.cluster.ray.PLACED", 2.0)
-    with pytest.raises(Usage, match="Ray found no place for 2 engines within 2 s") as caught:
+    with pytest.raises(Usage, match="Ray found no nodes for 2 engines within 2 s") as caught:
         gw.train(out=tmp_path, engine=Served(), **SMALL, **RAY, **{"machine.threads": 3})
     evidence = caught.value.evidence.splitlines()
     assert evidence[0] == "asked: 2 x 3 CPU" and evidence[-1] == "free on 2 nodes: 4 CPU"
@@ -273,19 +273,19 @@ def test_the_process_of_an_engine_sees_the_gpu_of_its_bundle_alone(cluster: Any)
     """The GPUs are a number that Ray was given."""
     import ray
 
-    from groupwise.cluster.ray import Needs, Places, connected
+    from groupwise.cluster.ray import Bundles, Needs, connected
 
     node = cluster.add_node(num_cpus=0, num_gpus=2, object_store_memory=MEMORY)
     try:
-        places = Places(connected(), "two engines", 2, Needs(0, 1), "PACK")
+        bundles = Bundles(connected(), "two engines", 2, Needs(0, 1), "PACK")
         program = ["-c", "import os, time; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(60)"]
-        actors = [places.start(i, program, {}) for i in range(2)]
+        actors = [bundles.start(i, program, {}) for i in range(2)]
         until = time.monotonic() + 60
         while not all(printed := [ray.get(actor.status.remote(), timeout=30)[1] for actor in actors]):
             assert time.monotonic() < until
         for actor in actors:
-            places.end(actor)
-        places.close()
+            bundles.end(actor)
+        bundles.close()
     finally:
         cluster.remove_node(node)
     assert sorted(printed) == [["0"], ["1"]]

@@ -15,7 +15,7 @@ from groupwise.__main__ import main
 from groupwise.commands.compare import compare, differences, flat, pooled
 from groupwise.core import BadData, GroupwiseError, Usage
 from groupwise.evaluation.interval import averaged, paired
-from groupwise.evaluation.result import MAY_DIFFER, file_name, mean_of, number, read, write
+from groupwise.evaluation.result import MAY_DIFFER, file_name, mean_of, read, task_result, write
 from tests.evaluation.test_evaluate import RIGHT, graded
 
 PROTOCOL: dict[str, Any] = {
@@ -48,11 +48,11 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 
 def evaluation(right: Sequence[int], protocol: Mapping[str, Any] = PROTOCOL) -> dict[str, Any]:
-    return {"preset": None, "numbers": [number(graded(right, protocol["n"]), protocol)]}
+    return {"preset": None, "results": [task_result(graded(right, protocol["n"]), protocol)]}
 
 
 def write_file(path: Path, *numbers: tuple[Sequence[int], Mapping[str, Any]], **more: Any) -> Path:
-    write(path, {"preset": None, "numbers": [evaluation(*one)["numbers"][0] for one in numbers], **more})
+    write(path, {"preset": None, "results": [evaluation(*one)["results"][0] for one in numbers], **more})
     return path
 
 
@@ -155,7 +155,7 @@ def test_evaluations_with_different_numbers_raise(tmp_path):
 def test_the_mean_over_tasks(tmp_path, capsys):
     numbers = [(RIGHT, PROTOCOL), (BETTER[:20], changed("task", PROTOCOL["task"] | {"problems": 20}))]
     more = [(BETTER, PROTOCOL), (BETTER[:20], numbers[1][1])]
-    mean = mean_of([evaluation(*one)["numbers"][0] for one in numbers])
+    mean = mean_of([evaluation(*one)["results"][0] for one in numbers])
     values = [np.mean(RIGHT) / 32, np.mean(BETTER[:20]) / 32]
     assert mean[0] == pytest.approx(np.mean(values))
     a = write_file(tmp_path / "a.json", *numbers, mean=mean)
@@ -224,17 +224,17 @@ def damaged(path: Path, change: Any) -> str:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda e: e.pop("numbers"), "is damaged"),
-        (lambda e: e["numbers"].clear(), "is damaged"),
-        (lambda e: e["numbers"][0].pop("protocol"), "is damaged"),
-        (lambda e: e["numbers"][0]["protocol"].pop("sampling"), "is damaged"),
-        (lambda e: e["numbers"][0]["protocol"].pop("model"), "is damaged"),
-        (lambda e: e["numbers"][0]["problems"].pop(), "is damaged"),
-        (lambda e: e["numbers"][0]["problems"][0].__setitem__(3, [40]), "is damaged"),
-        (lambda e: e["numbers"][0]["problems"][0].__setitem__(3, ["a"]), "is damaged"),
-        (lambda e: e["numbers"][0]["problems"][0].__setitem__(2, 99), "is damaged"),
-        (lambda e: e["numbers"][0]["figures"]["avg@32"].__setitem__(0, 0.99), "is damaged"),
-        (lambda e: e["numbers"].__setitem__(0, 3), "is damaged"),
+        (lambda e: e.pop("results"), "is damaged"),
+        (lambda e: e["results"].clear(), "is damaged"),
+        (lambda e: e["results"][0].pop("protocol"), "is damaged"),
+        (lambda e: e["results"][0]["protocol"].pop("sampling"), "is damaged"),
+        (lambda e: e["results"][0]["protocol"].pop("model"), "is damaged"),
+        (lambda e: e["results"][0]["problems"].pop(), "is damaged"),
+        (lambda e: e["results"][0]["problems"][0].__setitem__(3, [40]), "is damaged"),
+        (lambda e: e["results"][0]["problems"][0].__setitem__(3, ["a"]), "is damaged"),
+        (lambda e: e["results"][0]["problems"][0].__setitem__(2, 99), "is damaged"),
+        (lambda e: e["results"][0]["figures"]["avg@32"].__setitem__(0, 0.99), "is damaged"),
+        (lambda e: e["results"].__setitem__(0, 3), "is damaged"),
         (lambda e: e.__setitem__("format", 2), "written by another version"),
         (lambda e: e.pop("format"), "is not an evaluation"),
     ],

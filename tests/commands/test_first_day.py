@@ -61,7 +61,7 @@ def test_check_refuses_what_train_refuses(field: str, value: str, words: str, mo
 
 def test_more_threads_than_cores_are_a_warning() -> None:
     notes: list[str] = []
-    assert check(None, [("machine.threads", "4000")], warn=notes.append) == []
+    assert check(None, [("machine.threads", "4000")], notify=notes.append) == []
     assert any("machine.threads is 4000" in note for note in notes)
 
 
@@ -180,7 +180,7 @@ def test_a_date_is_no_string(value: str, words: str) -> None:
 def test_a_clip_without_a_lower_bound_is_a_note() -> None:
     for value, count in (("2", 1), ("0.9", 0)):
         notes: list[str] = []
-        assert check(None, [("method.objective.surrogate.low", value)], warn=notes.append) == []
+        assert check(None, [("method.objective.surrogate.low", value)], notify=notes.append) == []
         assert sum("Clip has no lower bound" in note for note in notes) == count
 
 
@@ -192,7 +192,7 @@ def test_the_letters_of_options_in_a_prompt_are_no_warning(tmp_path: Path) -> No
     fields = [("task", str(tmp_path / "rows.jsonl")), ("model", str(directory)), ("sampling.max_tokens", "8")]
     for verifier, count in (("choice", 0), ('{kind = "choice", options = "ABC"}', 0), ("text", 1)):
         notes: list[str] = []
-        assert check(None, [*fields, ("verifier", verifier)], warn=notes.append) == []
+        assert check(None, [*fields, ("verifier", verifier)], notify=notes.append) == []
         assert sum("contains the answer" in note for note in notes) == count, verifier
 
 
@@ -271,7 +271,7 @@ def test_check_compares_the_ids_with_those_of_transformers(tmp_path: Path) -> No
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "Was ist 1 plus 5?", "answer": 6}\n{"prompt": "Und 2 plus 2?", "answer": 4}\n')
     fields = [("model", str(tmp_path / "tiny")), ("task", str(rows)), ("verifier", "last_number")]
-    assert check(None, [*fields, ("sampling.max_tokens", "8")], warn=notes.append) == []
+    assert check(None, [*fields, ("sampling.max_tokens", "8")], notify=notes.append) == []
     differs = different_ids(tmp_path / "tiny", read_tokenizer(tmp_path / "tiny"), ["Was ist 1 plus 5?"])
     assert any("AutoTokenizer does not follow" in note for note in notes) == bool(differs)
     other = read_tokenizer(find_model("calculator"))
@@ -546,7 +546,7 @@ def test_a_prompt_without_room_for_its_answer_is_named(tmp_path: Path) -> None:
     assert "rows/3: 92 tokens" in error.evidence and "rows/5: 102 tokens" in error.evidence
     assert error.fix == "lower sampling.max_tokens to 26; or leave such problems out: --max_prompt_tokens 68"
     notes: list[str] = []
-    assert check(None, [*fields, ("max_prompt_tokens", "68")], warn=notes.append) == []
+    assert check(None, [*fields, ("max_prompt_tokens", "68")], notify=notes.append) == []
     assert any("2 rows (3, 5) have more prompt tokens" in note for note in notes)
     assert "makes its own problems" in refusals(("max_prompt_tokens", "9"))
     assert "max_prompt_tokens is 0" in refusals(("max_prompt_tokens", "0"))
@@ -558,7 +558,7 @@ def test_repeated_problems_and_open_conversations_are_notes(tmp_path: Path) -> N
     fields = [("task", str(rows)), ("verifier", "last_number")]
     for prompts, count in (("16", 1), ("1", 0)):
         notes: list[str] = []
-        assert check(None, [*fields, ("prompts", prompts), ("method.minibatches", "1")], warn=notes.append) == []
+        assert check(None, [*fields, ("prompts", prompts), ("method.minibatches", "1")], notify=notes.append) == []
         drawn = "an iteration draws 16 prompts from 1 problem: up to 16 times the same one"
         assert sum(drawn in note for note in notes) == count
     user, assistant = {"role": "user", "content": "1+1="}, {"role": "assistant", "content": "1+1="}

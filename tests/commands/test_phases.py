@@ -274,7 +274,7 @@ def test_resume_refuses_another_recipe_for_a_started_phase(
 
 def errors(text: str, notes: list[str] | None = None) -> str:
     Path("two.toml").write_text(text)
-    return "\n".join(map(str, check("two.toml", warn=(notes or []).append if notes is None else notes.append)))
+    return "\n".join(map(str, check("two.toml", notify=(notes or []).append if notes is None else notes.append)))
 
 
 def test_check_reads_every_phase_before_the_first_starts() -> None:

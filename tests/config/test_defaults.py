@@ -152,5 +152,5 @@ def test_fields_above_the_phases_are_given(tmp_path: Path) -> None:
 def test_the_check_of_phases_takes_their_defaults(tmp_path: Path) -> None:
     file, lines = tmp_path / "phases.toml", list[str]()
     file.write_text(PHASES)
-    assert check(file, warn=lines.append) == []  # without the defaults, 1024 tokens do not fit the model
+    assert check(file, notify=lines.append) == []  # without the defaults, 1024 tokens do not fit the model
     assert lines[0] == "defaults of phase first: sampling.max_tokens 64 (half of the model's 128)"

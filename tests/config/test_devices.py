@@ -56,8 +56,8 @@ def test_a_named_device_that_is_missing_is_refused_and_not_replaced() -> None:
 
 def test_check_names_device_and_dtype_first() -> None:
     lines: list[str] = []
-    assert check(None, warn=lines.append) == []
+    assert check(None, notify=lines.append) == []
     assert lines[0] == "machine: cpu, float32"
     lines.clear()
-    assert check(None, [("machine.dtype", "bfloat16")], warn=lines.append) == []
+    assert check(None, [("machine.dtype", "bfloat16")], notify=lines.append) == []
     assert lines[0] == "machine: cpu, bfloat16 with float32 master weights"

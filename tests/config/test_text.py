@@ -359,7 +359,7 @@ ERRORS = """
 method.objective.surrogate.hihg = 3
     recipe.method.objective.surrogate: Clip has no field 'hihg'; did you mean high?
 method.objective.aggregate = 'sequence_meen'
-    recipe.method.objective.aggregate: unknown part 'sequence_meen'; similar: sequence_mean, sequence_sum
+    recipe.method.objective.aggregate: unknown component 'sequence_meen'; similar: sequence_mean, sequence_sum
 method = 'grop'
     recipe.method: unknown method 'grop'; did you mean grpo?
 method = { base = 'gspo', grup_size = 4 }
@@ -377,7 +377,7 @@ optimizer.lr = true; method = 'gspo'
 task = 3; method = 'gspo'
     recipe.task: 3 is a whole number; expected the name of a part or a table
 method = 3
-    recipe.method: 3 is a whole number; expected the name of a part or a table
+    recipe.method: 3 is a whole number; expected the name of a component or a table
 optimizer.betas = [1.0]; method = 'gspo'
     recipe.optimizer.betas: [1.0] is a list; expected a list of 2
 trackers = 'wandb'; method = 'gspo'
@@ -395,7 +395,7 @@ method.objective.aggregate = 'token_ratio'
 method.objective.surrogate = 'Batch'
     recipe.method.objective.surrogate: Batch is not a Surrogate
 method.objective.surrogate.kind = 3
-    recipe.method.objective.surrogate: kind: 3 is a whole number; expected the name of a part
+    recipe.method.objective.surrogate: kind: 3 is a whole number; expected the name of a component
 method.objective.aggregate.x = 1
     recipe.method.objective.aggregate: the table has no kind; the names are ScaledByLength, ScaledBySubscore, budget
 method.objective.aggregate = { kind = 'token_mean', x = 1 }

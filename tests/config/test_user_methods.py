@@ -158,5 +158,5 @@ def test_bounds_that_cannot_have_an_effect_are_noted(tmp_path: Path) -> None:
     assert "PowerMean" in inactive_parts(gmpo(minibatches=1))[0]
     path, lines = tmp_path / "r.toml", []
     path.write_text("method = 'grpo'\nsampling.max_tokens = 16\n")
-    assert check(path, warn=lines.append) == [] and note in lines
+    assert check(path, notify=lines.append) == [] and note in lines
     assert inactive_parts(override(grpo(), "epochs", "2")) == []

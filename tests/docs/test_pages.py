@@ -98,7 +98,7 @@ def test_every_room_has_a_page() -> None:
 def test_evaluation_runs(tmp_path: Path) -> None:
     commands = [line.split()[1] for line in follow("docs/evaluation.md", tmp_path)]
     assert commands == ["train", "eval", "eval", "compare", "eval", "check"]
-    assert [*json.loads((tmp_path / "by-level.json").read_text())["numbers"][0]["by"]] == ["level=1", "level=2"]
+    assert [*json.loads((tmp_path / "by-level.json").read_text())["results"][0]["by"]] == ["level=1", "level=2"]
     assert (tmp_path / "before.json").is_file() and len(list(tmp_path.glob("runs/short-*/evaluations/*.json"))) == 1
 
 

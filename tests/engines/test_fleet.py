@@ -12,7 +12,7 @@ from groupwise.core import EngineLost, Mismatch, Storage, WorkerLost
 from groupwise.data import Generation, GenerationRequest
 from groupwise.engines import Exchange, Fleet, NativeEngine, Probe, Remote
 from groupwise.engines.remote import fleet as fleets
-from groupwise.engines.remote import slots as places
+from groupwise.engines.remote import slots
 from groupwise.engines.remote.heartbeat import PACE, Heartbeat, Owed
 from groupwise.engines.remote.wire import PROTOCOL, encode, read_message
 from groupwise.models import Decoder
@@ -25,7 +25,7 @@ REQUESTS = [request(i, stream=(j,)) for i in range(4) for j in range(4)]
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "PAUSE", 0.0)
+    monkeypatch.setattr(slots, "PAUSE", 0.0)
 
 
 def run(call: Awaitable[T]) -> T:
@@ -37,11 +37,13 @@ def run(call: Awaitable[T]) -> T:
 
 
 def fleet(
-    path: Path, model: Decoder, start: Callable[[int], Awaitable[Remote]], *, count: int = 2, rows: int = 64,
+    path: Path, model: Decoder, start: Callable[[int], Awaitable[Remote]], *, count: int = 2, max_num_seqs: int = 64,
     restarts: int = 3, addresses: Sequence[str] = (),
 ) -> Fleet:  # fmt: skip
     probe, exchange = Probe(model, without_end_token(), 1e-3), Exchange(path)
-    return Fleet(start, count, exchange=exchange, probe=probe, rows=rows, restarts=restarts, addresses=addresses)
+    return Fleet(
+        start, count, exchange=exchange, probe=probe, max_num_seqs=max_num_seqs, restarts=restarts, addresses=addresses
+    )
 
 
 async def honest(number: int) -> Remote:
@@ -135,7 +137,7 @@ class LiesAboutVersion(NativeEngine):
 def test_the_probe_tells_new_old_and_half_loaded_weights_apart(
     tmp_path: Path, kind: type[NativeEngine], expected: str
 ) -> None:
-    """The faulty replica is alone; a new one of its kind loads the weights of now first, and is admitted."""
+    """The faulty replica is alone; a new one of its kind loads the current weights first, and is admitted."""
     model = decoder()
     errors: list[Any] = []
 
@@ -275,7 +277,7 @@ def test_requests_of_an_engine_that_never_ends_one_are_asked_elsewhere(tmp_path:
 
     async def go() -> list[Generation]:
         group = fleet(tmp_path, model, start)
-        group.warn = lines.append
+        group.notify = lines.append
         await group.load(0, weights(model))
         while len(group.replicas) < 2:
             await asyncio.sleep(0.001)
@@ -311,7 +313,7 @@ def test_a_request_in_which_an_engine_fails_is_asked_elsewhere(tmp_path: Path) -
     async def go() -> list[Generation]:
         Raises.times[:] = [1]
         group = fleet(tmp_path, model, lambda number: remote(blank(Raises), name=f"replica {number}"))
-        group.warn = lines.append
+        group.notify = lines.append
         await group.load(0, weights(model))
         return list(await asyncio.gather(*map(group.sample, REQUESTS)))
 
@@ -390,7 +392,7 @@ def test_a_fleet_that_cannot_start_ends_with_the_cause(tmp_path: Path) -> None:
     assert "last line" in caught.value.evidence and sorted(starts) == [0, 0, 0, 1, 1, 1]
 
 
-def test_no_more_than_rows_requests_are_in_a_replica_and_the_others_wait_in_order(tmp_path: Path) -> None:
+def test_no_more_than_max_num_seqs_requests_are_in_a_replica_and_the_others_wait_in_order(tmp_path: Path) -> None:
     model, most, order = decoder(), [0], []
 
     class Watched(NativeEngine):
@@ -406,7 +408,7 @@ def test_no_more_than_rows_requests_are_in_a_replica_and_the_others_wait_in_orde
                 self.inside -= 1
 
     async def go() -> None:
-        group = fleet(tmp_path, model, lambda _: remote(blank(Watched)), count=1, rows=2)
+        group = fleet(tmp_path, model, lambda _: remote(blank(Watched)), count=1, max_num_seqs=2)
         await group.load(0, weights(model))
         calls = [asyncio.create_task(group.sample(request(stream=(i,)))) for i in range(8)]
         await asyncio.sleep(0)

@@ -85,12 +85,12 @@ def test_the_options_are_those_of_the_engine(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(serving, "NativeEngine", Recorded)
     monkeypatch.setattr(serving, "serve_until_signal", ends)
-    options = ["--rows", "7", "--kv-cache-tokens", "900", "--device", "cpu", "--seed", "3"]
+    options = ["--max-num-seqs", "7", "--kv-cache-tokens", "900", "--device", "cpu", "--seed", "3"]
     assert main(["serve", "calculator", "--socket", str(tmp_path / "s"), *options]) == 0
-    assert built == [{"seed": 3, "rows": 7, "kv_cache_tokens": 900, "device": "cpu"}]
+    assert built == [{"seed": 3, "max_num_seqs": 7, "kv_cache_tokens": 900, "device": "cpu"}]
     defaults = Served()
     assert main(["serve", "calculator", "--socket", str(tmp_path / "s")]) == 0
-    assert (built[1]["rows"], built[1]["kv_cache_tokens"]) == (defaults.max_num_seqs, defaults.kv_cache_tokens)
+    assert (built[1]["max_num_seqs"], built[1]["kv_cache_tokens"]) == (defaults.max_num_seqs, defaults.kv_cache_tokens)
 
 
 def test_a_place_to_listen_is_required(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,13 +112,13 @@ def test_vllm_listens_for_other_hosts_with_a_kept_key_and_the_file_of_the_secret
     (tmp_path / "secret").chmod(0o600)
     (tmp_path / "python").write_text('#!/bin/sh\necho "$8"\nexit 3\n')
     (tmp_path / "python").chmod(0o755)
-    words = ["--listen", "0.0.0.0:7000", "--secret-file", "secret", "--key", "key.pem", "--rows", "9",
+    words = ["--listen", "0.0.0.0:7000", "--secret-file", "secret", "--key", "key.pem", "--max-num-seqs", "9",
              "--kv-cache-tokens", "640", "--device", "cpu", "--engine-python", "./python"]  # fmt: skip
     assert main(["serve", "calculator", "--engine", "Vllm", *words]) == 7
     output = capfd.readouterr()
     spec = json.loads(output.out)
     assert "exit code 3" in output.err
-    assert (spec["listen"], spec["rows"], spec["kv_cache_tokens"]) == ("0.0.0.0:7000", 9, 640)
+    assert (spec["listen"], spec["max_num_seqs"], spec["kv_cache_tokens"]) == ("0.0.0.0:7000", 9, 640)
     assert (spec["key"], spec["secret_file"]) == (str(tmp_path / "key.pem"), str(tmp_path / "secret"))
     assert spec["model"] == "calculator" and not spec["socket"]
 

@@ -18,7 +18,7 @@ from groupwise.core import EngineLost, Usage
 from groupwise.data import SharesDevice
 from groupwise.engines import EngineServer, Exchange, Probe, Remote, Served, SharedDeviceFleet, SleepingEngine, Vllm
 from groupwise.engines.remote import served as fleets_of
-from groupwise.engines.remote import slots as places
+from groupwise.engines.remote import slots
 from groupwise.engines.remote.replica import Program
 from groupwise.learner import Learner
 from groupwise.models import Decoder, Shape, find_model, read_model, read_shape, read_tokenizer
@@ -32,7 +32,7 @@ SAME = '{ kind = "Served", replicas = 1, placement = "colocated" }'
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "PAUSE", 0.0)
+    monkeypatch.setattr(slots, "PAUSE", 0.0)
 
 
 class Counting(SleepingEngine):
@@ -44,7 +44,7 @@ class Counting(SleepingEngine):
     def held(self) -> int:
         """Bytes of the weights and of cached keys and values."""
         storages = {x.untyped_storage().data_ptr(): x.untyped_storage() for x in self._decoder.state_dict().values()}
-        cached = [x for chunk in self._rows.sequences.cache.chunks for x in chunk]
+        cached = [x for block in self._batch.sequences.cache.blocks for x in block]
         return sum(s.nbytes() for s in storages.values()) + sum(x.nbytes for x in cached)
 
     async def sample(self, request: Any) -> Any:
@@ -110,7 +110,7 @@ def test_a_run_samples_sleeps_learns_loads_and_probes(tmp_path: Path, monkeypatc
 
 def shared(path: Path, model: Decoder, start: Any) -> SharedDeviceFleet:
     probe = Probe(model, without_end_token(), 1e-3)
-    return SharedDeviceFleet(start, 1, exchange=Exchange(path), probe=probe, rows=64, restarts=3)
+    return SharedDeviceFleet(start, 1, exchange=Exchange(path), probe=probe, max_num_seqs=64, restarts=3)
 
 
 def test_a_replica_lost_in_its_sleep_is_replaced_at_the_next_load(tmp_path: Path) -> None:

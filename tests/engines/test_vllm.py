@@ -16,7 +16,7 @@ import torch
 from groupwise.core import Mismatch, Usage
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
 from groupwise.engines import EngineAccess, Fleet, NativeEngine, Vllm
-from groupwise.engines.remote import slots as places
+from groupwise.engines.remote import slots
 from groupwise.engines.remote.replica import Program, Replica, ReplicaSettings
 from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
 from groupwise.models import Decoder, Shape, Tokenizer, find_model, read_model, read_tokenizer
@@ -169,7 +169,7 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
         return replace(whole, module="half", environment={**whole.environment, "PYTHONPATH": path})
 
     monkeypatch.setattr(Vllm, "program", half)
-    monkeypatch.setattr(places, "PAUSE", 0.0)
+    monkeypatch.setattr(slots, "PAUSE", 0.0)
     shape = Shape(vocabulary=2048, width=256, layers=1, heads=4, kv_heads=2, head_dim=64, inner=256, tied=True,
                   qk_norm=True, positions=128, family="qwen3")  # fmt: skip
 
@@ -189,7 +189,7 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
 
 def test_answers_are_equal_through_kill_9_and_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """First the process that we started is killed while it samples, then the one that vLLM started from it."""
-    monkeypatch.setattr(places, "PAUSE", 0.0)
+    monkeypatch.setattr(slots, "PAUSE", 0.0)
     before = shared_memory()
     pids: list[int] = []
 
@@ -259,7 +259,7 @@ def test_an_engine_for_other_hosts_gives_the_bytes_of_the_native_run(tmp_path: P
         PYTHON,
         "--listen",
         "127.0.0.1:0",
-        "--rows",
+        "--max-num-seqs",
         "64",
     ]
     process = subprocess.Popen(

@@ -19,9 +19,8 @@ from groupwise.commands import doctor
 from groupwise.core import EngineLost, Mismatch, MissingRequirement, Usage, WorkerLost
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
 from groupwise.engines import EngineAccess, Exchange, Fleet, NativeEngine, Probe, Remote, Vllm
-from groupwise.engines.remote import served
+from groupwise.engines.remote import served, slots
 from groupwise.engines.remote import server as servers
-from groupwise.engines.remote import slots as places
 from groupwise.engines.remote.replica import ReplicaSettings
 from groupwise.engines.remote.served import Target
 from groupwise.engines.vllm import vllm_program, vllm_replicas
@@ -121,8 +120,8 @@ def test_the_cache_holds_one_whole_sequence_and_at_most_what_the_rows_need() -> 
     shape = decoder(head_dim=32, positions=100).shape
     per_token = 2 * shape.layers * shape.kv_heads * 32 * 4
     blocks = -(-101 // BLOCK) * BLOCK
-    assert cache_bytes(shape, 4, rows=8, kv_cache_tokens=1 << 20) == (8 * blocks + BLOCK) * per_token
-    assert cache_bytes(shape, 4, rows=8, kv_cache_tokens=1) == (blocks + BLOCK) * per_token
+    assert cache_bytes(shape, 4, max_num_seqs=8, kv_cache_tokens=1 << 20) == (8 * blocks + BLOCK) * per_token
+    assert cache_bytes(shape, 4, max_num_seqs=8, kv_cache_tokens=1) == (blocks + BLOCK) * per_token
 
 
 # Environments
@@ -234,7 +233,7 @@ names = ("CUDA_VISIBLE_DEVICES", "VLLM_USE_V2_MODEL_RUNNER", "GROUPWISE_SECRET",
 print(json.dumps([spec, int(sys.argv[2]), held, {name: os.environ.get(name) for name in names}]))
 """
 PLACED = VllmSettings(
-    directory="calculator", dtype="float32", device="cuda:0", threads=1, seed=0, rows=4, kv_cache_tokens=64,
+    directory="calculator", dtype="float32", device="cuda:0", threads=1, seed=0, max_num_seqs=4, kv_cache_tokens=64,
     compiled=False, adapter="", keyed=True, deadline=9.0, sleeps=False,
 )  # fmt: skip
 
@@ -332,7 +331,7 @@ def test_an_answer_with_tokens_of_new_weights_waits_for_the_probe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first replica is found to have half of the new weights: its answer is not returned, but asked again."""
-    monkeypatch.setattr(places, "PAUSE", 0.0)
+    monkeypatch.setattr(slots, "PAUSE", 0.0)
     model, order = decoder(), []
     check = Probe.check
 
@@ -348,7 +347,9 @@ def test_an_answer_with_tokens_of_new_weights_waits_for_the_probe(
 
     async def go() -> Generation:
         probe = Probe(model, without_end_token(), 1e-3)
-        group = Fleet(lambda _: remote(blank(Early)), 1, exchange=Exchange(tmp_path), probe=probe, rows=4, restarts=3)
+        group = Fleet(
+            lambda _: remote(blank(Early)), 1, exchange=Exchange(tmp_path), probe=probe, max_num_seqs=4, restarts=3
+        )
         await group.load(0, weights(model))
         asked = asyncio.create_task(group.sample(request()))
         await asyncio.sleep(0.02)

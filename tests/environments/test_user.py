@@ -103,7 +103,10 @@ def raises(error: BaseException) -> Any:
         (("7", True), "Mine.step: it returned tuple: expected text, None or a Verdict"),
         ("x" * (MAX_CHARACTERS + 1), f"Mine.step: it returned {MAX_CHARACTERS + 1} characters"),
         (Verdict(Outcome.correct, float("inf")), "it returned the score inf: expected a finite number"),
-        (Verdict(Outcome.wrong, subscores={"style": float("nan")}), "it returned the part style, which is not finite"),
+        (
+            Verdict(Outcome.wrong, subscores={"style": float("nan")}),
+            "it returned the subscore style, which is not finite",
+        ),
     ],
 )
 def test_an_exception_or_an_invalid_observation_is_unverifiable(kind: type, reply: Any, cause: str) -> None:

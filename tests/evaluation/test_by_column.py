@@ -66,7 +66,7 @@ def test_a_run_and_an_evaluation_have_it(tmp_path: Path, monkeypatch: pytest.Mon
     first = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
     assert {name for name in first if "level=" in name} == {"eval/accuracy/level=2", "eval/accuracy/level=10"}
     assert main(["eval", str(run), "--out", "one.json"]) == 0
-    stored = json.loads(Path("one.json").read_text())["numbers"][1]
+    stored = json.loads(Path("one.json").read_text())["results"][1]
     right, counts = Counter[int](), Counter[int]()
     for problem, (_, answers, n, _) in zip(ROWS[1::2], stored["problems"], strict=True):
         right[problem["level"]] += n

@@ -120,7 +120,7 @@ def test_a_suite_from_disk_is_printed_with_its_mean_and_departures(data, model, 
     ]
     assert "olympiadbench: 2 problems, not 675" in written["departures"] and len(written["departures"]) == 7
     assert all(f"not as published: {line}" in output.err for line in written["departures"])
-    assert [x["protocol"]["n"] for x in written["numbers"]] == [1] * 5
+    assert [x["protocol"]["n"] for x in written["results"]] == [1] * 5
     again = file.with_name("again.json")
     again.write_bytes(file.read_bytes())
     assert main(["compare", str(file), str(again)]) == 0

@@ -11,7 +11,7 @@ from groupwise.commands.compare import table
 from groupwise.core import BadData, Usage
 from groupwise.data import Outcome, Rollout, Verdict, rollout_of
 from groupwise.evaluation.accuracy import counts, has_outcomes, has_scores, has_verdicts, scores
-from groupwise.evaluation.result import is_consistent, mean_of, number, number_lines, read, write
+from groupwise.evaluation.result import is_consistent, mean_of, read, result_lines, task_result, write
 from groupwise.report.read import read as read_run
 from groupwise.report.warnings import find_warnings, headline
 from groupwise.training.progress import Progress
@@ -44,11 +44,11 @@ def test_verdicts_with_an_outcome_and_a_score_have_both_figures() -> None:
     both = [judged(Outcome.correct, 0.75), judged(Outcome.wrong, 0.25)]
     metrics = scores(both, both)
     assert (metrics["eval/accuracy"], metrics["eval/score"]) == (0.5, 0.5) and metrics["eval/score_high"] == 0.75
-    result = number(both, PROTOCOL | {"n": 1})
+    result = task_result(both, PROTOCOL | {"n": 1})
     assert list(result["figures"]) == ["avg@1", "score"] and result["scores"] == [0.75, 0.25]
     assert is_consistent(result) and mean_of([result])[0] == 0.5
     outcomes = [judged(Outcome.correct, None), judged(Outcome.unverifiable, None)]
-    assert "eval/score" not in scores(outcomes, outcomes) and "scores" not in number(outcomes, PROTOCOL | {"n": 1})
+    assert "eval/score" not in scores(outcomes, outcomes) and "scores" not in task_result(outcomes, PROTOCOL | {"n": 1})
 
 
 PROTOCOL: dict[str, Any] = {
@@ -60,9 +60,9 @@ PROTOCOL: dict[str, Any] = {
 
 
 def test_the_evaluation_has_a_dash_for_the_accuracy_and_the_fix() -> None:
-    result = number(ROLLOUTS, PROTOCOL)
+    result = task_result(ROLLOUTS, PROTOCOL)
     assert list(result["figures"]) == ["score"] and result["figures"]["score"][0] == 2.5
-    lines = number_lines(result)
+    lines = result_lines(result)
     assert any(line.startswith("avg@2      -") and "--threshold" in line for line in lines)
     assert not any("pass@" in line for line in lines) and is_consistent(result)
     assert mean_of([result, result]) is None
@@ -73,9 +73,9 @@ def test_an_evaluation_without_a_judged_answer_has_a_dash_and_the_causes(tmp_pat
     failed = replace(judged(Outcome.unverifiable, None).samples[0], verdict=Verdict(Outcome.unverifiable, cause="boom"))
     rollouts = [replace(rollout, samples=(failed, failed)) for rollout in ROLLOUTS]
     assert not has_verdicts(rollouts) and "eval/accuracy" not in scores(rollouts, rollouts)
-    result = number(rollouts, PROTOCOL)
+    result = task_result(rollouts, PROTOCOL)
     assert result["figures"] == {} and is_consistent(result) and mean_of([result]) is None
-    lines = number_lines(result)
+    lines = result_lines(result)
     assert "avg@2      -      no answer could be judged" in lines and "  4 unverifiable: boom" in lines
     assert not any("0.000" in line for line in lines)
     before = written(tmp_path / "a.json", ROLLOUTS)
@@ -92,7 +92,7 @@ def test_scored_answers_are_counted_apart() -> None:
 
 
 def written(path: Path, rollouts: list[Rollout], **changes: Any) -> Path:
-    write(path, {"preset": None, "numbers": [number(rollouts, PROTOCOL) | changes]})
+    write(path, {"preset": None, "results": [task_result(rollouts, PROTOCOL) | changes]})
     return path
 
 

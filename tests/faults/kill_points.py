@@ -13,7 +13,7 @@ from typing import Any
 
 from groupwise.config.recipe import Recipe
 from groupwise.data import Prompt, Sample, Verdict
-from groupwise.engines.native.rows import Rows
+from groupwise.engines.native.running_batch import RunningBatch
 from groupwise.engines.steps.denoising import DenoisingEngine
 from groupwise.learner import Learner
 from groupwise.lifecycle import run as commands
@@ -98,18 +98,18 @@ class RecordedDisk(Quick):
         self.events.record_disk("remove")
 
 
-def run(directory: Path, place: RunObjects, death: Point | None = None) -> Events:
+def run(directory: Path, objects: RunObjects, death: Point | None = None) -> Events:
     """Continue a run to its end or to its death. Call it in a fork: it patches the package."""
     events = Events(death)
     for name in ("write", "save", "iteration", "restore"):
         events.around(Recorder, name)
     events.around(Learner, "step")
     events.around(Learner, "compute_measures", "measures")
-    events.around(Rows, "advance", "a token")
-    events.around(DenoisingEngine, "_advance", "a denoising step")
+    events.around(RunningBatch, "decode", "a token")
+    events.around(DenoisingEngine, "_step", "a denoising step")
     events.around(RunObjects, "write", "writing the model")
     events.around(commands, "write_report")
-    phase, evaluate, verifier = Recorder.phase, RunObjects.evaluate, place.setting.verifier
+    phase, evaluate, verifier = Recorder.phase, RunObjects.evaluate, objects.setting.verifier
 
     @contextmanager
     def recorded_phase(self: Recorder, name: str, **how: str) -> Iterator[None]:
@@ -129,8 +129,8 @@ def run(directory: Path, place: RunObjects, death: Point | None = None) -> Event
         return await verifier(prompt, sample)
 
     Recorder.phase, RunObjects.evaluate = recorded_phase, recorded_evaluate
-    place = replace(place, setting=replace(place.setting, verifier=judged_by(recorded_verifier)))
-    assert run_from(directory, place, disk=RecordedDisk(events)).code == 0
+    objects = replace(objects, setting=replace(objects.setting, verifier=judged_by(recorded_verifier)))
+    assert run_from(directory, objects, disk=RecordedDisk(events)).code == 0
     return events
 
 
@@ -139,7 +139,7 @@ class Undisturbed:
     """A run to its end: its events, its files, and a runtime with its first weights for the runs that are killed."""
 
     recipe: Recipe
-    place: RunObjects
+    objects: RunObjects
     events: list[str]
     disk: set[str]
     files: dict[str, Any]
@@ -148,11 +148,11 @@ class Undisturbed:
 
 def undisturbed(recipe: Recipe, home: Path) -> Undisturbed:
     """Run a recipe to its end. All its runs are forks of one runtime, so they begin with the same weights."""
-    place = ready(recipe)
+    objects = ready(recipe)
     directory, report = begun(home / "undisturbed", recipe), home / "events.json"
 
     def whole() -> int:
-        events = run(directory, place)
+        events = run(directory, objects)
         report.write_text(json.dumps([events.names, sorted(events.disk)]))
         return 0
 
@@ -161,13 +161,13 @@ def undisturbed(recipe: Recipe, home: Path) -> Undisturbed:
     seconds = time.monotonic() - start
     alive(directory, recipe)
     names, disk = json.loads(report.read_text())
-    return Undisturbed(recipe, place, names, set(disk), left(directory), seconds)
+    return Undisturbed(recipe, objects, names, set(disk), left(directory), seconds)
 
 
 def go_on(directory: Path, straight: Undisturbed, death: Point | None = None) -> bool:
     """Start or resume a run in a fork. Return whether it died."""
     log = directory.with_suffix(".log")
-    code = forked(lambda: run(directory, straight.place, death) and 0, log)
+    code = forked(lambda: run(directory, straight.objects, death) and 0, log)
     assert code in (0, -signal.SIGKILL), log.read_text()
     return code != 0
 

@@ -200,8 +200,8 @@ def test_a_killed_write_leaves_no_half_model(again: bool, run: Path, finished: P
     def die() -> int:
         write = RunObjects.write
 
-        def half(place: RunObjects, path: Path) -> None:
-            write(place, path)
+        def half(objects: RunObjects, path: Path) -> None:
+            write(objects, path)
             (path / "model.safetensors").write_bytes(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
 

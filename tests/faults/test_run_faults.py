@@ -246,9 +246,9 @@ def test_a_hangup_is_ignored_under_nohup(longer: Path, tmp_path: Path) -> None:
 
     def act() -> int:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        place = ready(LONGER)
-        place = replace(place, setting=replace(place.setting, verifier=hung_up(place.setting.verifier)))
-        return run_from(run, place, disk=Quick()).code
+        objects = ready(LONGER)
+        objects = replace(objects, setting=replace(objects.setting, verifier=hung_up(objects.setting.verifier)))
+        return run_from(run, objects, disk=Quick()).code
 
     assert forked(act, tmp_path / "log") == 0
     assert left(run) == left(longer)
@@ -321,8 +321,8 @@ def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -
     run = begun(tmp_path / "run", EVERY)
 
     def act() -> int:
-        place = ready(EVERY)
-        judge, calls = place.setting.verifier, []
+        objects = ready(EVERY)
+        judge, calls = objects.setting.verifier, []
 
         async def hangs(prompt: Prompt, sample: Sample) -> Verdict:
             calls.append(sample)
@@ -331,8 +331,8 @@ def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -
                 await asyncio.sleep(3600)
             return await judge(prompt, sample)
 
-        place = replace(place, setting=replace(place.setting, verifier=judged_by(hangs)))
-        ending = run_from(run, place, disk=Quick())
+        objects = replace(objects, setting=replace(objects.setting, verifier=judged_by(hangs)))
+        ending = run_from(run, objects, disk=Quick())
         print(ending.message, flush=True)
         return ending.code
 
@@ -350,8 +350,8 @@ def test_a_signal_ends_a_wait_for_an_engine_that_does_not_load(
     monkeypatch.setattr(loop, "LOADING", 0.5)
 
     def act() -> int:
-        place = ready(EVERY)
-        load = place.engine.load
+        objects = ready(EVERY)
+        load = objects.engine.load
 
         async def hangs(number: int, weights: Any) -> None:
             if number == version:
@@ -359,8 +359,8 @@ def test_a_signal_ends_a_wait_for_an_engine_that_does_not_load(
                 await asyncio.sleep(3600)
             await load(number, weights)
 
-        place.engine.load = hangs  # type: ignore[method-assign]
-        return run_from(run, place, disk=Quick()).code
+        objects.engine.load = hangs  # type: ignore[method-assign]
+        return run_from(run, objects, disk=Quick()).code
 
     assert forked(act, tmp_path / "log") == 143, (tmp_path / "log").read_text()
     assert ("groupwise resume" in (tmp_path / "log").read_text()) == (version > 0)
@@ -441,9 +441,9 @@ def test_a_clock_that_jumps_changes_nothing(
 # Verifiers
 
 
-def wrong_every_seventh(place: Any, what: str) -> tuple[Any, list[int]]:
+def wrong_every_seventh(objects: Any, what: str) -> tuple[Any, list[int]]:
     """The run with every seventh verdict of training failing, and a list that gets one element per failure."""
-    judge, failed, calls = place.setting.verifier, [], []
+    judge, failed, calls = objects.setting.verifier, [], []
 
     async def failing(prompt: Prompt, sample: Sample) -> Verdict:
         calls.append(1)
@@ -456,7 +456,7 @@ def wrong_every_seventh(place: Any, what: str) -> tuple[Any, list[int]]:
             await asyncio.sleep(3600)
         return Verdict(Outcome.correct, score=math.nan)
 
-    return replace(place, setting=replace(place.setting, verifier=judged_by(failing))), failed
+    return replace(objects, setting=replace(objects.setting, verifier=judged_by(failing))), failed
 
 
 @pytest.mark.parametrize(
@@ -469,9 +469,9 @@ def wrong_every_seventh(place: Any, what: str) -> tuple[Any, list[int]]:
 )
 def test_a_verdict_that_fails_is_counted_and_left_out(what: str, cause: str, tmp_path: Path) -> None:
     recipe = replace(EVERY, machine=replace(EVERY.machine, verdict_deadline=0.1))
-    run, place = begun(tmp_path / "run", recipe), ready(recipe)
-    place, failed = wrong_every_seventh(place, what)
-    assert run_from(run, place, disk=Quick()).code == 0
+    run, objects = begun(tmp_path / "run", recipe), ready(recipe)
+    objects, failed = wrong_every_seventh(objects, what)
+    assert run_from(run, objects, disk=Quick()).code == 0
     metrics = lines(run)[1:]
     assert sum(line["rollout/unverifiable"] for line in metrics) == len(failed) == 6
     assert [line["outcome/unverifiable"] * 16 for line in metrics] == [line["rollout/unverifiable"] for line in metrics]
@@ -486,14 +486,14 @@ def test_a_verdict_that_fails_is_counted_and_left_out(what: str, cause: str, tmp
 
 
 def test_a_first_batch_without_verdicts_ends_the_run_at_once(tmp_path: Path) -> None:
-    run, place = begun(tmp_path / "run", EVERY), ready(EVERY)
+    run, objects = begun(tmp_path / "run", EVERY), ready(EVERY)
 
     async def broken(prompt: Prompt, sample: Sample) -> Verdict:
         raise ImportError("no sympy")
 
-    place = replace(place, setting=replace(place.setting, verifier=judged_by(broken)))
+    objects = replace(objects, setting=replace(objects.setting, verifier=judged_by(broken)))
     with pytest.raises(Unverifiable, match="16 of 16 answers") as error:
-        run_from(run, place, disk=Quick())
+        run_from(run, objects, disk=Quick())
     assert "no sympy" in error.value.evidence and error.value.code == 5
     assert [line["iteration"] for line in lines(run)] == [0]
 
@@ -501,30 +501,30 @@ def test_a_first_batch_without_verdicts_ends_the_run_at_once(tmp_path: Path) -> 
 def test_too_many_unverifiable_answers_over_twenty_iterations(tmp_path: Path) -> None:
     recipe = replace(EVERY, iterations=22, evaluate=replace(EVERY.evaluate, every=0), save=replace(EVERY.save, every=0))
     recipe = replace(recipe, prompts=2, sampling=replace(recipe.sampling, max_tokens=3))
-    run, place = begun(tmp_path / "run", recipe), ready(recipe)
-    place, _ = wrong_every_seventh(place, "raises")
+    run, objects = begun(tmp_path / "run", recipe), ready(recipe)
+    objects, _ = wrong_every_seventh(objects, "raises")
     with pytest.raises(Unverifiable, match="22 of 160 answers were unverifiable over 20 iterations"):
-        run_from(run, place, disk=Quick())
+        run_from(run, objects, disk=Quick())
     assert len(lines(run)) == 1 + 19
 
 
 def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
     recipe = replace(EVERY, iterations=5, method=replace(EVERY.method, filter=mixed_outcomes, max_refills=1))
-    run, place = begun(tmp_path / "run", recipe), ready(recipe)
-    weights = {name: x.clone() for name, x in place.model.state_dict().items()}
+    run, objects = begun(tmp_path / "run", recipe), ready(recipe)
+    weights = {name: x.clone() for name, x in objects.model.state_dict().items()}
 
     async def wrong(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.wrong)
 
-    place = replace(place, setting=replace(place.setting, verifier=judged_by(wrong)))
+    objects = replace(objects, setting=replace(objects.setting, verifier=judged_by(wrong)))
     with pytest.raises(NoSignal, match="3 iterations in a row") as error:
-        run_from(run, place, disk=Quick())
+        run_from(run, objects, disk=Quick())
     assert error.value.evidence == "8 rollouts dropped: mixed_outcomes" and error.value.code == 5
     metrics = lines(run)
     assert [line["iteration"] for line in metrics] == [0, 1, 2]
     for line in metrics[1:]:
         assert (line["step"], line["rollout/selected"], line["rollout/dropped"], line["rollout/rounds"]) == (0, 0, 8, 2)
-    assert all(torch.equal(x, weights[name]) for name, x in place.model.state_dict().items())
+    assert all(torch.equal(x, weights[name]) for name, x in objects.model.state_dict().items())
 
 
 # Gradients
@@ -556,7 +556,7 @@ def poisoned(run: Path, calls: Callable[[int], bool]) -> Any:
 def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = poisoned(run := tmp_path / "run", lambda call: call == 3)  # the first step of the second iteration
+    objects = poisoned(run := tmp_path / "run", lambda call: call == 3)  # the first step of the second iteration
     step, moved = Learner.step, []
 
     def watched(learner: Learner, *args: Any) -> Any:
@@ -569,7 +569,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
         return taken
 
     monkeypatch.setattr(Learner, "step", watched)
-    assert run_from(run, place, disk=Quick()).code == 0
+    assert run_from(run, objects, disk=Quick()).code == 0
     assert moved[2] == (False, False, True) and moved[-1] == (True, True, False)
     assert [skipped for _, _, skipped in moved] == [False, False, True, False, False, False]
     assert [line["steps_skipped"] for line in lines(run)[1:]] == [0, 1, 0]
@@ -593,9 +593,9 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
 
 
 def test_three_steps_in_a_row_without_a_gradient(tmp_path: Path) -> None:
-    place = poisoned(run := tmp_path / "run", lambda call: call >= 2)
+    objects = poisoned(run := tmp_path / "run", lambda call: call >= 2)
     with pytest.raises(Diverged, match="3 optimizer steps in a row were skipped") as error:
-        run_from(run, place, disk=Quick())
+        run_from(run, objects, disk=Quick())
     assert str(run / "skipped") in error.value.evidence and error.value.code == 5
     assert not isinstance(error.value, NoSignal | Unverifiable | Mismatch)
     assert len(list((run / "skipped").glob("*.jsonl"))) == 3
@@ -604,6 +604,6 @@ def test_three_steps_in_a_row_without_a_gradient(tmp_path: Path) -> None:
 
 
 def test_a_dump_that_finds_no_space_does_not_end_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = poisoned(run := tmp_path / "run", lambda call: call == 3)
-    assert run_from(run, place, disk=Full("skipped", first=1)).code == 0
+    objects = poisoned(run := tmp_path / "run", lambda call: call == 3)
+    assert run_from(run, objects, disk=Full("skipped", first=1)).code == 0
     assert "its batch could not be written: No space left" in capsys.readouterr().err

@@ -83,7 +83,7 @@ def killed(directory: Path, second: Undisturbed, chance: random.Random, longest:
             try:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
                 os.dup2(2, 1)
-                run_from(directory, second.place, disk=Quick())
+                run_from(directory, second.objects, disk=Quick())
                 os._exit(0)
             finally:
                 os._exit(1)

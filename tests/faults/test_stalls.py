@@ -25,7 +25,7 @@ def judged(run: Path, recipe: Any, at: int, held: Callable[[], Any]) -> Callable
     """The run with an `async` grader that calls `held` in its call number `at`."""
 
     def act() -> int:
-        place, calls = ready(recipe), []
+        objects, calls = ready(recipe), []
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the tests' own timer ends in this fork
         watchdog.PATIENCE = watchdog.AGAIN = 0.3
 
@@ -35,8 +35,8 @@ def judged(run: Path, recipe: Any, at: int, held: Callable[[], Any]) -> Callable
                 held()
             return answer.endswith(str(gold))
 
-        place = replace(place, setting=replace(place.setting, verifier=grade_function(grade, deadline=60.0)))
-        return run_from(run, place, disk=Quick()).code
+        objects = replace(objects, setting=replace(objects.setting, verifier=grade_function(grade, deadline=60.0)))
+        return run_from(run, objects, disk=Quick()).code
 
     return act
 

@@ -69,7 +69,7 @@ class Live:
         return observation
 
 
-def run(directory: Path, place: RunObjects, environment: Any, death: int = 0) -> int:
+def run(directory: Path, objects: RunObjects, environment: Any, death: int = 0) -> int:
     """In a fork: run to the end, or to a kill before the n-th call of an environment. Each call appends a byte."""
     calls = 0
 
@@ -82,21 +82,21 @@ def run(directory: Path, place: RunObjects, environment: Any, death: int = 0) ->
             file.write(b".")
             return file.tell()
 
-    place = replace(place, setting=replace(place.setting, environment=lambda: environment(on_call)))
-    return run_from(directory, place, disk=Quick()).code
+    objects = replace(objects, setting=replace(objects.setting, environment=lambda: environment(on_call)))
+    return run_from(directory, objects, disk=Quick()).code
 
 
-def forked_run(directory: Path, place: RunObjects, environment: Any, death: int = 0) -> int:
-    return forked(lambda: run(directory, place, environment, death), directory.with_suffix(".log"))
+def forked_run(directory: Path, objects: RunObjects, environment: Any, death: int = 0) -> int:
+    return forked(lambda: run(directory, objects, environment, death), directory.with_suffix(".log"))
 
 
 @pytest.fixture(scope="module")
-def place() -> RunObjects:
+def objects() -> RunObjects:
     return ready(replace(RECIPE, environment="", method=EVERY.method, evaluate=EVERY.evaluate))
 
 
-def with_turns(place: RunObjects) -> RunObjects:
-    return replace(place, recipe=resolved(RECIPE))
+def with_turns(objects: RunObjects) -> RunObjects:
+    return replace(objects, recipe=resolved(RECIPE))
 
 
 def queries(run: Path) -> list[tuple[str, str]]:
@@ -105,10 +105,12 @@ def queries(run: Path) -> list[tuple[str, str]]:
     return [(p.stem, json.loads(line)["question"]) for p in files for line in p.read_text().splitlines()]
 
 
-def test_a_run_killed_at_any_call_ends_with_the_bits_of_an_uninterrupted_run(place: RunObjects, tmp_path: Path) -> None:
-    place = with_turns(place)
+def test_a_run_killed_at_any_call_ends_with_the_bits_of_an_uninterrupted_run(
+    objects: RunObjects, tmp_path: Path
+) -> None:
+    objects = with_turns(objects)
     straight = begun(tmp_path / "straight", RECIPE)
-    assert forked_run(straight, place, Sums) == 0
+    assert forked_run(straight, objects, Sums) == 0
     alive(straight, RECIPE)
     whole, calls = left(straight), straight.with_suffix(".calls").stat().st_size
     texts = [json.loads(x)["text"] for x in (straight / "samples" / "000002.jsonl").read_text().splitlines()]
@@ -118,22 +120,22 @@ def test_a_run_killed_at_any_call_ends_with_the_bits_of_an_uninterrupted_run(pla
     assert lines[0]["eval/turns/mean"] >= 1 and 0 < lines[-1]["eval/turns/environment_tokens"] < 0.5
     for death in (calls // 3, calls):
         directory = begun(tmp_path / str(death), RECIPE)
-        assert forked_run(directory, place, Sums, death) == -signal.SIGKILL
-        forked_run(directory, place, Sums, 5)  # and again, soon after the restart
-        assert forked_run(directory, place, Sums) == 0
+        assert forked_run(directory, objects, Sums, death) == -signal.SIGKILL
+        forked_run(directory, objects, Sums, 5)  # and again, soon after the restart
+        assert forked_run(directory, objects, Sums) == 0
         assert left(directory) == whole, death
 
 
-def test_observations_before_a_kill_are_not_queried_again(place: RunObjects, tmp_path: Path) -> None:
+def test_observations_before_a_kill_are_not_queried_again(objects: RunObjects, tmp_path: Path) -> None:
     recipe = replace(RECIPE, save=Save(every=1, keep=9))  # so the whole replay log stays
-    place = replace(place, recipe=resolved(recipe))
+    objects = replace(objects, recipe=resolved(recipe))
     directory = begun(tmp_path / "run", recipe)
     first = directory / "replay" / "000000.jsonl"
     logs: list[bytes] = []
     for death in (7, 30):
-        assert forked_run(directory, place, Live, death) == -signal.SIGKILL
+        assert forked_run(directory, objects, Live, death) == -signal.SIGKILL
         logs.append(first.read_bytes())
-    assert forked_run(directory, place, Live) == 0
+    assert forked_run(directory, objects, Live) == 0
     alive(directory, recipe)
     for before, after in pairwise([*logs, first.read_bytes()]):
         assert after.startswith(before)

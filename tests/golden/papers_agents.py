@@ -12,20 +12,20 @@ from tests.golden.whole_path import Answer, Groups, k3, live, scores, trained, z
 def paper_graph_grpo(groups: Groups, present: str = "", kl: float = 0.04):
     """An edge is a token at a position; with `present`, only the tokens with this text count."""
 
-    def is_edge(o: Answer, place: int) -> bool:
-        return not present or o.text[2 * place : 2 * place + 2] == present
+    def is_edge(o: Answer, token_index: int) -> bool:
+        return not present or o.text[2 * token_index : 2 * token_index + 2] == present
 
     total, graphs = 0.0, 0
     for group in groups:
         success: dict[tuple[int, int], list[float]] = {}
-        edges = [[(t, p) for t, p in enumerate(o.place) if is_edge(o, p)] for o in group]
+        edges = [[(t, p) for t, p in enumerate(o.token_index) if is_edge(o, p)] for o in group]
         for o, mine in zip(group, edges):
-            for _, place in mine:
-                success.setdefault((place, o.tokens[place]), []).append(o.score)
+            for _, token_index in mine:
+                success.setdefault((token_index, o.tokens[token_index]), []).append(o.score)
         s = np.array([np.mean(rewards) for rewards in success.values()])
         a = dict(zip(success, (s - s.mean()) / (s.std() + 1e-8))) if success else {}
         for o, mine in zip(group, edges):
-            total += sum(a[place, o.tokens[place]] * o.l[t] for t, place in mine) - kl * k3(o).sum()
+            total += sum(a[token_index, o.tokens[token_index]] * o.l[t] for t, token_index in mine) - kl * k3(o).sum()
             graphs += 1
     return total / graphs
 

@@ -129,7 +129,7 @@ def paper_grpo_care(groups: Groups):
         p = []
         for o in group:
             dot = max((t for t in range(o.n) if t % 3 == 2), default=o.n)
-            inside = [o.ref[i] for i, t in enumerate(o.place) if t > dot]
+            inside = [o.ref[i] for i, t in enumerate(o.token_index) if t > dot]
             p.append(min(math.exp(sum(inside) / (len(inside) + 1e-6)), 0.95))
         good = [i for i in range(len(group)) if acc[i] > 0.1 and acc[i] >= acc.mean() - 1e-9]
         mean = np.mean([p[i] for i in good]) if good else math.inf
@@ -202,7 +202,7 @@ def paper_tempo(groups: Groups):
 
         advantages.append(
             [
-                np.array([x + value(o.tokens[: t + 1]) - value(o.tokens[:t]) for t in o.place])
+                np.array([x + value(o.tokens[: t + 1]) - value(o.tokens[:t]) for t in o.token_index])
                 for o, x in zip(group, normal)
             ]
         )
@@ -275,11 +275,11 @@ def paper_gigpo(groups: Groups):
         for o, a in zip(group, z(10 * scores(group))):
             end = 0
             for k, turn in enumerate(o.turns):
-                state = (k > 0, *o.tokens[end : o.place[turn[0]]])
+                state = (k > 0, *o.tokens[end : o.token_index[turn[0]]])
                 reward = 10 * o.score * 0.95 ** (len(o.turns) - 1 - k)
                 states.setdefault(state, []).append(reward)
                 turns.append((o, turn, a, state, reward))
-                end = o.place[turn[-1]] + 1
+                end = o.token_index[turn[-1]] + 1
         for o, turn, a, state, reward in turns:
             same = np.array(states[state])
             step = (reward - same.mean()) / (same.std(ddof=1) + 1e-6) if len(same) > 1 else 0.0

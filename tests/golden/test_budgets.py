@@ -542,7 +542,7 @@ def test_every_turn_weighs_the_same():
     assert turn_mean(batch).tolist() == pytest.approx([1 / 6, 1 / 6, 1 / 3, 1 / 9, 1 / 9, 1 / 9])
     one_turn = batch.take([1])
     assert torch.equal(turn_mean(one_turn), sequence_mean(one_turn))
-    assert turn_mean(batch.keep(batch.place > 0)).tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 6, 1 / 6])
+    assert turn_mean(batch.keep(batch.token_index > 0)).tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 6, 1 / 6])
 
 
 # SPO

@@ -151,7 +151,7 @@ class Fixed(nn.Module):
 
 
 def policy_of(network: nn.Module, denoise: Denoise) -> FlowPolicy:
-    shape = FlowShape(vocabulary=FIRST + WORDS, layers=1, state=(SIZE,), words=WORDS, places=1, width=2)
+    shape = FlowShape(vocabulary=FIRST + WORDS, layers=1, state=(SIZE,), words=WORDS, prompt_length=1, width=2)
     policy = FlowPolicy(shape, denoise)
     policy.velocity = network  # type: ignore[assignment]
     return policy.double()

@@ -38,8 +38,8 @@ from tests.rollout.fakes import sampler_of
 
 CELLS, SYMBOLS, WORDS, STEPS = 5, 3, 2, 3
 SHAPE = MaskedShape(
-    vocabulary=64 + 1 + 2 * SYMBOLS + WORDS, layers=1, cells=CELLS, symbols=SYMBOLS, words=WORDS, places=1, width=8,
-    heads=1,
+    vocabulary=64 + 1 + 2 * SYMBOLS + WORDS, layers=1, cells=CELLS, symbols=SYMBOLS, words=WORDS, prompt_length=1,
+    width=8, heads=1,
 )  # fmt: skip
 FIRST = SHAPE.first_word
 WORD = 1

@@ -27,15 +27,15 @@ class Lawful(FakeEngine):
     async def sample(self, request: GenerationRequest) -> Generation:
         self.calls.append(request)
         tokens: list[int] = []
-        places = []
+        likeliest = []
         while len(tokens) < request.limit and tokens[-1:] != [END]:
             law = sorted(self.answer(request.context + tuple(tokens)).items(), key=lambda x: (-x[1], x[0]))
             tokens.append(law[0][0])
-            places.append(tuple((token, math.log(p)) for token, p in law[: request.top]))
+            likeliest.append(tuple((token, math.log(p)) for token, p in law[: request.top]))
         return Generation(
             tokens=tuple(tokens), logp=(0.0,) * len(tokens), versions=(0,) * len(tokens),
             finish=Finish.stop if tokens[-1] == END else Finish.length,
-            likeliest=tuple(places) if request.top else (),
+            likeliest=tuple(likeliest) if request.top else (),
         )  # fmt: skip
 
 
@@ -45,8 +45,8 @@ def grown(law: Law, strategy: Lookahead, count: int = 8) -> list[Sample]:
 
 def branch(*probabilities: float) -> Branch:
     """A branch whose next token is 1, with these probabilities of the tokens 1, 2, ..."""
-    place = tuple((i + 1, math.log(p)) for i, p in enumerate(probabilities))
-    sample = Sample(context=PLAIN, stream=(0,), tokens=(1,), origin=(0,), logp=(0.0,), likeliest=(place,))
+    top = tuple((i + 1, math.log(p)) for i, p in enumerate(probabilities))
+    sample = Sample(context=PLAIN, stream=(0,), tokens=(1,), origin=(0,), logp=(0.0,), likeliest=(top,))
     return Branch(sample)
 
 
@@ -111,7 +111,7 @@ def test_ended_answers_are_not_compared():
 
 
 def undecided(context: Ids) -> Mapping[int, float]:
-    """Two tokens are likely at every fourth place, and one elsewhere. The answer has ten tokens."""
+    """Two tokens are likely at every fourth token, and one elsewhere. The answer has ten tokens."""
     t = len(context) - len(PLAIN)
     if t >= 9:
         return {END: 0.9, 5: 0.1}

@@ -253,18 +253,18 @@ def test_prefix_ratio_corrects_the_prefix():
     truth, prefix, token = torch.zeros(3, 2), torch.zeros(3, 2), torch.zeros(3, 2)
     truth, prefix, token = truth.double(), prefix.double(), token.double()
     for first, second in itertools.product(range(2), repeat=2):
-        places = ((0, first), (1 + first, second))
+        indices = ((0, first), (1 + first, second))
         a = f64([float(advantage[first, 0, 0]), float(advantage[first, second, 1])])
         step = pack([rollout_of([0.0], lengths=[2])])
         step = step.having(
-            logp=torch.stack([new[p] for p in places]), logp_old=torch.stack([old[p] for p in places]), advantage=a
+            logp=torch.stack([new[p] for p in indices]), logp_old=torch.stack([old[p] for p in indices]), advantage=a
         )
         p_old, p_new = step.logp_old.sum().exp(), step.logp.sum().exp()
         corrections = {"prefix": prefix_ratio(step), "token": token_ratio(step)}
-        for t, place in enumerate(places):
-            truth[place] += p_new * a[t]
-            prefix[place] += p_old * corrections["prefix"][t] * a[t]
-            token[place] += p_old * corrections["token"][t] * a[t]
+        for t, index in enumerate(indices):
+            truth[index] += p_new * a[t]
+            prefix[index] += p_old * corrections["prefix"][t] * a[t]
+            token[index] += p_old * corrections["token"][t] * a[t]
     torch.testing.assert_close(prefix, truth, rtol=0, atol=1e-12)
     assert (token - truth).abs().max() > 0.01
 

@@ -39,7 +39,7 @@ HINTS = [text(9), text(9, 9)]
 
 
 def helped_by(hint: int) -> Callable[[GenerationRequest], Ids]:
-    """The first answer is correct after so many 9s in the prompt; no other one is."""
+    """The first answer is correct after this many 9s in the prompt; no other one is."""
 
     def answer(request: GenerationRequest) -> Ids:
         return (RIGHT,) if request.context.count(9) >= hint and request.stream[0] % 3 == 0 else (WRONG,)
@@ -245,7 +245,7 @@ def test_refinement_replaces_the_worst():
 
 
 def test_early_exits():
-    """A thought of five tokens and an answer; two exits at drawn places are told to answer at once."""
+    """A thought of five tokens and an answer; two exits at drawn tokens are told to answer at once."""
     mark = tokenizer().encode("#") if "#" in (text(*range(1, 20))) else (2,)
     sign = text(*mark)
 

@@ -62,7 +62,13 @@ def plain() -> list[Generation]:
 
 @pytest.mark.parametrize(
     ("noise", "sizes"),
-    [(0.0, {}), (0.01, {}), (0.01, {"window": 0}), (0.01, {"window": 3, "rows": 5}), (0.0, {"kv_cache_tokens": 700})],
+    [
+        (0.0, {}),
+        (0.01, {}),
+        (0.01, {"window": 0}),
+        (0.01, {"window": 3, "max_num_seqs": 5}),
+        (0.0, {"kv_cache_tokens": 700}),
+    ],
     ids=["same weights", "other weights", "no window", "few rows", "small cache"],
 )
 def test_drafts_change_no_bit(noise: float, sizes: dict[str, int]) -> None:
@@ -82,7 +88,7 @@ def test_a_pass_takes_a_window() -> None:
     first = generate(e, asked)
     assert e.passes == 20
     assert generate(e, asked) == first and e.passes == 20 + 3
-    other = SpeculativeEngine(model(), without_end_token(), seed=11, rows=4)
+    other = SpeculativeEngine(model(), without_end_token(), seed=11, max_num_seqs=4)
     assert generate(other, asked) == first and generate(other, asked) == first
     assert other.passes > 20 + 3, "drafts use free rows only"
 
@@ -128,13 +134,13 @@ def test_drafts_are_chosen_and_forgotten() -> None:
     drafts = Drafts(20)
     for j in range(PER_PROMPT + 4):
         drafts.add(request(0, stream=(j,)), (7, j))
-    assert drafts.next_tokens(request(0, stream=(9,)), (7,), 8) == (9,)
-    assert drafts.next_tokens(request(0, stream=(0,)), (7,), 8) == (PER_PROMPT + 3,), "its own was the oldest"
-    assert drafts.next_tokens(request(0, stream=(9,)), (8,), 8) == () == drafts.next_tokens(request(1), (), 8)
+    assert drafts.propose(request(0, stream=(9,)), (7,), 8) == (9,)
+    assert drafts.propose(request(0, stream=(0,)), (7,), 8) == (PER_PROMPT + 3,), "its own was the oldest"
+    assert drafts.propose(request(0, stream=(9,)), (8,), 8) == () == drafts.propose(request(1), (), 8)
     for i in range(1, 9):
         drafts.add(request(i), (5, 6))
-    assert drafts.count <= 20 and drafts.next_tokens(request(0, stream=(9,)), (7,), 8) == ()
-    assert drafts.next_tokens(request(8), (), 1) == (5,)
+    assert drafts.count <= 20 and drafts.propose(request(0, stream=(9,)), (7,), 8) == ()
+    assert drafts.propose(request(8), (), 1) == (5,)
 
 
 def test_settings() -> None:

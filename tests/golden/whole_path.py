@@ -65,7 +65,7 @@ The last has no trained token.
 """
 SCORES = {"right": 1.0, "graded right": 0.75, "graded wrong": 0.25}
 EMPTY, SPOKEN_FOR, FULL, PARTLESS = ((0, 1), (6, 0)), ((3, 0), (6, 1)), (1, 2), (3, 1)
-"""Answers by group and place: without a token, with an environment's tokens alone, of the whole budget, and correct
+"""Answers by group and index: without a token, with an environment's tokens alone, of the whole budget, and correct
 with a verdict that has one part only."""
 WRITTEN_ONE = (5, 0)
 """An answer that was written, for methods with such answers."""
@@ -77,7 +77,7 @@ UP, DOWN = ((0, 0), (3, 2)), ((1, 0), (4, 0))
 class Answer:
     """One answer as in the papers; `l` may be complex. Columns have an entry for each trained token.
 
-    `place` are the places of the trained tokens among all `tokens`; the others are an environment's. `limit` is the
+    `token_index` are the trained tokens among all `tokens`; the others are an environment's. `limit` is the
     budget of the answer: a long prompt leaves less than that of the run. A `written` answer was not sampled: the engine
     has no log-probs of it.
 
@@ -91,7 +91,7 @@ class Answer:
     cut: bool
     written: bool
     limit: int
-    place: list[int]
+    token_index: list[int]
     tokens: list[int]
     l: np.ndarray
     old: np.ndarray
@@ -141,14 +141,14 @@ class Answer:
         return self._runs(lambda before, after: after != before + 1)
 
     def _runs(self, parts: Callable[[int, int], bool]) -> list[list[int]]:
-        edges = [t + 1 for t, (a, b) in enumerate(pairwise(self.place)) if parts(a, b)]
-        bounds = [0, *edges, len(self.place)] if self.place else []
+        edges = [t + 1 for t, (a, b) in enumerate(pairwise(self.token_index)) if parts(a, b)]
+        bounds = [0, *edges, len(self.token_index)] if self.token_index else []
         return [list(range(a, b)) for a, b in pairwise(bounds)]
 
     @property
     def steps(self) -> dict[int, float]:
         """The reward of each sentence by its last trained token."""
-        return {s[-1]: float(self.tokens[self.place[s[-1]]] - 3) for s in self.sentences}
+        return {s[-1]: float(self.tokens[self.token_index[s[-1]]] - 3) for s in self.sentences}
 
     @property
     def r(self) -> np.ndarray:
@@ -262,8 +262,8 @@ def answers_of(seed: int, spread: float, without: Sequence[str] = (), written: b
         trained = rng.random(n) < (1.0 if "environment" in without else 0.75)
         if n:
             trained[rng.integers(n)] = True
-        place = [] if empty else np.flatnonzero(trained).tolist()
-        k = len(place)
+        token_index = [] if empty else np.flatnonzero(trained).tolist()
+        k = len(token_index)
         base = -np.abs(rng.normal(0, 1, k)) - 0.01
         l, old, ref = base + rng.normal(0, spread, k), base.copy(), base + rng.normal(0, 0.4, k)
         old[:1] -= far * ((g, i) in UP)
@@ -272,7 +272,7 @@ def answers_of(seed: int, spread: float, without: Sequence[str] = (), written: b
         parts = dict(zip(PARTS, rng.random(len(PARTS)).tolist()))
         numbers = [rng.random(k) for _ in range(4)]
         return Answer(
-            kind, bool(rng.random() < 0.3), written and (g, i) == WRITTEN_ONE, limit, place,
+            kind, bool(rng.random() < 0.3), written and (g, i) == WRITTEN_ONE, limit, token_index,
             rng.integers(3, 5, n).tolist(), l, old, ref,
             h=2 * numbers[0], mu=old + rng.normal(0, 0.5, k), v=numbers[1], q=old + rng.normal(0, 0.5, k), d=numbers[2],
             hq=numbers[3], said=str(rng.integers(3)),
@@ -298,15 +298,15 @@ def batch_of(groups: Groups, method: Method) -> Batch:
 
 
 def _sample(o: Answer, i: int) -> Sample:
-    at_place = dict(zip(o.place, [math.nan] * len(o.l) if o.written else o.mu.tolist()))
+    at_token = dict(zip(o.token_index, [math.nan] * len(o.l) if o.written else o.mu.tolist()))
     sampled = WRITTEN if o.written else 0
     outcome = Outcome.correct if o.right else Outcome.wrong if o.kind.endswith("wrong") else Outcome[o.kind]
     score = SCORES.get(o.kind) if o.kind.startswith("graded") else None
-    marks = {o.place[t]: number for t, number in o.steps.items()}
+    marks = {o.token_index[t]: number for t, number in o.steps.items()}
     return Sample(
         context=(1, 2), stream=(i,), limit=o.limit, tokens=tuple(o.tokens),
-        origin=tuple(sampled if t in at_place else ENVIRONMENT for t in range(o.n)),
-        logp=tuple(at_place.get(t, math.nan) for t in range(o.n)),
+        origin=tuple(sampled if t in at_token else ENVIRONMENT for t in range(o.n)),
+        logp=tuple(at_token.get(t, math.nan) for t in range(o.n)),
         finish=Finish.length if o.cut else Finish.stop, text=o.text, ends=tuple(range(2, 2 * o.n + 1, 2)),
         verdict=Verdict(outcome, score, o.subscores, answer=o.said),
         marks={"step": tuple(marks.get(t, math.nan) for t in range(o.n))},

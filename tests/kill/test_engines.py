@@ -16,7 +16,7 @@ import pytest
 
 import groupwise as gw
 from groupwise.engines import Fleet, Remote, Served, WeightsFile
-from groupwise.engines.remote import slots as places
+from groupwise.engines.remote import slots
 from groupwise.engines.remote.replica import Replica
 from groupwise.learner import Learner
 from groupwise.training.build import RunObjects
@@ -107,7 +107,7 @@ def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> N
 
     async def loaded(self: Fleet, version: int, weights: Any) -> None:
         await load(self, version, weights)
-        while version == 0 and any(place.version < 0 for place in self._slots):
+        while version == 0 and any(slot.version < 0 for slot in self._slots):
             await asyncio.sleep(0.01)
 
     async def evaluated(self: RunObjects, setting: Any) -> dict[str, float]:
@@ -158,7 +158,7 @@ def test_a_run_ends_as_if_undisturbed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """With a lag of 1, "idle" is a step of the learner, while the other engines sample the next iteration."""
-    monkeypatch.setattr(places, "PAUSE", 0.0)
+    monkeypatch.setattr(slots, "PAUSE", 0.0)
     disturbance = Disturbance(TARGETS[target], number)
     watch(monkeypatch, disturbance, moment)
     served = Served(deadline=2.0, restarts=20)
@@ -188,8 +188,8 @@ def test_an_engine_on_another_host_that_is_started_again_comes_back(
     options = ["--secret-file", str(tmp_path / "secret"), "--key", str(tmp_path / "key.pem")]
     started: list[subprocess.Popen[str]] = []
 
-    def start(place: str) -> str:
-        process = subprocess.Popen([*SERVE, "--listen", place, *options], stdout=subprocess.PIPE, text=True)
+    def start(address: str) -> str:
+        process = subprocess.Popen([*SERVE, "--listen", address, *options], stdout=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout
         return process.stdout.readline().split("served at ")[1].partition(";")[0]
@@ -206,7 +206,7 @@ def test_an_engine_on_another_host_that_is_started_again_comes_back(
             os.kill(started[0].pid, signal.SIGCONT)
         return await sample(self, request)
 
-    monkeypatch.setattr(places, "PAUSE", 0.0)
+    monkeypatch.setattr(slots, "PAUSE", 0.0)
     monkeypatch.setattr(Remote, "sample", disturbed)
     address = start("127.0.0.1:0")
     served = Served(replicas=1, addresses=(address,), deadline=5.0, restarts=20)

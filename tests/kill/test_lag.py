@@ -10,7 +10,7 @@ import pytest
 
 import groupwise as gw
 from groupwise.engines import Served
-from groupwise.engines.remote import slots as places
+from groupwise.engines.remote import slots
 from groupwise.engines.remote.replica import Replica
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
@@ -41,7 +41,7 @@ def disturbed_run(out: Path, driver_dies_after: int) -> None:
         if line["iteration"] == driver_dies_after:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Replica.sample, places.PAUSE = disturbed, 0.0  # type: ignore[method-assign]
+    Replica.sample, slots.PAUSE = disturbed, 0.0  # type: ignore[method-assign]
     gw.train(out=out, on_iteration=die, engine=Served(deadline=2.0, restarts=20), **SMALL)
 
 

@@ -82,8 +82,8 @@ def steps(draw: st.DrawFn, *, per_token: bool = False) -> Batch:
 def cuts(draw: st.DrawFn, samples: int, *, ranks: int = 4, microbatches: int = 3) -> list[list[list[int]]]:
     """Samples distributed over ranks and microbatches, in any order; ranks and microbatches may be empty."""
     order = draw(st.permutations(range(samples)))
-    places = draw(st.lists(st.integers(0, ranks * microbatches - 1), min_size=samples, max_size=samples))
+    bins = draw(st.lists(st.integers(0, ranks * microbatches - 1), min_size=samples, max_size=samples))
     dealt: list[list[int]] = [[] for _ in range(ranks * microbatches)]
-    for sample, place in zip(order, places):
-        dealt[place].append(sample)
+    for sample, i in zip(order, bins):
+        dealt[i].append(sample)
     return [dealt[rank * microbatches : (rank + 1) * microbatches] for rank in range(ranks)]

@@ -81,8 +81,8 @@ def test_microbatches_add_up_to_the_step(publish: Publish) -> None:
         objective, step = credited(publish, LAYOUT, seed)
         whole = objective(step)
         dealt: list[list[int]] = [[], [], []]
-        for place, unit in zip(np.random.default_rng(seed).integers(0, 3, len(step)), units(objective, step)):
-            dealt[place] += unit
+        for i, unit in zip(np.random.default_rng(seed).integers(0, 3, len(step)), units(objective, step)):
+            dealt[i] += unit
         total = torch.stack([objective(step.take(microbatch)) for microbatch in dealt]).sum()
         close(total, whole)
         for x, y in zip(gradients(total, step), gradients(whole, step)):

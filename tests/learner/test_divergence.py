@@ -74,7 +74,7 @@ def learner(teacher: Decoder | None = None) -> Learner:
     teacher = model(seed=3) if teacher is None else teacher
     return Learner(
         model(), optimizer=AdamW(lr=1e-2, max_grad_norm=1e9), steps=4, temperature=0.7,
-        side_models=(("teacher", FromDirectory("elsewhere")),), given={"teacher": teacher},
+        side_models=(("teacher", FromDirectory("elsewhere")),), from_directories={"teacher": teacher},
     )  # fmt: skip
 
 

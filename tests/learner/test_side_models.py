@@ -97,7 +97,7 @@ def test_an_average_in_half_precision_keeps_small_updates() -> None:
 
 def test_a_given_model_computes_measures_and_is_in_no_checkpoint() -> None:
     teacher = model(seed=5)
-    it = learner(side_models=(("teacher", FromDirectory("elsewhere")), *MODELS), given={"teacher": teacher})
+    it = learner(side_models=(("teacher", FromDirectory("elsewhere")), *MODELS), from_directories={"teacher": teacher})
     measures = it.compute_measures(pack(ragged()), PLAN, frozenset({Logp("teacher")}))
     direct = Learner(teacher, optimizer=AdamW(), steps=1, temperature=0.7)
     expected = direct.compute_measures(pack(ragged()), PLAN, frozenset({Logp("policy")})).logp_old
@@ -105,7 +105,9 @@ def test_a_given_model_computes_measures_and_is_in_no_checkpoint() -> None:
     train(it, 2)
     assert not [name for name in it.state()[0] if "teacher" in name]
     assert [name for name in it.state()[0] if name.startswith("models.average.")]
-    other = learner(side_models=(("teacher", FromDirectory("elsewhere")), *MODELS), given={"teacher": teacher})
+    other = learner(
+        side_models=(("teacher", FromDirectory("elsewhere")), *MODELS), from_directories={"teacher": teacher}
+    )
     other.restore({name: x.clone() for name, x in it.state()[0].items()}, it.state()[1])
 
 

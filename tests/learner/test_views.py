@@ -44,7 +44,8 @@ def hinted() -> list[Rollout]:
 def learner() -> Learner:
     return Learner(
         model(), optimizer=AdamW(lr=1e-2), steps=4, temperature=0.7,
-        side_models=(("teacher", FromDirectory("elsewhere")), ("average", EMA())), given={"teacher": model(seed=3)},
+        side_models=(("teacher", FromDirectory("elsewhere")), ("average", EMA())),
+        from_directories={"teacher": model(seed=3)},
     )  # fmt: skip
 
 

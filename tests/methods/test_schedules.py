@@ -22,7 +22,7 @@ from groupwise.methods import (
     grpo,
     published,
 )
-from groupwise.methods.schedules import trial_iterations, with_number
+from groupwise.methods.schedules import trial_iterations, with_value
 from groupwise.objective import AdaptiveKL
 
 ADAPTIVE = replace(
@@ -80,9 +80,9 @@ def test_a_schedule_sets_a_field_as_the_recipe_reader_does(method: Method) -> No
 def test_a_path_leads_through_fields_indices_and_names_of_pairs() -> None:
     value = (("a.b", (Ramp(0.0, 1.0), Ramp(2.0, 3.0))), ("c", Cycle((1.0,))))
     changed = (("a.b", (Ramp(0.0, 1.0), Ramp(2.0, 3.0, 7))), ("c", Cycle((1.0,))))
-    assert with_number(value, '"a.b".1.over', 7.0) == changed == with_number(value, "'a.b'.1.over", 7.0)
+    assert with_value(value, '"a.b".1.over', 7.0) == changed == with_value(value, "'a.b'.1.over", 7.0)
     with pytest.raises(ValueError, match="the first of them 0"):
-        with_number(Piecewise(((0, 1.0),)), "points.0.0", 3.0)
+        with_value(Piecewise(((0, 1.0),)), "points.0.0", 3.0)
 
 
 def test_a_number_that_a_field_refuses_in_the_run_is_a_typed_error() -> None:

@@ -70,7 +70,7 @@ def test_models_of_transformers_get_blocked_weights(tmp_path: Path) -> None:
 
 def test_an_engine_uses_new_weights_at_once_and_holds_no_blocks_when_idle() -> None:
     model = large(True)
-    e = engine(model, rows=2)
+    e = engine(model, max_num_seqs=2)
 
     async def go() -> list[Generation]:
         running = [asyncio.create_task(e.sample(request(i, limit=30, stream=(i,)))) for i in range(3)]
@@ -91,7 +91,7 @@ def test_an_engine_uses_new_weights_at_once_and_holds_no_blocks_when_idle() -> N
 def test_an_engine_frees_its_blocks_before_it_loads_new_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """The old weights, those of the file and the blocks would be the engine's peak."""
     model = large(True)
-    e = engine(model, rows=2)
+    e = engine(model, max_num_seqs=2)
     held: list[int] = []
 
     def load(decoder: Decoder, weights: Mapping[str, torch.Tensor]) -> None:

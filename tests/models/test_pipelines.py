@@ -121,7 +121,7 @@ def samples(policy: FlowPolicy, directory: Path, n: int = 1, temperature: float 
     sampling = Sampling(temperature=temperature, max_tokens=policy.denoise.steps)
 
     async def generate() -> list[Any]:
-        engine = DenoisingEngine(policy, seed=0, rows=rows)
+        engine = DenoisingEngine(policy, seed=0, max_num_seqs=rows)
         requests = [
             GenerationRequest(context=context, limit=99, draw=0, stream=(i,), at=0, sampling=sampling) for i in range(n)
         ]
@@ -172,7 +172,7 @@ def test_other_samples_change_no_bit_and_states_stay_float32(any_tiny: Path) -> 
     states = [np.stack([decode_action(a) for a in sample.path]) for sample in (few[2], together[2])]
     assert np.allclose(*states, atol=1e-5)
     low = policy_of(any_tiny, steps=3, dtype=torch.bfloat16)
-    assert low.place["dtype"] == torch.float32 and next(low.parameters()).dtype == torch.bfloat16
+    assert low.dtype_device["dtype"] == torch.float32 and next(low.parameters()).dtype == torch.bfloat16
     (sample,) = samples(low, any_tiny, 1, 1.0)
     before, after, mean = decode_action(sample.path[0])
     x, t = torch.from_numpy(before.copy())[None], torch.tensor([1.0])

@@ -63,7 +63,7 @@ def test_parts_in_float32() -> None:
         "samples": 16 * 10 * planning.TOKEN,
         "prompts": (2 + 4) * 6 * 4 * 2 * 2 * 4,  # keys and values of 2 layers of width 4
     }
-    rows = 16 * 64 * 4 * 2 * 2 * 4  # a row has memory for whole chunks of 64 positions
+    rows = 16 * 64 * 4 * 2 * 2 * 4  # a row has memory for whole blocks of 64 positions
     assert memory.phases["learning"] == {
         "rows": rows,
         "gradients": 4 * 100 * 8,  # of the head
@@ -173,7 +173,11 @@ def saved_bytes(decoder: Decoder, packed: Packed) -> int:
 
 def test_the_constants_are_those_of_the_code() -> None:
     assert (planning.LOGITS, planning.NARROWEST) == (LOGITS_AT_ONCE, NARROWEST_BLOCK)
-    assert (planning.PREFILL, planning.BLOCKED, stored.LONG) == (engine.PACK, blocks.LEAST, layout.LONG)
+    assert (planning.PREFILL, planning.BLOCKED, stored.LONG) == (
+        engine.MAX_NUM_BATCHED_TOKENS,
+        blocks.LEAST,
+        layout.LONG,
+    )
 
 
 def test_a_run_beyond_the_machine_is_refused_with_the_largest_part() -> None:

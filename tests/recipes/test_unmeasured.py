@@ -80,7 +80,7 @@ def test_an_unmeasured_recipe_is_complete(path: Path, tmp_path: Path, monkeypatc
             overrides += [] if own else [(field, f"{name}:{file}")]
     monkeypatch.setattr(check_model, "load_peft", lambda: None)  # its import takes seconds
     lines: list[str] = []
-    assert check(path, overrides, warn=lines.append) == []
+    assert check(path, overrides, notify=lines.append) == []
     print(*lines, sep="\n")
     (plan,) = (line for line in lines if line.startswith("plan: "))
     assert not any("does not use" in line or "this model reads prose" in line for line in lines)

@@ -73,20 +73,20 @@ TIPS = "all => all.map((c) => [Number(c.getAttribute('cx')), Number(c.getAttribu
 
 
 def tips(page: Any) -> list[list[float]]:
-    """The places of the trajectories' ends, y upwards."""
+    """The positions of the trajectories' ends, y upwards."""
     return [[x, -y] for x, y in page.locator(".trajectories circle").evaluate_all(TIPS)]
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
 def test_the_keyboard_moves_the_trajectories(visit: Any, plane: Path, scheme: str, width: int) -> None:
     page = visit(plane, color_scheme=scheme, viewport={"width": width, "height": 800})
-    place = page.locator(".trajectories output")
+    caption = page.locator(".trajectories output")
     slider = page.locator(".trajectories input")
-    assert place.inner_text() == f"step {STEPS} of {STEPS}" and {x for x, _ in tips(page)} == {2.0}
+    assert caption.inner_text() == f"step {STEPS} of {STEPS}" and {x for x, _ in tips(page)} == {2.0}
     slider.focus()
     for _ in range(3):
         page.keyboard.press("ArrowLeft")
-    assert place.inner_text() == slider.get_attribute("aria-valuetext") == f"step 7 of {STEPS}"
+    assert caption.inner_text() == slider.get_attribute("aria-valuetext") == f"step 7 of {STEPS}"
     assert {x for x, _ in tips(page)} == {0.5}
     page.keyboard.press("Home")
     assert {x for x, _ in tips(page)} == {-3.0}
@@ -102,7 +102,7 @@ def test_the_keyboard_moves_the_trajectories(visit: Any, plane: Path, scheme: st
 FRAMES = "() => { window.due = []; window.requestAnimationFrame = (f) => due.push(f); }"
 FRAME = "(now) => { const frames = due; due = []; frames.forEach((f) => f(now)); }"
 GRID = {-3 + 0.5 * k for k in range(STEPS + 1)}
-"""The places of the states on the axis; between them is motion."""
+"""The positions of the states on the axis; between them is motion."""
 
 
 def at_frames(page: Any, *times: float) -> list[float]:
@@ -113,7 +113,7 @@ def at_frames(page: Any, *times: float) -> list[float]:
 def test_the_trajectories_play_and_pause(visit: Any, plane: Path) -> None:
     page = visit(plane)
     page.evaluate(FRAMES)  # the test makes the frames, so that no clock decides
-    button, place = page.locator(".trajectories .play"), page.locator(".trajectories output")
+    button, caption = page.locator(".trajectories .play"), page.locator(".trajectories output")
     assert {x for x, _ in tips(page)} == {2.0} and page.evaluate("due.length") == 0, "nothing moves unasked"
     button.focus()
     page.keyboard.press("Enter")
@@ -125,7 +125,7 @@ def test_the_trajectories_play_and_pause(visit: Any, plane: Path) -> None:
     button.click()
     assert seen[-1] < at_frames(page, 3000, 3200)[-1] < 2
     assert at_frames(page, 9000) == [2.0] and button.inner_text() == "Play"
-    assert place.inner_text() == f"step {STEPS} of {STEPS}" and page.evaluate("due.length") == 0
+    assert caption.inner_text() == f"step {STEPS} of {STEPS}" and page.evaluate("due.length") == 0
 
 
 def test_with_reduced_motion_the_states_follow_each_other_without_motion(visit: Any, plane: Path) -> None:

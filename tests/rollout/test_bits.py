@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from groupwise.data import Generation, GenerationRequest, Sampling
-from groupwise.engines.native.layouts import ROWS, SharedPrefix
+from groupwise.engines.native.layouts import ROWS, CommonPrefix
 from groupwise.models import Decoder, find_model, read_model, read_tokenizer
 from groupwise.tasks import named_task
 from tests.rollout.fakes import decoder, engine, generate, prompt_of, request
@@ -62,19 +62,19 @@ def test_other_rows_change_no_bit(size: str, dtype: torch.dtype, others: int) ->
 def test_queueing_and_a_small_cache_change_no_bit(size: str, dtype: torch.dtype) -> None:
     """With few rows, requests enter while other rows are half finished; a small cache is rebuilt during the run."""
     requests = [other(i) for i in range(20)] + [measured(i) for i in range(5)]
-    generations = generate(engine(model(size, dtype), rows=7, kv_cache_tokens=3000), requests)
+    generations = generate(engine(model(size, dtype), max_num_seqs=7, kv_cache_tokens=3000), requests)
     assert tuple(generations[20:]) == alone(size, dtype)
 
 
 def test_many_rows_that_enter_beside_a_long_row_change_no_bit() -> None:
-    """The long row is in its second chunk when the first chunk must grow."""
+    """The long row is in its second block when the first block must grow."""
     first = request(7, context=prompt_of(7, 20), limit=150)
     late = [other(i) for i in range(40)]
     e = engine(model("narrow", torch.float32))
 
     async def go() -> list[Generation]:
         task = asyncio.create_task(e.sample(first))
-        while e._rows.sequences.longest < 80:
+        while e._batch.sequences.last_slot < 80:
             await asyncio.sleep(0)
         return [*await asyncio.gather(*(e.sample(a) for a in late)), await task]
 
@@ -110,7 +110,7 @@ def test_the_packaged_model_gives_the_same_bits_alone_and_in_a_batch() -> None:
         parts = [generate(e, requests[at : at + size]) for at in range(0, 10 if size == 1 else 60, size)]
         flat = [generation for part in parts for generation in part]
         assert flat == together[: len(flat)]
-    assert generate(engine(trained, tokens, rows=9), requests[::-1]) == together[::-1]
+    assert generate(engine(trained, tokens, max_num_seqs=9), requests[::-1]) == together[::-1]
 
 
 def test_rows_with_one_context_share_one_copy_of_its_keys_and_values() -> None:
@@ -118,7 +118,7 @@ def test_rows_with_one_context_share_one_copy_of_its_keys_and_values() -> None:
     one = engine(model("narrow", torch.float32))
     requests = [request(0, context=prompt_of(0, 300), limit=20, stream=(i,)) for i in range(16)]
     generations = generate(one, requests)
-    assert [keys.shape[3] for keys, _ in one._rows.sequences.cache.chunks] == [64]
+    assert [keys.shape[3] for keys, _ in one._batch.sequences.cache.blocks] == [64]
     assert generations[3] == generate(engine(model("narrow", torch.float32)), [requests[3]])[0]
 
 
@@ -126,6 +126,6 @@ def test_rows_with_one_context_share_one_copy_of_its_keys_and_values() -> None:
 def test_products_with_a_shared_prefix_have_a_multiple_of_rows(rows: list[int]) -> None:
     """Only some processors sum in another order for another number of rows."""
     keys = torch.zeros(1, 1, 70, 4)
-    prefix = SharedPrefix.of((keys, keys), rows, keys.device)
+    prefix = CommonPrefix.of((keys, keys), rows, keys.device)
     used = torch.arange(2 * ROWS)[prefix.padded_rows]
     assert len(used) % ROWS == 0 and used[: prefix.count].tolist() == rows

@@ -230,7 +230,7 @@ def test_a_buffer_continues_from_its_state_as_json() -> None:
 
     def fresh() -> Buffer:
         verifier = verifier_of({i: [1, 0] for i in range(0, 40, 3)}, [0, 0])
-        return buffer(verifier, curriculum=Shuffled(), engine=engine(decoder(), rows=4))
+        return buffer(verifier, curriculum=Shuffled(), engine=engine(decoder(), max_num_seqs=4))
 
     whole = run(fresh(), 4)
     first = fresh()
@@ -267,7 +267,7 @@ def test_a_rollout_beyond_its_deadline_is_an_error_that_names_the_pending_calls(
 
     with pytest.raises(
         WorkerLost,
-        match=r"the samples of prompt number 0 were not finished within 0.05 seconds\n  seen: .*the engine \(2 times\)",
+        match=r"the samples of draw 0 were not finished within 0.05 seconds\n  seen: .*the engine \(2 times\)",
     ):
         take(buffer(engine=FakeEngine(silent), deadline=0.05), 1)
 

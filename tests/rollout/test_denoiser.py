@@ -48,7 +48,7 @@ from groupwise.rollout import Independent, Retraced
 from tests.rollout.fakes import sampler_of
 
 FIRST = 65
-SHAPE = FlowShape(vocabulary=FIRST + 3, layers=1, state=(3, 2, 2), words=3, places=2, width=16)
+SHAPE = FlowShape(vocabulary=FIRST + 3, layers=1, state=(3, 2, 2), words=3, prompt_length=2, width=16)
 REQUEST = GenerationRequest(context=(FIRST, FIRST + 2), limit=8, draw=5, stream=(2,))
 
 
@@ -92,7 +92,7 @@ def test_other_samples_change_no_bit(n: int, model: str) -> None:
 
 def test_samples_wait_for_rows_and_change_no_bit() -> None:
     requests = [REQUEST, *others(6)]
-    few, many = (generated(DenoisingEngine(policy_with(), seed=0, rows=rows), requests) for rows in (2, 256))
+    few, many = (generated(DenoisingEngine(policy_with(), seed=0, max_num_seqs=rows), requests) for rows in (2, 256))
     for one, other in zip(few, many, strict=True):
         assert_equal(one, other)
 

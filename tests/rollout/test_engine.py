@@ -199,9 +199,9 @@ def test_a_stop_string_of_characters_that_take_several_tokens() -> None:
     ids = vocabulary.encode("a€b€")
     # A model that generates given tokens: token sampling is replaced.
     e = engine(model, vocabulary)
-    rows = e._rows
+    batch = e._batch
     tokens = iter(ids)
-    rows._sample_tokens = lambda x, n: (torch.full((len(x),), next(tokens)), torch.zeros(len(x), dtype=torch.float64))  # pyright: ignore
+    batch._sample_tokens = lambda x, n: (torch.full((len(x),), next(tokens)), torch.zeros(len(x), dtype=torch.float64))  # pyright: ignore
     (generation,) = generate(e, [request(context=(5,), limit=len(ids), sampling=Sampling(stop=("b€",)))])
     assert (generation.tokens, generation.finish) == (ids, Finish.stop)
 
@@ -239,7 +239,7 @@ def test_contexts_with_different_content_are_prefilled_separately() -> None:
     inputs, e = forwarded(model), engine(model)
     requests = [request(0, context=prompt_of(0, 40), content=c, limit=1) for c in ("cat", "dog", "cat", "")]
     first = generate(e, requests)
-    assert [len(x) for x in inputs] == [3 * 40, ROWS] and len(e._rows.sequences) == 0
+    assert [len(x) for x in inputs] == [3 * 40, ROWS] and len(e._batch.sequences) == 0
     assert generate(e, requests) == first and [len(x) for x in inputs[2:]] == [ROWS]  # all three are cached
 
 
@@ -263,7 +263,7 @@ def test_rows_with_equal_tokens_are_forwarded_once() -> None:
     requests = [request(i // 30, stream=(i,), draw=i // 30, limit=3 + i % 9) for i in range(60)]
     alone = [generate(engine(model), [a])[0] for a in requests]
     e = engine(model)
-    sequences = e._rows.sequences
+    sequences = e._batch.sequences
     forward, counts = sequences.forward, []
 
     def watched(*args: Any) -> Tensor:
@@ -281,7 +281,7 @@ def test_rows_with_equal_tokens_are_forwarded_once() -> None:
 def test_rows_and_cache_are_bounded_and_requests_finish_in_order() -> None:
     model = decoder(layers=1)
     inputs = forwarded(model)
-    e = engine(model, rows=5)
+    e = engine(model, max_num_seqs=5)
     order: list[int] = []
 
     async def one(i: int) -> None:
@@ -298,15 +298,15 @@ def test_rows_and_cache_are_bounded_and_requests_finish_in_order() -> None:
     bounded = engine(model, kv_cache_tokens=64 * 32)
     requests = [request(i, context=prompt_of(i, 20 + i), limit=9, stream=(i,)) for i in range(70)]
     requests[40] = replace(requests[40], limit=300)
-    cached, advance = [0], bounded._rows.advance
+    cached, decode = [0], bounded._batch.decode
 
     def watched() -> list:
-        finished = advance()
-        cached.append(bounded._rows.sequences.cache.tokens)
-        assert len(bounded._rows) <= 32
+        finished = decode()
+        cached.append(bounded._batch.sequences.cache.tokens)
+        assert len(bounded._batch) <= 32
         return finished
 
-    bounded._rows.advance = watched  # pyright: ignore[reportAttributeAccessIssue]
+    bounded._batch.decode = watched  # pyright: ignore[reportAttributeAccessIssue]
     assert generate(bounded, requests) == generate(engine(model), requests)
     assert 64 * 16 < max(cached[:-300]) <= 64 * 32
     assert max(cached) <= 16 * 384  # one request alone may need more than the bound
@@ -314,7 +314,7 @@ def test_rows_and_cache_are_bounded_and_requests_finish_in_order() -> None:
 
 
 def test_cancelling_a_request_frees_its_row() -> None:
-    e = engine(MODEL, rows=2)
+    e = engine(MODEL, max_num_seqs=2)
 
     async def go() -> list[Generation]:
         cancelled = [asyncio.create_task(e.sample(request(i, limit=400))) for i in range(3)]
@@ -326,15 +326,15 @@ def test_cancelling_a_request_frees_its_row() -> None:
             task.cancel()
         for _ in range(4):
             await asyncio.sleep(0)
-        assert len(e._rows) == 2
-        assert all(not job.future.cancelled() for job in e._rows.jobs)
+        assert len(e._batch) == 2
+        assert all(not pending.future.cancelled() for pending in e._batch.running)
         return list(await asyncio.gather(*tasks))
 
     assert asyncio.run(go()) == generate(engine(MODEL), [request(i) for i in range(4)])
 
 
 def test_a_closed_event_loop_leaves_no_rows() -> None:
-    e = engine(MODEL, rows=2)
+    e = engine(MODEL, max_num_seqs=2)
 
     async def leave() -> None:
         asyncio.create_task(e.sample(request(0, limit=400)))  # noqa: RUF006
@@ -342,21 +342,21 @@ def test_a_closed_event_loop_leaves_no_rows() -> None:
             await asyncio.sleep(0)
 
     asyncio.run(leave())
-    assert len(e._rows) == 0
+    assert len(e._batch) == 0
     assert generate(e, [request(1)]) == generate(engine(MODEL), [request(1)])
 
 
 def test_load_cuts_running_requests_and_each_token_has_its_version() -> None:
     before, after = decoder(), Decoder.new(MODEL.shape, 8, dtype=torch.float64, spread=0.3)
     weights = {name: x.clone() for name, x in after.state_dict().items()}
-    e = engine(before, rows=2)
+    e = engine(before, max_num_seqs=2)
 
     async def go() -> tuple[list[Generation], list[int]]:
         running = [asyncio.create_task(e.sample(request(i, limit=30, stream=(i,)))) for i in range(3)]
         for _ in range(9):
             await asyncio.sleep(0)
         await e.load(7, weights)
-        return list(await asyncio.gather(*running)), [len(e._rows)]
+        return list(await asyncio.gather(*running)), [len(e._batch)]
 
     (first, second, waiting), _ = asyncio.run(go())
     assert first.finish is second.finish is Finish.cut
@@ -427,7 +427,7 @@ def test_an_unused_row_is_inert() -> None:
 
 def test_an_error_of_the_model_reaches_all_callers() -> None:
     model = decoder()
-    e = NativeEngine(model, without_end_token(), seed=0, rows=1)
+    e = NativeEngine(model, without_end_token(), seed=0, max_num_seqs=1)
 
     async def go() -> list[object]:
         broken = model.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(RuntimeError("no more memory")))
@@ -443,12 +443,12 @@ def test_an_error_of_the_model_reaches_all_callers() -> None:
 
 def test_an_error_reaches_all_callers_even_if_rows_cannot_be_freed() -> None:
     model = decoder()
-    e = NativeEngine(model, without_end_token(), seed=0, rows=1)
+    e = NativeEngine(model, without_end_token(), seed=0, max_num_seqs=1)
 
     def fail(*_: object) -> None:
         raise RuntimeError("no more memory")
 
-    e._rows.advance = e._rows.leave = fail  # pyright: ignore[reportAttributeAccessIssue]
+    e._batch.decode = e._batch.finish = fail  # pyright: ignore[reportAttributeAccessIssue]
 
     async def go() -> list[object]:
         return list(await asyncio.gather(e.sample(request(0)), e.sample(request(1)), return_exceptions=True))
@@ -469,7 +469,7 @@ def test_shared_long_prefixes_give_the_logp_of_a_plain_forward(windows: tuple[in
         for length in (63, 64, 65, 66, 130, 193, 10)
     ]
     for rows in (64, 5):
-        for wanted, generation in zip(requests, generate(engine(model, rows=rows), requests)):
+        for wanted, generation in zip(requests, generate(engine(model, max_num_seqs=rows), requests)):
             logprobs = logits(model, wanted.context, generation.tokens).log_softmax(-1)
             expected = logprobs[range(len(generation.tokens)), list(generation.tokens)].tolist()
             assert list(generation.logp) == pytest.approx(expected, rel=1e-10)

@@ -1,4 +1,4 @@
-"""The likeliest tokens of each place, which a request may ask for beside the sampled ones."""
+"""The likeliest tokens of each position, which a request may ask for beside the sampled ones."""
 
 import asyncio
 from dataclasses import replace
@@ -22,8 +22,8 @@ def test_likeliest_tokens_are_those_of_a_plain_forward(temperature: float):
         assert len(generation.likeliest) == (len(generation.tokens) if top else 0)
         if top:
             best = torch.log_softmax(logits(model, prompt_of(i), generation.tokens), -1).topk(min(top, 20))
-            assert [[t for t, _ in place] for place in generation.likeliest] == best.indices.tolist()
-            found = torch.tensor([[x for _, x in place] for place in generation.likeliest], dtype=torch.float64)
+            assert [[t for t, _ in top] for top in generation.likeliest] == best.indices.tolist()
+            found = torch.tensor([[x for _, x in top] for top in generation.likeliest], dtype=torch.float64)
             torch.testing.assert_close(found, best.values, rtol=0, atol=1e-9)
 
 
@@ -47,7 +47,7 @@ def test_a_sample_keeps_them():
         return first, await sampler.extend(first, limit=1)
 
     first, second = asyncio.run(go())
-    assert first.likeliest[0] == () and [len(place) for place in first.likeliest[1:]] == [3] * (len(first.tokens) - 1)
+    assert first.likeliest[0] == () and [len(top) for top in first.likeliest[1:]] == [3] * (len(first.tokens) - 1)
     assert second.likeliest == first.likeliest and first.fork(2, 0).likeliest == first.likeliest[:2]
     with pytest.raises(ValueError, match="likeliest"):
         Sample(context=(1,), stream=(0,), likeliest=((),))

@@ -35,9 +35,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TransformersModel:
     return mixtures.mixture(tmp_path_factory.mktemp("mixture"))
 
 
-def engine(model: TransformersModel, rows: int = 256, kv_cache_tokens: int = 1 << 20) -> NativeEngine:
+def engine(model: TransformersModel, max_num_seqs: int = 256, kv_cache_tokens: int = 1 << 20) -> NativeEngine:
     return NativeEngine(
-        model, without_end_token(), seed=3, experts=model.experts, rows=rows, kv_cache_tokens=kv_cache_tokens
+        model,
+        without_end_token(),
+        seed=3,
+        experts=model.experts,
+        max_num_seqs=max_num_seqs,
+        kv_cache_tokens=kv_cache_tokens,
     )
 
 
@@ -68,7 +73,7 @@ def routes_match(model: TransformersModel, b: Batch) -> bool:
     return True
 
 
-@pytest.mark.parametrize("sizes", [{}, {"rows": 3}, {"kv_cache_tokens": 260}])
+@pytest.mark.parametrize("sizes", [{}, {"max_num_seqs": 3}, {"kv_cache_tokens": 260}])
 def test_the_learner_chooses_the_same_experts(model: TransformersModel, sizes: dict[str, int]) -> None:
     b = batch(all_requests(), generate(engine(model, **sizes), all_requests()))
     assert routes_match(model, b)
@@ -115,7 +120,7 @@ def test_routes_of_an_interrupted_answer(model: TransformersModel) -> None:
 
     async def go() -> tuple[Generation, Generation]:
         task = asyncio.create_task(it.sample(request))
-        while not it._rows.jobs or int(it._rows.length[0]) < 5:
+        while not it._batch.running or int(it._batch.length[0]) < 5:
             await asyncio.sleep(0)
         await it.load(1, model.state_dict())
         cut = await task

@@ -56,7 +56,7 @@ def test_other_rows_change_nothing(backwards: bool, case: tuple[Model, list[Gene
 
 def test_queueing_a_small_cache_and_cached_contexts_change_nothing(case: tuple[Model, list[Generation], float]) -> None:
     model, alone, tolerance = case
-    small = engine(model, rows=7, kv_cache_tokens=3000)
+    small = engine(model, max_num_seqs=7, kv_cache_tokens=3000)
     assert same(generate(small, [*map(other, range(12)), *MEASURED])[12:], alone, tolerance)
     prefilled = engine(model)
     prefilled.prefill([request.context_key for request in (*MEASURED, *map(other, range(12)))])

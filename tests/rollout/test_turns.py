@@ -141,7 +141,7 @@ def test_only_the_models_tokens_are_trained() -> None:
     assert tokenizer().decode([sample.tokens[i] for i in observed]) == "35;"
     assert set(sample.origin) == {0, ENVIRONMENT} and sample.limit == 40
     batch = pack([Rollout(Draw(0, PROMPT, 1), (sample,))])
-    assert not set(batch.place.tolist()) & set(observed) and batch.tokens == len(sample.tokens) - len(observed)
+    assert not set(batch.token_index.tolist()) & set(observed) and batch.tokens == len(sample.tokens) - len(observed)
     assert batch.length.tolist() == [len(sample.tokens)] and not batch.logp_engine.isnan().any()
 
 
@@ -167,16 +167,16 @@ def test_engine_and_learner_agree_on_every_token_of_the_model() -> None:
     torch.testing.assert_close(logp.detach(), batch.logp_engine, atol=1e-10, rtol=0)
     by_model = [t for x in samples for a, b in x.turns for t in x.tokens[a:b]]
     assert [
-        x.tokens[i] for x, n in zip(batch.samples, batch.sequences.lengths.tolist()) for i in _places(batch, x)
+        x.tokens[i] for x, n in zip(batch.samples, batch.sequences.lengths.tolist()) for i in _token_indices(batch, x)
     ] == by_model
     assert sum(x.tokens[b - 1] in vocabulary.eos for x in samples for _, b in x.turns) >= sum(
         len(x.turns) - 1 for x in samples
     )
 
 
-def _places(batch: Any, sample: Sample) -> list[int]:
+def _token_indices(batch: Any, sample: Sample) -> list[int]:
     i = batch.samples.index(sample)
-    return batch.place[batch.sequences.index == i].tolist()
+    return batch.token_index[batch.sequences.index == i].tolist()
 
 
 @pytest.mark.t(33)
@@ -194,7 +194,7 @@ def test_the_sampled_ids_are_trained_even_if_the_text_tokenizes_differently() ->
     assert sample.tokens == (*sampled, 3, *sampled, 3, *sampled)
     assert environment.messages == ["abab"] * 3
     batch = pack([Rollout(s.draw, (sample,))])
-    assert [sample.tokens[i] for i in batch.place.tolist()] == [*sampled] * 3
+    assert [sample.tokens[i] for i in batch.token_index.tolist()] == [*sampled] * 3
     requests = s.setting.engine.requests  # type: ignore[attr-defined]
     assert [a.context for a in requests] == [PROMPT.context + sample.tokens[:i] for i in (0, 6, 12)]
     assert [(a.at, a.limit, a.stream) for a in requests] == [(i, 40 - i, (0,)) for i in (0, 6, 12)]

@@ -32,7 +32,7 @@ from groupwise.models import Commit, Knobs, MaskedPolicy, MaskedShape, Unmask, d
 from tests.rollout.fakes import sampler_of
 
 SHAPE = MaskedShape(
-    vocabulary=64 + 1 + 6 + 5, layers=2, cells=6, symbols=3, words=5, places=2, width=16, heads=2
+    vocabulary=64 + 1 + 6 + 5, layers=2, cells=6, symbols=3, words=5, prompt_length=2, width=16, heads=2
 )  # fmt: skip
 FIRST = SHAPE.first_word
 UNMASK = Unmask(steps=3, spread=0.5)
@@ -90,7 +90,7 @@ def test_other_samples_change_no_bit(n: int, model: str) -> None:
 
 def test_samples_wait_for_rows_and_change_no_bit() -> None:
     requests = [REQUEST, *others(20)]
-    few, many = (generated(UnmaskingEngine(policy_with(), seed=0, rows=rows), requests) for rows in (16, 256))
+    few, many = (generated(UnmaskingEngine(policy_with(), seed=0, max_num_seqs=rows), requests) for rows in (16, 256))
     assert list(map(bits, few)) == list(map(bits, many))
     assert len({generation.tokens for generation in many}) > 10
 

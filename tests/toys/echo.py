@@ -176,7 +176,7 @@ class ToyRun:
         logs = RunLogs(RunLayout(self.directory), disk=self.disk)
         if checkpoint is not None:
             logs = RunLogs.resume(RunLayout(self.directory), checkpoint.state, checkpoint.iteration, disk=self.disk)
-        self.recorder = Recorder(RunLayout(self.directory), logs, keep=1, warn=self.warnings.append, disk=self.disk)
+        self.recorder = Recorder(RunLayout(self.directory), logs, keep=1, notify=self.warnings.append, disk=self.disk)
         if checkpoint is not None:
             self.recorder.restore(checkpoint, self.learner, self.buffer, self.guards)
         assert self.engine is not None

@@ -19,11 +19,11 @@ READERS = {
 
 
 def errors(
-    tmp_path: Path, rows: list[dict], *overrides: tuple[str, str], warn: Callable[[str], None] = lambda line: None
+    tmp_path: Path, rows: list[dict], *overrides: tuple[str, str], notify: Callable[[str], None] = lambda line: None
 ) -> list[GroupwiseError]:
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = check(None, [("task", str(file)), ("verifier", "last_number"), *overrides], warn=warn)
+    found = check(None, [("task", str(file)), ("verifier", "last_number"), *overrides], notify=notify)
     return [error for error in found if "needs the subscore" not in error.what]  # of tests/training/test_needs.py
 
 
@@ -47,7 +47,7 @@ def test_rows_without_the_column_are_left_alone_and_counted(name: str, tmp_path:
     (column,) = READERS[name] - {"answer"}
     rows = [{**row, column: "x" if i > 2 else None} for i, row in enumerate(ROWS)]
     lines: list[str] = []
-    assert not errors(tmp_path, rows, ("method", name), warn=lines.append)
+    assert not errors(tmp_path, rows, ("method", name), notify=lines.append)
     (note,) = [line for line in lines if "rows have no column" in line]
     assert note.startswith("  note: method.strategy: 3 of 18 rows") and column in note
 

@@ -92,9 +92,9 @@ def test_generation_with_shared_prefixes_is_the_same_on_another_device(windows, 
     asks = [
         request(i // 3, context=prompt_of(i // 3, 1 + 60 * (i // 3)), stream=(i,), limit=5 + 4 * i) for i in range(9)
     ]
-    here = generate(engine(decoder(windows=windows, head_dim=head_dim), rows=7), asks)
+    here = generate(engine(decoder(windows=windows, head_dim=head_dim), max_num_seqs=7), asks)
     with elsewhere() as device:
-        there = generate(engine(decoder(windows=windows, head_dim=head_dim).to(device), rows=7), asks)
+        there = generate(engine(decoder(windows=windows, head_dim=head_dim).to(device), max_num_seqs=7), asks)
     assert [span.tokens for span in there] == [span.tokens for span in here]
     assert [span.logp for span in there] == [near(span.logp) for span in here]
 

@@ -81,7 +81,7 @@ def test_a_mask_may_empty_a_microbatch(tmp_path: Path) -> None:
 
 
 def test_held_out_samples_may_take_other_steps_than_training(tmp_path: Path) -> None:
-    """The evaluation is that of a run with so many steps; the samples of training keep theirs."""
+    """The evaluation is that of a run with this many steps; the samples of training keep theirs."""
     few = {"method.denoise.steps": 4, "sampling.max_tokens": 16, "evaluate.problems": 8}
     run = rings_run(tmp_path / "run", 1, **few, **{"evaluate.steps": 16})
     many = rings_run(tmp_path / "many", 0, **few | {"method.denoise.steps": 16})
@@ -187,7 +187,7 @@ def test_packaged_recipes_pass_the_check() -> None:
 def test_a_side_model_that_is_not_the_policy_that_sampled_is_named(fields: dict[str, Any], message: str) -> None:
     notes: list[str] = []
     overrides = [("method", '{ base = "diffusion_nft" }'), *((f"method.{k}", str(v)) for k, v in fields.items())]
-    assert check(RECIPES / "rings.toml", overrides, warn=notes.append) == []
+    assert check(RECIPES / "rings.toml", overrides, notify=notes.append) == []
     notes = [note for note in notes if "the policy that sampled" in note]
     assert [message in note for note in notes] == [True] * bool(message), notes
 

@@ -17,7 +17,7 @@ from torch import Tensor
 import groupwise as gw
 from groupwise.checks.check_machine import check_sharding
 from groupwise.cluster.local import LocalProcesses
-from groupwise.cluster.messages import message, parts, recipe_of_followers
+from groupwise.cluster.messages import message, read_message, recipe_of_followers
 from groupwise.config.recipe import Cluster, Machine
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
@@ -25,7 +25,7 @@ from groupwise.core import BadData, InvalidValue, Usage, WorkerLost
 from groupwise.learner.distributed import ConnectionClosed
 from groupwise.learner.fsdp import Shards
 from groupwise.models.decoder.decoder import Sizes
-from groupwise.runs.checkpoints import newest_checkpoint, part_names
+from groupwise.runs.checkpoints import newest_checkpoint, shard_names
 from groupwise.runs.layout import RunLayout
 from groupwise.training.progress import Progress
 from groupwise.training.rank_worker import named_by
@@ -109,7 +109,7 @@ def test_signals_end_a_run_whose_rank_is_stopped(
     settings = SMALL | {"cluster.ranks": 2, "cluster.shard": shard}
     settings |= {"save.every": 1 if shard == "full" else 0}
     monkeypatch.setattr("groupwise.cluster.rank_threads.REPORT", 0.3)
-    monkeypatch.setattr(Progress, "say", said)
+    monkeypatch.setattr(Progress, "notify", said)
     monkeypatch.setattr(Shards, "send", sent)
     monkeypatch.setattr(Watchdog, "_signal", handled)
     with pytest.raises(KeyboardInterrupt):
@@ -172,7 +172,7 @@ def killed_while_saving(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def sent(self: Shards, content: bytes) -> None:
         if b'"save"' in content:
-            draft = Path(parts(content)[0]["directory"])
+            draft = Path(read_message(content)[0]["directory"])
             if draft.name.endswith("000002"):
                 os.kill(pids[0], signal.SIGKILL)
         send(self, content)
@@ -200,7 +200,7 @@ def test_a_sharded_run_whose_rank_is_killed_while_saving_ends_with_the_bits_of_o
     layout = RunLayout(run)
     assert sorted(path.name for path in layout.checkpoints.iterdir()) == ["000000", "000001"]  # and no draft
     names = sorted(path.name for path in layout.checkpoint(1).iterdir())
-    assert names == ["manifest.json", "state.json", *part_names(2)]
+    assert names == ["manifest.json", "state.json", *shard_names(2)]
     gw.resume(run, ranks=ranks, shard=shard)
     assert layout.metrics.read_bytes() == RunLayout(one).metrics.read_bytes()
     assert (layout.model / "model.safetensors").read_bytes() == (
@@ -286,5 +286,5 @@ def test_other_ranks_need_no_function_in_memory() -> None:
 
 
 def test_a_message_is_json_and_tensors() -> None:
-    header, tensors = parts(message({"text": "a\nb", "x": float("inf")}, {"w": torch.ones(2)}))
+    header, tensors = read_message(message({"text": "a\nb", "x": float("inf")}, {"w": torch.ones(2)}))
     assert header == {"text": "a\nb", "x": float("inf")} and tensors["w"].tolist() == [1.0, 1.0]

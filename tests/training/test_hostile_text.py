@@ -15,7 +15,7 @@ from groupwise.commands.terminal import format_sample
 from groupwise.core import BadData
 from groupwise.data import ENVIRONMENT, Finish, Outcome, Sample, Verdict
 from groupwise.evaluation.result import evaluation_text, write
-from groupwise.training.progress import Progress, print_note
+from groupwise.training.progress import Progress, notify
 from groupwise.verifiers.audit import AuditResult, Case
 from tests.commands.test_compare import PROTOCOL, RIGHT, evaluation
 
@@ -72,7 +72,7 @@ def crash(name: str) -> None:
 def audit(name: str) -> None:
     case, verdict = Case(name, name, True), Verdict(Outcome.wrong, cause=name)
     for line in errors("exact", AuditResult((case,), (verdict,), (0.0,)), 3):
-        print_note(line)
+        notify(line)
 
 
 OUTPUTS: dict[str, Callable[[str, pytest.MonkeyPatch], object]] = {
@@ -83,8 +83,8 @@ OUTPUTS: dict[str, Callable[[str, pytest.MonkeyPatch], object]] = {
     "error: a field": lambda n, _: main(["check", recipe("no"), f"--method.{n}", "1"]),
     "check": lambda n, _: print(errors_text(n, [BadData(n, fix="mend it")])),
     "a bug": lambda n, _: crash(n),
-    "a warning": lambda n, _: print_note(n),
-    "progress": lambda n, _: Progress(3).say(n),
+    "a warning": lambda n, _: notify(n),
+    "progress": lambda n, _: Progress(3).notify(n),
     "doctor": doctor_output,
     "show": lambda n, _: main(["show", recipe(n)]),
     "show: no such": lambda n, _: main(["show", n]),

@@ -57,7 +57,7 @@ def test_a_run_is_graded_by_its_environment(rows) -> None:
     assert outcomes <= {"correct", "wrong", "malformed"} and outcomes & {"correct", "wrong"}
     assert all(sample["outcome"] == "malformed" for sample in run.samples() if sample["finish"] == "length")
     assert (
-        gw.evaluate(run, samples=1, permissions=gw.Permissions(use=["games.py"]))["numbers"][0]["protocol"]["verifier"][
+        gw.evaluate(run, samples=1, permissions=gw.Permissions(use=["games.py"]))["results"][0]["protocol"]["verifier"][
             "name"
         ]
         == "ByEnvironment"

@@ -311,8 +311,8 @@ def test_every_epoch_has_all_samples_in_its_own_order(shuffle: Any, tmp_path: Pa
     environment = scripted(tmp_path, prompts=8, letters=15)
     batch = pack(asyncio.run(environment.buffer.take(8, 4, Independent(), environment.method.filter, 0)).selected)
     method = replace(environment.method, minibatches=4, shuffle=shuffle)
-    places = ((0, 0), (0, 1), (1, 0))  # iteration and epoch
-    dealt = {at: tuple(step.samples for step in plan(environment.recipe, method, batch, *at)) for at in places}
+    epochs = ((0, 0), (0, 1), (1, 0))  # iteration and epoch
+    dealt = {at: tuple(step.samples for step in plan(environment.recipe, method, batch, *at)) for at in epochs}
     assert len(set(dealt.values())) == 3
     assert all(sorted(i for step in steps for i in step) == list(range(32)) for steps in dealt.values())
     assert all([len(step) for step in steps] == [8] * 4 for steps in dealt.values())

@@ -122,7 +122,7 @@ def test_a_trained_schedule_is_kept_with_another_speed_and_floor(tmp_path: Path)
     def notes(**changes: Any) -> list[str]:
         found: list[str] = []
         fields = [("model", str(tmp_path)), *((f"method.unmask.{name}", str(x)) for name, x in changes.items())]
-        assert check(RECIPES / "beads.toml", fields, warn=found.append) == []
+        assert check(RECIPES / "beads.toml", fields, notify=found.append) == []
         return [line for line in found if "is discarded" in line]
 
     assert notes() == notes(speed=5, floor=0.01) == []
@@ -182,7 +182,7 @@ def test_directories_of_masked_models(tmp_path: Path) -> None:
         ({"cells": 0}, "cells is 0"),
         ({"width": 47}, "width is 47"),
         ({"layers": 999}, "layers is 999: it must be a whole number from 1 to 128"),
-        ({"words": 9999, "places": 9999}, "places is 9999 with 9999 embeddings each"),
+        ({"words": 9999, "prompt_length": 9999}, "prompt_length is 9999 with 9999 embeddings each"),
         ({"unmask": unmask | {"steps": 99}}, "steps is 99"),
         ({"unmask": unmask | {"temperature": "hot"}}, "temperature is 'hot': it must be a number"),
         ({"unmask": unmask | {"heat": 1}}, "unmask has the fields 'heat'"),

@@ -24,7 +24,7 @@ def checked(tmp_path: Path, *overrides: tuple[str, str], verifier: str = "last_n
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     lines: list[str] = []
-    errors = check(None, [("task", str(file)), ("verifier", verifier), *overrides], warn=lines.append)
+    errors = check(None, [("task", str(file)), ("verifier", verifier), *overrides], notify=lines.append)
     return [str(error) for error in errors], lines
 
 

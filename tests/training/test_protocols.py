@@ -30,7 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def protocols(*words: str, model: str = "calculator") -> list[dict[str, Any]]:
     """The protocols of the numbers that a command writes."""
     assert main(["eval", model, *SMALL, *words, "--out", "x.json"]) == 0
-    return [number["protocol"] for number in json.loads(Path("x.json").read_text())["numbers"]]
+    return [number["protocol"] for number in json.loads(Path("x.json").read_text())["results"]]
 
 
 def test_a_record_has_all_that_a_number_depends_on() -> None:

@@ -42,7 +42,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 def stopped(run: Path, recipe: Recipe, after: int) -> Path:
-    """A run that was stopped after so many iterations."""
+    """A run that was stopped after this many iterations."""
     control = Control()
     control.on_iteration = lambda run, line: control.stop("interrupted") if line["iteration"] == after else None
     assert run_from(begun(run, recipe), ready(recipe), control=control, disk=Quick()).stopped == "interrupted"

@@ -158,7 +158,7 @@ def test_a_resume_within_the_phase_gives_the_same_model(home: Path) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Progress, "say", lambda self, text: stop_at_two(text))
+        patch.setattr(Progress, "notify", lambda self, text: stop_at_two(text))
         assert run_from(run, build(recipe, Use())).code == 143
     assert not (run / "checkpoints").exists() and list((run / "warm_start" / "checkpoints").glob("00000[2-7]"))
     assert run_from(run, build(recipe, Use())).code == 0

@@ -155,7 +155,7 @@ def test_a_recipe_names_the_wrapped_verifier() -> None:
         ({"kind": "noisy", "verifier": "exact", "rejects": "often"}, "verifier.rejects: 'often' is a string"),
         ({"kind": "noisy", "verifier": "exact", "rejects": 2.0}, "a probability lies between 0 and 1"),
         ({"kind": "hackable", "verifier": "exact", "most": 0}, "use at least 1"),
-        ({"kind": "noisy", "verifier": 3}, "expected the name of a part or a table"),
+        ({"kind": "noisy", "verifier": 3}, "expected the name of a component or a table"),
         ({"kind": "math", "verifier": "exact"}, "Math has no field 'verifier'"),
     ],
 )

@@ -40,21 +40,21 @@ class Arguments:
         if self.rows is not None:
             write_rows(self.rows, data)
             fields["task"] = Rows(str(data))
-            given = is_set(tables_of("", overrides), ANSWER_COLUMN)
+            explicit = is_set(tables_of("", overrides), ANSWER_COLUMN)
             columns = tables_of(source or "", overrides).get("columns", {})
-            overrides.append((ANSWER_COLUMN, PlainText(answer_column(self.rows, columns, given=given))))
+            overrides.append((ANSWER_COLUMN, PlainText(answer_column(self.rows, columns, explicit=explicit))))
         if self.reward.verifier:
             fields["verifier"] = self.reward.verifier
         use = load_use(replace(allowed, use=[*allowed.use, *write_code(self.reward, code)]))
         return [*overrides_of(fields), *overrides], replace(use, in_memory=self.reward.in_memory)
 
 
-def arguments_of(given: Mapping[str, Any], settings: Mapping[str, Any]) -> Arguments:
-    """Combine a call's named arguments (`given`; None counts as not given) with its recipe fields (`settings`).
+def arguments_of(named: Mapping[str, Any], settings: Mapping[str, Any]) -> Arguments:
+    """Combine a call's named arguments (`named`; None counts as not passed) with its recipe fields (`settings`).
 
     Raises `Usage` for a field that is set twice or unknown, and for data or a reward of another kind.
     """
-    fields = fields_of({word: value for word, value in given.items() if value is not None}, settings)
+    fields = fields_of({word: value for word, value in named.items() if value is not None}, settings)
     reward = reward_of(fields.pop("verifier")) if "verifier" in fields else NO_REWARD
     rows = rows_in_memory(fields["task"]) if "task" in fields else None
     if rows is not None:

@@ -23,7 +23,7 @@ from groupwise.runs.find_run import run_or_model
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import verifier_of_run
-from groupwise.training.progress import print_note
+from groupwise.training.progress import notify
 from groupwise.verifiers import Combined, Function
 from groupwise.verifiers.python_reward import python_reward
 from groupwise.verifiers.user_function import functions_in
@@ -41,9 +41,9 @@ class Evaluation(dict[str, Any]):
     def figures(self) -> dict[str, float]:
         """The value of each figure by name: `avg@4`, `level=2` of `evaluate.by_column`; `greedy ...` if greedy."""
         figures: dict[str, float] = {}
-        for number in self["numbers"]:
-            kind = "" if number["protocol"]["sampling"]["temperature"] else "greedy "
-            named = {**number["figures"], **number.get("by", {})}
+        for result in self["results"]:
+            kind = "" if result["protocol"]["sampling"]["temperature"] else "greedy "
+            named = {**result["figures"], **result.get("by", {})}
             figures |= {f"{kind}{name}": value for name, (value, *_) in named.items()}
         return figures
 
@@ -62,14 +62,14 @@ def evaluate(
     """Measure the held-out accuracy or score of a run's model, of a model directory, or of a model on the hub.
 
     `at` chooses a checkpoint of a run: the number of an iteration, or `"best"`. Without it the model is the finished
-    one, else that of the newest checkpoint. Without `data` and `reward` those of the run's recipe hold. All rows of
+    one, else the newest checkpoint's. Without `data` and `reward` the run's recipe holds. All rows of
     `data` are evaluated on. Each problem is answered once greedily and `samples` times with the recipe's sampling.
     `settings` are fields of the recipe by name.
     """
     name = name_of(model)
     arguments = arguments_of({"data": data, "reward": reward}, settings)
     allowed = RunOptions(permissions=permissions).permissions
-    number = problems or (evaluation.ALL if data is not None else None)
+    count = problems or (evaluation.ALL if data is not None else None)
     of_run = evaluation.find_model_of(name, at)
     if of_run and arguments.reward.in_memory:
         check_whole_reward(of_run.layout, arguments.reward)
@@ -77,7 +77,7 @@ def evaluate(
 
     def work(folder: Path) -> Evaluation:
         overrides, loaded = arguments.write(folder / "rows.jsonl", folder, allowed, source)
-        chosen: dict[str, Any] = {"at": at, "samples": samples, "problems": number, "all_rows": data is not None}
+        chosen: dict[str, Any] = {"at": at, "samples": samples, "problems": count, "all_rows": data is not None}
         result, _ = evaluation.evaluate(name, overrides, loaded, **chosen)
         return Evaluation(result)
 
@@ -88,9 +88,16 @@ def evaluate(
 def check_whole_reward(layout: RunLayout, reward: Reward) -> None:
     """`Usage` for a function in memory that is only a part of the run's reward. A changed function is a note."""
     run, data = layout.run, verifier_of_run(layout.run)
-    whole, given = (read_verifier(one) if one else None for one in (data, reward.verifier))
+    whole, passed_verifier = (read_verifier(one) if one else None for one in (data, reward.verifier))
     parts = {member.name: member.verifier for member in whole.members} if isinstance(whole, Combined) else {}
-    passed = list(map(_key, [m.verifier for m in given.members] if isinstance(given, Combined) else [given]))
+    passed = list(
+        map(
+            _key,
+            [m.verifier for m in passed_verifier.members]
+            if isinstance(passed_verifier, Combined)
+            else [passed_verifier],
+        )
+    )
     shared = [f.name for f in functions_in(whole) if not f.file and f in passed]
     if shared and (missing := [name for name, part in parts.items() if _key(part) not in passed]):
         raise Usage(
@@ -102,7 +109,7 @@ def check_whole_reward(layout: RunLayout, reward: Reward) -> None:
     recorded = RunInfo.read(layout).in_memory if shared else {}
     for name in shared:
         if function_hash(reward.in_memory[name]) != recorded.get(name):
-            print_note(f"note: the reward {name} is not the function that {run} was started with")
+            notify(f"note: the reward {name} is not the function that {run} was started with")
 
 
 def _key(kind: VerifierKind | None) -> Any:
@@ -134,7 +141,7 @@ def sample(
 
     `at` chooses a checkpoint of a run, as in `evaluate`. `settings` are fields of the recipe by name, such as
     `**{"sampling.temperature": 0.7}`. One answer is greedy unless they say otherwise. `permissions`
-    are those of `train`.
+    are as for `train`.
     """
     if not isinstance(prompt, str):
         raise Usage(f"prompt is {type(prompt).__name__}", evidence=repr(prompt)[:80], fix="pass a text")

@@ -15,15 +15,15 @@ from groupwise.config.user_code import Use, load_use
 from groupwise.lifecycle.start import with_ranks
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.phase_directories import KEY, runs_in
-from groupwise.training.rank_worker import follow_given, place_of
+from groupwise.training.rank_worker import external_rank, follow_external
 
 
 def follows(source: str | Path | None, overrides: Sequence[tuple[str, str]], options: RunOptions) -> bool:
-    """Whether this process is a given rank above 0 of a new run. If so, it has followed the run to its end."""
-    if not above_zero() or (source and KEY in read_with_overrides(source, overrides)):  # phases have no given ranks
+    """Whether this process is an external rank above 0 of a new run. If so, it has followed the run to its end."""
+    if not above_zero() or (source and KEY in read_with_overrides(source, overrides)):  # phases have no external ranks
         return False
     use = load_use(options.permissions)
-    return follow_given(cluster_of(source, overrides, use), use)
+    return follow_external(cluster_of(source, overrides, use), use)
 
 
 def follows_again(layout: RunLayout, options: RunOptions) -> bool:
@@ -32,7 +32,7 @@ def follows_again(layout: RunLayout, options: RunOptions) -> bool:
         return False
     use = load_use(options.permissions)
     recipe = read_recipe(RunLayout(runs_in(layout.run)[-1]).recipe, (), use)
-    return follow_given(with_ranks(recipe, options.ranks, options.shard, options.launch).cluster, use)
+    return follow_external(with_ranks(recipe, options.ranks, options.shard, options.launch).cluster, use)
 
 
 def restarted(source: str | Path | None, overrides: Sequence[tuple[str, str]], options: RunOptions) -> Path | None:
@@ -40,8 +40,8 @@ def restarted(source: str | Path | None, overrides: Sequence[tuple[str, str]], o
     if os.environ.get(RESTARTS, "0") == "0" or (source and KEY in read_with_overrides(source, overrides)):
         return None
     cluster = cluster_of(source, overrides, load_use(options.permissions))
-    place = place_of(cluster)
-    return place.recorded_run(cluster.ranks, cluster.deadline) if place else None
+    rank = external_rank(cluster)
+    return rank.recorded_run(cluster.ranks, cluster.deadline) if rank else None
 
 
 def cluster_of(source: str | Path | None, overrides: Sequence[tuple[str, str]], use: Use) -> Cluster:

@@ -13,7 +13,7 @@ class RunOptions:
     """How a call or command starts or continues a run: where it writes, when it stops, which changes it accepts.
 
     `stop_after` is the time in seconds after which the run is saved and ends. `command` is the call or the command line
-    that a start records. A start puts its directory into `out`, by the `name` or that of the recipe. A continuation
+    that a start records. A start puts its directory into `out`, by the `name` or the recipe's. A continuation
     with `strict` fails at a damaged checkpoint, with `changed` accepts a changed reward, recipe, tokenizer or template,
     with `iterations` extends the run, and with `ranks`, `shard` and `launch` continues on another number of processes,
     with whole or sharded weights, and with another launcher. `Usage` for a value of the wrong type.

@@ -29,25 +29,25 @@ def rows_in_memory(data: object) -> list[Mapping[str, Any]] | None:
     if not isinstance(data, Iterable):
         raise Usage(f"data is {type(data).__name__}", fix="pass a list of dicts, a datasets.Dataset, a path or a name")
     rows = list(data)
-    for number, row in enumerate(rows, start=1):
+    for index, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
             fix = 'pass a list of dicts such as {"prompt": "1+1=", "answer": "2"}'
-            raise BadData(f"row {number} of data is {type(row).__name__}, not a dict", evidence=repr(row)[:80], fix=fix)
+            raise BadData(f"row {index} of data is {type(row).__name__}, not a dict", evidence=repr(row)[:80], fix=fix)
     if not rows:
         raise BadData("data has no rows", evidence="0 rows", fix='pass rows such as {"prompt": "1+1=", "answer": "2"}')
     return rows
 
 
-def answer_column(rows: Iterable[Mapping[str, Any]], columns: Any, *, given: bool) -> str:
-    """The column with the gold answers of data rows: that of a recipe's `columns`, or `answer`; empty without answers.
+def answer_column(rows: Iterable[Mapping[str, Any]], columns: Any, *, explicit: bool) -> str:
+    """The column with the gold answers of data rows: named by a recipe's `columns`, or `answer`; empty without answers.
 
-    Some rewards, such as one for the length, need none. A column that the call itself has `given` always holds.
+    Some rewards, such as one for the length, need none. A column that the call names itself (`explicit`) always holds.
 
-    >>> answer_column([{"question": "1+1="}], {"prompt": "question"}, given=False)
+    >>> answer_column([{"question": "1+1="}], {"prompt": "question"}, explicit=False)
     ''
     """
     column = columns.get("answer", ANSWER) if isinstance(columns, Mapping) else ANSWER
-    if given and column != ANSWER:
+    if explicit and column != ANSWER:
         return column
     return next((name for name in (column, ANSWER) if name and has_answers(rows, name)), "")
 
@@ -59,19 +59,19 @@ def has_answers(rows: Iterable[Mapping[str, Any]], column: str) -> bool:
 
 def write_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     """Write data rows as JSON lines, atomically. `BadData` names a column that is not plain JSON."""
-    lines = [_line(number, row) for number, row in enumerate(rows, start=1)]
+    lines = [_line(index, row) for index, row in enumerate(rows, start=1)]
     with storage_errors(path.name, path.parent):
         write_file(path, "".join(lines).encode())
 
 
-def _line(number: int, row: Mapping[str, Any]) -> str:
+def _line(index: int, row: Mapping[str, Any]) -> str:
     try:
         return json.dumps(row, allow_nan=False) + "\n"
     except (TypeError, ValueError, RecursionError):
         column = next((name for name, value in row.items() if not _is_json(value)), "")
         kind = type(row.get(column)).__name__
         raise BadData(
-            f"row {number} of data is not plain JSON",
+            f"row {index} of data is not plain JSON",
             evidence=f"column {column!r} is {kind}",
             fix=f"convert the column, or leave it out: {{k: v for k, v in row.items() if k != {column!r}}}",
         ) from None

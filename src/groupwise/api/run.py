@@ -47,8 +47,8 @@ class Run:
 
     A directory may be named without its time, or by a pattern: `gw.Run("runs/first")` is the newest such run. A `Run`
     is a path: `gw.evaluate` and others take it as such. `stopped` is the reason of an early end, "" of a run that is
-    complete. A run of phases has a `Run` for each started phase in `phases`; its metrics and samples are those of the
-    last one, its model that of the last finished one. `BadData` if the directory is no run.
+    complete. A run of phases has a `Run` for each started phase in `phases`; its metrics and samples are from the
+    last one, its model from the last finished one. `BadData` if the directory is no run.
     """
 
     directory: Path
@@ -84,19 +84,21 @@ class Run:
 
     @property
     def iterations(self) -> int:
-        """The planned number of iterations; in a run of phases, that of the last started phase."""
+        """The planned number of iterations; in a run of phases, of the last started phase."""
         return RunInfo.read(RunLayout(self._last)).iterations
 
     def samples(self, iteration: int | None = None) -> list[dict[str, Any]]:
         """The samples of an iteration, one dict each, by default of the last one that has samples.
 
-        Keys are those of a line in `samples/`: prompt, gold, text, outcome, score, reward, advantage, length and more.
+        Keys are as in a line of `samples/`: prompt, gold, text, outcome, score, reward, advantage, length and more.
         """
         layout = RunLayout(self._last)
-        numbers = sorted(int(path.stem) for path in layout.samples.glob(f"*{SAMPLE_FILES[0]}") if path.stem.isdecimal())
-        chosen = iteration if iteration is not None else (numbers or [0])[-1]
-        if chosen not in numbers:
-            known = f"iterations {numbers[0]} to {numbers[-1]}" if numbers else "no iteration"
+        iterations = sorted(
+            int(path.stem) for path in layout.samples.glob(f"*{SAMPLE_FILES[0]}") if path.stem.isdecimal()
+        )
+        chosen = iteration if iteration is not None else (iterations or [0])[-1]
+        if chosen not in iterations:
+            known = f"iterations {iterations[0]} to {iterations[-1]}" if iterations else "no iteration"
             raise BadData(f"{self.directory} has no samples of iteration {chosen}", evidence=f"it has {known}",
                           fix="pass an iteration with samples, or wait for one: run.samples(iteration)")  # fmt: skip
         return read_lines(layout.sample_file(chosen, SAMPLE_FILES[0]))

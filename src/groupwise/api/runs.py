@@ -32,7 +32,7 @@ from groupwise.runs.layout import RunLayout
 from groupwise.runs.open_run import OpenRun, recipe_text, write_recipe
 from groupwise.runs.phase_directories import KEY, phases_of
 from groupwise.training.build import RunObjects, build
-from groupwise.training.progress import print_note
+from groupwise.training.progress import notify
 from groupwise.verifiers.python_reward import WRITTEN
 
 Finish = Callable[[Ending], object]
@@ -54,9 +54,9 @@ def start(
             return layout, start_phases(layout, without_command_text(data), use, options, finish, control)
         chosen = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
         recipe = read_recipe(chosen.source, chosen.fields, use)
-        inputs = read_checked(recipe, use, print_note)
+        inputs = read_checked(recipe, use, notify)
         if chosen.note:
-            print_note(chosen.note)
+            notify(chosen.note)
         ready = build(recipe, use, inputs)
         reach_engines(ready)
         base = base_of(read_with_overrides(chosen.source, chosen.fields)) or base_name(recipe.method)
@@ -71,11 +71,11 @@ def start_phases(
     data, notes = complete_phases(data, trust_remote_code=use.trust_remote_code)
     raise_all(check_phases(read_phases(data), use).errors)  # each phase prints its other notes when it starts
     for note in notes:
-        print_note(note)
+        notify(note)
     text = tomli_w.dumps(data)
     write_recipe(layout, text)
     how: dict[str, Any] = {"command": options.command, "control": control}
-    return run_phases(layout, text, use, finish, print_note, options.stop_after, **how)
+    return run_phases(layout, text, use, finish, notify, options.stop_after, **how)
 
 
 def proceed(
@@ -93,7 +93,7 @@ def proceed(
         use = recorded_code(run.code, run.info, reward, options)
         run, ready = reopen(run, use, options.iterations, options.ranks, options.shard, options.launch)
         for line in ready.notices:
-            print_note(line)
+            notify(line)
         return train(run, ready, options, finish, control)
 
 
@@ -113,7 +113,7 @@ def proceed_phases(
         raise Usage(f"{layout.run} has phases, and each has its own number of iterations", fix=fix)
     how: dict[str, Any] = {"strict": options.strict, "changed": options.changed, "control": control}
     command = info.command if info else options.command
-    return run_phases(layout, text, use, finish, print_note, options.stop_after, command=command, **how)
+    return run_phases(layout, text, use, finish, notify, options.stop_after, command=command, **how)
 
 
 def train(run: OpenRun, ready: RunObjects, options: RunOptions, finish: Finish, control: Control | None) -> Ending:
@@ -148,7 +148,7 @@ def new_run(out: Path, name: str) -> Iterator[RunLock]:
 
 
 def run_name(source: str | Path | None, arguments: Arguments) -> str:
-    """The name of a new run: that of the recipe's file, else of the task, or `rows` for data rows in memory."""
+    """The name of a new run: from the recipe's file, else the task, or `rows` for data rows in memory."""
     if source is not None and not is_toml(source) and source != DEFAULT:
         return Path(source).stem
     if arguments.rows is not None:
@@ -179,12 +179,12 @@ def has_code(source: str, path: Path, info: RunInfo | None, *, changed: bool) ->
     """Whether a run has a file of reward functions. If it is not `source`: `BadData`, or replaced if `changed`."""
     if not path.is_file() or (info is not None and WRITTEN not in info.use):
         return False
-    given, present = source.encode(), path.read_bytes()
+    code, present = source.encode(), path.read_bytes()
     recorded = info.use[WRITTEN] if info else sha256(present).hexdigest()
-    if changed and given != present:
+    if changed and code != present:
         with storage_errors(path.name, path.parent.parent):
-            write_file(path, given)
-    elif not changed and sha256(given).hexdigest() != recorded:
+            write_file(path, code)
+    elif not changed and sha256(code).hexdigest() != recorded:
         fix = "pass the function that the run was started with, or accept the change: changed=True"
         raise BadData("the reward is not the function that this run was started with", fix=fix)
     return True

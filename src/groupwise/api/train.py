@@ -18,7 +18,7 @@ from groupwise.core import Usage
 from groupwise.lifecycle.run_handle import Control, Ending
 from groupwise.methods import Method
 from groupwise.report.report import existing_run
-from groupwise.training.progress import print_note
+from groupwise.training.progress import notify
 
 __all__ = ["resume", "train"]
 
@@ -59,8 +59,8 @@ def train(
     >>> run.metrics["reward"]                                                                       # doctest: +SKIP
     {1: 0.40625}
     """
-    given = {"model": model, "method": method, "data": data, "reward": reward, "max_tokens": max_tokens}
-    source, arguments = recipe_source(recipe), arguments_of(given, settings)
+    named = {"model": model, "method": method, "data": data, "reward": reward, "max_tokens": max_tokens}
+    source, arguments = recipe_source(recipe), arguments_of(named, settings)
     options = RunOptions(permissions=permissions, out=out, name=name, stop_after=stop_after, command="gw.train(...)")
     control = control_of(on_iteration)
 
@@ -90,7 +90,7 @@ def resume(
     those of `cluster`.
 
     `reward` is the reward that the run was started with, if it was a function. `changed` accepts a changed reward,
-    recipe, tokenizer or template. The other arguments are those of `train`. A run of phases continues with its first
+    recipe, tokenizer or template. The other arguments are as for `train`. A run of phases continues with its first
     unfinished phase.
     """
     layout = existing_run(fspath(run))
@@ -122,4 +122,4 @@ def control_of(on_iteration: OnIteration | None) -> Control:
 def print_ending(ending: Ending) -> None:
     """Print the last message of a run."""
     for line in ending.message.splitlines():
-        print_note(line)
+        notify(line)

@@ -28,7 +28,7 @@ DECLARED = (
     "skips_rows",
     "numbers",
 )
-"""Members of parts that only `check` and metrics read, also as the decorator `verdicts_have`. They do not count."""
+"""Members of components that only `check` and metrics read, also as the decorator `verdicts_have`. Not counted."""
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
 
@@ -36,7 +36,7 @@ def code_hash(method: Method) -> str:
     """A hash of a method's constants and of its components' code, with the definitions that it uses in the same files.
 
     Comments, docstrings, formatting, messages of errors, the names of files and declarations for `check` (`DECLARED`)
-    do not count, nor does other code in the same files. Fields that equal those of a bare `Method`, such as the
+    do not count, nor does other code in the same files. Fields with the values of a bare `Method`, such as the
     curriculum `Shuffled`, do not count either: they belong to no method.
 
     >>> from groupwise.methods import gspo

@@ -28,7 +28,7 @@ def map_page(certificates: Sequence[Certificate]) -> str:
         f"<h1>{TITLE}</h1>",
         f'<p class="source">{HOW}</p>',
         section("Each method below the one that it changes", branches(roots(certificates), certificates)),
-        section("Parts", matrix(certificates)),
+        section("Components", matrix(certificates)),
         *(sheet(c, certificates) for c in certificates),
     )
     return page(TITLE, "\n".join(filter(None, parts)))
@@ -58,9 +58,9 @@ def line(c: Certificate) -> str:
     return f'{dot}{link(c, f"at-{c.name}")} <span class="source">{facts}</span>{fields}{result}'
 
 
-def link(c: Certificate, place: str = "") -> str:
-    """HTML: a link that opens a method's certificate; `place` is the id that its Close link returns to."""
-    here = f' id="{escape(place)}"' if place else ""
+def link(c: Certificate, anchor: str = "") -> str:
+    """HTML: a link that opens a method's certificate; `anchor` is the id that its Close link returns to."""
+    here = f' id="{escape(anchor)}"' if anchor else ""
     return f'<a{here} href="#{escape(c.name)}" title="{escape(c.summary)}">{escape(c.name)}</a>'
 
 

@@ -23,7 +23,7 @@ def in_order(certificates: Sequence[Certificate]) -> list[Certificate]:
 
 
 def family_index(c: Certificate) -> int:
-    """The place of a method's family in the order of the pages."""
+    """The index of a method's family in the order of the pages."""
     return FAMILIES.index(c.family) if c.family in FAMILIES else len(FAMILIES)
 
 

@@ -60,7 +60,7 @@ class Trial:
     def recipe(self) -> Recipe:
         """Build the recipe of one run of a study, from its task's packaged recipe. `Usage` for an invalid setting.
 
-        Parts in a user's file, such as `my_file:MyEngine`, are not loaded: `train` loads the files of its `use`.
+        Components in a user's file, such as `my_file:MyEngine`, are not loaded: `train` loads the files of its `use`.
         """
         lines = (line.split(" = ", 1) for line in (*SIZES, *self.settings))
         fields = [("method", self.method), *((path, text) for path, text in lines), ("seed", str(self.seed))]
@@ -74,7 +74,7 @@ class Trial:
 class TrialResult:
     """The result of a study's run: metrics and generated tokens by iteration, and the code that produced it.
 
-    `recipe` is the hash of the recipe, `code` that of the method's code, and `model` that of the weights of a packaged
+    `recipe`, `code` and `model` are the hashes of the recipe, of the method's code, and of the weights of a packaged
     model; empty for another model.
     """
 

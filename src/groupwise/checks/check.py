@@ -87,7 +87,7 @@ def check_phases(phases: Sequence[Phase], use: Use) -> Checked:
         found = Checked(problems, [f"phase {phase.name}:"])
         if recipe is not None:
             adapters = second_adapter(phase, recipe, recipes)
-            found += Checked([*dry_run(recipe), *adapters, *given_ranks(recipe)], inactive_parts(recipe.method))
+            found += Checked([*dry_run(recipe), *adapters, *external_ranks(recipe)], inactive_parts(recipe.method))
             if others:
                 found += Checked((), [f"  note: its inputs are checked when it starts: {', '.join(sorted(others))}"])
             elif not found.errors:
@@ -121,9 +121,9 @@ def second_adapter(phase: Phase, recipe: Recipe, earlier: Mapping[str, Recipe]) 
     return [Usage(what, fix="remove lora from this phase to train that adapter")]
 
 
-def given_ranks(recipe: Recipe) -> list[Usage]:
+def external_ranks(recipe: Recipe) -> list[Usage]:
     """An error if others start the ranks of a phase: they follow one run to its end. Else no error."""
     if recipe.cluster.launch != "external" or recipe.cluster.ranks == 1:
         return []
     fix = "run the phases one by one, or use --cluster.launch local"
-    return [Usage("given ranks follow one run, and this recipe has phases", fix=fix)]
+    return [Usage("external ranks follow one run, and this recipe has phases", fix=fix)]

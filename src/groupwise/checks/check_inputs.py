@@ -29,10 +29,10 @@ from groupwise.training.fill_templates import wording_notes
 
 
 def check_inputs(recipe: Recipe, use: Use, *, train: bool = True, fetch: bool = True, method: bool = True) -> Checked:
-    """Errors and notes about trackers, environment, model directory and weights, then those of `check_task`.
+    """Errors and notes about trackers, environment, model directory and weights, then from `check_task`.
 
     With `train` the task must have training problems. With `fetch` the weights of a model on the hub are downloaded and
-    checked. Without `method`, that of the recipe is a placeholder, and checks that read it are skipped.
+    checked. Without `method`, the recipe's method is a placeholder, and checks that read it are skipped.
     """
     recipe = resolved(recipe)
     weights = fetch or not of_hub(recipe.model)

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from groupwise.checks.checked import Checked
-from groupwise.cluster.external import GivenRank
+from groupwise.cluster.external import ExternalRank
 from groupwise.cluster.launch import check_launch
 from groupwise.config.devices import device_label
 from groupwise.config.recipe import Machine, Recipe
@@ -33,7 +33,7 @@ def check_machine(recipe: Recipe, use: Use, *, train: bool) -> Checked:
         notes.append(machine_line(recipe.machine))
         check_launch(recipe)
         if train and recipe.cluster.launch == "external" and recipe.cluster.ranks > 1:
-            GivenRank.read(recipe.cluster.ranks)
+            ExternalRank.read(recipe.cluster.ranks)
         if recipe.cluster.ranks > 1 and find_device(recipe.machine).type != "cpu":
             fix = "use --machine.device cpu, or --cluster.ranks 1 --cluster.reduction_lanes 1"
             raise Usage(f"cluster.ranks is {recipe.cluster.ranks}: several ranks compute on CPUs only", fix=fix)

@@ -46,7 +46,7 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
             shape = f"{tuple(selected.shape)} {selected.dtype}"
             return [_part_error("filter", f"it returns {shape}, not one boolean for each of {n} samples")]
         step = compute_advantages(batch, method)
-        if step.advantage is None or step.advantage.shape != step.place.shape:
+        if step.advantage is None or step.advantage.shape != step.token_index.shape:
             return [_part_error("credit", "it does not return one number per token")]
         step, loss, gradients = backward(step, method)
         for name, model in method.models:
@@ -57,7 +57,7 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     except KeyError as error:
         fix = f"if a verdict has this subscore: read batch[Subscore({error})], and declare it in needs"
         return [_part_error("a component", f"KeyError: {error}", fix)]
-    except Exception as error:  # a user's part may raise anything
+    except Exception as error:  # a user's component may raise anything
         what = f"{type(error).__name__}: {error}"
         return [_part_error("a component", what, UNWRITTEN if "NoneType" in what else CORRECT)]
     if roles := list(untrainable_roles(method)):
@@ -70,7 +70,7 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
 def value_loss(model: ValueModel, step: Batch) -> Tensor:
     """Forward and backward of a value model's loss on a synthetic step, where all values are 0.5; returns the loss."""
     value = torch.full_like(step.logp, 0.5).requires_grad_()
-    states = States(value.detach()[:, None], torch.zeros_like(step.place), torch.arange(step.tokens))
+    states = States(value.detach()[:, None], torch.zeros_like(step.token_index), torch.arange(step.tokens))
     term = model.loss(Forwards(None, [step], lambda: None))
     loss = term(Forwarded(step, states, step.logp, None, lambda name: value))
     loss.backward()

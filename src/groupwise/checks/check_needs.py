@@ -1,4 +1,4 @@
-"""Checks that a method's parts get what they need: feedback, subscores, roles, failed groups, known prompts."""
+"""Checks that a method's components get what they need: feedback, subscores, roles, failed groups, known prompts."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -38,23 +38,23 @@ BUDGET = 16
 
 
 def unmet_needs(recipe: Recipe, verifier: Verifier) -> Iterator[Usage]:
-    """An error for feedback, and for each subscore, that a part of the method needs and no verdict will have.
+    """An error for feedback, and for each subscore, that a component of the method needs and no verdict will have.
 
     Nothing is known of the verdicts of a user's function or environment; then there is no error.
     """
-    given, name = contents_of(verifier), " and ".join(dict.fromkeys(label(s.verifier) for s in sources(recipe)))
-    if given is None or recipe.environment:
+    of_verifier, name = contents_of(verifier), " and ".join(dict.fromkeys(label(s.verifier) for s in sources(recipe)))
+    if of_verifier is None or recipe.environment:
         return
     for owner in ("method", "evaluate"):
         parts = with_fields(getattr(recipe, owner).strategy)
         readers = [part for part in parts if getattr(part, "needs_feedback", False)]
-        if readers and not given.feedback:
+        if readers and not of_verifier.feedback:
             what = (
                 f"{name_of(readers[0])} writes the feedback of verdicts into prompts, and verdicts of {name} have none"
             )
             yield Usage(f"{owner}.strategy: {what}", fix=_givers(lambda contents: contents.feedback, "feedback"))
     strategy = recipe.method.strategy
-    if (contents := joined_contents([given, added_contents(strategy)])) is None:
+    if (contents := joined_contents([of_verifier, added_contents(strategy)])) is None:
         return
     for measure in sorted({*recipe.method.needs, *needs(strategy)}, key=str):
         if isinstance(measure, Subscore) and measure.name not in contents.subscores:
@@ -127,7 +127,7 @@ def has_gradient(method: Method, role: Role) -> bool:
         whole = replace(rollout, samples=(*rollout.samples, sample))
         batch = pack([whole], roles=method.trained_roles, max_tokens=BUDGET)
         return role.name in trained_roles(method, batch)
-    except Exception:  # a user's part may raise anything
+    except Exception:  # a user's component may raise anything
         return True
 
 
@@ -139,7 +139,7 @@ def failed_rollout(method: Method) -> Rollout:
 
 
 def _all_parts(method: Method) -> tuple[Any, ...]:
-    """The parts of a method that may need subscores."""
+    """The components of a method that may need subscores."""
     memories = tuple(memory for _, memory in method.memory)
     scoring = (method.strategy, method.filter, *method.shaping, *method.advantage, method.credit, *method.mask)
     return (*scoring, method.objective, *method.auxiliary_losses, *memories)

@@ -15,7 +15,7 @@ def with_columns(batch: Batch, method: Method, memory: Mapping[str, Any]) -> Bat
     """The batch with made-up log-probs and measures, as far as the method needs them, and its memories."""
     logp = -torch.linspace(0.1, 1.1, batch.tokens, dtype=torch.float64)
     return batch.having(
-        # A single step has no old log-probs, unless a part declares that it needs them.
+        # A single step has no old log-probs, unless a component declares that it needs them.
         logp_old=logp if OLD_LOGP in method.needs or method.old_logprobs == "engine" else None,
         measures={measure: logp.clone() for measure in method.needs if not isinstance(measure, Subscore)},
         memory=memory,

@@ -1,4 +1,4 @@
-"""Ranks that others have started, such as Slurm or torchrun: each process reads its place from its environment."""
+"""Ranks that others have started, such as Slurm or torchrun: each process reads its rank from its environment."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from types import TracebackType
 
 from groupwise.cluster.processes import Death, Processes
 from groupwise.core import Usage
-from groupwise.learner.store import Store, host_store, join_store, part_of_store
+from groupwise.learner.store import Store, host_store, join_store, prefix_store
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 AGENT = "TORCHELASTIC_USE_AGENT_STORE"
@@ -20,13 +20,13 @@ RUN = "groupwise/run"
 
 
 @dataclass(frozen=True, slots=True)
-class GivenRank:
-    """The place of this process among the ranks of a run, and where their store listens.
+class ExternalRank:
+    """The rank of this process in a run, and the address of the ranks' store.
 
     The store is in rank 0. `restarts` is None then; with torchrun, whose agent has the store, it counts the restarts.
 
-    >>> GivenRank.read(1, {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "gpu-1", "MASTER_PORT": "7001"})
-    GivenRank(rank=0, host='gpu-1', port=7001, restarts=None)
+    >>> ExternalRank.read(1, {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "gpu-1", "MASTER_PORT": "7001"})
+    ExternalRank(rank=0, host='gpu-1', port=7001, restarts=None)
     """
 
     rank: int
@@ -35,11 +35,11 @@ class GivenRank:
     restarts: int | None = None
 
     @classmethod
-    def read(cls, ranks: int, environment: Mapping[str, str] = os.environ) -> "GivenRank":
-        """The place of this process. `Usage` for missing or invalid variables, and another number than `ranks`."""
+    def read(cls, ranks: int, environment: Mapping[str, str] = os.environ) -> "ExternalRank":
+        """The rank of this process. `Usage` for missing or invalid variables, and another number than `ranks`."""
         fix = "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each rank, as torchrun does"
         if missing := [name for name in VARIABLES if not environment.get(name)]:
-            raise Usage(f"cluster.launch is given, and the environment lacks {', '.join(missing)}", fix=fix)
+            raise Usage(f"cluster.launch is external, and the environment lacks {', '.join(missing)}", fix=fix)
         try:
             rank, size, port = (int(environment[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
             restarts = int(environment.get(RESTARTS, 0)) if environment.get(AGENT) == "True" else None
@@ -60,7 +60,7 @@ class GivenRank:
         `WorkerLost` if it does not answer within `deadline` seconds; `Usage` if rank 0 cannot host it.
         """
         if self.restarts is not None:
-            return part_of_store(self._joined(size, deadline), f"groupwise/{self.restarts}")
+            return prefix_store(self._joined(size, deadline), f"groupwise/{self.restarts}")
         if self.rank == 0:
             return host_store(size, self.host, self.port)
         return self._joined(size, deadline)
@@ -81,7 +81,7 @@ class GivenRank:
         return join_store(self.port, size, deadline=deadline, host=self.host)
 
 
-class GivenProcesses(Processes):
+class ExternalProcesses(Processes):
     """Ranks that this run has not started: it can neither see nor end them. A wait for one that died has a deadline."""
 
     def __init__(self, names: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ class HeldProcess:
     """A Python process. Its output goes to the file `log`, or else to an unnamed one; an error shows its last lines.
 
     It gets no signals of the terminal. If it is `bound`, the kernel kills it when this process dies. `environment` is
-    added to that of this process. A worker of a cluster imports this class, so its module imports no torch.
+    added to this process's. A worker of a cluster imports this class, so its module imports no torch.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from groupwise.runs.process_logs import open_log
 
 
 class LocalProcesses(Processes):
-    """A context with Python processes, by name. `environment` is added to that of this process.
+    """A context with Python processes, by name. `environment` is added to this process's.
 
     Their output goes to files in the folder `logs`, or else to unnamed ones. `Storage` if these cannot be opened.
     Each process has its own process group, so Ctrl-C reaches only the run, which ends them. They are killed when the

@@ -20,7 +20,7 @@ from groupwise.config.user_code import Use
 from groupwise.data import Draw, Prompt, Rollout
 from groupwise.data.rollout_json import to_json
 from groupwise.learner import Learner, Ranks, Replicas
-from groupwise.runs.checkpoints import OtherParts, tensor_bytes, write_part
+from groupwise.runs.checkpoints import OtherShards, tensor_bytes, write_shard
 
 
 def recipe_of_followers(recipe: Recipe) -> str:
@@ -42,7 +42,7 @@ def start_message(recipe: str, learner: Learner) -> bytes:
 def send_iteration(learner: Learner, rollouts: Sequence[Rollout], iteration: int) -> None:
     """Send the rollouts of an iteration to the other ranks, if there are any, which then take its optimizer steps.
 
-    Of a draw only the number is sent: formulas read samples.
+    Of a draw only the id is sent: formulas read samples.
     """
     if isinstance(learner.ranks, Replicas):
         draws = [Draw(rollout.draw.id, Prompt("", ()), len(rollout.samples)) for rollout in rollouts]
@@ -52,10 +52,10 @@ def send_iteration(learner: Learner, rollouts: Sequence[Rollout], iteration: int
         learner.ranks.send(message(header))
 
 
-def other_parts(ranks: Ranks) -> OtherParts:
-    """The parts of a checkpoint that the other ranks write, which hold the shards of a learner."""
+def other_shards(ranks: Ranks) -> OtherShards:
+    """The shards of a checkpoint that the other ranks write."""
     if not ranks.shards:
-        return OtherParts()
+        return OtherShards()
     from groupwise.learner.fsdp import Shards  # late: the import takes a second
 
     assert isinstance(ranks, Shards)
@@ -71,33 +71,33 @@ def other_parts(ranks: Ranks) -> OtherParts:
                 raise OSError(reply["errno"], os.strerror(reply["errno"]), str(draft))
         return {reply.pop("name"): reply for reply in replies}
 
-    return OtherParts(ranks.size - 1, write)
+    return OtherShards(ranks.size - 1, write)
 
 
-def save_part(learner: Learner, directory: Path) -> None:
-    """Write this rank's part of a checkpoint, and reply to rank 0, in whose part are the tensors without rows."""
+def save_shard(learner: Learner, directory: Path) -> None:
+    """Write this rank's shard of a checkpoint, and reply to rank 0, whose shard has the tensors without rows."""
     from groupwise.learner.fsdp import Shards
 
     ranks, (tensors, _) = learner.ranks, learner.state()
     assert isinstance(ranks, Shards)
     try:
         rows = {name: x for name, x in tensors.items() if x.ndim}
-        reply = write_part(directory, ranks.rank, ranks.size, rows)
+        reply = write_shard(directory, ranks.rank, ranks.size, rows)
     except OSError as error:
         reply = {"errno": error.errno}
     ranks.replies(reply)
 
 
 def message(header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> bytes:
-    """A message from its two parts.
+    """A message as bytes: a JSON object, and tensors.
 
-    >>> parts(message({"iteration": 3}))
+    >>> read_message(message({"iteration": 3}))
     ({'iteration': 3}, {})
     """
     return json.dumps(header).encode() + b"\n" + (tensor_bytes(tensors) if tensors else b"")
 
 
-def parts(content: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_message(content: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The JSON object and the tensors of a message."""
     header, _, tensors = content.partition(b"\n")
     return json.loads(header), load(tensors) if tensors else {}

@@ -1,6 +1,6 @@
-"""The places of a run's processes on the nodes of a Ray cluster. The only file that imports Ray.
+"""Runs the processes of a run on the nodes of a Ray cluster. The only file that imports Ray.
 
-Ray holds the places, one bundle of a placement group for each process. In each bundle an actor, a `HeldProcess`, starts
+A placement group has one bundle for each process. In each bundle an actor, a `HeldProcess`, starts
 the process, has its output, and ends it. Samples, weights and gradients go over our own connections.
 """
 
@@ -24,7 +24,7 @@ RECONNECT, DAYS = "RAY_gcs_rpc_server_reconnect_timeout_s", str(30 * 86400)
 REACH = 10.0
 """Seconds in which the head of a cluster must accept a connection."""
 PLACED = 60.0
-"""Seconds in which Ray must find the places of a run's processes."""
+"""Seconds in which Ray must find nodes for a run's processes."""
 REPLY = 30.0
 """Seconds in which an actor must answer, once it has started."""
 ENDED = 5.0
@@ -89,10 +89,10 @@ class Needs:
         return {"CPU": float(self.cpus), **({"GPU": float(self.gpus)} if self.gpus else {})}
 
 
-class Places:
+class Bundles:
     """A placement group of `count` equal bundles. `close`, or the end of this process, frees them.
 
-    If Ray finds no place for them within `PLACED` seconds, `Usage` lists the nodes and their resources. `EngineLost` if
+    If Ray finds no nodes for them within `PLACED` seconds, `Usage` lists the nodes and their resources. `EngineLost` if
     the head of the cluster is gone.
     """
 
@@ -105,7 +105,7 @@ class Places:
             evidence = "\n".join([f"asked: {count} x {described(needs.bundle)}", *free(ray)])
             self.close()
             fix = "ask for fewer processes or machine.threads, add nodes, or wait until other jobs end"
-            raise Usage(f"Ray found no place for {what} within {PLACED:g} s", evidence=evidence, fix=fix)
+            raise Usage(f"Ray found no nodes for {what} within {PLACED:g} s", evidence=evidence, fix=fix)
 
     def host(self, index: int) -> str:
         """The address of the node that has a bundle. `EngineLost` while none has it, or if Ray's head is gone."""
@@ -114,7 +114,7 @@ class Places:
         for alive in self.ray.nodes():
             if alive["NodeID"] == node and alive["Alive"]:
                 return alive["NodeManagerAddress"]
-        raise EngineLost(f"no node of Ray has the place {index}", fix="wait until Ray has moved it to another node")
+        raise EngineLost(f"no node of Ray has the bundle {index}", fix="wait until Ray has moved it to another node")
 
     def start(self, index: int, arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
         """The actor of a new process in a bundle. The process ends with it."""

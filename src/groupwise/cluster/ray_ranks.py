@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Any
 
 from groupwise.cluster.processes import Death, Processes
-from groupwise.cluster.ray import REPLY, Needs, Places, connected, lost
+from groupwise.cluster.ray import REPLY, Bundles, Needs, connected, lost
 from groupwise.core import WorkerLost
 from groupwise.engines.remote.replica import START
 
@@ -20,9 +20,9 @@ class RayProcesses(Processes):
     def __enter__(self) -> "RayProcesses":
         self._ray = connected()
         names = ", ".join(self._arguments)
-        self._places = Places(self._ray, names, len(self._arguments), self._needs, "PACK")
+        self._bundles = Bundles(self._ray, names, len(self._arguments), self._needs, "PACK")
         for index, (name, arguments) in enumerate(self._arguments.items()):
-            self._actors[name] = self._places.start(index, arguments, self._environment)
+            self._actors[name] = self._bundles.start(index, arguments, self._environment)
         try:
             self._ray.get([actor.pid.remote() for actor in self._actors.values()], timeout=START)
         except self._ray.exceptions.RayError as error:
@@ -32,8 +32,8 @@ class RayProcesses(Processes):
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for actor in self._actors.values():
-            self._places.end(actor)
-        self._places.close()
+            self._bundles.end(actor)
+        self._bundles.close()
 
     @property
     def names(self) -> Sequence[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.cluster.processes import GRACE, Death
-from groupwise.cluster.ray import Needs, Places, connected, lost
+from groupwise.cluster.ray import Bundles, Needs, connected, lost
 from groupwise.config.recipe import Recipe
 from groupwise.core import EngineLost
 from groupwise.engines.remote.remote import Remote
@@ -31,7 +31,7 @@ LOOK = 0.1
 class RayReplica(Remote):
     """A `Remote` whose process an actor of Ray holds."""
 
-    places: Places
+    bundles: Bundles
     actor: Any
     on_end: Callable[[], None]
     ending = ""
@@ -41,7 +41,7 @@ class RayReplica(Remote):
         patience = 0.0 if self.cause else GRACE  # the run waits
         self.close()
         if not self.ending:
-            death = self.places.end(self.actor, patience)
+            death = self.bundles.end(self.actor, patience)
             self.ending = "\n".join([f"its process {death}", *death.lines]) if death else self.cause
             self.on_end()
         return self.ending
@@ -50,65 +50,65 @@ class RayReplica(Remote):
 class RayReplicas:
     """Starts the engines of a recipe on the nodes of a Ray cluster: `Served.build(..., launch=RayReplicas(recipe))`.
 
-    Each run makes a secret for its engines, which Ray takes to their nodes. The places are found at the first start.
+    Each run makes a secret for its engines, which Ray takes to their nodes. Ray finds the nodes at the first start.
     """
 
     def __init__(self, recipe: Recipe, replicas: int) -> None:
         self._ray, self._needs, self._replicas = connected(), Needs.of_replica(recipe), replicas
         self._model = str(Path(recipe.model).absolute()) if os.path.isdir(recipe.model) else recipe.model
         self._secret = secrets.token_hex(32)
-        self._places: Places | None = None
+        self._bundles: Bundles | None = None
         self._count = 0
         self._lock = threading.Lock()
 
-    async def __call__(self, program: Program, number: int, deadline: float) -> RayReplica:
+    async def __call__(self, program: Program, index: int, deadline: float) -> RayReplica:
         """Start a replica, and connect to it. `EngineLost` with its last lines if it does not start."""
         self._count += 1
         try:
-            return await self._started(await asyncio.to_thread(self._placed), program, number, deadline)
+            return await self._started(await asyncio.to_thread(self._bundles_of_run), program, index, deadline)
         except BaseException:
             self._free()
             raise
 
-    async def _started(self, places: Places, program: Program, number: int, deadline: float) -> RayReplica:
+    async def _started(self, bundles: Bundles, program: Program, index: int, deadline: float) -> RayReplica:
         # On its node, a process sees the GPU of its bundle only, which is the first one there.
         device = "cuda:0" if self._needs.gpus else program.settings.device
         settings = replace(program.settings, directory=self._model, device=device)
-        host = await asyncio.to_thread(places.host, number)
+        host = await asyncio.to_thread(bundles.host, index)
         arguments = ["-m", *program.elsewhere, json.dumps(asdict(settings)), host]
-        actor = places.start(number, arguments, {VARIABLE: self._secret})
+        actor = bundles.start(index, arguments, {VARIABLE: self._secret})
         try:
-            address = await self._address(actor, number, program.seconds)
+            address = await self._address(actor, index, program.seconds)
             replica = await RayReplica.connect(
                 address, secret=self._secret.encode(), deadline=deadline, expected=program.identity
             )
         except BaseException:
-            places.end(actor)
+            bundles.end(actor)
             raise
-        replica.places, replica.actor, replica.on_end = places, actor, self._ended
+        replica.bundles, replica.actor, replica.on_end = bundles, actor, self._ended
         return replica
 
     def _ended(self) -> None:
-        """A replica has ended. Its place is kept for the next one, unless the run ends and cancels its tasks."""
+        """A replica has ended. Its bundle is kept for the next one, unless the run ends and cancels its tasks."""
         task = asyncio.current_task()
         self._free(keep=task is None or not task.cancelling())
 
     def _free(self, *, keep: bool = False) -> None:
-        """Count a replica less. Without any, free the places unless they are to `keep`; a next start asks again."""
+        """Count a replica less. Without any, free the bundles unless `keep`; a next start asks again."""
         self._count -= 1
-        if not (self._count or keep) and self._places is not None:
-            self._places.close()
-            self._places = None
+        if not (self._count or keep) and self._bundles is not None:
+            self._bundles.close()
+            self._bundles = None
 
-    def _placed(self) -> Places:
+    def _bundles_of_run(self) -> Bundles:
         with self._lock:
-            if self._places is None:
-                self._places = Places(self._ray, f"{self._replicas} engines", self._replicas, self._needs, "SPREAD")
-            return self._places
+            if self._bundles is None:
+                self._bundles = Bundles(self._ray, f"{self._replicas} engines", self._replicas, self._needs, "SPREAD")
+            return self._bundles
 
-    async def _address(self, actor: Any, number: int, seconds: float) -> TlsAddress:
+    async def _address(self, actor: Any, index: int, seconds: float) -> TlsAddress:
         """Where the engine of a new process listens, once it does. `EngineLost` after `seconds`."""
-        failed = f"replica {number} did not start"
+        failed = f"replica {index} did not start"
         try:
             async with asyncio.timeout(seconds):
                 while True:

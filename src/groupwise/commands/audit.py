@@ -40,7 +40,7 @@ from groupwise.verifiers.audit import (
 PEERS: tuple[VerifierKind, ...] = (MathVerify(), MathDrGrpo(), MathDapo(), LastNumber())
 """Verifiers that the audit of `Math` alone also measures, for comparison. None with `--cases`."""
 WITH_MATH_CASES = (*map(type, PEERS), Exact, Function)
-"""Verifiers without packaged cases, which are audited on those of `math`."""
+"""Verifiers without packaged cases, which are audited on the cases of `math`."""
 
 
 def audit(

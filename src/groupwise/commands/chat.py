@@ -11,7 +11,7 @@ from groupwise.core import BadData, GroupwiseError, Usage, visible
 from groupwise.data import Sample
 from groupwise.inference.evaluate_model import find_model_of, for_one_answer, open_model, unused
 from groupwise.models import find_model, find_template, read_shape, read_tokenizer
-from groupwise.training.progress import print_note
+from groupwise.training.progress import notify
 
 Answering = Callable[[Any], Coroutine[Any, Any, tuple[Sample, ...]]]
 """A function that answers one prompt or one conversation: `OpenModel.answers`."""
@@ -32,7 +32,7 @@ def chat(
     loaded = load_use(allowed)
     changes = [*ALONE, *usual_template(model_or_run, overrides), *for_one_answer(overrides)]
     for line in unused(overrides):
-        print_note(line)
+        notify(line)
     with asyncio.Runner() as runner:
         model = runner.run(open_model(model_or_run, changes, loaded))
         shape = read_shape(find_model(model.recipe.model), trust_remote_code=loaded.trust_remote_code)

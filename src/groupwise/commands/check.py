@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from groupwise.checks import check as checks
-from groupwise.config.packaged import given_recipe
+from groupwise.config.packaged import named_recipe
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import GroupwiseError, visible
 
@@ -20,7 +20,7 @@ def check(
     Notes, such as the memory that the run needs, are printed only for a recipe without errors.
     """
     loaded = load_use(allowed)
-    path = given_recipe(file, recipe_name)
+    path = named_recipe(file, recipe_name)
     checked = checks.check(path, overrides, loaded)
     for line in () if checked.errors else checked.notes:
         print(visible(line))

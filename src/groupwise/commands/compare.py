@@ -58,15 +58,15 @@ def newest_first(evaluations: Mapping[str, Path]) -> list[Path]:
 
 def comparable(a: Mapping[str, Any], b: Mapping[str, Any], allow: Sequence[str]) -> bool:
     """Whether two evaluations have equal numbers of results and problems, and protocols that `compare` accepts."""
-    matched = list(zip(a["numbers"], b["numbers"]))
-    return len(a["numbers"]) == len(b["numbers"]) and not any(
+    matched = list(zip(a["results"], b["results"]))
+    return len(a["results"]) == len(b["results"]) and not any(
         len(x["problems"]) != len(y["problems"]) or forbidden(x["protocol"], y["protocol"], allow) for x, y in matched
     )
 
 
 def description(evaluation: Mapping[str, Any]) -> str:
     """The tasks of an evaluation, with their sampling and the number of answers per problem."""
-    protocols = [number["protocol"] for number in evaluation["numbers"]]
+    protocols = [result["protocol"] for result in evaluation["results"]]
     return "; ".join(f"{task_label(protocol)}, {protocol['n']} answers" for protocol in protocols)
 
 
@@ -91,9 +91,9 @@ def files(path: Path) -> dict[str, Path]:
 def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
     """The comparison of two evaluation files as lines of text."""
     left, right = read(a), read(b)
-    if len(left["numbers"]) != len(right["numbers"]):
+    if len(left["results"]) != len(right["results"]):
         kinds = "\n".join(
-            f"{path}: {'; '.join(task_label(x['protocol']) for x in e['numbers'])}"
+            f"{path}: {'; '.join(task_label(x['protocol']) for x in e['results'])}"
             for path, e in ((a, left), (b, right))
         )
         raise Usage(
@@ -101,7 +101,7 @@ def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
             evidence=kinds,
             fix="evaluate both with the same options",
         )
-    matched = list(zip(left["numbers"], right["numbers"]))
+    matched = list(zip(left["results"], right["results"]))
     for x, y in matched:
         check_protocols(x["protocol"], y["protocol"], allow)
         if len(x["problems"]) != len(y["problems"]):
@@ -111,7 +111,7 @@ def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
                 evidence=sizes,
                 fix="evaluate one of the models again, on the problems of the other",
             )
-    models = [model_label(evaluation["numbers"][0]["protocol"]) for evaluation in (left, right)]
+    models = [model_label(evaluation["results"][0]["protocol"]) for evaluation in (left, right)]
     lines = [visible(f"A: {a}  {models[0]}"), visible(f"B: {b}  {models[1]}")]
     lines += [visible(f"{name}: {line}") for name, path in (("A", a), ("B", b)) for line in seams(path)]
     for x, y in matched:
@@ -189,14 +189,14 @@ def shortened(value: Any) -> str:
 def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     """The comparison of two results on one task: both values of each figure, and their difference with its interval.
 
-    `Usage` if the answers of one have only scores, and those of the other only outcomes.
+    `Usage` if the answers of one have only scores, and the other's only outcomes.
     """
     ks = [k for k in KS if k <= min(a["protocol"]["n"], b["protocol"]["n"])]
     left, right = problem_figures(a, ks), problem_figures(b, ks)
     common = [name for name in left if name in right]
     if not common and not (is_judged(a) and is_judged(b)):
         fix = "correct the verifier, and evaluate again; the evaluation prints the causes"
-        which = " and ".join(name for name, number in (("A", a), ("B", b)) if not is_judged(number))
+        which = " and ".join(name for name, result in (("A", a), ("B", b)) if not is_judged(result))
         raise Usage(f"{NO_VERDICT} in {which}", evidence=task_label(a["protocol"]), fix=fix)
     if not common:
         raise Usage(
@@ -218,10 +218,10 @@ def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     return [*lines, f"{'':<10} B is better on {better} problems, A on {worse}, equal on {equal}"]
 
 
-def problem_figures(number: Mapping[str, Any], ks: Sequence[int]) -> dict[str, NDArray[np.float64]]:
+def problem_figures(result: Mapping[str, Any], ks: Sequence[int]) -> dict[str, NDArray[np.float64]]:
     """For each figure of a result (`avg`, pass@k, maj@k, `score`), its value on each problem."""
-    values = columns(tallies(number), ks) if f"avg@{number['protocol']['n']}" in number["figures"] else {}
-    values |= {"score": number["scores"]} if "score" in number["figures"] else {}
+    values = columns(tallies(result), ks) if f"avg@{result['protocol']['n']}" in result["figures"] else {}
+    values |= {"score": result["scores"]} if "score" in result["figures"] else {}
     return {name: np.array(column) for name, column in values.items()}
 
 
@@ -238,7 +238,7 @@ def difference(a: float, b: float, interval: tuple[float, float]) -> str:
 
 def average(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, float, tuple[float, float]]:
     """The mean share of right answers in both evaluations, and the interval of their difference."""
-    x, y = (np.array([t.share for t in tallies(number)]) for number in (a, b))
+    x, y = (np.array([t.share for t in tallies(result)]) for result in (a, b))
     return float(x.mean()), float(y.mean()), paired(x, y)
 
 

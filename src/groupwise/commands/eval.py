@@ -10,7 +10,7 @@ from groupwise.evaluation.result import check_file, evaluation_text, write
 from groupwise.inference import evaluate_model as evaluation
 from groupwise.inference.open_model import At
 from groupwise.models.flow.latent_pictures import Sheet, picture_of, png
-from groupwise.training.progress import print_note
+from groupwise.training.progress import notify
 
 
 def evaluate(
@@ -70,7 +70,7 @@ def sample(
         print(visible(f"written: {path}"))
         return 0
     if out:
-        print_note(f"note: {visible(out)} is not written: --out is for pictures, and the answers are text")
+        notify(f"note: {visible(out)} is not written: --out is for pictures, and the answers are text")
     for i, result in enumerate(samples, 1):
         if result.counts and n > 1:
             print(visible(f"-- {i} of {n}"))

@@ -18,7 +18,7 @@ def export_model(
     dtype: str = "",
     push: str = "",
 ) -> int:
-    """Write a model of a run to a new directory: by default the finished one, else that of the newest checkpoint.
+    """Write a model of a run to a new directory: by default the finished one, else the newest checkpoint's.
 
     It is also uploaded to the hub as `push`.
     """

@@ -42,7 +42,7 @@ def field_help(name: str) -> str:
             f"{part}: {kind}, default {default or 'none: a value is required'}"
             for part, (kind, default) in parts.items()
         ]
-        return "\n".join([f"{name}: a constant of the part in {owner}", *(f"  {line}" for line in lines)])
+        return "\n".join([f"{name}: a constant of the component in {owner}", *(f"  {line}" for line in lines)])
     matches = get_close_matches(name, [*fields, *SECTIONS], n=3, cutoff=0.5) or same_end(name)
     fix = f"did you mean {' or '.join(matches)}?" if matches else "groupwise help prints all fields"
     raise Usage(f"a recipe has no field {name!r}", fix=fix)
@@ -83,7 +83,7 @@ def field_text(field: RecipeField) -> str:
         if declared(module, part)
     ]
     return "\n".join(
-        [f"{field.name}: {field.meaning}", *lines, *(["constants of the parts:", *constants] if constants else [])]
+        [f"{field.name}: {field.meaning}", *lines, *(["constants of the components:", *constants] if constants else [])]
     )
 
 

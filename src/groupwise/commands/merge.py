@@ -8,7 +8,7 @@ from groupwise.inference.open_model import find_run_model, model_directory
 from groupwise.models import base_directory, find_model, merge, read_model, read_tokenizer, stored_dtype, write_model
 from groupwise.runs.disk import storage_errors
 from groupwise.runs.layout import RunLayout
-from groupwise.training.progress import print_note
+from groupwise.training.progress import notify
 
 
 def merge_adapter(
@@ -19,7 +19,7 @@ def merge_adapter(
     """Merge the LoRA adapter of a run or a directory. Sums are in float32; the result has the base model's dtype."""
     run, target = Path(model_or_run), Path(out)
     use = load_use(allowed)
-    directory = model_directory(find_run_model(run), use, print_note) if RunLayout(run).is_run else find_model(run)
+    directory = model_directory(find_run_model(run), use, notify) if RunLayout(run).is_run else find_model(run)
     if base_directory(directory) == directory:
         raise Usage(
             f"{model_or_run} is not an adapter", evidence="no adapter_config.json", fix="use the model as it is"

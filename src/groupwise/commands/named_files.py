@@ -33,9 +33,9 @@ def with_named_files(words: Sequence[str]) -> list[str]:
 
     def recipe_name(match: re.Match[str]) -> str:
         file = match["file"]
-        given = [path for path in (*used, *added) if Path(path).absolute() == Path(file).absolute()]
+        named = [path for path in (*used, *added) if Path(path).absolute() == Path(file).absolute()]
         namesake = [path for path in used if Path(path).name == file]  # `--use code/grader.py --verifier grader.py:f`
-        if not (given or (namesake and not Path(file).is_file())):
+        if not (named or (namesake and not Path(file).is_file())):
             added.append(file)
         return f"{Path(file).stem}:{match['name']}"
 

@@ -307,7 +307,7 @@ COMMANDS = (
             option("--seed", type=int, default=0, metavar="N", help="the recipe's seed (default: 0)"),
             option("--threads", type=count, default=1, metavar="N", help="the recipe's machine.threads (default: 1)"),
             option("--device", default="auto", metavar="NAME", help="cpu, cuda or cuda:N (default: auto)"),
-            option("--rows", type=count, default=256, metavar="N", help="sequences at a time (default: 256)"),
+            option("--max-num-seqs", type=count, default=256, metavar="N", help="sequences at a time (default: 256)"),
             option("--kv-cache-tokens", type=count, default=1 << 20, metavar="N",
                    help="tokens in the cache of keys and values (default: 1048576)"),
             option("--engine", default="Native", choices=("Native", "Vllm"), help="the engine (default: Native)"),
@@ -388,7 +388,7 @@ COMMANDS = (
         (
             option("--family", default="", metavar="FAMILY", help="only this family, such as ratio"),
             option("--like", default="", metavar="NAME", help="only methods that change what NAME changes"),
-            option("--map", metavar="FILE.html", help="write the family tree and the parts of all methods as a page"),
+            option("--map", metavar="FILE.html", help="write family tree and components of all methods as a page"),
         ),
     ),
     Command(

@@ -8,7 +8,7 @@ from typing import Any
 
 from groupwise.commands.plan_table import pipeline_plan_lines, plan_lines
 from groupwise.config.defaults import starting_point
-from groupwise.config.packaged import given_recipe
+from groupwise.config.packaged import named_recipe
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, Use, load_use
@@ -43,18 +43,18 @@ def plan(
     """
     if not machines:
         raise Usage("plan needs a machine file", fix="add --machines FILE.toml; groupwise plan --help shows one")
-    use, given = load_use(allowed), read_machines(machines)
-    start = starting_point(given_recipe(file, recipe_name), overrides)
+    use, available = load_use(allowed), read_machines(machines)
+    start = starting_point(named_recipe(file, recipe_name), overrides)
     recipe = read_recipe(start.source, start.fields, use)
     directory = find_model(recipe.model, weights=False)
     if memory_plan := MEMORY_PLANS.get(kind_of(base_directory(directory)).name):
         if svg or rates:
             raise Usage("the seconds of a pipeline's run are not modelled", fix="leave out --svg and --rates")
-        return memory_plan(on_machines(recipe, given), directory, given, as_json=as_json)
+        return memory_plan(on_machines(recipe, available), directory, available, as_json=as_json)
     if rates:
-        given = with_rates_of(rates, given, use)
+        available = with_rates_of(rates, available, use)
     shape = planned_shape(directory)
-    planned = plan_run(recipe, shape, given, given.lengths.prompt or longest_prompt(recipe, use))
+    planned = plan_run(recipe, shape, available, available.lengths.prompt or longest_prompt(recipe, use))
     if svg and planned.trials:
         write_svg(planned, Path(svg))
     if as_json:

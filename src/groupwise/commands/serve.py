@@ -39,11 +39,11 @@ class ServeOptions:
     device: str
     seed: int
     threads: int
-    rows: int
+    max_num_seqs: int
     kv_cache_tokens: int
 
     def check(self) -> None:
-        """`Usage` unless there is one place to listen, and a secret for other hosts."""
+        """`Usage` unless there is one address to listen at, and a secret for other hosts."""
         if bool(self.socket) == bool(self.listen):
             what = "an engine listens on a socket or for other hosts"
             raise Usage(what, fix="name --socket FILE or --listen HOST:PORT")
@@ -60,7 +60,9 @@ def serve(model: str, options: ServeOptions) -> int:
     tokenizer = read_tokenizer(directory)
     exchange = Exchange(Path(tempfile.gettempdir()), HERE) if options.listen else None
     server = EngineServer(
-        NativeEngine(decoder, tokenizer, seed=seed, rows=options.rows, kv_cache_tokens=options.kv_cache_tokens),
+        NativeEngine(
+            decoder, tokenizer, seed=seed, max_num_seqs=options.max_num_seqs, kv_cache_tokens=options.kv_cache_tokens
+        ),
         Identity.of(decoder, tokenizer, seed=seed), vocabulary=decoder.shape.vocabulary,
         largest=most_file_bytes(decoder), uploads=Uploads(exchange, most_file_bytes(decoder)) if exchange else None,
     )  # fmt: skip

@@ -41,7 +41,7 @@ def serve_vllm(model: str, options: ServeOptions, python: str) -> int:
     with tempfile.TemporaryDirectory() as packages:
         spec = VllmSettings(
             directory=packages, dtype=options.dtype, device=device, threads=options.threads, seed=options.seed,
-            rows=options.rows, kv_cache_tokens=options.kv_cache_tokens, compiled=False, adapter="",
+            max_num_seqs=options.max_num_seqs, kv_cache_tokens=options.kv_cache_tokens, compiled=False, adapter="",
             keyed=defaults.keyed,
             deadline=defaults.deadline, sleeps=False, model=model, socket=_absolute(options.socket),
             listen=options.listen, key=_absolute(options.key), secret_file=_absolute(options.secret_file),

@@ -56,12 +56,12 @@ def sweep(
     all_runs = combinations(overrides)
     if len(all_runs) == 1:
         print("note: no field has several values, so this sweep is one run; write values as --seed 0..4 or --seed 1,2")
-    for number, combination in enumerate(all_runs, 1):
+    for index, combination in enumerate(all_runs, 1):
         words = [word for path, value in combination.overrides for word in (f"--{path}", value)]
         named = ["--recipe", recipe_name] if recipe_name else [recipe] if recipe else []
         command = shlex.join(["groupwise", "train", *named, *words])
         run = existing(directory, combination, command)
-        print(visible(f"-- run {number} of {len(all_runs)}: {combination.name}"), flush=True)
+        print(visible(f"-- run {index} of {len(all_runs)}: {combination.name}"), flush=True)
         try:
             if run is None:
                 options = RunOptions(permissions=allowed, out=directory, name=combination.name, command=command)

@@ -44,7 +44,7 @@ def run_rows(results: Sequence[Result]) -> list[list[str]]:
     rows = [[*fields, "figure", "first", "last", "95 % over problems", "iterations"]]
     for result in results:
         values = [value for _, value in result.values] or [result.run.name]
-        cells = [result.figure, *map(number, result.ends), interval(result)] if result.figure else [NONE] * 4
+        cells = [result.figure, *map(formatted, result.ends), interval(result)] if result.figure else [NONE] * 4
         rows.append([*values, *cells, str(result.run.last) + " (not finished)" * (not result.finished)])
     return rows
 
@@ -79,16 +79,16 @@ def means(ends: Sequence[tuple[float, float]]) -> list[str]:
     ['0.250', '0.875', '0.750 to 1.000']
     """
     first, last = zip(*ends)
-    return [number(fmean(first)), number(fmean(last)), f"{number(min(last))} to {number(max(last))}"]
+    return [formatted(fmean(first)), formatted(fmean(last)), f"{formatted(min(last))} to {formatted(max(last))}"]
 
 
 def interval(result: Result) -> str:
     """The 95 % interval of the last figure over its problems; a dash if the metric has none."""
     metrics = result.run.metrics
     ends = [metrics[end].finite.value[-1:] for end in INTERVALS.get(result.figure, ()) if end in metrics]
-    return f"{number(ends[0][0])} to {number(ends[1][0])}" if len(ends) == 2 and all(map(len, ends)) else NONE
+    return f"{formatted(ends[0][0])} to {formatted(ends[1][0])}" if len(ends) == 2 and all(map(len, ends)) else NONE
 
 
-def number(value: float) -> str:
+def formatted(value: float) -> str:
     """A figure with three decimals."""
     return f"{value:.3f}"

@@ -12,5 +12,5 @@ def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str
     ['seed  last', '0        1']
     """
     widths = [max(map(len, column)) for column in zip(*rows)]
-    place = str.rjust if numbers else str.ljust
-    return ["  ".join([row[0].ljust(widths[0]), *map(place, row[1:], widths[1:])]).rstrip() for row in rows]
+    align = str.rjust if numbers else str.ljust
+    return ["  ".join([row[0].ljust(widths[0]), *map(align, row[1:], widths[1:])]).rstrip() for row in rows]

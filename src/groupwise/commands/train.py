@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from groupwise.api import external_ranks, runs
 from groupwise.api.arguments import Arguments
 from groupwise.api.options import RunOptions
-from groupwise.config.packaged import given_recipe
+from groupwise.config.packaged import named_recipe
 from groupwise.core import visible
 from groupwise.lifecycle.run_handle import Ending
 from groupwise.models.upload import check_upload, upload
@@ -28,7 +28,7 @@ def train(
     """
     if push:
         check_upload(push)
-    source = given_recipe(file, recipe_name)
+    source = named_recipe(file, recipe_name)
     if external_ranks.follows(source, overrides, options):
         return 0
     if begun := external_ranks.restarted(source, overrides, options):

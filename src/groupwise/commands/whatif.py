@@ -94,13 +94,13 @@ def figures(comparison: Comparison) -> list[str]:
 
 def columns(head: Sequence[str], rows: Sequence[tuple[str, Sequence[float | None]]]) -> list[str]:
     """Lay rows of numbers out as aligned columns under their names."""
-    return aligned([head, *([title, *map(number, values)] for title, values in rows)], numbers=True)
+    return aligned([head, *([title, *map(formatted, values)] for title, values in rows)], numbers=True)
 
 
-def number(x: float | None) -> str:
+def formatted(x: float | None) -> str:
     """A number with four significant digits; `-` for none.
 
-    >>> number(0.0123456), number(32), number(None)
+    >>> formatted(0.0123456), formatted(32), formatted(None)
     ('0.01235', '32', '-')
     """
     return "-" if x is None else f"{x:.4g}"
@@ -147,7 +147,7 @@ def chain_lines(stored: StoredIteration, chain: Chain) -> list[str]:
     where = f"sample {chain.sample} of iteration {stored.iteration}, draw {line['draw']}"
     head = f'token {chain.token} of {chain.of}, "{visible(chain.text)}" (id {chain.id}), of {where}'
     cells = [
-        (link.name, link.value if isinstance(link.value, str) else number(link.value), link.part)
+        (link.name, link.value if isinstance(link.value, str) else formatted(link.value), link.part)
         for link in chain.links
     ]
     widths = [max(len(row[i]) for row in cells) for i in range(2)]

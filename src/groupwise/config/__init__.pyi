@@ -1,6 +1,6 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.config.packaged import find_recipe as find_recipe
-from groupwise.config.packaged import given_recipe as given_recipe
+from groupwise.config.packaged import named_recipe as named_recipe
 from groupwise.config.recipe import Cluster as Cluster
 from groupwise.config.recipe import Columns as Columns
 from groupwise.config.recipe import Evaluate as Evaluate

@@ -7,7 +7,7 @@ from groupwise.config.registry import methods
 from groupwise.config.toml import DEFAULT
 from groupwise.core import Usage
 
-__all__ = ["find_recipe", "given_recipe"]
+__all__ = ["find_recipe", "named_recipe"]
 
 PACKAGE = Path(__file__).parents[1]
 HOMES = (PACKAGE / "recipes", PACKAGE.parents[1] / "recipes")
@@ -37,7 +37,7 @@ def packaged_recipes() -> dict[str, Path]:
     return {"calculator": DEFAULT} | {file.stem: file for file in sorted(home.glob("*.toml"))}
 
 
-def given_recipe(file: str | None, name: str | None) -> Path | None:
+def named_recipe(file: str | None, name: str | None) -> Path | None:
     """The recipe file that a command names, by path or as a packaged recipe; None without one. Raises `Usage`."""
     if file == "":
         raise Usage("the name of the recipe is empty", fix="name a TOML file, or leave the argument out")

@@ -143,7 +143,7 @@ class Reading:
         if isinstance(data, str):
             data = {"base" if hint is Method else "kind": data}
         if not isinstance(data, dict):
-            return self.problem(where, f"{_describe(data)}; expected the name of a part or a table")
+            return self.problem(where, f"{_describe(data)}; expected the name of a component or a table")
         names = ("kind", "base") if hint is Method else ("kind",)
         constants = {k: v for k, v in data.items() if k not in names}
         if hint is Method and (base := data.get("base", data.get("kind"))) is not None:
@@ -256,14 +256,14 @@ class Reading:
     def lookup(self, name: Any, hint: Any, where: str) -> Any:
         """The component with a public name, or one from a user's file, such as `my_file:MyClip`."""
         if not isinstance(name, str):
-            return self.problem(where, f"kind: {_describe(name)}; expected the name of a part")
+            return self.problem(where, f"kind: {_describe(name)}; expected the name of a component")
         if hint is VerifierKind:
             return self.verifier(name, where)
         if ":" in name:
             return self.user_part(name, where)
         part = part_named(name)
         if part is None:
-            return self.problem(where, f"unknown part {name!r}; similar: {', '.join(closest_parts(name, hint))}")
+            return self.problem(where, f"unknown component {name!r}; similar: {', '.join(closest_parts(name, hint))}")
         return part
 
     def task(self, data: Any, where: str) -> Any:

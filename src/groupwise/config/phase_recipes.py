@@ -22,7 +22,7 @@ STARTING_POINT = ("model", "lora", "warm_start")
 class Phase:
     """One phase of a recipe: `common` is the recipe outside the phases, `changes` the phase's table."""
 
-    number: int
+    index: int
     name: str
     common: Mapping[str, Any]
     changes: Mapping[str, Any]
@@ -65,7 +65,7 @@ def read_phases(data: Mapping[str, Any]) -> tuple[Phase, ...]:
     later = {key: value for key, value in common.items() if key not in STARTING_POINT}
     return tuple(
         Phase(
-            number=i + 1,
+            index=i + 1,
             name=name,
             common={**later, "model": f"@{names[i - 1]}/model"} if i else common,
             changes={key: value for key, value in table.items() if key != "name"},

@@ -1,7 +1,7 @@
 """Reads recipes and methods from TOML, overrides their fields, and writes them.
 
-A part is given by its public name: `token_mean`, or `{ kind = "Clip", low = 0.2 }`. A table without `kind` changes
-constants in place. `base` names a published method. A part in the user's file is `kind = "my_file:MyClip"`.
+A component is given by its public name: `token_mean`, or `{ kind = "Clip", low = 0.2 }`. A table without `kind` changes
+constants in place. `base` names a published method. A component in the user's file is `kind = "my_file:MyClip"`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -168,7 +168,7 @@ def base_of(data: Mapping[str, Any]) -> str:
 def override(value: T, path: str, text: Any, use: Use | None = None) -> T:
     """Change one field by dotted path: `override(method, "objective.surrogate.high", "0.35")` returns a new method.
 
-    `text` is the name of a part, or TOML. Raises `Usage`.
+    `text` is the name of a component, or TOML. Raises `Usage`.
     """
     data: dict[str, Any] = {}
     set_path(data, path, CommandText(text) if isinstance(text, str) else text)
@@ -186,8 +186,8 @@ def try_schedules(recipe: Recipe) -> None:
     for i in trial_iterations([x for _, x in schedules], recipe.iterations, memory) if schedules else ():
         method = recipe.method
         for path, schedule in schedules:
-            number = schedule(Now(i, recipe.iterations, memory))
-            method = override(method, path, int(number) if float(number).is_integer() else number)
+            value = schedule(Now(i, recipe.iterations, memory))
+            method = override(method, path, int(value) if float(value).is_integer() else value)
 
 
 # Writing

@@ -1,4 +1,4 @@
-"""Looks up components (parts) and methods by name, and the Protocol (socket) that each component implements."""
+"""Looks up components and methods by name, and the Protocol (socket) that each component implements."""
 
 import importlib
 import inspect
@@ -77,13 +77,13 @@ UNREAD: Mapping[Any, Any] = {VerifierKind: UnreadVerifier, TaskKind: UnreadTask}
 
 @cache
 def parts() -> Mapping[str, Any]:
-    """All public objects of the rooms with parts, by name; the components of the package are among them."""
+    """All public objects of the rooms with components, by name; the components of the package are among them."""
     rooms = [importlib.import_module(f"groupwise.{room}") for room in PART_ROOMS]
     return {name: getattr(room, name) for room in rooms for name in room.__all__}
 
 
 def part_named(name: str) -> Any:
-    """The component, or other public object of the rooms with parts, with this name, or None. Imports only its file."""
+    """The component, or other public object of its rooms, with this name, or None. Imports only its file."""
     home = next((room for room in PART_ROOMS if name in names_of(f"groupwise.{room}")), None)
     return getattr(importlib.import_module(f"groupwise.{home}"), name) if home else None
 

@@ -142,9 +142,9 @@ def set_path(data: dict[str, Any], path: str, value: Any) -> None:
         index = _index(node, key, path)
         child = node[index] if isinstance(node, list) else node.get(index, {})
         child = child.plain if isinstance(child, CommandText) else child
-        if isinstance(child, str) and child != "none":  # a field that may be none has no part yet
+        if isinstance(child, str) and child != "none":  # a field that may be none has no component yet
             child = {"base" if child in methods() else "kind": child}
-        if not isinstance(child, dict | list) or following == "kind":  # another part has other constants
+        if not isinstance(child, dict | list) or following == "kind":  # another component has other constants
             child = {}
         node[index] = child
         node = child

@@ -250,8 +250,8 @@ def _run(stem: str, path: Path, source: bytes, imports: dict[str, Path]) -> Modu
             exec(compile(source, module.__file__, "exec"), vars(module))
     except Exception as error:
         del sys.modules[module.__name__]
-        place = f"{path.name}:{error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else describe_error(error)
-        raise Usage(f"{path} raises an error when it is loaded", evidence=place, fix="correct the file") from error
+        cause = f"{path.name}:{error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else describe_error(error)
+        raise Usage(f"{path} raises an error when it is loaded", evidence=cause, fix="correct the file") from error
     return module
 
 

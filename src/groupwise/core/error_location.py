@@ -14,20 +14,20 @@ INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 def describe_error(error: BaseException) -> str:
     """The type and message of an exception, preceded by its innermost line in a user's file: `v.py:9 in grade: `.
 
-    The place is left out if the traceback has no such line. At most 500 characters.
+    The location is left out if the traceback has no such line. At most 500 characters.
 
     >>> describe_error(KeyError("boom"))
     "KeyError: 'boom'"
     """
-    return f"{_place(error.__traceback__)}{type(error).__name__}: {error}"[:500]
+    return f"{_location(error.__traceback__)}{type(error).__name__}: {error}"[:500]
 
 
-def _place(trace: TracebackType | None) -> str:
+def _location(trace: TracebackType | None) -> str:
     """Where an exception was raised, as `v.py:9 in raises: `: the innermost frame outside installed packages; or ""."""
-    place = ""
+    location = ""
     while trace is not None:
         code = trace.tb_frame.f_code
         if not code.co_filename.startswith((OURS, *INSTALLED, "<frozen", sys.base_prefix)):
-            place = f"{Path(code.co_filename).name}:{trace.tb_lineno} in {code.co_name}: "
+            location = f"{Path(code.co_filename).name}:{trace.tb_lineno} in {code.co_name}: "
         trace = trace.tb_next
-    return place
+    return location

@@ -23,15 +23,15 @@ WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "
 def check_types(value: Any) -> None:
     """Raise `Usage` for the first field of a dataclass whose value does not fit its annotation.
 
-    The items of a tuple or a dict are not checked. A field for a part takes any object except numbers, texts and
+    The items of a tuple or a dict are not checked. A field for a component takes any object except numbers, texts and
     collections. Called in `__post_init__`.
     """
     for name, fits, words in _checks(type(value)):
-        if not fits(given := getattr(value, name)):
+        if not fits(present := getattr(value, name)):
             kind, names = type(value).__name__, ", ".join(f.name for f in fields(value))
             raise Usage(
-                f"{kind}: {name} is {type(given).__name__}; expected {words}",
-                evidence=f"{name} = {given!r}"[:100],
+                f"{kind}: {name} is {type(present).__name__}; expected {words}",
+                evidence=f"{name} = {present!r}"[:100],
                 fix=f"the arguments are {kind}({names})",
             )
 

@@ -45,7 +45,7 @@ PART_ROOMS = (
     "verifiers",
     "methods",
 )
-"""The subpackages whose files define parts."""
+"""The subpackages whose files define components."""
 
 _PUBLIC = re.compile(r"^__all__ = (\[.*?\])$", re.MULTILINE | re.DOTALL)
 _BASE = re.compile(
@@ -108,7 +108,7 @@ def home_of(name: str) -> str:
 
 @cache
 def part_names() -> Mapping[str, Sequence[str]]:
-    """The names of the package's parts by socket. The files are not imported.
+    """The names of the package's components by socket. The files are not imported.
 
     >>> part_names()["Noise"]
     ('CPSNoise', 'DanceNoise', 'FlowNoise', 'IntegratedNoise')

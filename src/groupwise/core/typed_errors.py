@@ -15,7 +15,7 @@ CHECK = "__post_init__"
 def type_refusals(module: ModuleType) -> None:
     """Make each dataclass in a module raise `InvalidValue` where its constructor raises ValueError.
 
-    A room calls it for each module that it imports, so that a part only needs `raise ValueError("what\\nfix")`.
+    A room calls it for each module that it imports, so that a component only needs `raise ValueError("what\\nfix")`.
     """
     for value in tuple(vars(module).values()):
         if isinstance(value, type) and is_dataclass(value) and value.__module__.startswith("groupwise."):

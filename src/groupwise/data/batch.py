@@ -58,8 +58,8 @@ class Batch:
     """Which samples belong to which group."""
     rollouts: Segments = field(metadata=SEGMENTS)
     """Which groups belong to which rollout (all samples that were generated for one prompt)."""
-    place: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
-    """The position of each trainable token within its sample's tokens."""
+    token_index: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
+    """The index of each trainable token in its sample's tokens."""
 
     routes: tuple[tuple[bytes, ...], ...] = field(metadata=PER_SAMPLE)
     """For a mixture of experts: the experts of each context and answer token before the update, where known."""
@@ -72,7 +72,7 @@ class Batch:
     limit: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     """The largest `length` that each sample may reach: `max_tokens`, or less after a prompt that leaves less room."""
     age: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    """For each sample: the policy's weight version minus that of its oldest sampled token; 0 if none was sampled."""
+    """For each sample: the policy's version minus the version of its oldest sampled token; 0 if none was sampled."""
     max_staleness: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
     """For each token: the policy's weight version minus the version that sampled it; 0 if it was not sampled."""
     reward: Later[Float[Tensor, " s"]] = field(default=UNWRITTEN, metadata=PER_SAMPLE)
@@ -95,7 +95,7 @@ class Batch:
     def __getitem__(self, measure: Measure) -> Float[Tensor, " n_or_s"]:
         """The values of a measure, such as reference log-probs: one per token, or one per sample for a `Subscore`.
 
-        Raises `Usage` for a part that no verdict has, unless no answer of the batch was graded.
+        Raises `Usage` for a subscore that no verdict has, unless no answer of the batch was graded.
 
         >>> pack([rollout_of([1.0, 0.0], subscores={"style": [0.5, 0.25]})])[Subscore("style")].tolist()
         [0.5, 0.25]
@@ -113,19 +113,21 @@ class Batch:
         has = [view in s.views for s in self.samples]
         part = self.take([i for i, present in enumerate(has) if present])
         samples = tuple(replace(s, context=s.views[view], content="", routes=()) for s in part.samples)
-        which = self.sequences.spread(torch.tensor(has, dtype=torch.bool, device=self.place.device))
+        which = self.sequences.spread(torch.tensor(has, dtype=torch.bool, device=self.token_index.device))
         return replace(part, samples=samples, routes=((),) * len(samples)), which
 
     @property
     def same_context(self) -> Bool[Tensor, " n"]:
         """For each token, whether it is trained with the prompt that it was sampled from (see `Sample.under`)."""
-        same = torch.tensor([SAMPLED not in s.views for s in self.samples], dtype=torch.bool, device=self.place.device)
+        same = torch.tensor(
+            [SAMPLED not in s.views for s in self.samples], dtype=torch.bool, device=self.token_index.device
+        )
         return self.sequences.spread(same)
 
     def has(self, part: Subscore) -> Bool[Tensor, " s"]:
         """For each sample, whether its verdict has a score of this name. A missing score is not the same as 0."""
-        given = [s.verdict is not None and part.name in s.verdict.subscores for s in self.samples]
-        return torch.tensor(given, dtype=torch.bool, device=self.score.device)
+        has_score = [s.verdict is not None and part.name in s.verdict.subscores for s in self.samples]
+        return torch.tensor(has_score, dtype=torch.bool, device=self.score.device)
 
     def _subscore(self, name: str) -> Float[Tensor, " s"]:
         if name in self.subscores:
@@ -147,8 +149,8 @@ class Batch:
         [True, False, True]
         """
         first = self.length.cumsum(0) - self.length
-        entries = torch.tensor([x for row in rows for x in row], dtype=dtype, device=self.place.device)
-        return entries[self.sequences.spread(first) + self.place]
+        entries = torch.tensor([x for row in rows for x in row], dtype=dtype, device=self.token_index.device)
+        return entries[self.sequences.spread(first) + self.token_index]
 
     def __len__(self) -> int:
         """The number of samples, including samples without a token."""
@@ -157,7 +159,7 @@ class Batch:
     @property
     def tokens(self) -> int:
         """The number of trainable tokens."""
-        return len(self.place)
+        return len(self.token_index)
 
     @property
     def token_groups(self) -> Segments:
@@ -195,7 +197,7 @@ class Batch:
 
     def take(self, samples: Sequence[int] | Int[Tensor, " t"]) -> "Batch":
         """The chosen samples in the given order, with all columns. Empty groups and rollouts are dropped."""
-        chosen = torch.as_tensor(samples, dtype=torch.long, device=self.place.device)
+        chosen = torch.as_tensor(samples, dtype=torch.long, device=self.token_index.device)
         tokens, sequences = _tokens_of(self.sequences, chosen)
         groups, rollouts = _regroup(self.groups, self.rollouts, chosen)
         return replace(
@@ -254,7 +256,7 @@ def pack(
 ) -> Batch:
     """Packs the selected samples of these roles, such as "answer", into one batch on the CPU.
 
-    `version` is the current policy's version. Samples of a rollout with equal role and `group` number form a group.
+    `version` is the current policy's version. Samples of a rollout with equal role and `group` form a group.
     `max_tokens` is the run's `sampling.max_tokens`; None, for samples without a run, takes their largest limit.
     """
     samples: list[Sample] = []
@@ -286,7 +288,7 @@ def pack(
         sequences=Segments.of([len(t) for t in trained]),
         groups=Segments(torch.tensor(group_of, dtype=torch.long), len(rollout_of_group)),
         rollouts=Segments(torch.tensor(rollout_of_group, dtype=torch.long), len(rollouts)),
-        place=torch.tensor(list(chain.from_iterable(trained)), dtype=torch.long),
+        token_index=torch.tensor(list(chain.from_iterable(trained)), dtype=torch.long),
         routes=tuple(s.routes for s in samples),
         outcome=torch.tensor([int(v.outcome) for v in verdicts if v], dtype=torch.long),
         score=torch.tensor([v.value for v in verdicts if v], dtype=torch.float64),
@@ -307,7 +309,7 @@ def pack(
 def _entries(rows: Sequence[Sequence[T]], trained: Sequence[Sequence[int]]) -> list[T]:
     """The entries of the trained tokens. Each row has one entry per token of its sample."""
     return list(chain.from_iterable(
-        row if len(places) == len(row) else [row[i] for i in places] for row, places in zip(rows, trained)
+        row if len(indices) == len(row) else [row[i] for i in indices] for row, indices in zip(rows, trained)
     ))  # fmt: skip
 
 
@@ -332,7 +334,7 @@ def rollout_of(
 ) -> Rollout:
     """Create a rollout with these scores and lengths, for examples and tests. Token ids and log-probs are arbitrary.
 
-    A score of 1 is correct, NaN is unverifiable, any other score is wrong. `subscores` are those of the verdicts.
+    A score of 1 is correct, NaN is unverifiable, any other score is wrong. `subscores` are the verdicts'.
     """
     from groupwise.data.generation import Finish
     from groupwise.data.sample import Draw, Prompt

@@ -54,9 +54,9 @@ def needs(part: Any) -> frozenset[Measure]:
 
 
 def roles_of(strategy: Any) -> Mapping[str, Role] | None:
-    """The roles of the samples that a strategy, with the parts in its fields, makes beside answers, by name.
+    """The roles of the samples that a strategy, with the components in its fields, makes beside answers, by name.
 
-    None if a part that is not the package's does not declare its `roles`.
+    None if a component that is not the package's does not declare its `roles`.
     """
     parts = with_fields(strategy)
     if any(_is_unknown(part, "roles") for part in parts):
@@ -65,7 +65,7 @@ def roles_of(strategy: Any) -> Mapping[str, Role] | None:
 
 
 def added_contents(strategy: Any) -> VerdictContents | None:
-    """The parts that a strategy, with the parts in its fields, adds to verdicts; None as for `roles_of`."""
+    """The subscores that a strategy, with the components in its fields, adds to verdicts; None as for `roles_of`."""
     parts = with_fields(strategy)
     if any(_is_unknown(part, "contents") for part in parts):
         return None
@@ -73,7 +73,7 @@ def added_contents(strategy: Any) -> VerdictContents | None:
 
 
 def _is_unknown(part: Any, declares: str) -> bool:
-    """Whether a part is code of a user that does not declare this."""
+    """Whether a component is code of a user that does not declare this."""
     return callable(part) and not type(part).__module__.startswith("groupwise.") and not hasattr(part, declares)
 
 

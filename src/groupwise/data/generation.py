@@ -101,7 +101,7 @@ class Generation:
     `logp` is under the sampling distribution. `routes` are the experts of a mixture, if the engine records them: for
     each token of the request's context and each new token except the last, which was not forwarded. `path` has the
     action of each new token, if actions are no words (see `Sample.path`). `likeliest` has the likeliest tokens at the
-    place of each new token, if the request has `top`.
+    position of each new token, if the request has `top`.
     """
 
     tokens: Ids

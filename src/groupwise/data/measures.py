@@ -31,9 +31,9 @@ __all__ = [
 class Logp:
     """Log-prob of each token under a model: reference, teacher, or policy before the update. It has no gradient.
 
-    `batch[Logp("policy")]` is the log-prob under the policy before the update, the column `logp_old`. A part that reads
-    this column outside the graph (shaping, credit, masks, weights) declares it. The learner then computes the column
-    even where a single optimizer step would not require it.
+    `batch[Logp("policy")]` is the log-prob under the policy before the update, the column `logp_old`. A component that
+    reads this column outside the graph (shaping, credit, masks, weights) declares it. The learner then computes the
+    column even where a single optimizer step would not require it.
     """
 
     model: str
@@ -53,7 +53,7 @@ class Entropy:
 class Subscore:
     """A named score in the verifier's verdicts, such as a format score, per sample; 0 for a verdict without it.
 
-    A part of a method that declares it can be checked before a run: `check` gives the synthetic verdicts this part.
+    A component that declares it can be checked before a run: `check` gives the synthetic verdicts this subscore.
     """
 
     in_batch: ClassVar[bool] = True
@@ -68,8 +68,8 @@ class Divergence:
     `alpha` 0 is `KL(q || p)`, 1 is `KL(p || q)`. Between them it is the generalised Jensen-Shannon divergence
     `alpha KL(q || m) + (1 - alpha) KL(p || m)` with `m = alpha q + (1 - alpha) p`. GKD, arXiv:2306.13649, section 3.
 
-    In surrogates and penalties, p is the current policy and the numbers are in the graph. Other parts get the numbers
-    before the update, without gradient.
+    In surrogates and penalties, p is the current policy and the numbers are in the graph. Other components get the
+    numbers before the update, without gradient.
     """
 
     in_graph: ClassVar[bool] = True
@@ -133,7 +133,7 @@ class DistributionMeasure(Protocol):
 class Measure(Protocol):
     """A number per token or sample that a component needs, such as `Logp("reference")`: any frozen dataclass.
 
-    It is the key of a column of the batch. A component of a method (a part) lists its measures in `needs`.
+    It is the key of a column of the batch. A component of a method lists its measures in `needs`.
 
     The policy computes a measure, unless it has the class variable `in_batch = True`. With `in_graph = True`,
     surrogates and penalties get the numbers of the current policy, with their gradient. Fields `model` and `view` mean

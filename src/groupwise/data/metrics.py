@@ -199,7 +199,10 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric("value/<model>/grad_norm", "mean gradient norm of a value model before clipping"),
         Metric("routing/changed", "share of router choices that are not among the recorded ones"),
         Metric("routing/balance", "the balance loss without its coefficient; at even load the experts per token"),
-        Metric("method/<part>/<number>", "a number that a part of the method reports, see `notes` in add-a-method.md"),
+        Metric(
+            "method/<component>/<value>",
+            "a value that a component of the method reports, see `notes` in add-a-method.md",
+        ),
         Metric("memory/<name>", "a number of a memory of the method, before the iteration's update"),
         Metric("learning_rate", "learning rate of the last step"),
         Metric("steps_skipped", "steps without a finite gradient or without a trained token", better="lower", bound=0),
@@ -283,10 +286,10 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric(
             f"{SECONDS}/engine_idle", "with `cluster.max_staleness`: seconds in which the engines wait", better="lower"
         ),
-        Metric("engine/<number>/rows", "mean number of requests in an engine, while any engine has one"),
-        Metric("engine/<number>/passes", "with `Speculative`: forward passes that generated tokens"),
+        Metric("engine/<index>/rows", "mean number of requests in an engine, while any engine has one"),
+        Metric("engine/<index>/passes", "with `Speculative`: forward passes that generated tokens"),
         Metric(
-            "engine/<number>/accepted",
+            "engine/<index>/accepted",
             "with `Speculative`: generated tokens that a draft proposed; each saved its answer one pass",
             better="higher",
         ),

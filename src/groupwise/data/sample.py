@@ -93,6 +93,7 @@ class Sample:
     text: str = ""
     ends: Ids = ()
     group: int = 0
+    """The group in its rollout: an advantage compares the samples of a rollout that have equal `group` and `role`."""
     role: str = "answer"
     """The kind of sample: "answer", or another role that a sampling strategy gives it, such as "critique"."""
     parent: int | None = None
@@ -200,7 +201,7 @@ class Sample:
     def under(self, view: str) -> "Sample":
         """A copy to train with another prompt: the view of this name replaces the prompt that it was sampled from.
 
-        That context becomes the view `sampled`. Log-probs and versions stay those of the sampling. The experts of a
+        That context becomes the view `sampled`. Log-probs and versions stay as sampled. The experts of a
         mixture are dropped, since they belong to the old context.
 
         >>> s = Sample(context=(5, 6), stream=(0,), views={"plain": (5,)}).under("plain")
@@ -248,20 +249,20 @@ class Sample:
         {'line': (nan, 0.5, nan)}
         """
         before = self.ends[start - 1] if start else 0
-        marks = {name: self._numbers_at_ends(steps, start, before) for name, steps in verdict.steps.items()}
+        marks = {name: self._values_at_ends(steps, start, before) for name, steps in verdict.steps.items()}
         return replace(self, verdict=verdict, marks={**self.marks, **marks})
 
-    def _numbers_at_ends(self, steps: Sequence[tuple[int, float]], start: int, before: int) -> tuple[float, ...]:
-        numbers = [math.nan] * len(self.tokens)
-        for end, number in steps:
+    def _values_at_ends(self, steps: Sequence[tuple[int, float]], start: int, before: int) -> tuple[float, ...]:
+        values = [math.nan] * len(self.tokens)
+        for end, value in steps:
             if not 0 < end <= len(self.text) - before:
                 raise ValueError(
                     f"a verdict's step ends at character {end}, but the text has {len(self.text) - before} characters\n"
                     "let each end in `Verdict.steps` be above 0 and at most the length of the text"
                 )
             token = bisect_left(self.ends, before + end, lo=start)  # the token of the step's last character
-            numbers[token] = number if math.isnan(numbers[token]) else numbers[token] + number
-        return tuple(numbers)
+            values[token] = value if math.isnan(values[token]) else values[token] + value
+        return tuple(values)
 
     def add_subscores(self, parts: Mapping[str, float]) -> "Sample":
         """A copy whose verdict also has these named scores. A sample without a verdict is returned unchanged."""
@@ -306,9 +307,11 @@ class CountedText(str):
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """All samples of one draw of a prompt, in one group or several. `selected` marks the samples to train on.
+    """All samples of one draw of a prompt. `selected` marks those to train on; `cause` says why there are none.
 
-    `cause` is the reason why none is selected.
+    A *group* is the samples that are compared with each other: those of one role with an equal `Sample.group`. A
+    rollout has one group or several. The *episode* of an agent, all samples of its run, is no class: it lies in one
+    rollout.
     """
 
     draw: Draw

@@ -336,7 +336,7 @@ class Strategy(Protocol):
     """A coroutine that generates all samples of one draw; rounds, trees and turns are `await`, `if` and `for`.
 
     Optional, also for the values of its fields: `ReadsColumns`; `roles`, the kinds of samples (`Role`) that it makes
-    beside answers; `contents`, the parts that it adds to verdicts; `needs`, the subscores that it reads;
+    beside answers; `contents`, the subscores that it adds to verdicts; `needs`, the subscores that it reads;
     `needs_feedback = True` if it writes the verdict's feedback into prompts; `needs_environment = True` if it converses
     with one; `whole_answers = True` if it can sample from a masked policy, which generates answers whole; and
     `own_noise = True` if its denoising steps need none of the recipe's. `check` compares them with the recipe.
@@ -350,10 +350,10 @@ class Strategy(Protocol):
 
 @runtime_checkable
 class ReadsColumns(Protocol):
-    """A part that reads columns of the data rows, such as hints. A run whose rows lack one does not start.
+    """A component that reads columns of the data rows, such as hints. A run whose rows lack one does not start.
 
-    Optional: `columns_as` is "text" or "texts" if only such values can be read, and `skips_rows` is True if the part
-    leaves rows without the column as they are; then one row that has it is enough.
+    Optional: `columns_as` is "text" or "texts" if only such values can be read, and `skips_rows` is True if the
+    component leaves rows without the column as they are; then one row that has it is enough.
     """
 
     @property
@@ -566,7 +566,7 @@ class Policy(Protocol):
 
     `measure` returns each wanted measure. `Logp("policy")` is the log-prob of each token under the current weights and
     `Entropy()` the entropy of its distribution. Both are always wanted in a step. Log-probs and measures with
-    `in_graph` carry a gradient. `side_models` are the models beside the policy: copies of it, or given ones.
+    `in_graph` carry a gradient. `side_models` are the models beside the policy: its copies, or models from directories.
 
     Tokens need not be words: for a token with an entry in `Sample.path`, the entry is the action. A language model is a
     `Backbone` instead; the learner wraps it in a `LanguagePolicy`.

@@ -85,9 +85,9 @@ def invalidity(verdict: Verdict, text: str | None = None) -> str:
         return "the outcome scored without a score"
     infinite = [name for name, value in verdict.subscores.items() if not isfinite(value)]
     if infinite:
-        return f"the part {infinite[0]}, which is not finite"
-    for name, (end, number) in ((name, step) for name, steps in verdict.steps.items() for step in steps):
-        if not isfinite(number):
+        return f"the subscore {infinite[0]}, which is not finite"
+    for name, (end, value) in ((name, step) for name, steps in verdict.steps.items() for step in steps):
+        if not isfinite(value):
             return f"the step {name!r} at {end}, which is not finite"
         if text is not None and not 0 < end <= len(text):
             return f"a step {name!r} that ends at {end} in a text of {len(text)} characters"
@@ -109,10 +109,10 @@ def _validated(verdict: Verdict) -> Verdict:
     return unverifiable(f"it returned {what}") if (what := invalidity(verdict)) else verdict
 
 
-def _as_float(number: int | float) -> float:
+def _as_float(value: int | float) -> float:
     """The number as a float; infinite for an integer beyond the range of floats."""
     try:
-        return float(number)
+        return float(value)
     except OverflowError:
         return inf
 

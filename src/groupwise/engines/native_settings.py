@@ -45,8 +45,13 @@ class Native(EngineKind):
         tokens. Models of the kinds in `STEP_ENGINES` have other engines.
         """
         if engine := STEP_ENGINES.get(model.shape.kind):
-            return engine(model, seed=seed, rows=self.max_num_seqs)
+            return engine(model, seed=seed, max_num_seqs=self.max_num_seqs)
         assert isinstance(model, LanguageModel), f"STEP_ENGINES lacks the kind {model.shape.kind}"
         return NativeEngine(
-            model, tokenizer, seed=seed, rows=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, experts=experts
+            model,
+            tokenizer,
+            seed=seed,
+            max_num_seqs=self.max_num_seqs,
+            kv_cache_tokens=self.kv_cache_tokens,
+            experts=experts,
         )

@@ -36,7 +36,7 @@ class Speculative(Native):
                 fix='set engine = "Native", or method.router_replay to "learner" or "none"',
             )
         return SpeculativeEngine(
-            model, tokenizer, seed=seed, rows=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens,
+            model, tokenizer, seed=seed, max_num_seqs=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens,
             window=self.window,
             drafts=self.drafts,
         )  # fmt: skip

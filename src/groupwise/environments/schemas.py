@@ -21,7 +21,7 @@ JSON_TYPES = {
 def tool_schema(name: str, function: Callable[..., Any]) -> dict[str, Any]:
     """Describe a tool for a chat template: its name, description, and JSON schema of its arguments.
 
-    Types come from annotations. The description is the docstring's first paragraph, and that of an argument its line
+    Types come from annotations. The description is the docstring's first paragraph, and an argument's is its line
     under `Args:`.
 
     >>> def weather(city: str, days: int = 1):

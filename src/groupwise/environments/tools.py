@@ -201,8 +201,8 @@ _OPERATORS: dict[type, Callable[[Fraction, Fraction], Fraction]] = {
 
 def _value(node: ast.expr) -> Fraction:
     match node:
-        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            return Fraction(repr(number))
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            return Fraction(repr(value))
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
             return -_value(operand) if isinstance(sign, ast.USub) else _value(operand)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:

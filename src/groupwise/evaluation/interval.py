@@ -79,7 +79,7 @@ def paired(a: Numbers, b: Numbers) -> tuple[float, float]:
 
 
 def averaged(values: Sequence[float], ends: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The 95 % interval of the mean of independent numbers, such as those of different sets of problems.
+    """The 95 % interval of the mean of independent numbers, such as the means of different sets of problems.
 
     Square-and-add: each half-width is the root of the sum of the squared half-widths, divided by their number
     (Zou and Donner 2008, Stat. Med. 27:1693).

@@ -45,14 +45,14 @@ class Published:
         tasks = [[("task", name), ("task.source", source)] for (name, _), source in zip(self.tasks, sources)]
         return [[*RESET, *task, *settings, *overrides] for task in tasks]
 
-    def departures(self, overrides: Sequence[tuple[str, str]], numbers: Sequence[Mapping[str, Any]]) -> list[str]:
+    def departures(self, overrides: Sequence[tuple[str, str]], results: Sequence[Mapping[str, Any]]) -> list[str]:
         """How an evaluation differs from the paper's settings, one line each."""
         chosen = dict(overrides)
         settings = dict(self.settings_for(chosen.get("template", "")))
         changes = {path: chosen[path] for path, value in settings.items() if chosen.get(path, value) != value}
         lines = [f"{path} {value}, not {settings[path]}" for path, value in changes.items()]
-        for (name, count), number in zip(self.tasks, numbers):
-            n, problems = number["protocol"]["n"], number["protocol"]["task"]["problems"]
+        for (name, count), result in zip(self.tasks, results):
+            n, problems = result["protocol"]["n"], result["protocol"]["task"]["problems"]
             lines += [f"{name}: {n} answers per problem, not {self.samples}"] * (n != self.samples)
             lines += [f"{name}: {problems} problems, not {count}"] * (problems != count)
         return lines

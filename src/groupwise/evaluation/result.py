@@ -44,7 +44,7 @@ MAY_DIFFER = ("model", "task.name", "n", "seed", "seed_rule", "engine", "interva
 number of answers, the random numbers and the engine affect the precision of a number, not its meaning."""
 
 
-def number(rollouts: Sequence[Rollout], protocol: Mapping[str, Any], *, by: str = "") -> dict[str, Any]:
+def task_result(rollouts: Sequence[Rollout], protocol: Mapping[str, Any], *, by: str = "") -> dict[str, Any]:
     """One task's result as JSON: figures such as pass@k, counts per problem, and the settings (protocol).
 
     Verdicts with outcomes have the share of right answers; verdicts with scores have the mean score. Without a judged
@@ -68,17 +68,17 @@ def number(rollouts: Sequence[Rollout], protocol: Mapping[str, Any], *, by: str 
     }
 
 
-def tallies(number: Mapping[str, Any]) -> list[Tally]:
+def tallies(result: Mapping[str, Any]) -> list[Tally]:
     """The counts of each problem in a stored result. TypeError if one is not a whole number."""
-    counts = [x for _, n, right, votes in number["problems"] for x in (n, right, *(votes or ()))]
+    counts = [x for _, n, right, votes in result["problems"] for x in (n, right, *(votes or ()))]
     if not all(isinstance(x, int) for x in counts):
         raise TypeError("a count of answers is not a whole number")
-    return [Tally(id, n, right, None if votes is None else tuple(votes)) for id, n, right, votes in number["problems"]]
+    return [Tally(id, n, right, None if votes is None else tuple(votes)) for id, n, right, votes in result["problems"]]
 
 
-def is_judged(number: Mapping[str, Any]) -> bool:
+def is_judged(result: Mapping[str, Any]) -> bool:
     """Whether at least one answer of a result has a verdict other than `unverifiable`."""
-    return any(number["counts"].get(name) for name in ("correct", "wrong", "malformed", "scored"))
+    return any(result["counts"].get(name) for name in ("correct", "wrong", "malformed", "scored"))
 
 
 def task_label(protocol: Mapping[str, Any]) -> str:
@@ -95,47 +95,47 @@ def model_label(protocol: Mapping[str, Any]) -> str:
     return visible(f"model {protocol['model']['name']}, sha256 {protocol['model']['sha256'][:12]}")
 
 
-def number_lines(number: Mapping[str, Any]) -> list[str]:
+def result_lines(result: Mapping[str, Any]) -> list[str]:
     """One task's result as text, one figure per line."""
-    protocol, problems = number["protocol"], tallies(number)
+    protocol, problems = result["protocol"], tallies(result)
     lines = [task_label(protocol)]
-    for name, (value, low, high) in number["figures"].items():
+    for name, (value, low, high) in result["figures"].items():
         lines.append(f"{name:<10} {value:.3f}  ({low:.3f} .. {high:.3f}, 95 % over {len(problems)} problems)")
-    for name, (value, low, high, count) in number.get("by", {}).items():
+    for name, (value, low, high, count) in result.get("by", {}).items():
         lines.append(
             f"{visible(name):<10} {value:.3f}  ({low:.3f} .. {high:.3f}, 95 % over {count} problem{'s' * (count > 1)})"
         )
-    if (average := f"avg@{protocol['n']}") not in number["figures"]:
-        lines.append(f"{average:<10} -      {NO_OUTCOMES if is_judged(number) else NO_VERDICT}")
+    if (average := f"avg@{protocol['n']}") not in result["figures"]:
+        lines.append(f"{average:<10} -      {NO_OUTCOMES if is_judged(result) else NO_VERDICT}")
     elif protocol["n"] > 1 and not all(t.has_votes for t in problems):
         lines.append(f"maj@k is left out: {NO_VOTE}, or there are more than {MOST_VOTES} answers to a problem")
     answers = sum(t.answers for t in problems)
-    for name, count in number["counts"].items():
-        size = number["lengths"].get(name)
+    for name, count in result["counts"].items():
+        size = result["lengths"].get(name)
         tokens = f"  {size['mean']:.1f} tokens on average, {size['longest']} at most" if size else ""
         lines.append(f"{name:<13} {count:>6} of {answers}{tokens}")
-    for cause, count in list(number.get("causes", {}).items())[:CAUSES]:
+    for cause, count in list(result.get("causes", {}).items())[:CAUSES]:
         lines.append(visible(f"  {count} unverifiable: {cause}"))
-    lines += [f"{visible(name):<24} {x:.3f}" for name, x in number.get("conversations", {}).items()]
+    lines += [f"{visible(name):<24} {x:.3f}" for name, x in result.get("conversations", {}).items()]
     return lines
 
 
-def mean_of(numbers: Sequence[Mapping[str, Any]]) -> list[float] | None:
+def mean_of(results: Sequence[Mapping[str, Any]]) -> list[float] | None:
     """The mean accuracy over several tasks with equal weights, and its interval.
 
     None if a task has no share of right answers: its answers have only scores, or none could be judged.
     """
-    names = [f"avg@{x['protocol']['n']}" for x in numbers]
-    if any(name not in x["figures"] for name, x in zip(names, numbers)):
+    names = [f"avg@{x['protocol']['n']}" for x in results]
+    if any(name not in x["figures"] for name, x in zip(names, results)):
         return None
-    figures = [x["figures"][name] for name, x in zip(names, numbers)]
+    figures = [x["figures"][name] for name, x in zip(names, results)]
     values = [value for value, _, _ in figures]
     return [sum(values) / len(values), *averaged(values, [(low, high) for _, low, high in figures])]
 
 
 def evaluation_text(evaluation: Mapping[str, Any]) -> str:
     """All results of an evaluation as text."""
-    blocks = ["\n".join(number_lines(number)) for number in evaluation["numbers"]]
+    blocks = ["\n".join(result_lines(result)) for result in evaluation["results"]]
     if "mean" in evaluation:
         value, low, high = evaluation["mean"]
         blocks.append(f"mean of {len(blocks)}  {value:.3f}  ({low:.3f} .. {high:.3f}, 95 % over the problems of each)")
@@ -147,7 +147,7 @@ def file_name(evaluation: Mapping[str, Any], iteration: int | None = None) -> st
 
     It depends on all fields of the protocols except model, engine and versions, and on the `iteration` of a checkpoint.
     """
-    protocols = [x["protocol"] for x in evaluation["numbers"]]
+    protocols = [x["protocol"] for x in evaluation["results"]]
     fields = [{k: v for k, v in x.items() if k not in ("model", "engine", "versions")} for x in protocols]
     mark = sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:8]
     task = re.sub(r"[^\w.-]+", "-", Path(protocols[0]["task"]["name"].partition("@")[0]).stem).strip("-")
@@ -195,7 +195,7 @@ def read(path: Path) -> dict[str, Any]:
         evidence = f"format {evaluation['format']!r}; this version reads {FORMAT}"
         raise BadData(f"{path} was written by another version", evidence=evidence, fix=again)
     try:
-        consistent = bool(evaluation["numbers"]) and all(is_consistent(x) for x in evaluation["numbers"])
+        consistent = bool(evaluation["results"]) and all(is_consistent(x) for x in evaluation["results"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadData(f"{path} is damaged", evidence=f"{type(error).__name__}: {error}", fix=again) from error
     if not consistent:
@@ -205,12 +205,12 @@ def read(path: Path) -> dict[str, Any]:
     return evaluation
 
 
-def is_consistent(number: Any) -> bool:
+def is_consistent(result: Any) -> bool:
     """Whether a stored result is intact: it has its settings, and its counts and scores give its accuracy and score."""
-    protocol, problems = number["protocol"], tallies(number)
-    n, figures, scores = len(problems), number["figures"], number.get("scores", [])
+    protocol, problems = result["protocol"], tallies(result)
+    n, figures, scores = len(problems), result["figures"], result.get("scores", [])
     expected = {}
-    if (average := f"avg@{protocol['n']}") in figures or (is_judged(number) and "score" not in figures):
+    if (average := f"avg@{protocol['n']}") in figures or (is_judged(result) and "score" not in figures):
         expected[average] = mean([t.share for t in problems])
     if "score" in figures:
         expected["score"] = fsum(scores) / max(1, n)

@@ -19,7 +19,7 @@ from groupwise.core import Usage, raise_all
 from groupwise.data import Outcome, Prompt, Rollout, Sample, Sampling, Strategy, Verdict, Verifier
 from groupwise.engines import Fleet, Native
 from groupwise.evaluation.presets import find_published
-from groupwise.evaluation.result import file_name, mean_of, number
+from groupwise.evaluation.result import file_name, mean_of, task_result
 from groupwise.inference.open_model import BEST, At, RunModel, find_run_model, model_directory
 from groupwise.models import Messages, Purpose, Template, find_model, read_shape, read_tokenizer
 from groupwise.planning.evaluation import evaluation_plan
@@ -31,7 +31,7 @@ from groupwise.training.build import Inputs, build, prepare, read_stored
 from groupwise.training.build_tasks import prompt_template, templates
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
 from groupwise.training.fill_templates import with_wording
-from groupwise.training.progress import print_note
+from groupwise.training.progress import notify
 from groupwise.training.protocols import protocol
 
 EvaluationTask = tuple[Recipe, list[tuple[int, Sampling]]]
@@ -59,7 +59,7 @@ def evaluate(
     """Evaluate a model directory or a run's model. Returns results and protocol as JSON, and a path to write them to.
 
     Each problem is answered once greedily and `samples` times with the recipe's sampling. With a `preset` the settings
-    are those of a paper, on the problems in `data`. With `all_rows` no problem of a source of rows is left out. `at`
+    are as in a paper, on the problems in `data`. With `all_rows` no problem of a source of rows is left out. `at`
     chooses a checkpoint of a run. `before` receives the folder of the file before an answer is computed.
     """
     of_run = find_model_of(model_or_run, at)
@@ -83,23 +83,23 @@ def evaluate(
     checks = [check_inputs(recipe, use, train=False) for recipe, _ in tasks]
     raise_all([error for checked in checks for error in checked.errors])
     for note in dict.fromkeys(filter(None, [*notes, *(note for checked in checks for note in checked.notes)])):
-        print_note(note)
+        notify(note)
     inputs = [checked.inputs for checked in checks if checked.inputs]
     if all_rows:
         inputs = [replace(x, task=x.task.entirely_held_out) if isinstance(x.task, Problems) else x for x in inputs]
     for line in (*unused(overrides), *plans(tasks, inputs)):
-        print_note(line)
+        notify(line)
     before(evaluations)
-    numbers = [number for task, read in zip(tasks, inputs) for number in numbers_of_task(*task, use, read)]
-    evaluation: dict[str, Any] = {"preset": preset, "numbers": numbers}
+    results = [result for task, read in zip(tasks, inputs) for result in results_of_task(*task, use, read)]
+    evaluation: dict[str, Any] = {"preset": preset, "results": results}
     if published:
-        evaluation["departures"] = published.departures(overrides, numbers)
+        evaluation["departures"] = published.departures(overrides, results)
         for line in evaluation["departures"]:
-            print_note(f"not as published: {line}")
-    if len(tasks) > 1 and (mean := mean_of(numbers)):
+            notify(f"not as published: {line}")
+    if len(tasks) > 1 and (mean := mean_of(results)):
         evaluation["mean"] = mean
     if at == BEST:
-        print_note("this checkpoint was selected by a held-out figure: a figure on the same problems is optimistic")
+        notify("this checkpoint was selected by a held-out figure: a figure on the same problems is optimistic")
     return evaluation, evaluations / file_name(evaluation, of_run.iteration if of_run else None)
 
 
@@ -136,13 +136,13 @@ def greedy(sampling: Sampling) -> Sampling:
     return replace(sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
 
 
-def numbers_of_task(
+def results_of_task(
     recipe: Recipe, samplings: Sequence[tuple[int, Sampling]], use: Use, inputs: Inputs
 ) -> list[dict[str, Any]]:
     """The results on one task: one for each pair (answers per problem, sampling)."""
     ready = build(recipe, use, inputs)
     if isinstance(ready.engine, Fleet):
-        ready.engine.warn = print_note
+        ready.engine.notify = notify
 
     async def answer() -> list[list[Rollout]]:
         await ready.engine.load(0, dict(ready.model.state_dict()))  # an engine in another process has no weights yet
@@ -150,7 +150,7 @@ def numbers_of_task(
 
     answered = asyncio.run(answer())
     return [
-        number(rollouts, protocol(ready, sampling, n, use), by=recipe.evaluate.by_column)
+        task_result(rollouts, protocol(ready, sampling, n, use), by=recipe.evaluate.by_column)
         for rollouts, (n, sampling) in zip(answered, samplings)
     ]
 
@@ -170,7 +170,7 @@ def model_overrides(name: str, of_run: RunModel | None, use: Use) -> list[tuple[
     """Overrides that select the model. A run's final model directory includes its adapter, so `lora` becomes none."""
     if of_run is None:
         return [("model", name)]
-    return [("model", str(model_directory(of_run, use, print_note))), ("lora", "none")]
+    return [("model", str(model_directory(of_run, use, notify))), ("lora", "none")]
 
 
 def recipe_and_sampling(start: RecipeSource, use: Use | None) -> tuple[Recipe, Sampling]:
@@ -278,7 +278,7 @@ def sample(
     """
 
     for line in unused(overrides):
-        print_note(line)
+        notify(line)
 
     async def generate() -> tuple[Sample, ...]:
         model = await open_model(model_or_run, overrides, use, at)

@@ -64,7 +64,7 @@ def find_run_model(run: Path, at: At = None) -> RunModel:
     if at is None and layout.model.is_dir():
         return RunModel(layout, None, layout.model, None)
     directories = {int(path.name): path for path in layout.models.glob("*") if path.name.isdecimal()}
-    checkpoints = {number: path for number, parked, path in finished_checkpoints(layout.checkpoints) if not parked}
+    checkpoints = {i: path for i, parked, path in finished_checkpoints(layout.checkpoints) if not parked}
     best = ""
     if at == BEST:
         iteration, best = best_checkpoint(layout)
@@ -76,7 +76,7 @@ def find_run_model(run: Path, at: At = None) -> RunModel:
         known = ", ".join(map(str, sorted(directories.keys() | checkpoints.keys())))
         raise BadData(
             f"{layout.run} has no model of iteration {iteration}",
-            evidence=f"it has those of: {known or 'no iteration'}",
+            evidence=f"it has models of: {known or 'no iteration'}",
             fix="name one of these; save.keep and save.export_every set how many a run keeps",
         )
     return RunModel(layout, iteration, directories.get(iteration), checkpoints.get(iteration), best)
@@ -85,7 +85,7 @@ def find_run_model(run: Path, at: At = None) -> RunModel:
 def best_checkpoint(layout: RunLayout) -> tuple[int, str]:
     """The iteration of the best checkpoint by `evaluate.best_metric`, and its figures. `BadData` without one."""
     recipe = recipe_of(layout)
-    checkpoints = [number for number, parked, _ in finished_checkpoints(layout.checkpoints) if not parked]
+    checkpoints = [i for i, parked, _ in finished_checkpoints(layout.checkpoints) if not parked]
     values = held_out_values(read_lines(layout.metrics), recipe.evaluate.best_metric)
     best = best_iteration(values, checkpoints)
     if best is None:
@@ -135,7 +135,7 @@ def export(run: Path, out: Path, at: At = None, dtype: str = "", use: Use = NO_C
                 write_model(_converted(trained, dtype), draft, tokenizer=tokenizer, source=model.directory)
             else:
                 shutil.copytree(model.directory, draft, dirs_exist_ok=True)
-                if (draft / ADAPTER).is_file():  # its base may be given relative to its old place
+                if (draft / ADAPTER).is_file():  # its base may be given relative to its old folder
                     name_base(draft, base_name(model.directory))
     return model
 

@@ -117,7 +117,7 @@ def _load(step: Forwards, microbatch: Batch) -> Float[Tensor, "routers count"]:
     """The number of tokens that each expert gets in a microbatch, by an extra forward pass without gradient."""
     routed = step.routed()
     assert routed is not None, "a balanced model has routers"
-    samples, device = microbatch.samples, microbatch.place.device
+    samples, device = microbatch.samples, microbatch.token_index.device
     contexts, tokens, contents = ([getattr(s, name) for s in samples] for name in ("context", "tokens", "content"))
     routed(step.model, microbatch, Shared.of(contexts, tokens, contents=contents, device=device))
     return routed.load()

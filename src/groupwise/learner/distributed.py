@@ -99,16 +99,16 @@ class Ranks(Protocol):
         """The rows of a model's tensor that this rank holds."""
         ...
 
-    def whole(self, parts: Sequence[Tensor], rows: Sequence[int]) -> list[Tensor]:
-        """All-gather row shards: `parts[i]` is this rank's shard of tensor i, which has `rows[i]` rows in total."""
+    def whole(self, shards: Sequence[Tensor], rows: Sequence[int]) -> list[Tensor]:
+        """All-gather row shards: `shards[i]` is this rank's shard of tensor i, which has `rows[i]` rows in total."""
         ...
 
-    def part(self, whole: Tensor, like: Tensor) -> Tensor:
+    def shard(self, whole: Tensor, like: Tensor) -> Tensor:
         """The rows of a whole tensor that this rank holds; `like` has their shape."""
         ...
 
     def weights(self, held: torch.nn.Module, model: torch.nn.Module) -> dict[str, Tensor]:
-        """The policy's whole tensors. If `held` has parts of them, they are gathered into the `model` of rank 0."""
+        """The policy's whole tensors. If `held` has shards of them, they are gathered into the `model` of rank 0."""
         ...
 
 
@@ -151,10 +151,10 @@ class _WholeModels:
     def local(self, tensor: Tensor) -> Tensor:
         return tensor
 
-    def whole(self, parts: Sequence[Tensor], rows: Sequence[int]) -> list[Tensor]:
-        return list(parts)
+    def whole(self, shards: Sequence[Tensor], rows: Sequence[int]) -> list[Tensor]:
+        return list(shards)
 
-    def part(self, whole: Tensor, like: Tensor) -> Tensor:
+    def shard(self, whole: Tensor, like: Tensor) -> Tensor:
         return whole
 
     def weights(self, held: torch.nn.Module, model: torch.nn.Module) -> dict[str, Tensor]:
@@ -229,10 +229,10 @@ class Replicas(_WholeModels):
     def send(self, message: bytes) -> None:
         """Send a message to all other ranks. Only rank 0 sends."""
         assert self.rank == 0, "rank 0 sends the messages"
-        number, self._messages = self._messages, self._messages + 1
+        index, self._messages = self._messages, self._messages + 1
         content = torch.frombuffer(bytearray(message), dtype=torch.uint8)
         with self.errors("rank 0", "a message"):
-            self._store.set(f"message/{number}", str(len(message)))
+            self._store.set(f"message/{index}", str(len(message)))
         for rank in range(1, self.size):
             with self.errors(f"rank {rank}", "a message"):
                 dist.send(content, rank)

@@ -13,7 +13,7 @@ from groupwise.learner.forward import LOGITS_AT_ONCE
 from groupwise.models import logprobs
 
 AT_ONCE = 3
-"""The number of probability vectors in memory per token: for a JS divergence those of both models and their mixture."""
+"""The number of probability vectors in memory per token: for a JS divergence of both models and their mixture."""
 
 
 def divergence(

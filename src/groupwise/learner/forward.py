@@ -35,13 +35,13 @@ def hidden_states(
 
     `through` replaces the model's forward pass.
     """
-    device = batch.place.device
+    device = batch.token_index.device
     samples = batch.samples
     layout = Shared.of(
         [s.context for s in samples], [s.tokens for s in samples], contents=[s.content for s in samples], device=device
     )
     starts = batch.length.cumsum(0) - batch.length
-    rows = batch.sequences.spread(starts) + batch.place
+    rows = batch.sequences.spread(starts) + batch.token_index
     # Samples with a shared prefix repeat the same (hidden state, target) pair; compute each distinct pair once.
     packed = len(layout.tokens)
     pairs, pair = (layout.target[rows] * packed + layout.source[rows]).unique(return_inverse=True)

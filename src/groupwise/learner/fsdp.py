@@ -37,7 +37,7 @@ Errors = Callable[[str, str], AbstractContextManager[None]]
 class Shards(Replicas):
     """Ranks that share the weights of each model by rows: `ceil(rows / size)` consecutive ones, the last ranks fewer.
 
-    The models of rank 0 have the weights from which a new learner starts; those of other ranks may be on the meta
+    The models of rank 0 have the weights from which a new learner starts; the models of other ranks may be on the meta
     device. `Usage` for a model that is not a `Decoder`.
     """
 
@@ -93,18 +93,18 @@ class Shards(Replicas):
         assert isinstance(tensor, DTensor), "the tensors of a sharded model are sharded"
         return tensor.to_local()
 
-    def whole(self, parts: Sequence[Tensor], rows: Sequence[int]) -> list[Tensor]:
-        widths = [math.prod(part.shape[1:]) for part in parts]
+    def whole(self, shards: Sequence[Tensor], rows: Sequence[int]) -> list[Tensor]:
+        widths = [math.prod(shard.shape[1:]) for shard in shards]
         shares = [rows_of_ranks(count, self.size) for count in rows]
         sizes = [[share[rank] * width for share, width in zip(shares, widths)] for rank in range(self.size)]
-        every = self.gather(torch.cat([part.flatten() for part in parts]), [sum(each) for each in sizes])
+        every = self.gather(torch.cat([shard.flatten() for shard in shards]), [sum(each) for each in sizes])
         pieces = every.split([size for each in sizes for size in each])
         return [
-            torch.cat(pieces[i :: len(parts)]).view(count, *part.shape[1:])
-            for i, (count, part) in enumerate(zip(rows, parts))
+            torch.cat(pieces[i :: len(shards)]).view(count, *shard.shape[1:])
+            for i, (count, shard) in enumerate(zip(rows, shards))
         ]
 
-    def part(self, whole: Tensor, like: Tensor) -> Tensor:
+    def shard(self, whole: Tensor, like: Tensor) -> Tensor:
         if whole.shape == like.shape:
             return whole
         return whole[rows_before(len(whole), self.size, self.rank) :][: len(like)]

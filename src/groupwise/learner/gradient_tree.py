@@ -27,7 +27,7 @@ def order_of(ranks: Ranks, rank: int, count: int) -> range:
 
 
 def joined(ranks: Ranks, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
-    """The vectors of all microbatches in order, of `sizes` numbers, from those that this rank computed (`parts`)."""
+    """The vectors of all microbatches in order, of `sizes` numbers, from the ones of this rank (`parts`)."""
     if ranks.lanes == 1:
         return list(parts)
     orders = [order_of(ranks, rank, len(sizes)) for rank in range(ranks.size)]
@@ -38,7 +38,7 @@ def joined(ranks: Ranks, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[
 
 
 class LaneSums:
-    """The gradients of one step: those of the finished rounds, and a binary tree over the microbatches of this one."""
+    """The gradients of one step: the sum of finished rounds, and a binary tree over the microbatches of this one."""
 
     def __init__(self, optimizers: Sequence[Optimizer], ranks: Ranks) -> None:
         self.ranks = ranks

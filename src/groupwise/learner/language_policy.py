@@ -17,7 +17,7 @@ __all__ = ["LanguagePolicy"]
 class LanguagePolicy:
     """Adapts a language model to `Policy`, for one forward pass. All numbers per token come from its hidden states.
 
-    `temperature` divides the logits, also those of side models. `routed` records or replays the experts of a mixture.
+    `temperature` divides the logits, also of side models. `routed` records or replays the experts of a mixture.
     `states` are the hidden states of the last call, for auxiliary losses; None if no measure needed them.
     """
 

@@ -48,8 +48,8 @@ class _LinearLogprobs(torch.autograd.Function):
         softmax = None
         for block in blocks:
             x = _logits(hidden, weight[block], temperature)
-            inside, place = _in_block(target, block)
-            logit = torch.where(inside, x.gather(1, place[:, None])[:, 0], logit)
+            inside, index = _in_block(target, block)
+            logit = torch.where(inside, x.gather(1, index[:, None])[:, 0], logit)
             high = x.amax(-1)
             p = x.sub_(high[:, None]).exp()
             mass = p.sum(-1)
@@ -81,8 +81,8 @@ class _LinearLogprobs(torch.autograd.Function):
             else:
                 p = softmax
             to_logits = p.mul(-grad) if p is softmax else p.mul_(-grad)
-            inside, place = _in_block(target, block)
-            to_logits.scatter_add_(1, place[:, None], grad * inside[:, None])
+            inside, index = _in_block(target, block)
+            to_logits.scatter_add_(1, index[:, None], grad * inside[:, None])
             to_logits = to_logits.to(hidden.dtype)
             if to_hidden is not None:
                 to_hidden.addmm_(to_logits, weight[block])

@@ -12,7 +12,7 @@ from torch import Tensor
 class MicrobatchSums:
     """The numbers of one microbatch, or the sums over several, which `+` adds in the order of the microbatches.
 
-    `terms` are the addends of the loss in their order: its bits are those of one sum from left to right, whatever
+    `terms` are the addends of the loss in their order: it has the bits of one sum from left to right, whatever
     ranks computed them. `auxiliary` are the auxiliary losses by metric, without their coefficients. `changed` of
     `choices` expert choices differ from the old policy's.
 
@@ -36,7 +36,7 @@ class MicrobatchSums:
 
     @property
     def loss(self) -> float:
-        """The loss: that of the objective, and the auxiliary losses with their coefficients."""
+        """The objective's loss, plus the auxiliary losses with their coefficients."""
         return sum(self.terms, start=0.0)
 
     @property

@@ -68,7 +68,7 @@ def make_plan(
 def measure_plan(
     steps: Sequence[StepPlan], batch: Batch, *, microbatch_tokens: int, lanes: int = 1
 ) -> tuple[StepPlan, ...]:
-    """The microbatches for old log-probs: those of the first step, then new ones for the other samples.
+    """The microbatches for old log-probs: the first step's, then new ones for the other samples.
 
     Only the first step runs at the weights that computed the measures. Its ratio is exactly 1, which needs the same
     microbatches.

@@ -174,7 +174,7 @@ class Optimizer:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Copy the tensors of `state()` back."""
         for name, tensor in self.state().items():
-            tensor.copy_(self.ranks.part(state[name], tensor))
+            tensor.copy_(self.ranks.shard(state[name], tensor))
 
 
 def row_norms(gradient: Tensor) -> Tensor:

@@ -62,8 +62,8 @@ class RoutedForward:
         if recorded is None:
             return 0, 0
         changed, uses = 0, self.uses * (recorded[:, 0, 0] >= 0)
-        for number, chosen in self.routes.chosen.items():
-            new = (chosen[:, :, None] != recorded[:, number, None, :]).all(-1).sum(-1)
+        for router, chosen in self.routes.chosen.items():
+            new = (chosen[:, :, None] != recorded[:, router, None, :]).all(-1).sum(-1)
             changed += int((new * uses).sum())
         return changed, int(uses.sum()) * self.experts.routers * self.experts.each
 
@@ -72,8 +72,8 @@ class RoutedForward:
         """The number of tokens that each expert computed."""
         load = torch.zeros(self.experts.routers, self.experts.count, dtype=torch.float64, device=self.uses.device)
         uses = self.uses.double()[:, None].expand(-1, self.experts.each)
-        for number, used in self.routes.used.items():
-            load[number].index_add_(0, used.flatten(), uses.flatten())
+        for router, used in self.routes.used.items():
+            load[router].index_add_(0, used.flatten(), uses.flatten())
         return load
 
     def balance(self, load: Float[Tensor, "routers count"], tokens: int) -> Float[Tensor, ""]:
@@ -83,9 +83,9 @@ class RoutedForward:
         microbatches add up to the step. transformers pools all routers first, so one router can offset another.
         """
         total = torch.zeros((), device=load.device)
-        for number, logits in self.routes.logits.items():
+        for router, logits in self.routes.logits.items():
             p = logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(-1)
-            fraction = (load[number] / tokens).to(p.dtype)
+            fraction = (load[router] / tokens).to(p.dtype)
             total = total + ((p @ fraction) * self.uses).sum()
         return total * (self.experts.count / (tokens * self.experts.routers))
 
@@ -111,7 +111,7 @@ class StepRouting:
 def joined_routes(
     ranks: Ranks, experts: Experts, mine: Sequence[Sequence[Lines]], microbatches: Sequence[Sequence[Sample]]
 ) -> list[list[Lines]]:
-    """The routes of the samples of all microbatches, from those of the microbatches that this rank computed."""
+    """The routes of the samples of all microbatches, from the routes of the microbatches that this rank computed."""
     if ranks.lanes == 1:
         return [list(lines) for lines in mine]
     width = experts.routers * experts.each * np.dtype(np.int16).itemsize

@@ -17,8 +17,8 @@ class SideModel(Protocol):
 
     `weights` and `policy` are the tensors of the side model and of the policy in one order and dtype, at least float32.
     `step` is the number of optimizer steps so far. With the class variable `per_iteration = True` the call comes after
-    the last step of each iteration instead. A part with `frozen = True` never changes and is not called; neither is a
-    `ValueModel`, which has its own loss.
+    the last step of each iteration instead. A component with `frozen = True` never changes and is not called; neither
+    is a `ValueModel`, which has its own loss.
     """
 
     __slots__ = ()

@@ -74,8 +74,8 @@ def until_open(host: str, port: int, end: float) -> None:
             time.sleep(RETRY)
 
 
-def part_of_store(store: Store, name: str) -> Store:
-    """The part of a store with this name: a key of another part is not found in it."""
+def prefix_store(store: Store, name: str) -> Store:
+    """A view of a store in which all keys have this prefix."""
     return PrefixStore(name, store)
 
 

@@ -81,9 +81,9 @@ class Learner:
     """Trains the policy. It holds the weights, the optimizer and the extra models (reference, teacher, critic).
 
     `steps` is the number of optimizer steps of the run, for the learning-rate schedule. `version` counts the weights
-    that were published. `given` are the side models that were read from directories; the others start as copies of
-    `model`. With several `ranks`, each one has a learner and the whole batch, and computes its share of the
-    microbatches; log-probs, losses and gradients are those of the whole step on every rank. `ranks` may be replaced by
+    that were published. `from_directories` are the side models that were read from directories; the others start as
+    copies of `model`. With several `ranks`, each one has a learner and the whole batch, and computes its share of the
+    microbatches; every rank has the log-probs, losses and gradients of the whole step. `ranks` may be replaced by
     others with equal lanes.
     """
 
@@ -95,7 +95,7 @@ class Learner:
         steps: int,
         temperature: float = 1.0,
         side_models: Sequence[tuple[str, SideModel]] = (),
-        given: Mapping[str, torch.nn.Module] = MappingProxyType({}),
+        from_directories: Mapping[str, torch.nn.Module] = MappingProxyType({}),
         memory: Sequence[tuple[str, Memory]] = (),
         ranks: Ranks = Alone(),  # noqa: B008
     ) -> None:
@@ -109,10 +109,11 @@ class Learner:
         self.temperature = temperature
         self.optimizer = Optimizer((p for p in self.model.parameters() if p.requires_grad), optimizer, ranks)
         self.models = {
-            name: ranks.held(given[name]) if name in given else self._started(part) for name, part in side_models
+            name: ranks.held(from_directories[name]) if name in from_directories else self._started(part)
+            for name, part in side_models
         }
         self._critics = {name: it for name, it in self.models.items() if isinstance(it, Critic)}
-        self._given = frozenset(given)
+        self._from_directories = frozenset(from_directories)
         self._following = {
             name: FollowingWeights(part, self._trained_tensors(self.models[name]), self._trained_tensors(self.model))
             for name, part in side_models
@@ -178,7 +179,7 @@ class Learner:
         self.ranks.release([self.model, *self.models.values()])
         lengths = batch.sequences.lengths.tolist()
         sizes = [sum(lengths[i] for i in microbatch) for microbatch in microbatches]
-        back = _places(batch, [i for microbatch in microbatches for i in microbatch])
+        back = _indices_after(batch, [i for microbatch in microbatches for i in microbatch])
         values = {m: torch.cat(joined(self.ranks, parts, sizes))[back] for m, parts in columns.items() if parts}
         routes = list(batch.routes)
         if records and experts is not None:
@@ -196,7 +197,7 @@ class Learner:
         """The policy's log-probs and other measures of a microbatch. `Usage` if one is missing or has a wrong shape."""
         numbers = policy.measure(part, wanted, self.models)
         for measure in wanted:
-            if measure not in numbers or numbers[measure].shape != part.place.shape:
+            if measure not in numbers or numbers[measure].shape != part.token_index.shape:
                 shape = f"shape {tuple(numbers[measure].shape)}" if measure in numbers else "nothing"
                 raise Usage(
                     f"the policy {type(self.model).__name__} does not compute {measure}",
@@ -333,7 +334,7 @@ class Learner:
     def _saved_models(self) -> dict[str, dict[str, Tensor]]:
         """The tensors of the extra models, by name prefix, for a checkpoint; without models read from directories."""
         exact = {name: weights.exact for name, weights in self._following.items()}
-        names = [name for name in self.models if name not in self._given and name not in self._critics]
+        names = [name for name in self.models if name not in self._from_directories and name not in self._critics]
         saved = {f"models.{name}.": exact.get(name) or self._trained_tensors(self.models[name]) for name in names}
         for name, critic in self._critics.items():
             if critic.trunk is not None:
@@ -401,7 +402,7 @@ def _unfrozen(tensors: Mapping[str, Tensor], policy: torch.nn.Module) -> dict[st
 def _copy_saved(saved: Mapping[str, Tensor], current: Mapping[str, Tensor], ranks: Ranks = Alone()) -> None:  # noqa: B008
     assert saved.keys() == current.keys(), "a checkpoint of another model"
     for name, x in current.items():
-        x.copy_(ranks.part(saved[name], x))
+        x.copy_(ranks.shard(saved[name], x))
 
 
 class _WithPrefix(Mapping[str, Tensor]):
@@ -420,8 +421,8 @@ class _WithPrefix(Mapping[str, Tensor]):
         return sum(1 for _ in self)
 
 
-def _places(batch: Batch, order: Sequence[int]) -> Tensor:
+def _indices_after(batch: Batch, order: Sequence[int]) -> Tensor:
     """For each token of the batch, its index in the concatenation of the samples in the order `order`."""
-    numbers = torch.arange(batch.tokens, device=batch.place.device)
-    permuted = batch.having(place=numbers).take(order).place
-    return torch.empty_like(permuted).scatter_(0, permuted, numbers)
+    indices = torch.arange(batch.tokens, device=batch.token_index.device)
+    permuted = batch.having(token_index=indices).take(order).token_index
+    return torch.empty_like(permuted).scatter_(0, permuted, indices)

@@ -45,7 +45,7 @@ class ClippedValueLoss(AuxiliaryLoss):
     """`1/2 max((V - G)^2, (V_clip - G)^2)` per token, `V_clip = V_old + clip(V - V_old, -clip, clip)`.
 
     The larger of the two errors: a value that moved further than `clip` towards its return gets no gradient. The value
-    loss of PPO's authors, also in TRL and verl. `coefficient` and the shares are those of `SquaredValueLoss`.
+    loss of PPO's authors, also in TRL and verl. `coefficient` and the shares are as in `SquaredValueLoss`.
     """
 
     clip: float = 0.2

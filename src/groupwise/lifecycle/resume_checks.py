@@ -78,7 +78,7 @@ def check_changes(run: OpenRun, objects: RunObjects, state: Mapping[str, Any], *
 def device_changes(run: OpenRun, objects: RunObjects, state: Mapping[str, Any]) -> list[str]:
     """A line `device: cpu -> cuda` if the run continues on another device than before; else no line.
 
-    `machine.device = "auto"` allows it, so it needs no consent. The dtype is that of the recipe.
+    `machine.device = "auto"` allows it, so it needs no consent. The dtype is the recipe's.
     """
     then = str(state.get("device", "") if state else run.info.device)
     return [f"device: {then} -> {objects.device}"] if then and then != objects.device else []

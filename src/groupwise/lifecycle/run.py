@@ -61,13 +61,13 @@ class IterationWatch:
         recipe, iteration = self.objects.recipe, line["iteration"]
         self.progress(line, timing)
         for alert in self.alerts(line):
-            self.progress.say(alert)
+            self.progress.notify(alert)
         if is_due(recipe.save.export_every, iteration, recipe.iterations):
             try:
                 write_model_directory(self.layout, self.objects, self.layout.model_at(iteration), self.disk)
             except Storage as error:
                 self.unwritten.append(iteration)
-                self.progress.say(str(error))
+                self.progress.notify(str(error))
         self.control.on_iteration(self.layout.run, line)
 
 
@@ -106,12 +106,12 @@ def run_from(
     """Run the loop from the newest checkpoint or the start. Then write the report and, unless stopped, the model."""
     checkpoint = newest_checkpoint(run.layout, strict=strict)
     progress = Progress(objects.recipe.iterations, checkpoint.iteration if checkpoint else 0)
-    progress.say(f"run: {run.path}")
+    progress.notify(f"run: {run.path}")
     training = assembled(run, objects, checkpoint, progress, control or Control(), changed=changed, disk=disk)
     recorder = training.recorder
     learner = restored(training, checkpoint) if checkpoint else None
     for line in nothing_to_do(run.layout, objects, recorder) if checkpoint else ():
-        progress.say(line)
+        progress.notify(line)
     try:
         with rank_store(objects.recipe, run.layout) as meeting, asyncio.Runner() as runner:
             if stop_after is not None:
@@ -132,19 +132,19 @@ def run_from(
         progress.end()
         recorder.logs.close()
         for warning in recorder.logs.warnings:
-            progress.say(f"warning: {warning}")
+            progress.notify(f"warning: {warning}")
     return ending_of(training)
 
 
 def report_error(training: Training, error: BaseException) -> None:
     """After an error, write the report and print how to continue, unless the error says so itself."""
-    run, recorder, say = training.run, training.recorder, training.watch.progress.say
+    run, recorder, notify = training.run, training.recorder, training.watch.progress.notify
     if not isinstance(error, Storage):
         with contextlib.suppress(OSError):
-            say(f"report: {write_report([run.path])}")
+            notify(f"report: {write_report([run.path])}")
     command = resume_command(run.path, *code_of(training.objects.use))
     if recorder.done >= 0 and not (isinstance(error, Storage) and command in error.fix):
-        say(f"continue from the last checkpoint: {command}")
+        notify(f"continue from the last checkpoint: {command}")
 
 
 def ending_of(training: Training) -> Ending:
@@ -175,18 +175,20 @@ def assembled(
     recipe, layout, engine = objects.recipe, run.layout, objects.engine
     state, done = (checkpoint.state, checkpoint.iteration) if checkpoint else ({}, 0)
     for warning in checkpoint.warnings if checkpoint else ():
-        progress.say(f"warning: {warning}")
+        progress.notify(f"warning: {warning}")
     moved = device_changes(run, objects, state)
     for line in moved:
-        progress.say(f"warning: {line}: the numbers of both differ by rounding; the dtype stays {recipe.machine.dtype}")
+        progress.notify(
+            f"warning: {line}: the numbers of both differ by rounding; the dtype stays {recipe.machine.dtype}"
+        )
     changes = [*check_changes(run, objects, state, accept=changed), *objects.use.changes, *moved]
     if recipe.iterations > run.info.iterations:
         park_model(layout, disk)
     trackers = {"trackers": recipe.trackers, "load": objects.use.find}
-    logs = RunLogs.resume(layout, state, done, **trackers, changed=changed, warn=progress.say, disk=disk)
+    logs = RunLogs.resume(layout, state, done, **trackers, changed=changed, notify=progress.notify, disk=disk)
     run, accepted = record_changes(run, objects, state, [*changes, *logs.changes], done, disk)
     if isinstance(engine, Fleet):
-        engine.warn = progress.say
+        engine.notify = progress.notify
         engine.keep_logs(layout.logs)
     guards = objects.new_guards()
     alerts = Alerts(guards.max_logprob_diff, trained_role_reasons(recipe.method))
@@ -194,19 +196,19 @@ def assembled(
     recorder = Recorder(
         layout, logs, keep=recipe.save.keep, best=recipe.evaluate.best_metric, extra=accepted, on_metrics=watch,
         engine_figures=engine.figures if isinstance(engine, Fleet | SpeculativeEngine) else dict,
-        warn=progress.say, decode=objects.tokenizer.decode, disk=disk,
+        notify=progress.notify, decode=objects.tokenizer.decode, disk=disk,
     )  # fmt: skip
     remove_later_models(layout, done, disk)
     with storage_errors("the checkpoints", layout.run):
         remove_leftovers(layout.checkpoints, (), disk)
-    replay = ReplayLog(layout, lambda: recorder.done, progress.say, disk=disk)
+    replay = ReplayLog(layout, lambda: recorder.done, progress.notify, disk=disk)
     deadline = recipe.machine.verdict_deadline
-    watchdog = Watchdog(recorder.stop, progress.say, lambda: recorder.current_phase, deadline)
+    watchdog = Watchdog(recorder.stop, progress.notify, lambda: recorder.current_phase, deadline)
     return Training(run, objects, objects.new_buffer(replay), guards, recorder, watch, watchdog, changes)
 
 
 def restored(training: Training, checkpoint: Checkpoint) -> Learner | None:
-    """Bring learner, buffer and guards to the checkpoint. An extended or changed run that was solved goes on.
+    """Restore learner, buffer and guards. A solved run continues if it was extended or changed.
 
     Returns the learner; None if it is sharded: the ranks restore it.
     """
@@ -228,7 +230,7 @@ async def warmed_up(training: Training, *, changed: bool) -> bool:
     """Run or continue the warm start. False if it was stopped before its end."""
     recorder, watch = training.recorder, training.watch
     options: dict[str, Any] = {"changed": changed, "disk": watch.disk}
-    return await warm_start(watch.layout, training.objects, lambda: recorder.stopping, watch.progress.say, **options)
+    return await warm_start(watch.layout, training.objects, lambda: recorder.stopping, watch.progress.notify, **options)
 
 
 async def iterate(
@@ -239,8 +241,8 @@ async def iterate(
     unfinished = recorder.done < objects.recipe.iterations and not (recorder.stopping or recorder.solved)
     if not (unfinished or recorder.done < 0):  # a stop before the first evaluation leaves a checkpoint of it
         return
-    say, evaluate = training.watch.progress.say, partial(objects.evaluate, buffer.setting)
-    with several_ranks(training.run.layout, objects, learner, meeting, checkpoint, say) as learner:
+    notify, evaluate = training.watch.progress.notify, partial(objects.evaluate, buffer.setting)
+    with several_ranks(training.run.layout, objects, learner, meeting, checkpoint, notify) as learner:
         await loop(objects.recipe, buffer, objects.engine, learner, recorder, guards, evaluate)
         recorder.save(learner, buffer, guards, last=True)
 

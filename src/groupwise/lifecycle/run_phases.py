@@ -48,7 +48,7 @@ def run_phases(
     end = None if stop_after is None else time.monotonic() + stop_after
     ending = Ending("", 0)
     phases = read_phases(parse_toml(text, str(layout.recipe)))
-    folders = [RunLayout(layout.phase(phase.number, phase.name)) for phase in phases]
+    folders = [RunLayout(layout.phase(phase.index, phase.name)) for phase in phases]
     for phase, folder in zip(phases, folders, strict=True):
         recipe = phase_recipe(layout, phase, use)
         started = recipe_text(folder) if folder.is_run else None

@@ -97,8 +97,9 @@ def reopen(
 ) -> tuple[OpenRun, RunObjects]:  # fmt: skip
     """Build the objects of a run again, to continue it. `BadData` if its data or the files of its models have changed.
 
-    `iterations` extends the run. `ranks`, `shard` and `launch` are those of `cluster` this time. `Storage` for a run
-    that has results and no checkpoint to continue from; `Usage` if its recipe was changed and no longer fits its model.
+    `iterations` extends the run. `ranks`, `shard` and `launch` replace the fields of `cluster` this time. `Storage` for
+    a run that has results and no checkpoint to continue from; `Usage` if its recipe was changed and no longer fits its
+    model.
     """
     check_continues(run.layout)
     more = [] if iterations is None else [("iterations", str(iterations))]

@@ -24,7 +24,7 @@ from groupwise.data import (
 from groupwise.learner import AuxiliaryLoss, RouterReplay, SideModel, ValueModel
 from groupwise.methods.draws import check_curriculum, check_group_size
 from groupwise.methods.now import Now
-from groupwise.methods.schedules import FromMemory, Schedule, with_number
+from groupwise.methods.schedules import FromMemory, Schedule, with_value
 from groupwise.methods.value_targets import check_side_models, value_targets
 from groupwise.models import Denoise, Unmask
 from groupwise.objective import Objective
@@ -129,11 +129,11 @@ class Method:
         """The method with the current number in place of each schedule. `InvalidValue` if a field refuses it."""
         method = self
         for path, schedule in self.schedules:
-            number = schedule(now)
+            value = schedule(now)
             try:
-                method = with_number(method, path, number)
+                method = with_value(method, path, value)
             except ValueError as error:
-                what = f"at iteration {now.iteration} the schedule of {path} returns {number:g}, which is refused"
+                what = f"at iteration {now.iteration} the schedule of {path} returns {value:g}, which is refused"
                 fix = f"change method.schedules: {path} must be valid at each iteration"
                 raise InvalidValue(what, evidence=str(error), fix=fix) from error
         return method

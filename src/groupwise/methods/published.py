@@ -14,10 +14,10 @@ def _published() -> tuple[Callable[..., Method], ...]:
     """The functions named like their file, ordered by year and by the arXiv number of their reference."""
     methods = (getattr(import_module(module), name) for name, module in method_files().items())
 
-    def place(method: Callable[..., Method]) -> tuple[int, str, str]:
+    def order(method: Callable[..., Method]) -> tuple[int, str, str]:
         return reference_of(method).year, reference_of(method).arxiv, method.__name__
 
-    return tuple(sorted(methods, key=place))
+    return tuple(sorted(methods, key=order))
 
 
 published = _published()

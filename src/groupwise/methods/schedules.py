@@ -154,7 +154,7 @@ class Piecewise(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class Cycle(Schedule):
-    """The `values` in turn, one an iteration, then again from the first. For parts that are trained by turns.
+    """The `values` in turn, one an iteration, then again from the first. For components that are trained by turns.
 
     >>> [Cycle((0.0, 0.0, 1.0))(Now(i)) for i in range(4)]
     [0.0, 0.0, 1.0, 0.0]
@@ -184,29 +184,29 @@ class FromMemory(Schedule):
         return float(now.memory[self.memory])
 
 
-def with_number(value: Any, path: str, number: float) -> Any:
-    """A copy of a component with a number at a dotted path of fields, indices and names of pairs.
+def with_value(component: Any, path: str, value: float) -> Any:
+    """A copy of a component with a value at a dotted path of fields, indices and names of pairs.
 
     A whole number is an int unless the present value is a float. ValueError if a dataclass on the path refuses it.
 
-    >>> with_number((("kl", Ramp(2.0, 1.0)),), "kl.over", 5.0)
+    >>> with_value((("kl", Ramp(2.0, 1.0)),), "kl.over", 5.0)
     (('kl', Ramp(start=2.0, end=1.0, over=5)),)
     """
-    return _with_number(value, ["".join(key) for key in KEYS.findall(path)], number)
+    return _with_value(component, ["".join(key) for key in KEYS.findall(path)], value)
 
 
-def _with_number(value: Any, keys: Sequence[str], number: float) -> Any:
+def _with_value(item: Any, keys: Sequence[str], value: float) -> Any:
     if not keys:
-        whole = not isinstance(value, float) and float(number).is_integer()
-        return int(number) if whole else float(number)
+        whole = not isinstance(item, float) and float(value).is_integer()
+        return int(value) if whole else float(value)
     key, rest = keys[0], keys[1:]
-    if not isinstance(value, tuple):
-        return replace(value, **{key: _with_number(getattr(value, key), rest, number)})
-    if all(isinstance(item, tuple) and isinstance(item[0], str) for item in value):
-        pairs = dict(value)
-        return tuple({**pairs, key: _with_number(pairs.get(key), rest, number)}.items())
+    if not isinstance(item, tuple):
+        return replace(item, **{key: _with_value(getattr(item, key), rest, value)})
+    if all(isinstance(pair, tuple) and isinstance(pair[0], str) for pair in item):
+        pairs = dict(item)
+        return tuple({**pairs, key: _with_value(pairs.get(key), rest, value)}.items())
     i = int(key)
-    return (*value[:i], _with_number(value[i], rest, number), *value[i + 1 :])
+    return (*item[:i], _with_value(item[i], rest, value), *item[i + 1 :])
 
 
 def trial_iterations(schedules: Sequence[Schedule], iterations: int, memory: Mapping[str, Any]) -> list[int]:

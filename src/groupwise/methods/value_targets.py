@@ -9,7 +9,7 @@ from groupwise.learner import SideModel, ValueModel
 def value_targets(models: Sequence[tuple[str, SideModel]], credit: Credit) -> tuple[tuple[str, Credit], ...]:
     """For each value model (critic): the credit estimator, such as GAE, whose returns it learns.
 
-    Raises ValueError if no part, or more than one, needs its values.
+    Raises ValueError if no component, or more than one, needs its values.
     """
     targets: list[tuple[str, Credit]] = []
     for name, model in models:

@@ -1,4 +1,4 @@
-"""Compares Groupwise's token ids with those of AutoTokenizer, which does not always follow tokenizer.json."""
+"""Compares Groupwise's token ids with AutoTokenizer's, which does not always follow tokenizer.json."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -113,8 +113,8 @@ class ControlTokens:
                 return text, encoding
             mark = mark or unused_character(left + text + right)
             if trial < ROUNDS:
-                for place in reversed(breaks):
-                    text = text[:place] + mark + text[place:]
+                for i in reversed(breaks):
+                    text = text[:i] + mark + text[i:]
             else:
                 text = mark + mark.join(text.replace(mark, "")) + mark
         piece = text[: breaks[0]].replace(mark, "")[-1:]
@@ -123,7 +123,7 @@ class ControlTokens:
         raise BadData(what, evidence=f"control tokens: {', '.join(map(repr, list(self.spellings)[:8]))}", fix=fix)
 
     def _breaks(self, encoding: tokenizers.Encoding, left: str, text: str, right: str) -> list[int]:
-        """The places in `text` that must be broken, each after the first character of a control token."""
+        """The indices in `text` that must be broken, each after the first character of a control token."""
         if self.ids.isdisjoint(encoding.ids):
             return []
         names = {i: spelling for spelling, i in self.spellings.items()}

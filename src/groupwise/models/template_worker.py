@@ -61,8 +61,8 @@ def reply(request: dict[str, Any]) -> dict[str, str]:
 
 
 def serve() -> None:
-    for number in (signal.SIGINT, signal.SIGHUP):  # the parent process handles Ctrl-C and a terminal that closes
-        signal.signal(number, signal.SIG_IGN)
+    for signum in (signal.SIGINT, signal.SIGHUP):  # the parent process handles Ctrl-C and a terminal that closes
+        signal.signal(signum, signal.SIG_IGN)
     with suppress(ValueError, OSError):  # some systems lack this limit
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -42,7 +42,7 @@ PLAIN = {
 }
 """The three templates of Dr. GRPO (arXiv:2503.20783, `train_zero_math.py`). With `r1`, set `stop` to `</answer>`."""
 
-_PLACE = "{prompt}"
+_PROMPT = "{prompt}"
 _VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 _ROLE = re.compile(r"[\w .-]*")
@@ -73,7 +73,7 @@ class Template:
     def __post_init__(self) -> None:
         tokenizer = self.tokenizer
         # The template `no` writes no control token.
-        parser = tokenizer.fast if self.source == _PLACE else tokenizer.parser()
+        parser = tokenizer.fast if self.source == _PROMPT else tokenizer.parser()
         templates = (*chat_templates(tokenizer.extra_files), self.source)
         object.__setattr__(self, "_parser", parser)
         object.__setattr__(self, "_control", ControlTokens.of(parser, tokenizer.eos, templates))
@@ -99,7 +99,7 @@ class Template:
 
     def __call__(self, problem: str | Messages) -> tuple[int, ...]:
         if self.name != "chat":
-            text, (left, _, right) = _single_text(problem), self.source.partition(_PLACE)
+            text, (left, _, right) = _single_text(problem), self.source.partition(_PROMPT)
             with self.tokenizer.refusing(text):
                 return self.tokenizer.ids(self._control.encode(self._parser, text, left=left, right=right), bos=True)
         messages = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
@@ -185,15 +185,15 @@ def find_template(
         return Template(name, chat_template(tokenizer), tokenizer, system, arguments, tools)
     if system or arguments:
         what = "a system prompt" if system else "template arguments"
-        fix = f"use --template chat, or write the text into the template itself: --template 'TEXT {_PLACE}'"
+        fix = f"use --template chat, or write the text into the template itself: --template 'TEXT {_PROMPT}'"
         raise Usage(f"{what} need{'s' * bool(system)} a chat template; the template is {name}", fix=fix)
     if name in PLAIN:
         return Template(name, PLAIN[name], tokenizer)
-    if name.count(_PLACE) == 1:
+    if name.count(_PROMPT) == 1:
         return Template("given as text", name, tokenizer)
     near = get_close_matches(name, ["chat", *PLAIN], n=1, cutoff=0.7)
     fix = f"did you mean {near[0]}, or" if near else f"take chat, {', '.join(PLAIN)}, or"
-    raise Usage(f"no template is called {name!r}", fix=f"{fix} a text that contains {_PLACE} once{'?' * len(near)}")
+    raise Usage(f"no template is called {name!r}", fix=f"{fix} a text that contains {_PROMPT} once{'?' * len(near)}")
 
 
 def encode_answer(tokenizer: Tokenizer, answer: str) -> tuple[int, ...]:

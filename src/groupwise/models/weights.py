@@ -94,7 +94,7 @@ def tensors(
 
 
 def load_exactly(model: torch.nn.Module, path: Path, convert: Callable[[Tensor], Tensor], kind: str, fix: str) -> None:
-    """Give a model the tensors of a directory, each converted. BadData unless these are exactly those of the model.
+    """Give a model the tensors of a directory, each converted. BadData unless these are exactly the model's.
 
     `kind` and `fix` are for the error of a directory without weights.
     """

@@ -34,7 +34,7 @@ def unscaled(b: Batch) -> Float[Tensor, " n"]:
 
 @dataclass(frozen=True, slots=True)
 class EntropyScale(Scale):
-    """The mean entropy of a token's sentence over that of its answer, within bounds: wider clips where uncertain.
+    """The mean entropy of a token's sentence over its answer's, within bounds: wider clips where uncertain.
 
     SSPO, arXiv:2511.04256. The paper says that uncertain sentences get a wider range; the formula is our reading.
     """

@@ -28,8 +28,8 @@ class Sentences:
         ends = b.at_trained([self._ends(s.text, s.ends, len(s.tokens)) for s in b.samples], torch.bool)
         begins = torch.ones_like(ends)
         if len(begins) > 1:
-            sequence, place = b.sequences.index, b.place
-            begins[1:] = (sequence[1:] != sequence[:-1]) | (place[1:] != place[:-1] + 1) | ends[:-1]
+            sequence, token = b.sequences.index, b.token_index
+            begins[1:] = (sequence[1:] != sequence[:-1]) | (token[1:] != token[:-1] + 1) | ends[:-1]
         return Segments(begins.long().cumsum(0) - 1, int(begins.sum()))
 
     def _ends(self, text: str, ends: tuple[int, ...], tokens: int) -> tuple[bool, ...]:

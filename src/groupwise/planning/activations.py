@@ -36,7 +36,7 @@ class Packed:
 def activation_bytes(shape: Shape, packed: Packed, size: int, *, recompute: bool, on_cpu: bool) -> int:
     """Bytes that the forward of a microbatch stores, plus those that the backward of one layer adds.
 
-    `size` is that of a number of the weights. With `recompute` a layer stores its input, and only one layer at a time
+    `size` is the bytes of one weight. With `recompute` a layer stores its input, and only one layer at a time
     all of its numbers. The backward of a layer adds the gradients of two inner vectors and of the residual stream.
     """
     layer = layer_bytes(shape, packed, size, on_cpu=on_cpu)

@@ -28,7 +28,7 @@ class Lengths:
 
     @property
     def live(self) -> float:
-        """The mean number of tokens that a live row has: long answers are live for longer."""
+        """The mean number of tokens that a running request has: long answers run for longer."""
         return self.prompt + sum(n * n for n in self.answers) / (2 * sum(self.answers))
 
 
@@ -89,7 +89,7 @@ def passes(recipe: Recipe) -> int:
 
 
 def learning_seconds(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths, ranks: int) -> float:
-    """Seconds of all ranks for one token of an iteration: those of computing, or of gathering weights if longer.
+    """Seconds of all ranks for one token of an iteration: to compute it, or to gather the weights if that takes longer.
 
     Ranks that share weights move them once for each of the `passes` over a microbatch: they gather them for a forward
     and for a backward, and reduce the gradient. This overlaps with computing.

@@ -153,7 +153,7 @@ def try_placement(
     decoding = times_of(recipe, shape, machines, lengths, sampling)
     setup = Setup(
         engines=placement.engines // divisor,
-        rows=live_rows(recipe, shape, machines, lengths, sampling),
+        rows=running_requests(recipe, shape, machines, lengths, sampling),
         token=decoding.token,
         row=decoding.row,
         prompts=prompts,
@@ -169,8 +169,8 @@ def try_placement(
     return Trial(placement=placement, setup=setup, scale=recipe.prompts / prompts, simulation=simulation)
 
 
-def live_rows(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths, process: Process) -> int:
-    """The most live rows of an engine: at most `max_num_seqs`, and as many of mean length as its cache holds."""
+def running_requests(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths, process: Process) -> int:
+    """The most running requests of an engine: at most `max_num_seqs`, and as many of mean length as its cache holds."""
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
     cached = min(cached_tokens_that_fit(recipe, shape, lengths.prompt, machines, process), engine.kv_cache_tokens)
     return max(1, min(engine.max_num_seqs, int(cached / lengths.live)))

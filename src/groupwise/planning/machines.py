@@ -20,10 +20,10 @@ MOST_DEVICES = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedLengths:
-    """The lengths that the plan assumes, in tokens: those of answers are log-normal, cut at `sampling.max_tokens`.
+    """The lengths that the plan assumes, in tokens: answers' lengths are log-normal, cut at `sampling.max_tokens`.
 
-    `prompt` is the longest prompt; 0 means that of the recipe's task. `median` is that of the answers; 0 means a
-    quarter of `sampling.max_tokens`. `spread` is the standard deviation of the logarithm.
+    `prompt` is the longest prompt; 0 means the longest of the recipe's task. `median` is the median length of answers;
+    0 means a quarter of `sampling.max_tokens`. `spread` is the standard deviation of the logarithm.
     """
 
     prompt: int = 0

@@ -12,7 +12,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
 from groupwise.data import couples
 from groupwise.engines import Native, Served
-from groupwise.engines.native.layouts import chunk_end, shared_tokens
+from groupwise.engines.native.layouts import block_end, common_prefix_len
 from groupwise.learner import EMA, FromDirectory, SamplingPolicy, SideModel, ValueModel
 from groupwise.models import Decoder, Lora, Shape
 from groupwise.planning.activations import Packed, activation_bytes, forward_bytes
@@ -27,7 +27,7 @@ BACKWARD = 36 << 20
 CHECKPOINT = 41 << 20
 """Bytes of the modules that `torch.utils.checkpoint` imports, which `machine.gradient_checkpointing` uses."""
 SHARDING = 49 << 20
-"""Bytes of torch's modules for sharded weights, beside those of `BACKWARD`."""
+"""Bytes of torch's modules for sharded weights, beside `BACKWARD`."""
 PEFT = 125 << 20
 """Bytes of peft and transformers, which an adapter imports."""
 LOGITS = 1 << 22
@@ -35,11 +35,11 @@ LOGITS = 1 << 22
 NARROWEST = 256
 """The number of vocabulary entries in the smallest block of logits."""
 PREFILL = 8192
-"""Tokens of prompts that the engine forwards at once (`PACK` of `native_engine.py`), unless one prompt is longer."""
+"""Tokens of prompts that the engine forwards at once (its `MAX_NUM_BATCHED_TOKENS`), unless one prompt is longer."""
 BLOCKED = 1 << 16
 """Elements of the smallest weight that the engine copies to blocks (`LEAST` of `models/decoder/blocked_weights.py`)."""
 TOKEN = 100
-"""Bytes of a sampled token outside the model: its id, log-prob, origin (weights version) and place in the batch."""
+"""Bytes of a sampled token outside the model: its id, log-prob, origin (weights version) and columns of the batch."""
 BFLOAT16, ADAPTER = "use --machine.dtype bfloat16", "train an adapter: --lora.rank 16"
 RECOMPUTE = "use --machine.gradient_checkpointing true"
 FIXES: Mapping[str, tuple[str, ...]] = {
@@ -84,7 +84,7 @@ ALONE = Process()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """The predicted memory in bytes, by use. The uses in `always` exist all the time, those of a phase during it.
+    """The predicted memory in bytes, by use. The uses in `always` exist all the time, a phase's uses during it.
 
     `total` and `trained` count weights. `process` are the bytes of Python and its libraries.
     """
@@ -126,7 +126,7 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
     trained = adapter_weights(shape, recipe.lora) if recipe.lora else total
     held = total + (trained if recipe.lora else 0)
     learner = learner_state(recipe, held, trained, size) if process.learns else {}
-    state = trained * size + sum(learner.values()) - given_bytes(recipe, held, size)
+    state = trained * size + sum(learner.values()) - bytes_from_directories(recipe, held, size)
     always = {"weights": held * size // (process.ranks if process.learns else process.split)}
     always |= {name: bytes_ // process.ranks for name, bytes_ in learner.items()}
     if process.learns:
@@ -159,7 +159,7 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
 def keeps_memory(recipe: Recipe) -> bool:
     """Whether an engine with its own weights has them and its cache while the learner works.
 
-    With staleness it samples meanwhile. An engine in another process frees them if its place is the learner's device.
+    With staleness it samples meanwhile. An engine in another process frees them if it is on the learner's device.
     """
     return bool(recipe.cluster.max_staleness) or (
         isinstance(recipe.engine, Served) and recipe.engine.placement == "separate"
@@ -187,15 +187,15 @@ def learner_state(recipe: Recipe, held: int, trained: int, size: int) -> dict[st
     return {"optimizer": (1 + critics(recipe)) * trained * (12 if size < 4 else 2 * size), "side models": sides}
 
 
-def given_bytes(recipe: Recipe, held: int, size: int) -> int:
+def bytes_from_directories(recipe: Recipe, held: int, size: int) -> int:
     """Bytes of side models from directories, which no checkpoint contains."""
     return sum(isinstance(part, FromDirectory) for _, part in recipe.method.models_in_use) * held * size
 
 
 def cache_bytes(recipe: Recipe, shape: Shape, context: int, process: Process) -> dict[str, int]:
-    """Bytes of the keys and values that one device of an engine caches: of live rows, and of prompts."""
+    """Bytes of the keys and values that one device of an engine caches: of running requests, and of prompts."""
     token = key_value_bytes(shape, BYTES[recipe.machine.dtype]) // process.split
-    rows, prompts = live_tokens(recipe, context, process.engines), cached_prompts(recipe, context, process.engines)
+    rows, prompts = running_tokens(recipe, context, process.engines), cached_prompts(recipe, context, process.engines)
     return {"rows": rows * token, "prompts": prompts * token}
 
 
@@ -218,8 +218,8 @@ def learning_bytes(
 ) -> dict[str, dict[str, int]]:
     """The memory of the learner in each of its phases: forward without gradient, backward, optimizer step.
 
-    While activations exist, so do the gradients of the step's earlier microbatches, and that of the head. After the
-    last backward all gradients exist, and no activations. Ranks that share weights gather those of two layers at a
+    While activations exist, so do the gradients of the step's earlier microbatches, and the head's. After the
+    last backward all gradients exist, and no activations. Ranks that share weights gather two layers at a
     time, and of embedding and head; the gradients of a layer exist whole before they are reduced.
     """
     machine, size = recipe.machine, BYTES[recipe.machine.dtype]
@@ -283,28 +283,28 @@ def engine_bytes(recipe: Recipe, shape: Shape, context: int, process: Process = 
     log-probs and probabilities of all rows exist at once. While it prefills prompts, their keys and values exist twice.
     """
     size = BYTES[recipe.machine.dtype]
-    logits = live_rows(recipe, process.engines) * shape.vocabulary * (max(size, 4) * 2 + size)
+    logits = running_requests(recipe, process.engines) * shape.vocabulary * (max(size, 4) * 2 + size)
     prefilled = min(PREFILL, max(recipe.evaluate.problems, recipe.prompts) * context)
     prefill = 2 * prefilled * key_value_bytes(shape, size) + forward_bytes(shape, prefilled, size)
     blocks = blocked_weights(shape) * size if on_cpu and size == 4 else 0
     return (max(logits, prefill) + blocks) // process.split
 
 
-def live_rows(recipe: Recipe, engines: int = 1) -> int:
+def running_requests(recipe: Recipe, engines: int = 1) -> int:
     """The most sequences that one of the engines continues at once."""
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
     evaluated = recipe.evaluate.problems * recipe.evaluate.samples
     return min(engine.max_num_seqs, -(-max(recipe.prompts * recipe.method.group_size, evaluated) // engines))
 
 
-def live_tokens(recipe: Recipe, context: int, engines: int = 1) -> int:
-    """Tokens for which the cache of live rows has memory, in whole chunks. Loading new weights frees it.
+def running_tokens(recipe: Recipe, context: int, engines: int = 1) -> int:
+    """Tokens for which the cache of running requests has memory, in whole blocks. Loading new weights frees it.
 
     A long prompt is in the cache of prompts, but for its last token.
     """
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
-    row = chunk_end(context + recipe.sampling.max_tokens - shared_tokens(context))
-    return min(live_rows(recipe, engines) * row, engine.kv_cache_tokens)
+    row = block_end(context + recipe.sampling.max_tokens - common_prefix_len(context))
+    return min(running_requests(recipe, engines) * row, engine.kv_cache_tokens)
 
 
 def blocked_weights(shape: Shape) -> int:

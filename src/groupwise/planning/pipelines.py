@@ -121,7 +121,7 @@ def forwarded_rows(recipe: Recipe) -> int:
 
 
 def microbatch_steps(recipe: Recipe) -> int:
-    """The most steps of a microbatch of the learner: those of the samples that fit, and of one sample at least."""
+    """The most steps of a microbatch of the learner: of the samples that fit, and of one sample at least."""
     denoise = recipe.method.denoise
     if denoise is None:
         return 0

@@ -21,7 +21,7 @@ NEAR = 0.02
 class Plan:
     """A plan: `trials` has one simulated placement for each staleness, and is empty if nothing fits.
 
-    Then `changes` are those of the nearest recipe that fits (None if there is none), and `devices` is the smallest
+    Then `changes` lead to the nearest recipe that fits (None if there is none), and `devices` is the smallest
     number of devices, as a power of two times the given one, on which the recipe fits unchanged (0 if there is none).
     """
 
@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def placements(self) -> list[Placement]:
-        """The simulated placements; without one, that of all devices doing both, which does not fit."""
+        """The simulated placements; without one, all devices do both, which does not fit."""
         found = {trial.placement: None for trial in self.trials}
         count = self.machines.count
         return list(found) or [Placement(devices=count, generators=count, learners=count, split=1)]

@@ -18,7 +18,7 @@ def process_memories(recipe: Recipe, shape: Shape, context: int) -> dict[str, Me
     ranks = rank_memories(recipe, shape, context, samples=not isinstance(recipe.engine, Served))
     names = [f"rank {rank}" for rank in range(len(ranks))] if len(ranks) > 1 else [RUN]
     engine = run_memory(recipe, shape, context, Process(learns=False, engines=engines_of(recipe)))
-    return {**dict(zip(names, ranks)), **{f"engine {number}": engine for number in range(replicas_here(recipe))}}
+    return {**dict(zip(names, ranks)), **{f"engine {index}": engine for index in range(replicas_here(recipe))}}
 
 
 def rank_memories(recipe: Recipe, shape: Shape, context: int, *, samples: bool = True) -> tuple[Memory, ...]:

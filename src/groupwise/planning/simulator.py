@@ -16,15 +16,15 @@ SAME = 1e-6
 class Setup:
     """The numbers that a simulation needs. All times are in seconds.
 
-    An engine with `r` live rows, at most `rows`, decodes one token of each in `token + r * row`. The learner takes
-    `learn` for each token of an iteration and `update` besides, then sends the weights in `publish`, while engines
-    wait. An iteration has `prompts` draws of `group` samples; `length(draw, sample)` is a sample's number of tokens.
-    The learner also forwards `prompt` tokens of each draw.
+    An engine with `r` running requests, at most `rows`, decodes one token of each in `token + r * row`. The learner
+    takes `learn` for each token of an iteration and `update` besides, then sends the weights in `publish`, while
+    engines wait. An iteration has `prompts` draws of `group` samples; `length(draw, sample)` is a sample's number of
+    tokens. The learner also forwards `prompt` tokens of each draw.
 
     An iteration is launched when at most `max_staleness` iterations before it are neither trained nor published. If
     `pinned`, weights are published only while no row is live, so each sample has one version: with `max_staleness` 0
     engines wait for the learner, with 1 the next iteration is sampled while the learner trains. If not, weights change
-    while rows are live.
+    while requests are running.
     """
 
     engines: int
@@ -59,8 +59,8 @@ class BusyTime:
 class Simulation:
     """The result. `published` holds the time of each new version, and `tokens` the trained tokens of each iteration.
 
-    `oldest` is the largest staleness, in versions, of any trained token; `live` are pairs (time, live rows of all
-    engines).
+    `oldest` is the largest staleness, in versions, of any trained token; `live` are pairs (time, running requests of
+    all engines).
     """
 
     published: tuple[float, ...]
@@ -82,7 +82,7 @@ class Simulation:
         return self.busy("learn", self.published[warm - 1], self.published[-1])
 
     def rows(self, warm: int) -> float:
-        """The mean number of live rows, without the first `warm` iterations."""
+        """The mean number of running requests, without the first `warm` iterations."""
         return mean_rows(self.live, self.published[warm - 1], self.published[-1])
 
     def busy(self, kind: str, start: float, end: float) -> float:
@@ -92,7 +92,7 @@ class Simulation:
 
 
 def mean_rows(live: Sequence[tuple[float, int]], start: float, end: float) -> float:
-    """The mean number of live rows between two times. `live` holds pairs (time, rows from then on).
+    """The mean number of running requests between two times. `live` holds pairs (time, rows from then on).
 
     >>> mean_rows([(0.0, 4), (1.0, 2)], 0.0, 2.0)
     3.0
@@ -102,8 +102,8 @@ def mean_rows(live: Sequence[tuple[float, int]], start: float, end: float) -> fl
     return area / (end - start)
 
 
-class Rows:
-    """The live rows of one engine. They advance together, so an event costs the same for any number of rows."""
+class RunningRequests:
+    """The running requests of one engine. They advance together, so an event costs the same for any number of rows."""
 
     def __init__(self) -> None:
         self.stamp = 0  # counts changes: an event with an older stamp is void
@@ -169,7 +169,7 @@ class _Run:
     oldest: int = 0
 
     def __post_init__(self) -> None:
-        self.engines = [Rows() for _ in range(self.setup.engines)]
+        self.engines = [RunningRequests() for _ in range(self.setup.engines)]
         self._events: list[tuple[float, int, int]] = []  # (time, engine, stamp)
         self._rows = 0
 

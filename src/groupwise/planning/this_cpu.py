@@ -23,7 +23,7 @@ OPERATION = 16 * 64
 LAYER_CALLS = 60
 """The time of a decoder layer's calls in a decoding step, in small operations."""
 TOKEN_CALLS = 20
-"""The time of a token outside the model (its request, its place in the batch, its record), in small operations."""
+"""The time of a token outside the model (its request, its columns of the batch, its record), in small operations."""
 ITERATION_CALLS = 30_000
 """The time of an iteration's other work, such as its files, in small operations."""
 DISTRIBUTION_READS = 24

@@ -1,4 +1,4 @@
-"""Draws a timeline of simulated iterations, as text and as SVG: live rows, learning, publishing."""
+"""Draws a timeline of simulated iterations, as text and as SVG: running requests, learning, publishing."""
 
 from bisect import bisect_right
 from itertools import pairwise
@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape
 from groupwise.planning.simulator import Simulation, mean_rows
 
 LEVELS = " ▁▂▃▄▅▆▇█"
-"""Characters for a share of live rows, from none to all."""
+"""Characters for a share of running requests, from none to all."""
 WIDTH = 72
 """Columns of the text, in characters."""
 SVG_WIDTH, SVG_ROW = 960, 60
@@ -57,8 +57,8 @@ def timeline_svg(simulation: Simulation, warm: int, title: str) -> str:
     """Two iterations as an SVG image with the same lanes, under a title."""
     start, end = window(simulation, warm)
     shapes = []
-    for place, (name, shares) in enumerate(lanes(simulation, warm, SVG_WIDTH // 2).items()):
-        base = 40 + (place + 1) * SVG_ROW
+    for index, (name, shares) in enumerate(lanes(simulation, warm, SVG_WIDTH // 2).items()):
+        base = 40 + (index + 1) * SVG_ROW
         points = " ".join(f"{100 + 2 * i},{base - share * (SVG_ROW - 12):.1f}" for i, share in enumerate(shares))
         shapes.append(f'<text x="8" y="{base}">{name}</text>')
         shapes.append(f'<polygon class="{name}" points="100,{base} {points} {98 + SVG_WIDTH},{base}"/>')

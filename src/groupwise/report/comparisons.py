@@ -17,7 +17,8 @@ class StoredComparison:
     """A comparison of methods on one iteration, as the page needs it.
 
     `summary` is about the whole iteration. `of_sample` has each method's `NUMBERS` by the sample's line in the file,
-    from 1, and None for a method that does not select it. `cosines` has those of the sample's group, by the same line.
+    from 1, and None for a method that does not select it. `cosines` has the cosines of the sample's group, by the same
+    line.
     """
 
     summary: Mapping[str, Any]
@@ -45,25 +46,25 @@ def comparison_of(data: Mapping[str, Any]) -> StoredComparison:
     figures = [name for name in first if name not in ("cosines", "notes")]
     summary = {
         "methods": list(methods),
-        "figures": [[name, [number(of[name]) for of in methods.values()]] for name in figures],
-        "cosines": [[number(of["cosines"][name]) for name in methods] for of in methods.values()],
+        "figures": [[name, [rounded(of[name]) for of in methods.values()]] for name in figures],
+        "cosines": [[rounded(of["cosines"][name]) for name in methods] for of in methods.values()],
         "notes": [f"{name}: {note}" for name, of in methods.items() for note in of["notes"]]
         + [f"{name} is left out: {reason}" for name, reason in data["left_out"].items()],
     }
     of_sample, cosines = {}, {}
     for group in data["groups"]:
-        of_group = [number(group["cosines"][name]) for name in methods]
+        of_group = [rounded(group["cosines"][name]) for name in methods]
         for sample in group["samples"]:
             of = [sample["methods"][name] for name in methods]
-            of_sample[sample["sample"]] = [None if x is None else [number(x[key]) for key in NUMBERS] for x in of]
+            of_sample[sample["sample"]] = [None if x is None else [rounded(x[key]) for key in NUMBERS] for x in of]
             cosines[sample["sample"]] = of_group
     return StoredComparison(summary, of_sample, cosines)
 
 
-def number(x: float | None) -> float | None:
+def rounded(x: float | None) -> float | None:
     """The number with six significant digits; None stays None.
 
-    >>> number(0.123456789), number(None)
+    >>> rounded(0.123456789), rounded(None)
     (0.123457, None)
     """
     return None if x is None else float(f"{x:.6g}")

@@ -52,13 +52,13 @@ function plane(samples, pick = null) {
 // It plays only when asked, and with reduced motion from step to step.
 function player(draw, steps) {
   const slider = el("input", { type: "range", min: 0, max: steps, step: "any", value: steps, "aria-label": "step of the trajectories" });
-  const place = el("output", {}), button = el("button", { type: "button", class: "play" });
+  const caption = el("output", {}), button = el("button", { type: "button", class: "play" });
   let playing = false;
   const show = (time) => {
     slider.value = time;
     draw(time);
-    place.textContent = `step ${Math.floor(time)} of ${steps}`;
-    slider.setAttribute("aria-valuetext", place.textContent);
+    caption.textContent = `step ${Math.floor(time)} of ${steps}`;
+    slider.setAttribute("aria-valuetext", caption.textContent);
   };
   const press = (on) => {
     playing = on;
@@ -87,7 +87,7 @@ function player(draw, steps) {
   });
   press(false);
   show(steps);
-  return el("div", { class: "player row" }, button, slider, place);
+  return el("div", { class: "player row" }, button, slider, caption);
 }
 
 // The trajectories of a group in one plane, from the noise to the last state; null without points.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.models.flow.latent_pictures import Pixels, png, read_png, reduced
-from groupwise.report.read import is_answer, lines, number
+from groupwise.report.read import as_float, is_answer, lines
 from groupwise.runs.layout import PICTURES
 
 SIDE = 192  # the largest side of a picture, in pixels; larger ones are reduced
@@ -28,12 +28,12 @@ def picture(row: Mapping[str, Any], sheet: Pixels | None) -> dict[str, Any]:
     return _points(row.get("points")) | _cut(row.get("picture"), sheet)
 
 
-def _cut(place: Any, sheet: Pixels | None) -> dict[str, str]:
-    """The picture at a place of the sheet, in its own resolution up to `SIDE`."""
-    if sheet is None or not isinstance(place, dict):
+def _cut(box: Any, sheet: Pixels | None) -> dict[str, str]:
+    """The picture in a box of the sheet, in its own resolution up to `SIDE`."""
+    if sheet is None or not isinstance(box, dict):
         return {}
     try:
-        left, top, width, height, scale = map(int, (*place["box"], place["scale"]))
+        left, top, width, height, scale = map(int, (*box["box"], box["scale"]))
         pixels = sheet[top : top + height : scale, left : left + width : scale]
     except (TypeError, KeyError, ValueError):
         return {}
@@ -46,7 +46,7 @@ def _points(points: Any) -> dict[str, list[list[float]]]:
     """The states of a trajectory in the plane, if all are pairs of finite numbers."""
     if not isinstance(points, list) or not 0 < len(points) <= MOST_POINTS:
         return {}
-    pairs = [[number(x) for x in point] if isinstance(point, list) else [] for point in points]
+    pairs = [[as_float(x) for x in point] if isinstance(point, list) else [] for point in points]
     return {"points": pairs} if all(len(p) == 2 and all(map(math.isfinite, p)) for p in pairs) else {}
 
 
@@ -82,7 +82,9 @@ def _rows(path: Path, prompts: Sequence[str]) -> dict[str, list[dict[str, Any]]]
     for row in lines(path):
         if is_answer(row) and (prompt := str(row.get("prompt_id"))) in prompts:
             facts = {"prompt": str(row.get("prompt", prompt))[:200], "outcome": str(row.get("outcome"))[:20]}
-            numbers = {name: None if math.isnan(x := number(row.get(name))) else x for name in ("advantage", "reward")}
+            numbers = {
+                name: None if math.isnan(x := as_float(row.get(name))) else x for name in ("advantage", "reward")
+            }
             found.setdefault(prompt, []).append({**facts, **numbers, **picture(row, sheet)})
     return found
 

@@ -63,8 +63,8 @@ def read(path: Path) -> Run:
     notes: list[str] = []
     layout = RunLayout(path)
     about = _mapping(layout.info, notes)
-    if about and (number := about.get("format")) != FORMAT:
-        notes.append(f"run.json has format {number}; this version reads format {FORMAT}, so names here may be missing")
+    if about and (version := about.get("format")) != FORMAT:
+        notes.append(f"run.json has format {version}; this version reads format {FORMAT}, so names here may be missing")
     recipe = _text(layout.recipe, notes)
     try:
         fields = flat(tomllib.loads(recipe))
@@ -123,17 +123,17 @@ def table(path: Path, notes: list[str]) -> tuple[dict[str, Curve], frozenset[str
             if value is True:
                 flags.add(name)
             elif name != "iteration" and (value is None or (isinstance(value, int | float) and value is not False)):
-                cells.setdefault(name, {})[iteration] = number(value)
+                cells.setdefault(name, {})[iteration] = as_float(value)
     return {
         name: Curve(np.array(sorted(cell), np.int64), np.array([cell[i] for i in sorted(cell)], np.float64))
         for name, cell in cells.items()
     }, frozenset(flags)
 
 
-def number(value: Any) -> float:
+def as_float(value: Any) -> float:
     """Convert to float; NaN for every value that is not a finite number.
 
-    >>> number(3), number(None), number(10**400)
+    >>> as_float(3), as_float(None), as_float(10**400)
     (3.0, nan, nan)
     """
     try:

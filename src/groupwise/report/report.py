@@ -18,7 +18,7 @@ from groupwise.report.chain import chain_parts
 from groupwise.report.charts import charts_data
 from groupwise.report.comparisons import read_comparisons
 from groupwise.report.pictures import before_and_after
-from groupwise.report.read import Curve, Run, flat, lines, number, read, thin
+from groupwise.report.read import Curve, Run, as_float, flat, lines, read, thin
 from groupwise.report.rollouts import as_json, choose, files, packed, prompt_map, scan, steps
 from groupwise.report.warnings import RULES, RunWarning, find_warnings, headline
 from groupwise.runs.best_checkpoint import METRICS, best_iteration, describe_best, held_out_values
@@ -270,7 +270,7 @@ def selection(run: Run) -> list[str]:
 
 def warm_start_summary(run: Run) -> dict[str, str]:
     """A summary of the warm start: its steps, and its loss at each tenth of them; empty without a warm start."""
-    losses = [number(row.get(LOSS)) for row in lines(RunLayout(run.layout.warm_start).metrics)]
+    losses = [as_float(row.get(LOSS)) for row in lines(RunLayout(run.layout.warm_start).metrics)]
     if not losses:
         return {}
     tenths = dict.fromkeys(len(losses) * i // 10 for i in range(10)) | {len(losses) - 1: None}

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from groupwise.report.comparisons import StoredComparison
 from groupwise.report.pictures import picture, read_sheet
-from groupwise.report.read import is_answer, lines, number
+from groupwise.report.read import as_float, is_answer, lines
 from groupwise.runs.layout import RunLayout, iteration_files
 
 PROMPTS, COLUMNS = 256, 240  # most rows and columns of the prompt map
@@ -100,7 +100,7 @@ def choose(
 ) -> tuple[list[dict], int]:
     """Choose up to `most` groups, spread over iterations, that fit in `budget` bytes of JSON. Also returns their bytes.
 
-    Iterations and groups are chosen by position, never by content, and those of `compared` iterations besides. The page
+    Iterations and groups are chosen by position, never by content; `compared` iterations are added. The page
     shows how many are left out.
     """
     rounds = evenly(list(groups), min(ROUNDS, most))
@@ -217,7 +217,7 @@ def _sample(row: dict[str, Any], arrays: dict[str, np.ndarray], tokens: slice | 
     for name in ("role", "finish", "outcome", "feedback", "cause", "dropped", "sampled_from"):
         sample[name] = _text(row.get(name))
     for name in ("score", "reward", "advantage", "length"):
-        x = number(row.get(name))
+        x = as_float(row.get(name))
         sample[name] = None if math.isnan(x) else x
     sample["selected"] = row.get("selected", True) is not False
     parts = row.get("subscores")

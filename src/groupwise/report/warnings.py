@@ -54,7 +54,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Above:
-    """The `find` of a rule that warns if a metric exceeds a bound: that of `METRICS`, or one from the run's recipe."""
+    """The `find` of a rule that warns if a metric exceeds a bound, from `METRICS` or from the run's recipe."""
 
     series: str
     what: str

@@ -130,7 +130,7 @@ class Rollouts:
 class Pending:
     """The sampling of an iteration that the learner has not reached: its progress, or its `rollouts` once complete.
 
-    `finished` are the rollouts of complete rounds, before the filter; `draws` are those of the round under way.
+    `finished` are the rollouts of complete rounds, before the filter; `draws` are the draws of the current round.
     """
 
     finished: list[Rollout] = field(default_factory=list)
@@ -253,13 +253,13 @@ class Buffer:
                 selected[rows] = filter(batch.take(rows))
         marks = iter(selected.tolist())  # one for each packed sample: the answers that the strategy did not exclude
         marked = []
-        for number, one in enumerate(rollouts):
+        for index, one in enumerate(rollouts):
             by_strategy = one.selected or (True,) * len(one.samples)
             pairs = list(zip(one.samples, by_strategy, strict=True))
             which = tuple(s.role == "answer" and b and next(marks) for s, b in pairs)
             if any(which):
                 which = tuple(w or (b and self._also_trained(s)) for w, (s, b) in zip(which, pairs, strict=True))
-            answers = rollout == number
+            answers = rollout == index
             cause = ""
             if not bool(answers.any()):
                 cause = one.cause or "empty"
@@ -321,7 +321,7 @@ async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
         if not limit.expired():
             raise
         raise WorkerLost(
-            f"the samples of prompt number {sampler.draw.id} were not finished within {deadline:g} seconds",
+            f"the samples of draw {sampler.draw.id} were not finished within {deadline:g} seconds",
             evidence=f"it waited for {', '.join(pending) or 'its strategy'}",
             fix="check whether the engine or the verifier hangs, or raise machine.deadline",
         ) from None
@@ -337,7 +337,7 @@ def _checked(rollout: Rollout, draw: Draw) -> Rollout:
     `Usage` if it answers another prompt, if two samples share random numbers, or if `selected` has another length.
     """
     if rollout.draw.id != draw.id:
-        problem = f"the strategy was called with draw {draw.id} (a prompt's number) and returned draw {rollout.draw.id}"
+        problem = f"the strategy was called with draw {draw.id} and returned draw {rollout.draw.id}"
         raise Usage(problem, fix="return Rollout(draw, samples) with the draw that the strategy was called with")
     streams = Counter(sample.stream for sample in rollout.samples)
     twins = [stream for stream, n in streams.items() if n > 1]

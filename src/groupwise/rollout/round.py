@@ -38,10 +38,10 @@ class Round:
 
     async def share(self, draw: int, value: Any) -> dict[int, Any]:
         """Contribute a value, wait for the other prompts' values, and return all, in the order of the prompts."""
-        number, self._calls[draw] = self._calls[draw], self._calls[draw] + 1
-        if number == len(self._exchanges):
+        index, self._calls[draw] = self._calls[draw], self._calls[draw] + 1
+        if index == len(self._exchanges):
             self._exchanges.append(Exchange())
-        exchange = self._exchanges[number]
+        exchange = self._exchanges[index]
         exchange.values[draw] = value
         self._complete()
         await exchange.complete.wait()

@@ -9,11 +9,11 @@ from groupwise.data import Draw, Prompt, ReadsColumns, name_of, with_fields
 __all__ = ["check_columns", "column_of", "text_of", "texts_of"]
 
 SHAPES = {"text": "a text or a number", "texts": "a text or a list of texts"}
-"""What a column may hold, by `columns_as` of the part that reads it. A part without it reads any value."""
+"""What a column may hold, by `columns_as` of the component that reads it. A component without it reads any value."""
 
 
 def column_of(draw: Draw, column: str, part: ReadsColumns) -> Any:
-    """The value of a column in the problem's data row, for a part that declares it. `Usage` if the row lacks it."""
+    """The value of a column in the problem's data row, for a component that declares it. `Usage` if it is missing."""
     assert column in part.row_columns
     if column not in draw.prompt.row:
         raise _missing(column, part, [draw.prompt])
@@ -21,7 +21,7 @@ def column_of(draw: Draw, column: str, part: ReadsColumns) -> Any:
 
 
 def text_of(draw: Draw, column: str, part: ReadsColumns) -> str:
-    """The text in a column; empty if the row lacks it and the part leaves such rows alone. `BadData` for others."""
+    """The text in a column; empty if the row lacks it and the component skips such rows. `BadData` for others."""
     if column not in draw.prompt.row and _skips(part):
         return ""
     value = column_of(draw, column, part)
@@ -31,7 +31,7 @@ def text_of(draw: Draw, column: str, part: ReadsColumns) -> str:
 
 
 def texts_of(draw: Draw, column: str, part: ReadsColumns) -> list[str]:
-    """The texts in a column: a text is a list of one. Empty if the row lacks it and the part leaves such rows alone.
+    """The texts in a column: a text is a list of one. Empty if the row lacks it and the component skips such rows.
 
     `BadData` for other values.
     """
@@ -44,9 +44,9 @@ def texts_of(draw: Draw, column: str, part: ReadsColumns) -> list[str]:
 
 
 def check_columns(strategy: Any, prompts: Sequence[Prompt]) -> list[str]:
-    """`Usage` if rows lack a column that the strategy, or a part of it, reads; `BadData` if a value is unreadable.
+    """`Usage` if rows lack a column that the strategy, or a component of it, reads; `BadData` if a value is unreadable.
 
-    A part with `skips_rows` leaves rows without the column alone: returns a note for it, unless all rows lack it.
+    A component with `skips_rows` leaves rows without the column alone: returns a note for it, unless all rows lack it.
     Reads no other part of the method.
     """
     notes: list[str] = []

@@ -108,8 +108,8 @@ class DrawSampler:
         A finished sample is returned unchanged, unless an observation was appended after its end. A sample that ends in
         a written end token is finished. `sampling` replaces the recipe's, except its `max_tokens`. The log-probs are
         then under another distribution than the learner's, so such a sample must not be trained. `top` is the number of
-        likeliest tokens to record at each new place (`Sample.likeliest`), and `stride` that of the denoising steps that
-        a token spans, at temperature 0.
+        likeliest tokens to record at each new token (`Sample.likeliest`), and `stride` the stride of the denoising
+        steps that a token spans, at temperature 0.
         """
         if sample.finish is not None and (not sample.origin or sample.trained[-1]):
             return sample
@@ -153,8 +153,8 @@ class DrawSampler:
         verifier = self.setting.verifier
         if not verifier.by_group(self.draw.prompt):
             return [judged for (judged,) in await together(self._judged([sample]) for sample in samples)]
-        numbers = list(dict.fromkeys(sample.group for sample in samples))
-        groups = [[i for i, sample in enumerate(samples) if sample.group == number] for number in numbers]
+        group_ids = list(dict.fromkeys(sample.group for sample in samples))
+        groups = [[i for i, sample in enumerate(samples) if sample.group == group] for group in group_ids]
         judged = await together(self._judged([samples[i] for i in group]) for group in groups)
         by_index = {
             i: sample

@@ -55,7 +55,7 @@ def best_iteration(values: Mapping[int, Values], among: Iterable[int]) -> int | 
 
 
 def describe_best(values: Mapping[int, Values], iteration: int, metric: str = "") -> str:
-    """The figures of the chosen iteration, and those of equal value.
+    """The figures of the chosen iteration, and of iterations with equal value.
 
     >>> describe_best({0: (0.0, 0.1), 4: (0.0, 0.3), 8: (0.0, 0.3)}, 8)
     'held-out greedy accuracy 0.000, held-out greedy score 0.300 at iteration 8, equal at 4, of 3 evaluations'

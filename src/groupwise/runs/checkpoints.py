@@ -25,7 +25,7 @@ from groupwise.runs.disk import DISK, PARKED, Disk, delete_directory, remove_lef
 from groupwise.runs.layout import RunLayout
 
 FORMAT = 2
-"""The newest format that is read and written. A checkpoint of one part has format 1."""
+"""The newest format that is read and written. A checkpoint of one shard has format 1."""
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 
 
@@ -38,8 +38,8 @@ def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time,
             if not path.is_dir():
                 path.mkdir(exist_ok=True)
                 disk.sync(path.parent)
-        for number in range(1, 10_000):
-            run = root / (stem if number == 1 else f"{stem}-{number}")
+        for i in range(1, 10_000):
+            run = root / (stem if i == 1 else f"{stem}-{i}")
             try:
                 disk.mkdir(run)
             except FileExistsError:
@@ -124,7 +124,7 @@ class Checkpoint:
             names = json.loads((self.path / MANIFEST).read_bytes())["files"].keys() - {STATE}
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise _unreadable(self.path / MANIFEST, error) from error
-        return StoredTensors([self.path / name for name in part_names(len(names))])
+        return StoredTensors([self.path / name for name in shard_names(len(names))])
 
 
 class StoredTensors(Mapping[str, Tensor]):
@@ -165,18 +165,18 @@ def _unreadable(path: Path, error: Exception) -> Storage:
     return Storage(f"{path} cannot be read", evidence=str(error), fix=fix)
 
 
-def part_names(count: int) -> list[str]:
+def shard_names(count: int) -> list[str]:
     """The names of a checkpoint's tensor files, if `count` ranks hold shards.
 
-    >>> part_names(1), part_names(2)
+    >>> shard_names(1), shard_names(2)
     (['tensors.safetensors'], ['tensors-00001-of-00002.safetensors', 'tensors-00002-of-00002.safetensors'])
     """
     return [TENSORS] if count == 1 else [f"tensors-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
-class OtherParts:
-    """The parts of a checkpoint that `count` other processes write.
+class OtherShards:
+    """The shards of a checkpoint that `count` other processes write.
 
     `write` lets them write into a directory, and returns the size and SHA-256 of each file.
     """
@@ -185,9 +185,9 @@ class OtherParts:
     write: Callable[[Path], Mapping[str, Mapping[str, Any]]] = lambda directory: {}
 
 
-def write_part(directory: Path, number: int, count: int, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Write part `number` of `count` of a checkpoint. Returns its name, size and SHA-256."""
-    name, data = part_names(count)[number], tensor_bytes(tensors)
+def write_shard(directory: Path, rank: int, count: int, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Write the shard of a rank (of `count`). Returns its name, size and SHA-256."""
+    name, data = shard_names(count)[rank], tensor_bytes(tensors)
     DISK.write(directory / name, data)
     return {"name": name, **_entry(data)}
 
@@ -205,7 +205,7 @@ def save_checkpoint(
     *,
     keep: int,
     best: Callable[[Sequence[int]], int | None] = lambda iterations: None,
-    others: OtherParts = OtherParts(),
+    others: OtherShards = OtherShards(),
     disk: Disk = DISK,
 ) -> Path:
     """Write `<run>/checkpoints/<iteration>` atomically, then delete all but the newest `keep` and the `best` one.
@@ -216,7 +216,7 @@ def save_checkpoint(
     """
     if keep < 1:
         raise ValueError(f"keep, the number of checkpoints to keep, is {keep}: needs keep >= 1")
-    files = {part_names(1 + others.count)[0]: tensor_bytes(tensors), STATE: plain_json(state)}
+    files = {shard_names(1 + others.count)[0]: tensor_bytes(tensors), STATE: plain_json(state)}
     entries: dict[str, Any] = {name: _entry(data) for name, data in files.items()}
     run, home, target = layout.run, layout.checkpoints, layout.checkpoint(iteration)
     needed = sum(len(data) for data in files.values()) * (1 + others.count)
@@ -278,18 +278,18 @@ def verified_state(path: Path, iteration: int) -> dict[str, Any]:
     """Verify a checkpoint's files against its manifest, and return its state. Raises `Damaged`."""
     try:
         manifest = json.loads(regular_file(path / MANIFEST).read_bytes())
-        number = manifest["format"]
-        if isinstance(number, int) and number > FORMAT:
+        version = manifest["format"]
+        if isinstance(version, int) and version > FORMAT:
             raise Storage(
                 f"{path} was written by a newer version of Groupwise",
-                evidence=f"format {number}; this version reads up to {FORMAT}",
+                evidence=f"format {version}; this version reads up to {FORMAT}",
                 fix="upgrade: pip install --upgrade groupwise",
             )
-        parts = part_names(len(manifest["files"]) - 1)
+        shards = shard_names(len(manifest["files"]) - 1)
         if (
-            number != (FORMAT if len(parts) > 1 else 1)
+            version != (FORMAT if len(shards) > 1 else 1)
             or manifest["iteration"] != iteration
-            or set(manifest["files"]) != {*parts, STATE}
+            or set(manifest["files"]) != {*shards, STATE}
         ):
             raise Damaged(f"{MANIFEST} does not describe this checkpoint")
         for name, entry in manifest["files"].items():

@@ -26,8 +26,8 @@ def hash_line(name: str, data: bytes) -> bytes:
     return f"{hashlib.sha256(data).hexdigest()}  {name}\n".encode()
 
 
-def check_hashes(home: Path, hash_lines: bytes, warn: Callable[[str], None]) -> None:
-    """Compare files with their recorded hashes. A changed file raises `Storage`; missing files are passed to `warn`."""
+def check_hashes(home: Path, hash_lines: bytes, notify: Callable[[str], None]) -> None:
+    """Compare files with their recorded hashes. A changed file raises `Storage`; `notify` gets missing ones."""
     lines = [line.partition("  ") for line in hash_lines.decode(errors="replace").splitlines()]
     missing: list[str] = []
     for sha256, _, name in lines:
@@ -45,7 +45,7 @@ def check_hashes(home: Path, hash_lines: bytes, warn: Callable[[str], None]) -> 
             )
     if missing:
         names = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
-        warn(f"warning: {len(missing)} of {len(lines)} files of samples/ are missing: {names}")
+        notify(f"warning: {len(missing)} of {len(lines)} files of samples/ are missing: {names}")
 
 
 def abbreviated(sha256: object) -> str:

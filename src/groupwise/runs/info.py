@@ -122,13 +122,13 @@ def extensions(changes: Any) -> list[tuple[int, int, int]]:
     return found
 
 
-def check_format(run: Path, number: object) -> None:
-    """Raise `Storage` unless the format number of a run.json is that of this version."""
-    if number != FORMAT:
-        newer = isinstance(number, int) and number > FORMAT
+def check_format(run: Path, version: object) -> None:
+    """Raise `Storage` unless a run.json has the format of this version."""
+    if version != FORMAT:
+        newer = isinstance(version, int) and version > FORMAT
         raise Storage(
             f"{run} was written by {'a newer' if newer else 'another'} version of Groupwise",
-            evidence=f"format {number}; this version reads format {FORMAT}",
+            evidence=f"format {version}; this version reads format {FORMAT}",
             fix="upgrade: pip install --upgrade groupwise" if newer else "use that version, or start a new run",
         )
 

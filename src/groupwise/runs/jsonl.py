@@ -58,10 +58,10 @@ def parse_lines(path: Path, data: bytes) -> list[dict[str, Any]]:
     Raises `Storage` for a damaged line.
     """
     objects: list[dict[str, Any]] = []
-    for number, (line, value) in enumerate(json_objects(io.BytesIO(data)), start=1):
+    for index, (line, value) in enumerate(json_objects(io.BytesIO(data)), start=1):
         if value is None:
             fix = "restore the file from a backup, or delete the line"
-            raise Storage(f"line {number} of {path} is damaged", evidence=repr(line.rstrip(b"\n")[:80]), fix=fix)
+            raise Storage(f"line {index} of {path} is damaged", evidence=repr(line.rstrip(b"\n")[:80]), fix=fix)
         objects.append(value)
     return objects
 

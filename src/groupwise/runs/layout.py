@@ -1,4 +1,4 @@
-"""Layout of a run directory: the name of every file and folder, in one place."""
+"""Layout of a run directory: the name of every file and folder."""
 
 import re
 from collections.abc import Iterator
@@ -126,9 +126,9 @@ class RunLayout:
         """Whether the directory is a run: it has a recipe."""
         return self.recipe.is_file()
 
-    def phase(self, number: int, name: str) -> Path:
+    def phase(self, index: int, name: str) -> Path:
         """The folder of a phase, itself a run. Phases are numbered from 1."""
-        return self.run / f"{number}-{name}"
+        return self.run / f"{index}-{name}"
 
     def checkpoint(self, iteration: int) -> Path:
         """The folder of one checkpoint."""

@@ -63,14 +63,14 @@ class RunLogs:
         trackers: Iterable[str] = (),
         load: Callable[[str], Any] | None = None,
         changed: bool = False,
-        warn: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda text: None,
         disk: Disk = DISK,
     ) -> "RunLogs":
         """Open the logs of a run that continues, and remove all entries after the checkpoint of `iteration`.
 
         `state` is the value of `state()` in that checkpoint; `{}` and 0 start empty logs. Raises `Storage`, before any
         change on disk, if metrics or samples differ from the checkpoint's. With `changed` the logs are accepted as
-        they are and `changes` lists the differences. Missing sample files are passed to `warn`. `load`
+        they are and `changes` lists the differences. Missing sample files are passed to `notify`. `load`
         finds a user's tracker.
         """
         sizes, hashes = state.get("sizes", {}), state.get("hashes", {})
@@ -88,7 +88,7 @@ class RunLogs:
                     fix = "restore the file from a backup, or accept the change: groupwise resume RUN --changed"
                     raise Storage(what, evidence=difference, fix=fix)
                 changes.append(f"{paths[name].name}: {difference}")
-            check_hashes(layout.run, logs["samples"][: valid["samples"]], warn)
+            check_hashes(layout.run, logs["samples"][: valid["samples"]], notify)
             for name, data in logs.items():
                 if len(data) > valid[name]:
                     disk.truncate(paths[name], valid[name])

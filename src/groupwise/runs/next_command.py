@@ -116,7 +116,7 @@ def code_files(run: Path, info: RunInfo) -> list[str]:
         words = shlex.split(info.command)
     except ValueError:  # of a damaged run.json
         words = []
-    given = {Path(path).stem: path for option, path in pairwise(words) if option == "--use"}
+    used = {Path(path).stem: path for option, path in pairwise(words) if option == "--use"}
     written = {path.stem: str(path) for path in written_files(run)}
-    paths = written | given
+    paths = written | used
     return [paths.get(stem, f"{stem}.py") for stem in info.use if "/" not in stem]

@@ -45,7 +45,7 @@ class OpenRun:
 
     @property
     def code(self) -> Path:
-        """The folder with the source files of its reward functions: that of the whole run, if it is a phase."""
+        """The folder with the source files of its reward functions: the whole run's, if it is a phase."""
         return (RunLayout(self.path.parent) if self.phases else self.layout).code
 
     def changed(self, info: RunInfo, recipe: str | None = None, *, disk: Disk = DISK) -> "OpenRun":

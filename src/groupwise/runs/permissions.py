@@ -19,7 +19,7 @@ OPTIONS: Mapping[str, str] = {
 """The option of each permission, by its name in the library and in run.json. Files of `--use` have their own rules."""
 
 
-def words_of_permissions(given: Mapping[str, Any]) -> list[str]:
+def words_of_permissions(permissions: Mapping[str, Any]) -> list[str]:
     """The words of a command that gives these permissions: a list is repeated, and empty ones are left out.
 
     >>> words_of_permissions({"judges": ("a", "b"), "engine_python": "", "unsafe_local_exec": True})
@@ -27,23 +27,23 @@ def words_of_permissions(given: Mapping[str, Any]) -> list[str]:
     """
     words: list[str] = []
     for name, option in OPTIONS.items():
-        match given.get(name):
+        match permissions.get(name):
             case str(text) if text:
                 words += [option, text]
             case list() | tuple() as texts:
                 words += [word for text in texts for word in (option, str(text))]
             case True | {}:
-                words += [option] if given[name] else []
+                words += [option] if permissions[name] else []
     return words
 
 
-def argument_of_permissions(use: Sequence[str], given: Mapping[str, Any]) -> list[str]:
+def argument_of_permissions(use: Sequence[str], permissions: Mapping[str, Any]) -> list[str]:
     """The argument of a call of the library that gives these permissions, and those to `use` files; empty without any.
 
     >>> argument_of_permissions(["my.py"], {"judges": ("a",), "engine_python": "", "unsafe_local_exec": True})
     ['permissions=gw.Permissions(use=["my.py"], judges=["a"], unsafe_local_exec=True)']
     """
-    values = {name: value for name, value in {"use": use, **{n: given.get(n) for n in OPTIONS}}.items() if value}
+    values = {name: value for name, value in {"use": use, **{n: permissions.get(n) for n in OPTIONS}}.items() if value}
     shown = {
         name: list(x) if isinstance(x, tuple) else True if isinstance(x, dict) else x for name, x in values.items()
     }

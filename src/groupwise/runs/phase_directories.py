@@ -37,7 +37,7 @@ def phases_of(layout: RunLayout, recipe: str) -> tuple[Path, ...]:
     )
     if not all(map(NAME.fullmatch, names)):
         return ()
-    return tuple(layout.phase(number, name) for number, name in enumerate(names, 1))
+    return tuple(layout.phase(index, name) for index, name in enumerate(names, 1))
 
 
 def phases_with(run: Path) -> tuple[Path, ...]:

@@ -18,21 +18,21 @@ class ReplayLog:
     """A run's log of environments' replies, `replay/<iteration>.jsonl`: each line has a key (`question`) and a reply.
 
     `now` returns the number of finished iterations. Files from before the oldest checkpoint are removed. A line that
-    cannot be written stays in memory until the next write; `warn` is called once. Lines that the disk still refuses at
-    the end of their iteration are dropped, and `warn` is called again: only a resume from an earlier checkpoint would
-    read them. Lines are not synced: they survive the end of the process, not a power cut. The environment is called
-    again for a lost or damaged line.
+    cannot be written stays in memory until the next write; `notify` is called once. Lines that the disk still refuses
+    at the end of their iteration are dropped, and `notify` is called again: only a resume from an earlier checkpoint
+    would read them. Lines are not synced: they survive the end of the process, not a power cut. The environment is
+    called again for a lost or damaged line.
     """
 
     def __init__(
         self,
         layout: RunLayout,
         now: Callable[[], int],
-        warn: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda text: None,
         *,
         disk: Disk = DISK,
     ) -> None:
-        self._layout, self._now, self._warn, self._disk = layout, now, warn, disk
+        self._layout, self._now, self._notify, self._disk = layout, now, notify, disk
         self._iteration = -1
         self._observations: dict[str, Any] = {}
         self._unwritten, self._size, self._torn, self._warned = b"", 0, False, False
@@ -54,7 +54,7 @@ class ReplayLog:
         except OSError as error:
             if not self._warned:
                 why = f"{error.strerror} ({error.filename or self._path})"
-                self._warn(f"warning: observations could not be written: {why}; they are kept in memory")
+                self._notify(f"warning: observations could not be written: {why}; they are kept in memory")
             self._warned = True
 
     @property
@@ -71,7 +71,7 @@ class ReplayLog:
                 self._flush()
             except OSError:
                 lost = self._unwritten.count(b"\n")
-                self._warn(
+                self._notify(
                     f"warning: {lost} observations of {self._path.name} may be lost: a resume asks for them again"
                 )
         oldest = min((i for i, _, _ in finished_checkpoints(self._layout.checkpoints)), default=0)

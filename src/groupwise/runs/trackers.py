@@ -36,8 +36,8 @@ class Tensorboard:
         self._writer = package.SummaryWriter(str(layout.tensorboard))
 
     def write(self, iteration: int, numbers: dict[str, float]) -> None:
-        for name, number in numbers.items():
-            self._writer.add_scalar(name, number, iteration)
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, iteration)
 
     def write_samples(self, iteration: int, table: SampleTable) -> None:
         self._writer.add_text("samples", table.markdown, iteration)

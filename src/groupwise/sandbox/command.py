@@ -36,8 +36,8 @@ def sandbox_command(server: int, packages: tuple[str, ...]) -> list[str]:
         *(word for name, value in environment.items() for word in ("--setenv", name, value)),
         *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"),
     ]
-    for number, (source, target) in enumerate(visible, 1):
-        arguments += ["--ro-bind", f"/tmp/{number}" if as_root else source, target]
+    for index, (source, target) in enumerate(visible, 1):
+        arguments += ["--ro-bind", f"/tmp/{index}" if as_root else source, target]
     for path in hidden():
         arguments += ["--tmpfs", path, "--remount-ro", path]
     for path in ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"):

@@ -28,14 +28,14 @@ def main(*words: str) -> None:
     # Open the sources before the mount on /tmp hides those that are under it.
     descriptors = [os.open(source, os.O_PATH) for source in sources]
     check(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", 0, b"mode=755"), "/tmp")
-    for number, descriptor in enumerate(descriptors):
-        target = f"/tmp/{number}"
+    for index, descriptor in enumerate(descriptors):
+        target = f"/tmp/{index}"
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             os.mkdir(target)
         else:
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
         source = f"/proc/self/fd/{descriptor}".encode()
-        check(libc.mount(source, target.encode(), None, BIND | RECURSIVE, None), sources[number])
+        check(libc.mount(source, target.encode(), None, BIND | RECURSIVE, None), sources[index])
         os.close(descriptor)
     os.chdir("/")
     os.setgroups([])

@@ -21,11 +21,11 @@ HIDDEN = ("site-packages", "dist-packages", "ensurepip/_bundled")
 
 _LOADED = r"""
 import ctypes, json, os
-place = os.path.dirname(os.__file__) + "/lib-dynload"
-for name in sorted(os.listdir(place) if os.path.isdir(place) else ()):
+folder = os.path.dirname(os.__file__) + "/lib-dynload"
+for name in sorted(os.listdir(folder) if os.path.isdir(folder) else ()):
     if not name.startswith(("_tkinter.", "nis.")):
         try:
-            ctypes.CDLL(f"{place}/{name}")
+            ctypes.CDLL(f"{folder}/{name}")
         except OSError:
             pass
 try:

@@ -375,9 +375,9 @@ def _no_constant(name: str) -> None:
 
 
 def _finite(text: str) -> float:
-    if not isfinite(number := float(text)):
+    if not isfinite(value := float(text)):
         raise ValueError(f"{text} is not a finite number")
-    return number
+    return value
 
 
 def sandbox_trial() -> dict[str, Any]:

@@ -187,10 +187,10 @@ def confine(files: list[int], limits: dict[str, Any], isolated: bool, seccomp_fi
         ("CPU", cpu + 1), ("AS", limits["memory"]), ("FSIZE", FILES), ("NOFILE", 64), ("NPROC", 64), ("CORE", 1),
         ("MEMLOCK", 0), ("MSGQUEUE", 0),
     ):  # fmt: skip
-        number = getattr(resource, f"RLIMIT_{what}")
-        hard = resource.getrlimit(number)[1]
+        kind = getattr(resource, f"RLIMIT_{what}")
+        hard = resource.getrlimit(kind)[1]
         limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        resource.setrlimit(number, (limit, limit))
+        resource.setrlimit(kind, (limit, limit))
     LIBC.prctl(47, 4, 0, 0, 0)  # clear the ambient capabilities; capset clears all others
     check(LIBC.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)))
     # A core limit of 1 stops dumps to a host program, 0 does not; but code could lower the limit from 1 to 0.

@@ -71,8 +71,8 @@ class Ahead:
         """Continue the sampling of all pending iterations, from `first` on, and begin the next ones up to `to`."""
         while first + len(self._pending) <= min(to, self._last - 1):
             self._pending.append(Pending())
-        for number in range(len(self._tasks), len(self._pending)):
-            self._tasks.append(asyncio.create_task(self._sampled(first + number, self._pending[number])))
+        for index in range(len(self._tasks), len(self._pending)):
+            self._tasks.append(asyncio.create_task(self._sampled(first + index, self._pending[index])))
 
     async def _sampled(self, iteration: int, pending: Pending) -> Rollouts:
         try:

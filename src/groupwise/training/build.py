@@ -105,7 +105,7 @@ class RunObjects:
 
     @property
     def notices(self) -> Sequence[str]:
-        """Lines that name the places to which engine and verifier send prompts, answers and weights."""
+        """Lines that name the addresses to which engine and verifier send prompts, answers and weights."""
         return (*notices_of(self.recipe.engine), *self.verifier.notices)
 
     def new_buffer(self, replay: Replay | None = None) -> Buffer:
@@ -222,13 +222,15 @@ def new_learner(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer
         steps=recipe.iterations * method.minibatches * method.epochs,
         temperature=recipe.sampling.temperature,
         side_models=method.models_in_use,
-        given=given_models(model, recipe, ranks, tokenizer),
+        from_directories=models_from_directories(model, recipe, ranks, tokenizer),
         memory=method.memory,
         ranks=ranks,
     )
 
 
-def given_models(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer | None) -> dict[str, Model]:
+def models_from_directories(
+    model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer | None
+) -> dict[str, Model]:
     """The models (reference, teacher) from directories. `Usage` if a vocabulary differs from the policy's.
 
     Shards above rank 0 get their rows from rank 0, so they read no weights.
@@ -242,8 +244,8 @@ def given_models(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenize
             if tokenizer is not None:
                 check_vocabulary(name, directory, tokenizer)
             outlined = decoder_outline(directory, parameter.dtype) if ranks.shards and ranks.rank else None
-            given = (outlined or read_model(directory, dtype=parameter.dtype, device=device)).requires_grad_(False)
-            models[name] = with_settings(given, recipe)
+            side_model = (outlined or read_model(directory, dtype=parameter.dtype, device=device)).requires_grad_(False)
+            models[name] = with_settings(side_model, recipe)
     return models
 
 

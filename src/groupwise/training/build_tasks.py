@@ -31,7 +31,7 @@ Templates = Mapping[str, Template]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One task of a recipe with its columns, verifier and template: those of the recipe, else the task's defaults."""
+    """One task of a recipe with its columns, verifier and template: from the recipe, else the task's defaults."""
 
     task: TaskKind
     columns: Columns
@@ -59,7 +59,7 @@ def held_out_sources(recipe: Recipe) -> tuple[Source, ...]:
 
 
 def _kind(recipe: Recipe, task: TaskKind | None = None) -> VerifierKind | None:
-    """The recipe's verifier, else the task's default, else that of an environment, which gives verdicts itself."""
+    """The recipe's verifier, else the task's default, else the environment's, which gives verdicts itself."""
     usual = usual_verifier(task) if task else None
     return recipe.verifier or usual or (ByEnvironment() if recipe.environment else None)
 

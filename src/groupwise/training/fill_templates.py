@@ -12,7 +12,7 @@ SHOWN = 120
 
 
 def form_for(tokenizer: Tokenizer) -> Form:
-    """The form of prompts that a model reads: that of the packaged tasks if its tokens are characters, else prose."""
+    """The form of prompts that a model reads: the packaged tasks' form if its tokens are characters, else prose."""
     return "packaged" if tokenizer.of_characters else "prose"
 
 

@@ -33,7 +33,7 @@ class Guards:
     def check_verdicts(self, unverifiable: int, answers: int, cause: str, culprit: str = "verifier") -> None:
         """Count an iteration's answers and the unverifiable ones; raises `Unverifiable` if their share is too large.
 
-        The share is that of the last WINDOW iterations. A first iteration without a graded answer raises at once.
+        The share is over the last WINDOW iterations. A first iteration without a graded answer raises at once.
         `culprit` is the code to correct.
         """
         self.judged = [*self.judged, (unverifiable, answers)][-WINDOW:]

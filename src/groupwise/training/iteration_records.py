@@ -131,7 +131,7 @@ def token_columns(
     for result in results:
         batch = result.batch.to("cpu")
         first = torch.tensor([start[key] for key in batch.keys], dtype=torch.long)
-        rows = batch.sequences.spread(first) + batch.place
+        rows = batch.sequences.spread(first) + batch.token_index
         for name, x in trained_numbers(batch, result.gradient, objective).items():
             columns[name][rows] = x.to(columns[name])
     if not bool((columns["weight"].nan_to_num(1.0) != 1).any()):
@@ -176,7 +176,7 @@ def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
         }
         for s in batch.samples
     ]
-    names = ("logp", "logp_old", "logp_engine", "advantage", "share", "weight", "place", "reward", "outcome")
+    names = ("logp", "logp_old", "logp_engine", "advantage", "share", "weight", "token_index", "reward", "outcome")
     columns = {name: getattr(batch, name) for name in names}
     columns |= {label_of(measure): x for measure, x in batch.measures.items()}
     tensors = {name: x.contiguous().cpu() for name, x in columns.items() if x is not None}

@@ -18,7 +18,7 @@ from groupwise.data import (
 )
 
 
-def print_note(line: str) -> None:
+def notify(line: str) -> None:
     """Print a line to stderr. Control characters in it are made visible."""
     with suppress(OSError):
         print(visible(line), file=sys.stderr, flush=True)
@@ -62,7 +62,7 @@ class Progress:
         elif done in (self.first, self.iterations) or self._tenth(done):
             self._write(text + "\n")
 
-    def say(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         """End the live line, and print a message. Control characters in it are made visible."""
         self.end()
         self._write(visible(text, lines=True) + "\n")

@@ -18,10 +18,17 @@ from typing import Any
 
 import torch
 
-from groupwise.cluster.external import GivenProcesses, GivenRank
+from groupwise.cluster.external import ExternalProcesses, ExternalRank
 from groupwise.cluster.interface import interface_towards
 from groupwise.cluster.local import LocalProcesses
-from groupwise.cluster.messages import message, parts, received_recipe, recipe_of_followers, save_part, start_message
+from groupwise.cluster.messages import (
+    message,
+    read_message,
+    received_recipe,
+    recipe_of_followers,
+    save_shard,
+    start_message,
+)
 from groupwise.cluster.processes import CLOSING, GRACE, Processes
 from groupwise.cluster.ray import Needs, node_address
 from groupwise.cluster.ray_ranks import RayProcesses
@@ -73,19 +80,19 @@ class Meeting:
 def rank_store(recipe: Recipe, layout: RunLayout) -> Iterator[Meeting | None]:
     """A context in which other ranks can reach rank 0, this process; None with one rank.
 
-    Given ranks wait there from their start, while rank 0 reads its data. If torchrun restarts them, it finds the run.
+    External ranks wait there from their start, while rank 0 reads its data. Restarted by torchrun, it finds the run.
     """
     cluster = recipe.cluster
     if cluster.ranks == 1:
         yield None
         return
     if cluster.launch == "external":
-        place = GivenRank.read(cluster.ranks)
-        if place.rank:
-            what = f"this process is rank {place.rank}, and only rank 0 samples and writes"
+        external = ExternalRank.read(cluster.ranks)
+        if external.rank:
+            what = f"this process is rank {external.rank}, and only rank 0 samples and writes"
             raise Usage(what, fix="start each rank by the command groupwise train or groupwise resume")
-        place.record_run(layout.run, cluster.ranks, cluster.deadline)
-        meeting = Meeting(place.store(cluster.ranks, cluster.deadline), place.host)
+        external.record_run(layout.run, cluster.ranks, cluster.deadline)
+        meeting = Meeting(external.store(cluster.ranks, cluster.deadline), external.host)
     else:
         host = node_address() if cluster.launch == "ray" else LOOPBACK
         meeting = Meeting(host_store(cluster.ranks, host), host)
@@ -143,7 +150,7 @@ def processes_of(layout: RunLayout, objects: RunObjects, meeting: Meeting) -> Pr
     cluster = objects.recipe.cluster
     names = [f"rank {rank}" for rank in range(1, cluster.ranks)]
     if cluster.launch == "external":
-        return GivenProcesses(names)
+        return ExternalProcesses(names)
     assert isinstance(meeting.store, TCPStore), "rank 0 hosts it"
     settings: dict[str, Any] = {"host": meeting.host, "port": meeting.store.port, "cluster": asdict(cluster)}
     settings |= {"use": list(objects.use.paths.values()), "trust_remote_code": objects.use.trust_remote_code}
@@ -164,7 +171,7 @@ def kind_of_ranks(sharded: bool) -> type[Replicas]:
 
 
 def start(objects: RunObjects, learner: Learner | None, ranks: Replicas, checkpoint: Checkpoint | None) -> Learner:
-    """Start the learner on all ranks: from that of rank 0, or sharded from rank 0's model and the checkpoint."""
+    """Start the learner on all ranks: from rank 0's learner, or sharded from rank 0's model and the checkpoint."""
     recipe = recipe_of_followers(objects.recipe)
     if learner is not None:
         ranks.send(start_message(recipe, learner))
@@ -191,7 +198,7 @@ def follow(ranks: Replicas, use: Use) -> None:
     """Take the optimizer steps of a run until rank 0 ends."""
     if (content := ranks.receive()) is None:
         return
-    header, tensors = parts(content)
+    header, tensors = read_message(content)
     recipe = received_recipe(header, use)
     torch.set_num_threads(recipe.machine.threads)
     learner = follower(recipe, use, ranks)
@@ -202,7 +209,7 @@ def follow(ranks: Replicas, use: Use) -> None:
         learner.restore(checkpoint.tensors(), checkpoint.state["learner"])
     while (content := ranks.receive()) is not None:
         return_freed_memory()
-        header, _ = parts(content)
+        header, _ = read_message(content)
         if header["do"] == "steps":
             learner.memories = header["memories"]
             rollouts = [from_json(Rollout, data) for data in header["rollouts"]]
@@ -210,7 +217,7 @@ def follow(ranks: Replicas, use: Use) -> None:
         elif header["do"] == "weights":
             learner.weights()
         else:
-            save_part(learner, Path(header["directory"]))
+            save_shard(learner, Path(header["directory"]))
 
 
 def follower(recipe: Recipe, use: Use, ranks: Ranks) -> Learner:
@@ -226,17 +233,17 @@ def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: 
     learn(recipe, method, learner, with_rule(batch, recipe.method.unverifiable), iteration)
 
 
-def follow_given(cluster: Cluster, use: Use) -> bool:
-    """Follow a run as one of its given ranks above 0, until rank 0 ends. False, at once, in any other process."""
-    if not (place := place_of(cluster)) or not place.rank:
+def follow_external(cluster: Cluster, use: Use) -> bool:
+    """Follow a run as one of its external ranks above 0, until rank 0 ends. False, at once, in any other process."""
+    if not (external := external_rank(cluster)) or not external.rank:
         return False
-    join(place.store(cluster.ranks, cluster.deadline), place.host, place.rank, cluster, use)
+    join(external.store(cluster.ranks, cluster.deadline), external.host, external.rank, cluster, use)
     return True
 
 
-def place_of(cluster: Cluster) -> GivenRank | None:
-    """The place of this process among given ranks; None with other ranks."""
-    return GivenRank.read(cluster.ranks) if cluster.launch == "external" and cluster.ranks > 1 else None
+def external_rank(cluster: Cluster) -> ExternalRank | None:
+    """The rank of this process if its launcher is external; None with another launcher."""
+    return ExternalRank.read(cluster.ranks) if cluster.launch == "external" and cluster.ranks > 1 else None
 
 
 def join(store: Store, host: str, rank: int, cluster: Cluster, use: Use) -> None:

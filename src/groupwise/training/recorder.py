@@ -10,7 +10,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from groupwise.cluster.messages import other_parts
+from groupwise.cluster.messages import other_shards
 from groupwise.core import Storage
 from groupwise.data import SECONDS, TOKENS_PER_SECOND, UNVERIFIABLE, Batch, Ids, metric_bound
 from groupwise.evaluation.conversations import describe_conversations
@@ -37,7 +37,7 @@ class Recorder:
     """Writes a run's metrics, samples and checkpoints. `done` counts its iterations; -1 before the first evaluation.
 
     `stopping` is the reason for a requested stop, or "". `solved` is set if the run ends early because all its groups
-    are right. `on_metrics` receives each line of metrics and its timing, and `warn` a line for the user.
+    are right. `on_metrics` receives each line of metrics and its timing, and `notify` a line for the user.
     `extra` is stored in every checkpoint. `best` is the metric by which the best checkpoint is kept. `engine_figures`
     returns numbers about the engines since its last call, for timings.jsonl. `decode` gives the text of a prompt.
     """
@@ -52,7 +52,7 @@ class Recorder:
         extra: Mapping[str, Any] = MappingProxyType({}),
         on_metrics: Callable[[dict[str, Any], dict[str, Any]], None] = lambda line, timing: None,
         engine_figures: Callable[[], Mapping[str, float]] = dict,
-        warn: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda text: None,
         decode: Callable[[Ids], str] = lambda ids: "",
         disk: Disk = DISK,
     ) -> None:
@@ -61,7 +61,7 @@ class Recorder:
         self.stopping = self.current_phase = ""
         self.solved = False
         self.dumps = layout.skipped
-        self._layout, self.logs, self._keep, self.warn, self._disk = layout, logs, keep, warn, disk
+        self._layout, self.logs, self._keep, self.notify, self._disk = layout, logs, keep, notify, disk
         self._on_metrics, self._engine_figures, self.extra = on_metrics, engine_figures, dict(extra)
         self._best, self._decode = best, decode
         self._evaluated = [line for line in read_lines(layout.metrics) if is_evaluated(line)]
@@ -142,16 +142,16 @@ class Recorder:
         if unverifiable > metric_bound(UNVERIFIABLE) * answers and not self._warned_ungraded:
             self._warned_ungraded = True
             ungraded = f"{unverifiable} of {answers} answers could not be graded"
-            self.warn(f"iteration {self.done}: {ungraded}; the first because of: {cause}")
+            self.notify(f"iteration {self.done}: {ungraded}; the first because of: {cause}")
         if collected.missing and not self._warned_missing:
             self._warned_missing = True
-            self.warn(
+            self.notify(
                 f"iteration {self.done} trains on {len(collected.selected)} prompts: {collected.missing} missing "
                 f"after {collected.rounds} rounds; rollout/missing counts later ones"
             )
-        for number, result in enumerate(results):
+        for step, result in enumerate(results):
             if result.skipped:
-                self._dump(number, result)
+                self._dump(step, result)
         self._seconds["tokens"] = float(sum(len(s.tokens) for f in rollouts for s in f.samples))
         return line
 
@@ -173,7 +173,7 @@ class Recorder:
             return
         if self.logs.failures > self._unwritten:
             self._unwritten = self.logs.failures
-            self.warn(f"warning: logs could not be written {self._unwritten} times; their lines are kept in memory")
+            self.notify(f"warning: logs could not be written {self._unwritten} times; their lines are kept in memory")
         return_freed_memory()
         tensors, state = learner.state()
         try:
@@ -189,11 +189,11 @@ class Recorder:
             best = partial(best_iteration, held_out_values(self._evaluated, self._best))
             save_checkpoint(
                 self._layout, self.done, tensors, contents, keep=self._keep, best=best,
-                others=other_parts(learner.ranks), disk=self._disk,
+                others=other_shards(learner.ranks), disk=self._disk,
             )  # fmt: skip
         except Storage as error:
             self._misses += 1
-            self.warn(str(error))
+            self.notify(str(error))
             if self._misses >= MISSES or last or self._saved < 0:
                 raise
         else:
@@ -230,10 +230,10 @@ class Recorder:
             "memory_mib": peak_memory(),
         }
 
-    def _dump(self, number: int, result: StepResult) -> None:
+    def _dump(self, step: int, result: StepResult) -> None:
         """Write the batch of a skipped optimizer step, so that the step can be computed again."""
         lines, tensors = batch_dump(result.batch)
-        stem = self.dumps / f"{numbered(self.done)}-{number}"
+        stem = self.dumps / f"{numbered(self.done)}-{step}"
         where = f"batch in {stem}.*"
         try:
             if not self.dumps.is_dir():
@@ -242,7 +242,7 @@ class Recorder:
                 write_file(stem.with_suffix(suffix), data, self._disk)
         except OSError as error:
             where = f"its batch could not be written: {error.strerror}"
-        self.warn(f"iteration {self.done}, step {number}: {result.skipped}; weights unchanged, {where}")
+        self.notify(f"iteration {self.done}, step {step}: {result.skipped}; weights unchanged, {where}")
 
 
 def peak_memory() -> float:

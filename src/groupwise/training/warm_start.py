@@ -50,9 +50,9 @@ def supervised_steps(
     """
     n = len(demonstrations)
     while (step := learner.steps_taken) < learner.steps:
-        places = range(step * per_step, (step + 1) * per_step)
-        epochs = {epoch: order(epoch) for epoch in range(places[0] // n, places[-1] // n + 1)}
-        batch = demonstration_batch([demonstrations[epochs[i // n][i % n]] for i in places])
+        indices = range(step * per_step, (step + 1) * per_step)
+        epochs = {epoch: order(epoch) for epoch in range(indices[0] // n, indices[-1] // n + 1)}
+        batch = demonstration_batch([demonstrations[epochs[i // n][i % n]] for i in indices])
         (plan,) = make_plan(
             batch, size=per_step, shuffle="prompts", permutation=range, microbatch_tokens=microbatch_tokens,
             lanes=learner.ranks.lanes,

@@ -69,9 +69,9 @@ class Watchdog:
     def __enter__(self) -> None:
         self._loop = asyncio.get_running_loop()
         with suppress(ValueError):  # only the main thread may set handlers
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if number != signal.SIGHUP or signal.getsignal(number) is signal.SIG_DFL:
-                    self._handlers[number] = signal.signal(number, self._signal)
+            for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signum != signal.SIGHUP or signal.getsignal(signum) is signal.SIG_DFL:
+                    self._handlers[signum] = signal.signal(signum, self._signal)
             if signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
                 self._handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._alarm)
                 self._watching = True
@@ -81,20 +81,20 @@ class Watchdog:
         if self._watching:
             signal.setitimer(signal.ITIMER_REAL, 0)
             self._timer.cancel()
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+        for signum, handler in self._handlers.items():
+            signal.signal(signum, handler)
 
     def _heartbeat(self) -> None:
         self._last_heartbeat, self._reported = time.monotonic(), False
         signal.setitimer(signal.ITIMER_REAL, min(PATIENCE if self._cause else STALL, self._deadline), AGAIN)
         self._timer = self._loop.call_later(HEARTBEAT, self._heartbeat)
 
-    def _signal(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGHUP:
+    def _signal(self, signum: int, frame: FrameType | None) -> None:
+        if signum == signal.SIGHUP:
             leave_closed_terminal()
         self._signals += 1
         if self._signals == 1:
-            self._cause, self._signalled = "interrupted" if number == signal.SIGINT else "terminated", time.monotonic()
+            self._cause, self._signalled = "interrupted" if signum == signal.SIGINT else "terminated", time.monotonic()
             self._loop.call_soon_threadsafe(self._stop, self._cause)
             if self._watching:
                 signal.setitimer(signal.ITIMER_REAL, PATIENCE, AGAIN)
@@ -103,7 +103,7 @@ class Watchdog:
         else:
             self._leave(frame)
 
-    def _alarm(self, number: int, frame: FrameType | None) -> None:
+    def _alarm(self, signum: int, frame: FrameType | None) -> None:
         phase, now = self._phase(), time.monotonic()
         stack = _stack(frame)
         if phase not in WATCHED_PHASES or any(f.f_globals.get("__name__") == FORWARD for f in stack):

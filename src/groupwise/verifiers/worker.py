@@ -155,7 +155,7 @@ def describe(error: BaseException, spec: dict[str, Any]) -> str:
 
     At most 500 characters.
     """
-    place, trace, folder = "", error.__traceback__, spec["path"]
+    location, trace, folder = "", error.__traceback__, spec["path"]
     while folder and trace is not None:
         code = trace.tb_frame.f_code
         if (
@@ -163,9 +163,9 @@ def describe(error: BaseException, spec: dict[str, Any]) -> str:
             and "site-packages" not in code.co_filename
             and code.co_filename != __file__
         ):
-            place = f"{os.path.basename(code.co_filename)}:{trace.tb_lineno} in {code.co_name}: "
+            location = f"{os.path.basename(code.co_filename)}:{trace.tb_lineno} in {code.co_name}: "
         trace = trace.tb_next
-    return f"{place}{type(error).__name__}: {error}"[:500]
+    return f"{location}{type(error).__name__}: {error}"[:500]
 
 
 def send(host: socket.socket, reply: dict[str, Any]) -> None:

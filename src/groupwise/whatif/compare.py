@@ -121,7 +121,7 @@ def sample_numbers(stored: StoredIteration, of: Recomputed) -> dict[int, SampleN
     if isinstance(surrogate, Clips):
         low, high = surrogate.clipped(batch)
         clipped = s.mean((low | high).double()).tolist()
-    line = dict(zip(stored.batch.keys, stored.numbers))
+    line = dict(zip(stored.batch.keys, stored.indices))
     columns = zip(batch.keys, batch.reward.tolist(), advantage, weight, clipped, s.total(of.gradient).tolist())
     return {
         line[key]: SampleNumbers(reward=reward, advantage=a, weight=w, clipped=c, gradient=g)
@@ -130,7 +130,7 @@ def sample_numbers(stored: StoredIteration, of: Recomputed) -> dict[int, SampleN
 
 
 def group_cosines(stored: StoredIteration, comparison: Comparison, members: Sequence[int]) -> list[float | None]:
-    """The cosine of each method's gradient with that of the run's own, or first, method, over some samples' tokens."""
+    """The cosine of each method's gradient with the run's own, or first, method's, over some samples' tokens."""
     lengths = stored.columns["lengths"]
     chosen = torch.zeros(len(lengths), dtype=torch.bool)
     chosen[list(members)] = True
@@ -142,6 +142,6 @@ def group_cosines(stored: StoredIteration, comparison: Comparison, members: Sequ
 def groups_of(stored: StoredIteration) -> list[list[int]]:
     """The samples of each group of the iteration, as line numbers from 0 in the order of the file."""
     groups: dict[tuple[Any, ...], list[int]] = {}
-    for number, line in enumerate(stored.lines):
-        groups.setdefault((line["draw"], line["role"], line["group"]), []).append(number)
+    for index, line in enumerate(stored.lines):
+        groups.setdefault((line["draw"], line["role"], line["group"]), []).append(index)
     return list(groups.values())

@@ -58,18 +58,18 @@ def explain_token(stored: StoredIteration, sample: int, token: int, name: str, m
     )  # fmt: skip
 
 
-def check_range(what: str, number: int, last: int, where: str) -> None:
+def check_range(what: str, value: int, last: int, where: str) -> None:
     """Raise `Usage` unless a number is from 1 to `last`."""
-    if not 1 <= number <= last:
-        raise Usage(f"{where} has no {what} {number}", fix=f"choose one from 1 to {last}: --{what} {last}")
+    if not 1 <= value <= last:
+        raise Usage(f"{where} has no {what} {value}", fix=f"choose one from 1 to {last}: --{what} {last}")
 
 
 def index_of(stored: StoredIteration, computed: Recomputed, sample: int, token: int) -> int:
     """The index of a token in the method's batch. `BadData` if the method does not train it."""
-    key = next((k for k, number in zip(stored.batch.keys, stored.numbers) if number == sample - 1), None)
+    key = next((k for k, index in zip(stored.batch.keys, stored.indices) if index == sample - 1), None)
     batch = computed.batch
     if key in batch.keys:
-        here = (batch.sequences.index == batch.keys.index(key)) & (batch.place == token - 1)
+        here = (batch.sequences.index == batch.keys.index(key)) & (batch.token_index == token - 1)
         if bool(here.any()):
             return int(here.nonzero())
     why = stored.lines[sample - 1]["dropped"] or "it is masked, dropped by a filter, or no policy sampled it"

@@ -51,10 +51,10 @@ def recompute(stored: StoredIteration, name: str, method: Method) -> Recomputed:
     try:
         batch = compute_advantages(batch, method)
         batch = batch.keep(~batch.logp.isnan())
-        place = {number: i for i, number in enumerate(chosen)}
+        index = {sample: i for i, sample in enumerate(chosen)}
         prepared, gradients = [], []
         for step in run_steps(stored):
-            part = method.objective.prepare(batch.take([place[i] for i in step if i in place]))
+            part = method.objective.prepare(batch.take([index[i] for i in step if i in index]))
             _, (gradient,) = token_gradients(method.objective, part, part.logp, {})
             prepared.append(part)
             gradients.append(gradient)
@@ -74,8 +74,8 @@ def unavailable(name: str, reason: str) -> BadData:
 def without_terms(stored: StoredIteration, name: str, method: Method) -> tuple[Method, list[str]]:
     """The method without auxiliary losses and without penalties on unstored numbers; and notes on each difference.
 
-    Penalties and auxiliary losses are terms that the rest does not depend on. `BadData` if another part needs a number
-    that is not stored.
+    Penalties and auxiliary losses are terms that the rest does not depend on. `BadData` if another component needs a
+    number that is not stored.
     """
     if method.memory:
         raise unavailable(name, f"its memory {', '.join(x for x, _ in method.memory)} is not stored with the samples")
@@ -110,22 +110,22 @@ def has_mark(batch: Batch, measure: Measure) -> bool:
 
 
 def chosen_samples(batch: Batch, method: Method) -> list[int]:
-    """The indices of the samples that the method would train, among those of the run, by the rules of `Buffer`.
+    """The indices of the samples that the method would train, among the run's samples, by the rules of `Buffer`.
 
     `batch` has the outcomes of the method's rule for unverifiable answers (`with_rule`).
     """
-    numbers = [i for i, s in enumerate(batch.samples) if s.role == "answer"]
-    answers = batch.take(numbers)
+    indices = [i for i, s in enumerate(batch.samples) if s.role == "answer"]
+    answers = batch.take(indices)
     eligible = eligible_answers(answers, method.unverifiable)
     rollout = answers.rollouts.index[answers.groups.index]
     whole = getattr(method.filter, "scope", "rollout") == "iteration"
-    units = [eligible] if whole else [eligible & (rollout == number) for number in rollout.unique()]
+    units = [eligible] if whole else [eligible & (rollout == index) for index in rollout.unique()]
     selected = torch.zeros_like(eligible)
     for unit in units:
         rows = unit.nonzero().squeeze(1)
         if len(rows):
             selected[rows] = method.filter(answers.take(rows))
-    chosen = {numbers[i] for i in selected.nonzero().squeeze(1).tolist()}
+    chosen = {indices[i] for i in selected.nonzero().squeeze(1).tolist()}
     draws = {batch.keys[i][0] for i in chosen}
     trained = [s.role in method.trained_roles and s.role != "answer" for s in batch.samples]
     judged = (batch.outcome != Outcome.unverifiable).tolist()

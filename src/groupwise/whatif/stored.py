@@ -34,7 +34,7 @@ class StoredIteration:
     """A run's iteration, read from its files in samples/: a record per sample, and numbers per token.
 
     `batch` holds the samples that the run trained, with the `logp` of the step that trained them and `logp_old`. Sample
-    i of it is line `numbers[i]` of the file, from 0. Token t of it is entry `rows[t]` of `columns`.
+    i of it is line `indices[i]` of the file, from 0. Token t of it is entry `rows[t]` of `columns`.
     """
 
     run: Path
@@ -45,7 +45,7 @@ class StoredIteration:
     lines: Lines
     columns: Columns
     batch: Batch
-    numbers: tuple[int, ...]
+    indices: tuple[int, ...]
 
     @property
     def rows(self) -> Int[Tensor, " n"]:
@@ -54,8 +54,10 @@ class StoredIteration:
     def rows_of(self, part: Batch) -> Int[Tensor, " n"]:
         """For each token of some of the batch's samples, its index in the stored columns."""
         lengths = self.columns["lengths"]
-        start = dict(zip(self.batch.keys, (lengths.cumsum(0) - lengths)[list(self.numbers)].tolist()))
-        return part.sequences.spread(torch.tensor([start[key] for key in part.keys], dtype=torch.long)) + part.place
+        start = dict(zip(self.batch.keys, (lengths.cumsum(0) - lengths)[list(self.indices)].tolist()))
+        return (
+            part.sequences.spread(torch.tensor([start[key] for key in part.keys], dtype=torch.long)) + part.token_index
+        )
 
 
 def read_iteration(run: str, iteration: int | None, use: Use) -> StoredIteration:
@@ -71,7 +73,7 @@ def read_iteration(run: str, iteration: int | None, use: Use) -> StoredIteration
     iteration = chosen_iteration(directory, iteration)
     with sample_errors(directory, iteration):
         lines, columns = read_samples(directory, iteration)
-        rollouts, numbers = rollouts_of(lines, columns)
+        rollouts, indices = rollouts_of(lines, columns)
     trained = [r for r in rollouts if any(r.selected or ())]  # as in training: the steps depend on their number
     version = iteration - 1  # each iteration publishes one version
     batch = pack(trained, version=version, roles=recipe.method.trained_roles, max_tokens=recipe.sampling.max_tokens)
@@ -82,7 +84,7 @@ def read_iteration(run: str, iteration: int | None, use: Use) -> StoredIteration
     method = about.get("method")
     stored = StoredIteration(
         run=directory, iteration=iteration, recipe=recipe, lines=lines, columns=columns, batch=batch,
-        numbers=tuple(numbers[key] for key in batch.keys),
+        indices=tuple(indices[key] for key in batch.keys),
         method=str(method.get("name", "")) if isinstance(method, dict) else "",
     )  # fmt: skip
     logp, ratio = (columns[name].double()[stored.rows] for name in ("logp", "ratio"))
@@ -91,7 +93,7 @@ def read_iteration(run: str, iteration: int | None, use: Use) -> StoredIteration
 
 def chosen_iteration(run: Path, iteration: int | None) -> int:
     """The iteration, if it has samples; by default the newest one that has them. `BadData` without samples."""
-    stored = [number for number, _ in iteration_files(RunLayout(run).samples, SAMPLE_FILES[:1])]
+    stored = [i for i, _ in iteration_files(RunLayout(run).samples, SAMPLE_FILES[:1])]
     if not stored:
         raise BadData(f"{run} has no samples", fix="name a run that has finished an iteration")
     if iteration is not None and iteration not in stored:
@@ -132,19 +134,19 @@ def read_samples(run: Path, iteration: int) -> tuple[Lines, Columns]:
 
 
 def rollouts_of(lines: Lines, columns: Columns) -> tuple[list[Rollout], dict[tuple[int, Any], int]]:
-    """The rollouts of an iteration, and each sample's line number by its key."""
+    """The rollouts of an iteration, and each sample's line index by its key."""
     starts = [0, *columns["lengths"].cumsum(0).tolist()]
     contexts = [tuple(ids.tolist()) for ids in columns["contexts"].split(columns["context_lengths"].tolist())]
-    numbers: dict[tuple[int, Any], int] = {}
+    indices: dict[tuple[int, Any], int] = {}
     members: dict[int, list[tuple[Mapping[str, Any], Sample]]] = {}
-    for number, line in enumerate(lines):
-        tokens = {name: columns[name][starts[number] : starts[number + 1]] for name in PER_TOKEN}
-        context = contexts[int(columns["context"][number])]
-        sample = sample_of(line, tokens, context, number)
+    for index, line in enumerate(lines):
+        tokens = {name: columns[name][starts[index] : starts[index + 1]] for name in PER_TOKEN}
+        context = contexts[int(columns["context"][index])]
+        sample = sample_of(line, tokens, context, index)
         views = {name: contexts[i] for name, i in line.get("views", {}).items()}
         sample = replace(sample, views=views, parent=line.get("parent"))
         members.setdefault(line["draw"], []).append((line, sample))
-        numbers[line["draw"], sample.stream] = number
+        indices[line["draw"], sample.stream] = index
     rollouts = []
     for draw, pairs in members.items():
         line, first = pairs[0]
@@ -152,13 +154,13 @@ def rollouts_of(lines: Lines, columns: Columns) -> tuple[list[Rollout], dict[tup
         samples = tuple(sample for _, sample in pairs)
         selected = tuple(bool(of["selected"]) and sample.verdict is not None for of, sample in pairs)
         rollouts.append(Rollout(Draw(draw, prompt, len(samples)), samples, selected, str(line["dropped"] or "")))
-    return rollouts, numbers
+    return rollouts, indices
 
 
-def sample_of(line: Mapping[str, Any], tokens: Columns, context: tuple[int, ...], number: int) -> Sample:
+def sample_of(line: Mapping[str, Any], tokens: Columns, context: tuple[int, ...], index: int) -> Sample:
     """Create the `Sample` of a stored record. Its random stream is not needed: the line number replaces it."""
     sample = Sample(
-        context=context, stream=(number,), limit=line["limit"], tokens=tuple(tokens["tokens"].tolist()),
+        context=context, stream=(index,), limit=line["limit"], tokens=tuple(tokens["tokens"].tolist()),
         origin=tuple(tokens["origin"].tolist()), logp=tuple(tokens["logp_engine"].double().tolist()),
         finish=Finish[line["finish"]] if line["finish"] else None, group=line["group"], role=line["role"],
         counts=line.get("counts", {}),

@@ -13,7 +13,7 @@ class Drafts:
 
     >>> drafts = Drafts(8)
     >>> drafts.add(GenerationRequest(context=(1,), limit=4, draw=0, stream=(0,)), (5, 6, 7))
-    >>> drafts.next_tokens(GenerationRequest(context=(1,), limit=4, draw=9, stream=(2,)), (5,), 8)
+    >>> drafts.propose(GenerationRequest(context=(1,), limit=4, draw=9, stream=(2,)), (5,), 8)
     (6, 7)
     """
 
@@ -36,7 +36,7 @@ class Drafts:
         while self.count > self.most:
             self.count -= len(self._of.popitem(last=False)[1])
 
-    def next_tokens(self, request: GenerationRequest, tokens: Ids, n: int) -> Ids:
+    def propose(self, request: GenerationRequest, tokens: Ids, n: int) -> Ids:
         """Propose up to `n` next tokens, from a draft that begins with `tokens`: the same sample's, else the newest."""
         drafts = self._of.get(request.context_key, {})
         own = drafts.get(_sample(request), ())

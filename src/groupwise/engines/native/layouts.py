@@ -1,7 +1,7 @@
 """Attention layouts of the engine: decode (one new token per row) and prefill (whole contexts side by side).
 
 On one thread, a row's results are bit-identical for any other rows in the batch. No sum depends on the other rows:
-matrix products have a multiple of `ROWS` rows, and attention sums over chunks of fixed positions (see `chunk_end`).
+matrix products have a multiple of `ROWS` rows, and attention sums over blocks of fixed positions (see `block_end`).
 Positions beyond a row's end add exactly zero. A library's fused attention does not guarantee this for different key
 lengths.
 """
@@ -20,13 +20,13 @@ from groupwise.models import attention, past
 
 ROWS = 8
 """The number of rows of a matrix product is padded to a multiple of this."""
-KEYS = 64
-"""Positions in a chunk of the key-value cache; twice as many after the first two chunks."""
+BLOCK_SIZE = 64
+"""Positions in a block of the key-value cache; twice as many after the first two blocks."""
 WIDE = 64
 """Head dimension from which the transposed layout is faster on a CPU."""
 
 KeysValues = tuple[Float[Tensor, "layers kv w d"], Float[Tensor, "layers kv w d"]]
-RowsKeysValues = tuple[Float[Tensor, "layers _ kv _ d"], Float[Tensor, "layers _ kv _ d"]]
+BlocksKeysValues = tuple[Float[Tensor, "layers _ kv _ d"], Float[Tensor, "layers _ kv _ d"]]
 RowIndex = slice | Int[Tensor, " _"]
 
 
@@ -39,38 +39,38 @@ def padded(n: int, to: int) -> int:
     return max(-(-n // to), 1) * to
 
 
-def chunk_end(n: int) -> int:
-    """The end of the cache chunk with position n - 1. The first two chunks have `KEYS` positions, others `2 * KEYS`.
+def block_end(n: int) -> int:
+    """The end of the cache block with position n - 1. The first two have `BLOCK_SIZE` positions, the others twice that.
 
-    Wide chunks keep products fast for long rows; narrow ones at the start keep short rows small.
+    Wide blocks keep products fast for long rows; narrow ones at the start keep short rows small.
 
-    >>> chunk_end(0), chunk_end(64), chunk_end(65), chunk_end(129), chunk_end(300)
+    >>> block_end(0), block_end(64), block_end(65), block_end(129), block_end(300)
     (64, 64, 128, 256, 384)
     """
-    return padded(n, KEYS if n <= 2 * KEYS else 2 * KEYS)
+    return padded(n, BLOCK_SIZE if n <= 2 * BLOCK_SIZE else 2 * BLOCK_SIZE)
 
 
-def chunks(n: int) -> list[slice]:
-    """The chunks of the key-value cache that cover n positions.
+def blocks(n: int) -> list[slice]:
+    """The blocks of the key-value cache that cover n positions.
 
-    >>> chunks(200)
+    >>> blocks(200)
     [slice(0, 64, None), slice(64, 128, None), slice(128, 256, None)]
     """
     ends = [0]
     while ends[-1] < n:
-        ends.append(chunk_end(ends[-1] + 1))
+        ends.append(block_end(ends[-1] + 1))
     return [slice(*pair) for pair in pairwise(ends)]
 
 
-def shared_tokens(context: int) -> int:
+def common_prefix_len(context: int) -> int:
     """The number of prompt tokens whose keys and values all answers share: all but the last; 0 for a short prompt.
 
     Each row forwards the last token itself. Short contexts share nothing: a separate product would cost more.
 
-    >>> shared_tokens(64), shared_tokens(65), shared_tokens(200)
+    >>> common_prefix_len(64), common_prefix_len(65), common_prefix_len(200)
     (0, 64, 199)
     """
-    return context - 1 if context > KEYS else 0
+    return context - 1 if context > BLOCK_SIZE else 0
 
 
 def transposed(x: Float[Tensor, "*_ d"]) -> bool:
@@ -92,7 +92,7 @@ def row_index(rows: Sequence[int], device: torch.device) -> RowIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedPrefix:
+class CommonPrefix:
     """Rows with the same prefix, and one copy of the prefix's keys and values.
 
     The rows are padded to a multiple of `ROWS` with repetitions, so no product depends on their number.
@@ -105,14 +105,14 @@ class SharedPrefix:
     padded_rows: RowIndex
 
     @classmethod
-    def of(cls, prefix: KeysValues, rows: Sequence[int], device: torch.device) -> "SharedPrefix":
+    def of(cls, prefix: KeysValues, rows: Sequence[int], device: torch.device) -> "CommonPrefix":
         filled = [*rows, *[rows[-1]] * (padded(len(rows), ROWS) - len(rows))]
         return cls(*prefix, len(rows), row_index(rows, device), row_index(filled, device))
 
     def partial_attention(
         self, layer: int, q: Float[Tensor, "n kv queries d"], first: Int[Tensor, " n"] | None, softcap: float | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The softmax over the prefix in parts: each row's maximal score, weighted values and sum of weights.
+        """The softmax over the prefix, unnormalised: each row's maximal score, weighted values and sum of weights.
 
         Values and weights are relative to the maximum. A row attends to positions from `first` on (None: all).
         """
@@ -127,8 +127,8 @@ class SharedPrefix:
         if first is not None:
             top = top.clamp(min=torch.finfo(top.dtype).min)  # for a row that attends to nothing here
         weight = (score - top).exp_()
-        parts = (top, weight @ self.values[layer], weight.sum(-1, keepdim=True))
-        top, out, total = (x.view(kv, -1, queries, x.shape[-1]).transpose(0, 1)[: self.count] for x in parts)
+        partial = (top, weight @ self.values[layer], weight.sum(-1, keepdim=True))
+        top, out, total = (x.view(kv, -1, queries, x.shape[-1]).transpose(0, 1)[: self.count] for x in partial)
         return top, out, total
 
 
@@ -139,34 +139,34 @@ class Decode:
     Rows beyond the `mask` are padding for the products and attend to nothing.
     """
 
-    cache: Sequence[RowsKeysValues]
-    """Keys and values in contiguous chunks of positions, which makes matrix products several times faster."""
+    cache: Sequence[BlocksKeysValues]
+    """Keys and values in contiguous blocks of positions, which makes matrix products several times faster."""
     position: Int[Tensor, " n"]
-    place: Int[Tensor, " live"]
+    cache_slot: Int[Tensor, " running"]
     writes: Sequence[tuple[int, Int[Tensor, " _"], Int[Tensor, " _"]]]
-    """Where new keys and values go: for each chunk of the cache, its number, the rows, and their positions in it."""
-    mask: Float[Tensor, "live 1 1 seen"]
-    prefixes: Sequence[SharedPrefix]
+    """Where new keys and values go: for each block of the cache, its index, the rows, and their positions in it."""
+    mask: Float[Tensor, "running 1 1 seen"]
+    prefixes: Sequence[CommonPrefix]
 
     @classmethod
     def of(
         cls,
-        cache: Sequence[RowsKeysValues],
+        cache: Sequence[BlocksKeysValues],
         position: Int[Tensor, " n"],
-        place: Int[Tensor, " live"],
-        longest: int,
-        prefixes: Sequence[SharedPrefix] = (),
+        cache_slot: Int[Tensor, " running"],
+        last_slot: int,
+        prefixes: Sequence[CommonPrefix] = (),
     ) -> "Decode":
-        """The layout of one decode step: each row's rotary position, and the cache slot (`place`) of its new key."""
-        at = torch.arange(chunk_end(longest + 1), device=place.device)
-        mask = torch.zeros(len(place), len(at), dtype=cache[0][0].dtype, device=place.device)
-        mask = mask.masked_fill_(at > place[:, None], -torch.inf)[:, None, None]
+        """The layout of one decode step: each row's rotary position, and the cache slot of its new key."""
+        at = torch.arange(block_end(last_slot + 1), device=cache_slot.device)
+        mask = torch.zeros(len(cache_slot), len(at), dtype=cache[0][0].dtype, device=cache_slot.device)
+        mask = mask.masked_fill_(at > cache_slot[:, None], -torch.inf)[:, None, None]
         writes = []
-        for number, c in enumerate(chunks(longest + 1)):
-            rows = ((place >= c.start) & (place < c.stop)).nonzero().squeeze(1)
+        for index, c in enumerate(blocks(last_slot + 1)):
+            rows = ((cache_slot >= c.start) & (cache_slot < c.stop)).nonzero().squeeze(1)
             if len(rows):
-                writes.append((number, rows, place[rows] - c.start))
-        return cls(cache, position, place, writes, mask, prefixes)
+                writes.append((index, rows, cache_slot[rows] - c.start))
+        return cls(cache, position, cache_slot, writes, mask, prefixes)
 
     def attend(
         self,
@@ -178,27 +178,27 @@ class Decode:
         window: int | None = None,
         softcap: float | None = None,
     ) -> Float[Tensor, "n heads d"]:
-        n, (kv, d), swap = len(self.place), k.shape[1:], transposed(k)
-        for chunk, rows, at in self.writes:
-            keys, values = self.cache[chunk]
+        n, (kv, d), swap = len(self.cache_slot), k.shape[1:], transposed(k)
+        for block, rows, at in self.writes:
+            keys, values = self.cache[block]
             source = slice(n) if len(rows) == n else rows
             keys[layer][rows, :, at], values[layer][rows, :, at] = k[source], v[source]
         padding = len(q) - n
         q = (q[:n] * d**-0.5).view(n, kv, -1, d)
-        positions = chunks(self.mask.shape[-1])
+        positions = blocks(self.mask.shape[-1])
         mask, first = self._within(window)
         score = torch.cat([_times(q, keys[layer][:n].mT, swap) for _, (keys, _) in zip(positions, self.cache)], -1)
         score = _capped(score, softcap) + mask
         top = score.amax(-1, keepdim=True)
-        parts = [(prefix.rows, *prefix.partial_attention(layer, q, first, softcap)) for prefix in self.prefixes]
-        for rows, prefix_top, _, _ in parts:
+        partials = [(prefix.rows, *prefix.partial_attention(layer, q, first, softcap)) for prefix in self.prefixes]
+        for rows, prefix_top, _, _ in partials:
             top[rows] = torch.maximum(top[rows], prefix_top)
         weight = score.sub_(top).exp_()
         out, total = q.new_zeros(()), q.new_zeros(())
         for c, (_, values) in zip(positions, self.cache):
             out = out + _times(weight[..., c], values[layer][:n], swap)
             total = total + weight[..., c].sum(-1, keepdim=True)
-        for rows, prefix_top, values, weights in parts:
+        for rows, prefix_top, values, weights in partials:
             scale = (prefix_top - top[rows]).exp()
             out[rows] += scale * values
             total[rows] += scale * weights
@@ -208,9 +208,9 @@ class Decode:
         """The mask of sliding-window attention, and each row's first visible position (None if all are visible)."""
         if window is None or window >= self.mask.shape[-1] + max((p.keys.shape[2] for p in self.prefixes), default=0):
             return self.mask, None
-        at = torch.arange(self.mask.shape[-1], device=self.place.device)
-        hidden = at <= self.place[:, None] - window
-        first = self.position[: len(self.place)] + 1 - window
+        at = torch.arange(self.mask.shape[-1], device=self.cache_slot.device)
+        hidden = at <= self.cache_slot[:, None] - window
+        first = self.position[: len(self.cache_slot)] + 1 - window
         return self.mask.masked_fill(hidden[:, None, None], -torch.inf), first
 
 

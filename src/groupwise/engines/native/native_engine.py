@@ -1,4 +1,4 @@
-"""The native engine: continuous batching in the trainer's process; sequences enter and leave at any token."""
+"""The native engine: continuous batching in the trainer's process; requests start and finish at any token."""
 
 import asyncio
 from collections import deque
@@ -11,55 +11,62 @@ from torch import Tensor
 
 from groupwise.core import EngineLost, Usage
 from groupwise.data import ContextKey, Finish, Generation, GenerationRequest, Ids
-from groupwise.engines.native.cache import PrefixCache
-from groupwise.engines.native.layouts import ROWS, Prefill, padded, shared_tokens
-from groupwise.engines.native.loading import check_weights, load_weights
+from groupwise.engines.native.kv_cache import PrefixCache
+from groupwise.engines.native.layouts import ROWS, Prefill, common_prefix_len, padded
 from groupwise.engines.native.routes import context_routes
-from groupwise.engines.native.rows import Job, Rows
+from groupwise.engines.native.running_batch import PendingRequest, RunningBatch
+from groupwise.engines.native.weight_loading import check_weights, load_weights
 from groupwise.models import Experts, LanguageModel, Routes, Tokenizer, drop_blocks, logprobs, with_blocked_weights
 from groupwise.models.freed_memory import return_freed_memory
 
 __all__ = ["NativeEngine"]
 
-PACK = 8192
+MAX_NUM_BATCHED_TOKENS = 8192
 """The most prompt tokens in one prefill forward; a longer prompt is prefilled alone."""
 
 
 class NativeEngine:
     """An `Engine` over one decoder. It shares the learner's weights if `load` gets the decoder's own tensors.
 
-    At most `rows` rows are live, and live rows and cached contexts have at most `kv_cache_tokens` tokens. Further
-    requests wait in order of arrival. A sample does not depend on the other rows: random numbers are keyed, and on one
-    thread logits are bit-identical (see `layouts`). If `experts` is given, the engine records the routes of all tokens.
+    At most `max_num_seqs` requests are running, and running requests and cached prompts have at most `kv_cache_tokens`
+    tokens. Further requests are waiting, in order of arrival. A request is scheduled once the cache has slots for its
+    whole `limit`, or if no other one is running; so none is ever preempted. A sample does not depend on other requests:
+    random numbers are keyed, and on one thread logits are bit-identical (see `layouts`). With `experts`, the engine
+    records all routes.
     """
 
     def __init__(
-        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int = 256,
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, max_num_seqs: int = 256,
         kv_cache_tokens: int = 1 << 20,
         experts: Experts | None = None,
     ) -> None:  # fmt: skip
         self.version, self.steps = 0, 0
         """The version of the weights, and the number of forward passes so far."""
-        self._decoder, self._cache_tokens, self._max_rows = decoder, kv_cache_tokens, rows
+        self._decoder, self._kv_cache_tokens, self._max_num_seqs = decoder, kv_cache_tokens, max_num_seqs
         self._model = decoder if experts else with_blocked_weights(decoder)  # hooks record routes
         self._experts = experts
-        self._rows = Rows(
-            self._model, tokenizer, seed=seed, rows=rows, kv_cache_tokens=kv_cache_tokens, experts=experts
+        self._batch = RunningBatch(
+            self._model,
+            tokenizer,
+            seed=seed,
+            max_num_seqs=max_num_seqs,
+            kv_cache_tokens=kv_cache_tokens,
+            experts=experts,
         )
         self._prefixes = PrefixCache()
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[PendingRequest] = deque()
         self._loop: asyncio.Task[None] | None = None
         self._cancelled = False
 
     async def sample(self, request: GenerationRequest) -> Generation:
         """Generate the next tokens of one sample. `Usage` if prompt and `limit` exceed positions or cache."""
         self._check(request)
-        job = Job(request, asyncio.get_running_loop().create_future())
-        self._waiting.append(job)
+        pending = PendingRequest(request, asyncio.get_running_loop().create_future())
+        self._waiting.append(pending)
         if self._loop is None or self._loop.done():
             self._loop = asyncio.create_task(self._run())
         try:
-            return await job.future
+            return await pending.future
         except asyncio.CancelledError:
             self._cancelled = True
             raise
@@ -81,11 +88,11 @@ class NativeEngine:
         ValueError for the weights of another model.
         """
         check_weights(self._decoder.state_dict(), weights)
-        self._resolve(self._rows.leave(range(len(self._rows)), [Finish.cut] * len(self._rows)))
+        self._resolve(self._batch.finish(range(len(self._batch)), [Finish.cut] * len(self._batch)))
         self.version = -1  # a failure below leaves a mixture of old and new weights
         drop_blocks(self._model)
         self._prefixes.clear()
-        self._rows.sequences.cache.clear()
+        self._batch.sequences.cache.clear()
         return_freed_memory()  # before the weights of a file are read
         load_weights(self._decoder, weights)
         self.version = version
@@ -95,19 +102,19 @@ class NativeEngine:
         for _, ids in contexts:
             self._check_length(ids, 1)
         self._cache_contexts([(content, ids[:-1]) for content, ids in contexts])
-        self._prefixes.trim(max(self._cache_tokens - self._reserved(), 0))
+        self._prefixes.evict(max(self._kv_cache_tokens - self._reserved(), 0))
 
     async def _run(self) -> None:
         """Decode token by token until no request is left."""
         try:
             while True:
                 await asyncio.sleep(0)  # a caller whose request finished may send the next one before the next token
-                self._drop_cancelled()
-                self._admit()
-                if not self._rows.jobs:
+                self._abort_cancelled()
+                self._schedule()
+                if not self._batch.running:
                     return
                 self.steps += 1
-                self._resolve(self._rows.advance())
+                self._resolve(self._batch.decode())
         except asyncio.CancelledError:
             self._fail(None)
             raise
@@ -116,41 +123,40 @@ class NativeEngine:
         finally:
             drop_blocks(self._model)  # free the memory while the engine is idle
 
-    def _admit(self) -> None:
-        """Admit waiting requests in order of arrival while there is room. Equal prompts are prefilled once."""
+    def _schedule(self) -> None:
+        """Start waiting requests in order of arrival while there is room. Equal prompts are prefilled once."""
         if not self._waiting:
             return
-        live, width = len(self._rows), self._rows.reach
-        admitted: list[Job] = []
-        contexts = {job.request.context_key for job in self._rows.jobs}
-        for job in islice(self._waiting, self._max_rows - live):
-            rows, width = live + len(admitted) + 1, max(width, job.reach)
-            contexts.add(job.request.context_key)
-            if rows > 1 and padded(rows, ROWS) * width + _shared(contexts) > self._cache_tokens:
+        running, width = len(self._batch), self._batch.max_slots
+        scheduled: list[PendingRequest] = []
+        contexts = {pending.request.context_key for pending in self._batch.running}
+        for pending in islice(self._waiting, self._max_num_seqs - running):
+            rows, width = running + len(scheduled) + 1, max(width, pending.max_slots)
+            contexts.add(pending.request.context_key)
+            if rows > 1 and padded(rows, ROWS) * width + _prefix_tokens(contexts) > self._kv_cache_tokens:
                 break
-            admitted.append(job)
-        if not admitted:
+            scheduled.append(pending)
+        if not scheduled:
             return
-        keys = [job.request.context_key for job in admitted]
+        keys = [pending.request.context_key for pending in scheduled]
         self._cache_contexts([(content, ids[:-1]) for content, ids in keys])
-        lengths = (len(job.request.context) - shared_tokens(len(job.request.context)) for job in admitted)
-        longest = max(self._rows.sequences.longest + 1, *lengths)
+        lengths = (len(ids) - common_prefix_len(len(ids)) for _, ids in keys)
+        longest = max(self._batch.sequences.last_slot + 1, *lengths)
         with torch.inference_mode():
-            self._rows.sequences.grow(live + len(admitted), longest)
-            for (content, ids), entering in groupby(admitted, key=lambda job: job.request.context_key):
-                prefix = content, ids[:-1]
-                jobs = list(entering)
+            self._batch.sequences.allocate(running + len(scheduled), longest)
+            for (content, ids), group in groupby(scheduled, key=lambda pending: pending.request.context_key):
+                prefix, new = (content, ids[:-1]), list(group)
                 if routes := self._prefixes.routes.get(prefix, ()):
-                    jobs = [replace(job, routes=routes) for job in jobs]
-                self._rows.enter(jobs, self._prefixes[prefix] if prefix[1] else None)
-        for _ in admitted:
+                    new = [replace(pending, routes=routes) for pending in new]
+                self._batch.add(new, self._prefixes[prefix] if prefix[1] else None)
+        for _ in scheduled:
             self._waiting.popleft()
-        self._prefixes.trim(max(self._cache_tokens - self._reserved(), 0))
+        self._prefixes.evict(max(self._kv_cache_tokens - self._reserved(), 0))
 
     def _reserved(self) -> int:
-        """The number of cache tokens to reserve: live rows at the length of the longest, and their shared prompts."""
-        contexts = {job.request.context_key for job in self._rows.jobs}
-        return padded(len(self._rows), ROWS) * self._rows.reach + _shared(contexts)
+        """The number of reserved cache tokens: the longest one's for each running request, and their prefixes."""
+        contexts = {pending.request.context_key for pending in self._batch.running}
+        return padded(len(self._batch), ROWS) * self._batch.max_slots + _prefix_tokens(contexts)
 
     def _cache_contexts(self, contexts: Sequence[ContextKey]) -> None:
         """Prefill the prompts that are not cached, sorted by length so that prompts of equal padding are adjacent."""
@@ -158,7 +164,7 @@ class NativeEngine:
         pack: list[ContextKey] = []
         for i, context in enumerate(missing):
             pack.append(context)
-            if i + 1 == len(missing) or sum(len(ids) for _, ids in (*pack, missing[i + 1])) > PACK:
+            if i + 1 == len(missing) or sum(len(ids) for _, ids in (*pack, missing[i + 1])) > MAX_NUM_BATCHED_TOKENS:
                 with torch.inference_mode():
                     routes = Routes(self._experts) if self._experts else None
                     layout, _ = self._forward([ids for _, ids in pack], routes)
@@ -173,30 +179,30 @@ class NativeEngine:
         layout = Prefill.of(contexts, next(self._decoder.parameters()).device)
         return layout, self._model(layout.tokens, layout, **({"routes": routes} if routes else {}))
 
-    def _resolve(self, finished: Sequence[tuple[Job, Generation]]) -> None:
-        for job, generation in finished:
-            if not job.future.done():
+    def _resolve(self, finished: Sequence[tuple[PendingRequest, Generation]]) -> None:
+        for pending, generation in finished:
+            if not pending.future.done():
                 versions = (self.version,) * len(generation.tokens)
-                job.future.set_result(replace(generation, versions=versions))
+                pending.future.set_result(replace(generation, versions=versions))
 
-    def _drop_cancelled(self) -> None:
-        """Remove cancelled requests from the queue and the rows."""
+    def _abort_cancelled(self) -> None:
+        """Remove cancelled requests, waiting and running."""
         if self._cancelled:
-            self._waiting = deque(job for job in self._waiting if not job.future.done())
-            rows = [r for r, job in enumerate(self._rows.jobs) if job.future.done()]
-            self._rows.leave(rows, [Finish.cut] * len(rows))
+            self._waiting = deque(pending for pending in self._waiting if not pending.future.done())
+            rows = [r for r, pending in enumerate(self._batch.running) if pending.future.done()]
+            self._batch.finish(rows, [Finish.cut] * len(rows))
             self._cancelled = False
 
     def _fail(self, error: Exception | None) -> None:
-        """Pass the error to the callers of all requests, or cancel them if it is None; then remove all rows."""
-        for job in (*self._rows.jobs, *self._waiting):
-            if not job.future.done():
+        """Pass the error to the callers of all requests, or cancel them if it is None; then remove all requests."""
+        for pending in (*self._batch.running, *self._waiting):
+            if not pending.future.done():
                 if error is None:
-                    job.future.cancel()
+                    pending.future.cancel()
                 else:
-                    job.future.set_exception(error)
+                    pending.future.set_exception(error)
         self._waiting.clear()
-        self._rows.leave(range(len(self._rows)), [Finish.cut] * len(self._rows))
+        self._batch.finish(range(len(self._batch)), [Finish.cut] * len(self._batch))
 
     def _check(self, request: GenerationRequest) -> None:
         if request.limit < 1:
@@ -218,20 +224,21 @@ class NativeEngine:
                 evidence=f"token {max(context)}, vocabulary of {shape.vocabulary}",
                 fix="use the tokenizer that belongs to the model",
             )
-        most = min(shape.positions, self._cache_tokens)
+        cache_tokens = self._kv_cache_tokens
+        most = min(shape.positions, cache_tokens)
         if len(context) + new > most:
             fix = f"lower sampling.max_tokens to at most {most - len(context)}, or drop longer prompts"
-            if self._cache_tokens < shape.positions and len(context) + new <= shape.positions:
+            if cache_tokens < shape.positions and len(context) + new <= shape.positions:
                 fix = f"raise engine.kv_cache_tokens to {len(context) + new} or more"
             elif len(context) >= most:
                 fix = "shorten the prompt: it leaves no room for an answer"
             raise Usage(
                 f"a prompt of {len(context)} tokens and an answer of up to {new} do not fit",
-                evidence=f"the model has {shape.positions} positions, engine.kv_cache_tokens is {self._cache_tokens}",
+                evidence=f"the model has {shape.positions} positions, engine.kv_cache_tokens is {cache_tokens}",
                 fix=fix,
             )
 
 
-def _shared(contexts: Iterable[ContextKey]) -> int:
+def _prefix_tokens(contexts: Iterable[ContextKey]) -> int:
     """The number of cached tokens in the prefixes of these prompts."""
-    return sum(shared_tokens(len(ids)) for _, ids in contexts)
+    return sum(common_prefix_len(len(ids)) for _, ids in contexts)

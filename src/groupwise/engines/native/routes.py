@@ -19,7 +19,7 @@ def context_routes(
 
 
 class RowRoutes:
-    """The experts chosen in each decoding step of the live rows: entry t is for the step that generates token t."""
+    """The experts chosen in each decoding step of the running requests; entry t is of the step that samples token t."""
 
     def __init__(self, experts: Experts, rows: int, device: torch.device) -> None:
         self.experts = experts

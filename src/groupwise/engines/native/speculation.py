@@ -13,9 +13,9 @@ from torch import Tensor
 
 from groupwise.data import Finish, Generation, Ids, Layout
 from groupwise.engines.native.draft_store import Drafts
-from groupwise.engines.native.layouts import ROWS, Decode, chunk_end, chunks, padded
+from groupwise.engines.native.layouts import ROWS, Decode, block_end, blocks, padded
 from groupwise.engines.native.native_engine import NativeEngine
-from groupwise.engines.native.rows import Job, Rows
+from groupwise.engines.native.running_batch import PendingRequest, RunningBatch
 from groupwise.engines.native.unique_sequences import UniqueSequences
 from groupwise.models import LanguageModel, Tokenizer
 
@@ -23,11 +23,11 @@ __all__ = ["SpeculativeEngine"]
 
 
 @dataclass(frozen=True, slots=True)
-class WithEarlier:
+class DraftDecode:
     """The attention layout if several new tokens of a sequence are forwarded at once.
 
-    `writes` are the number of a block of the cache, the sequences, the places in the block, and the sequences from
-    which the keys and values come.
+    `writes` are the index of a block of the cache, the sequences, the slots in the block, and the sequences from which
+    the keys and values come.
     """
 
     decode: Decode
@@ -47,8 +47,8 @@ class WithEarlier:
         window: int | None = None,
         softcap: float | None = None,
     ) -> Float[Tensor, "n heads d"]:
-        for chunk, to, at, source in self.writes:
-            keys, values = self.decode.cache[chunk]
+        for block, to, at, source in self.writes:
+            keys, values = self.decode.cache[block]
             keys[layer][to, :, at], values[layer][to, :, at] = k[source], v[source]
         return self.decode.attend(layer, q, k, v, window=window, softcap=softcap)
 
@@ -56,21 +56,21 @@ class WithEarlier:
 class DraftedSequences(UniqueSequences):
     """The engine's distinct sequences, to which one forward pass adds drafted continuations as further sequences."""
 
-    def __init__(self, decoder: LanguageModel, *, max_rows: int, kv_cache_tokens: int) -> None:
-        super().__init__(decoder, max_rows=max_rows, kv_cache_tokens=kv_cache_tokens)
-        self._max, self._cache_tokens = max_rows, kv_cache_tokens
-        self._earlier: list[tuple[int, int]] = []
+    def __init__(self, decoder: LanguageModel, *, max_num_seqs: int, kv_cache_tokens: int) -> None:
+        super().__init__(decoder, max_num_seqs=max_num_seqs, kv_cache_tokens=kv_cache_tokens)
+        self._max_num_seqs, self._kv_cache_tokens = max_num_seqs, kv_cache_tokens
+        self._ancestors: list[tuple[int, int]] = []
 
-    def draft(self, guesses: Sequence[tuple[int, Ids]]) -> dict[tuple[int, int], int]:
-        """Add a drafted continuation for each of these sequences, while there is room. Returns their numbers.
+    def add_drafts(self, proposals: Sequence[tuple[int, Ids]]) -> dict[tuple[int, int], int]:
+        """Add a drafted continuation for each of these sequences, while there is room. Returns their indices.
 
-        The key of a continuation is the number of the sequence before it, and its token. `forward` computes all of
+        The key of a continuation is the index of the sequence before it, and its token. `forward` computes all of
         them, and `split` removes those without rows.
         """
         n, children, parents = len(self), dict[tuple[int, int], int](), list[tuple[int, int]]()
-        deepest = self.longest + 1 + max((len(tokens) for _, tokens in guesses), default=0)
-        room = min(self._max, self._cache_tokens // chunk_end(deepest)) - n
-        for sequence, tokens in guesses:
+        deepest = self.last_slot + 1 + max((len(tokens) for _, tokens in proposals), default=0)
+        room = min(self._max_num_seqs, self._kv_cache_tokens // block_end(deepest)) - n
+        for sequence, tokens in proposals:
             for token in tokens:
                 if (sequence, token) not in children:
                     if len(parents) >= room:
@@ -78,56 +78,58 @@ class DraftedSequences(UniqueSequences):
                     children[sequence, token] = n + len(parents)
                     parents.append((sequence, token))
                 sequence = children[sequence, token]
-        self._add(parents)
+        self._fork(parents)
         return children
 
     def layout(self) -> Layout:
-        if not self._earlier:
-            return self.decode()
-        to, source = torch.tensor(self._earlier, device=self.place.device).T
-        place, writes = self.place[source], []
-        for number, c in enumerate(chunks(self.longest + 1)):
-            inside = (place >= c.start) & (place < c.stop)
+        if not self._ancestors:
+            return self.decode_layout()
+        to, source = torch.tensor(self._ancestors, device=self.cache_slot.device).T
+        cache_slot, writes = self.cache_slot[source], []
+        for index, c in enumerate(blocks(self.last_slot + 1)):
+            inside = (cache_slot >= c.start) & (cache_slot < c.stop)
             if bool(inside.any()):
-                writes.append((number, to[inside], place[inside] - c.start, source[inside]))
-        return WithEarlier(self.decode(), writes)
+                writes.append((index, to[inside], cache_slot[inside] - c.start, source[inside]))
+        return DraftDecode(self.decode_layout(), writes)
 
-    def _add(self, parents: Sequence[tuple[int, int]]) -> None:
+    def _fork(self, parents: Sequence[tuple[int, int]]) -> None:
         """Add a sequence for each (sequence before it, token), with a copy of the cache of the one it began with."""
-        n, roots, self._earlier = len(self), list[int](), []
+        n, roots, self._ancestors = len(self), list[int](), []
         before: dict[int, tuple[int, ...]] = {}
         for i, (parent, token) in enumerate(parents, n):
             before[i] = (*before.get(parent, ()), parent)
             roots.append(before[i][0])
-            self._earlier += [(i, source) for source in before[i]]
+            self._ancestors += [(i, source) for source in before[i]]
             self.prefixes.append(self.prefixes[parent])
-            self.token[i], self.position[i], self.place[i] = token, self.position[parent] + 1, self.place[parent] + 1
+            self.token[i] = token
+            self.position[i], self.cache_slot[i] = self.position[parent] + 1, self.cache_slot[parent] + 1
         if parents:
-            self._shared = None
-            device = self.place.device
-            self.cache.grow(padded(len(self), ROWS), self.longest + 1, n)
-            self.cache.copy(torch.arange(n, len(self), device=device), torch.tensor(roots, device=device), self.longest)
+            self._common_prefixes = None
+            device = self.cache_slot.device
+            self.cache.allocate(padded(len(self), ROWS), self.last_slot + 1, n)
+            new, root = torch.arange(n, len(self), device=device), torch.tensor(roots, device=device)
+            self.cache.copy(new, root, self.last_slot)
 
 
-class DraftedRows(Rows):
+class DraftedBatch(RunningBatch):
     """The sequences being generated: each takes several tokens per forward pass, as far as its draft proposed them."""
 
     sequences: DraftedSequences
 
     def __init__(
-        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int, kv_cache_tokens: int, window: int,
-        drafts: Drafts,
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, max_num_seqs: int, kv_cache_tokens: int,
+        window: int, drafts: Drafts,
     ) -> None:  # fmt: skip
-        super().__init__(decoder, tokenizer, seed=seed, rows=rows, kv_cache_tokens=kv_cache_tokens)
-        self.sequences = DraftedSequences(decoder, max_rows=rows, kv_cache_tokens=kv_cache_tokens)
-        self.window, self.drafts, self.passes, self.drafted = window, drafts, 0, 0
+        super().__init__(decoder, tokenizer, seed=seed, max_num_seqs=max_num_seqs, kv_cache_tokens=kv_cache_tokens)
+        self.sequences = DraftedSequences(decoder, max_num_seqs=max_num_seqs, kv_cache_tokens=kv_cache_tokens)
+        self.window, self.drafts, self.passes, self.accepted = window, drafts, 0, 0
 
     @torch.inference_mode()
-    def advance(self) -> list[tuple[Job, Generation]]:
-        """Run one forward pass, in which each row takes at least one token. Finished rows leave and are returned."""
-        n = len(self.jobs)
-        self.sequences.grow(n, self.sequences.longest + 1)
-        children = self.sequences.draft(self._guesses(n))
+    def decode(self) -> list[tuple[PendingRequest, Generation]]:
+        """Run one forward pass, in which each row gets at least one token. Removes and returns finished requests."""
+        n = len(self.running)
+        self.sequences.allocate(n, self.sequences.last_slot + 1)
+        children = self.sequences.add_drafts(self._proposals(n))
         logits = self.sequences.forward()
         self.passes += 1
         active, finished = torch.arange(n, device=self.newest.device), dict[int, Finish]()
@@ -142,18 +144,18 @@ class DraftedRows(Rows):
             over = ended | (self.length[:n] >= self.limit[:n])
             finished |= {r: Finish.stop if ended[r] else Finish.length for r in active.tolist() if over[r]}
             active = self._accepted(active[~over[active]], token, children)
-        return self.leave(list(finished), list(finished.values()))
+        return self.finish(list(finished), list(finished.values()))
 
-    def _guesses(self, n: int) -> list[tuple[int, Ids]]:
+    def _proposals(self, n: int) -> list[tuple[int, Ids]]:
         """For each row with a draft, its sequence and the draft's next tokens, fewer than the row may still take."""
         lengths, sequences = self.length[:n].tolist(), self.sequence[:n].tolist()
-        guesses = []
-        for r, job in enumerate(self.jobs):
+        proposals = []
+        for r, pending in enumerate(self.running):
             tokens = tuple(self.tokens[r, : lengths[r]].tolist())
-            most = min(self.window, job.request.limit - lengths[r] - 1)
-            if most > 0 and (guess := self.drafts.next_tokens(job.request, tokens, most)):
-                guesses.append((sequences[r], guess))
-        return guesses
+            most = min(self.window, pending.request.limit - lengths[r] - 1)
+            if most > 0 and (draft := self.drafts.propose(pending.request, tokens, most)):
+                proposals.append((sequences[r], draft))
+        return proposals
 
     def _append_to(self, rows: Int[Tensor, " m"], token: Int[Tensor, " n"], logp: Float[Tensor, " n"]) -> None:
         """Append the newest token of these rows."""
@@ -173,7 +175,7 @@ class DraftedRows(Rows):
         pairs = zip(self.sequence[rows].tolist(), token[rows].tolist())
         found = [(r, children[pair]) for r, pair in zip(rows.tolist(), pairs) if pair in children]
         accepted = torch.tensor([r for r, _ in found], dtype=torch.long, device=rows.device)
-        self.drafted += len(found)
+        self.accepted += len(found)
         self.sequence[accepted] = torch.tensor([s for _, s in found], dtype=torch.long, device=rows.device)
         return accepted
 
@@ -186,17 +188,17 @@ class SpeculativeEngine(NativeEngine):
     """
 
     def __init__(
-        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int = 256,
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, max_num_seqs: int = 256,
         kv_cache_tokens: int = 1 << 20,
         window: int = 8, drafts: int = 4096,
     ) -> None:  # fmt: skip
-        super().__init__(decoder, tokenizer, seed=seed, rows=rows, kv_cache_tokens=kv_cache_tokens)
+        super().__init__(decoder, tokenizer, seed=seed, max_num_seqs=max_num_seqs, kv_cache_tokens=kv_cache_tokens)
         self._drafts, self._reported = Drafts(drafts), (0, 0)
-        self._rows = self._drafted = DraftedRows(
+        self._batch = self._drafted = DraftedBatch(
             self._model,
             tokenizer,
             seed=seed,
-            rows=rows,
+            max_num_seqs=max_num_seqs,
             kv_cache_tokens=kv_cache_tokens,
             window=window,
             drafts=self._drafts,
@@ -210,7 +212,7 @@ class SpeculativeEngine(NativeEngine):
     @property
     def accepted(self) -> int:
         """The number of generated tokens so far that a draft proposed. Each saved its row one forward pass."""
-        return self._drafted.drafted
+        return self._drafted.accepted
 
     def figures(self) -> dict[str, float]:
         """The passes, and the accepted tokens of drafts, since the last call, by metric."""
@@ -219,7 +221,7 @@ class SpeculativeEngine(NativeEngine):
         self._reported = now
         return {"engine/0/passes": float(passes), "engine/0/accepted": float(accepted)}
 
-    def _resolve(self, finished: Sequence[tuple[Job, Generation]]) -> None:
-        for job, generation in finished:
-            self._drafts.add(job.request, generation.tokens)
+    def _resolve(self, finished: Sequence[tuple[PendingRequest, Generation]]) -> None:
+        for pending, generation in finished:
+            self._drafts.add(pending.request, generation.tokens)
         super()._resolve(finished)

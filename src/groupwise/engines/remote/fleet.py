@@ -38,29 +38,29 @@ class Published:
 class Fleet:
     """An `Engine` over `count` replicas. An answer does not depend on the replica, since random numbers are keyed.
 
-    A request goes to the admitted replica with the fewest requests, at most `rows` each; the others wait in order of
-    arrival. If a replica is lost, or fails in a request, its requests are sent again elsewhere, and a new one is
-    started. It is admitted with the current weights, once the `probe` has compared its scores. A slot that needs more
-    than `restarts` new replicas in ten minutes is given up; when all are, requests raise the last cause, `WorkerLost`
-    for a lost process. A request in which each of the engines fails raises `WorkerLost`, too.
+    A request goes to the admitted replica with the fewest requests, at most `max_num_seqs` each; the others wait in
+    order of arrival. If a replica is lost, or fails in a request, its requests are sent again elsewhere, and a new one
+    is started. It is admitted with the current weights, once the `probe` has compared its scores. A slot that needs
+    more than `restarts` new replicas in ten minutes is given up; when all are, requests raise the last cause,
+    `WorkerLost` for a lost process. A request in which each of the engines fails raises `WorkerLost`, too.
 
-    The last slots are those of the engines at `addresses`. `warn` gets a line for each loss. The replicas belong to
+    The last slots are for the engines at `addresses`. `notify` gets a line for each loss. The replicas belong to
     the event loop of the first `load`, and end with it.
     """
 
     def __init__(
-        self, start: StartReplica, count: int, *, exchange: Exchange, probe: Probe, rows: int, restarts: int,
+        self, start: StartReplica, count: int, *, exchange: Exchange, probe: Probe, max_num_seqs: int, restarts: int,
         addresses: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._start, self._count, self._exchange, self._probe = start, count, exchange, probe
-        self._rows, self._restarts = rows, restarts
+        self._max_num_seqs, self._restarts = max_num_seqs, restarts
         self._addresses = [""] * (count - len(addresses)) + list(addresses)
-        self.warn: Callable[[str], None] = lambda line: None
+        self.notify: Callable[[str], None] = lambda line: None
         self._occupancy, self._restarted = Occupancy(count), 0
         self._slots: list[Slot] = []
         self._keepers: list[asyncio.Task[None]] = []
         self._published: Published | None = None
-        self._queue: deque[asyncio.Future[Slot]] = deque()
+        self._waiting: deque[asyncio.Future[Slot]] = deque()
         self._changed = asyncio.Condition()
 
     @property
@@ -118,7 +118,7 @@ class Fleet:
     def figures(self) -> dict[str, float]:
         """The restarts of engines and the mean number of requests in each, since the last call."""
         restarted, self._restarted = self._restarted, 0
-        rows = {f"engine/{number}/rows": mean for number, mean in enumerate(self._occupancy.take())}
+        rows = {f"engine/{index}/rows": mean for index, mean in enumerate(self._occupancy.take())}
         return {"engine/restarts": float(restarted), **rows}
 
     async def reach(self) -> None:
@@ -128,10 +128,10 @@ class Fleet:
         engine can be reached, and the run starts none itself.
         """
         reached, lost = not all(self._addresses), None
-        for number, address in enumerate(self._addresses):
+        for index, address in enumerate(self._addresses):
             if address:
                 try:
-                    (await self._start(number)).end()
+                    (await self._start(index)).end()
                     reached = True
                 except EngineLost as error:
                     lost = error
@@ -179,7 +179,7 @@ class Fleet:
 
     def _count_requests(self, slot: Slot, change: int) -> None:
         slot.requests += change
-        self._occupancy.change(slot.number, change)
+        self._occupancy.change(slot.index, change)
 
     async def _turn(self) -> Slot:
         """Wait for an admitted slot with a free row; the request counts there from now on."""
@@ -188,7 +188,7 @@ class Fleet:
         if all(slot.given_up for slot in self._slots):
             raise self._lost()
         turn: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
-        self._queue.append(turn)
+        self._waiting.append(turn)
         self._dispatch()
         try:
             return await turn
@@ -200,16 +200,18 @@ class Fleet:
 
     def _dispatch(self) -> None:
         """Give waiting requests, in order, to the admitted slots with the fewest requests."""
-        while self._queue:
-            if self._queue[0].done():  # cancelled
-                self._queue.popleft()
+        while self._waiting:
+            if self._waiting[0].done():  # cancelled
+                self._waiting.popleft()
                 continue
-            free = [slot for slot in self._slots if isinstance(slot.state, Serving) and slot.requests < self._rows]
+            free = [
+                slot for slot in self._slots if isinstance(slot.state, Serving) and slot.requests < self._max_num_seqs
+            ]
             if not free:
                 return
-            slot = min(free, key=lambda slot: (slot.requests, slot.number))
+            slot = min(free, key=lambda slot: (slot.requests, slot.index))
             self._count_requests(slot, 1)
-            self._queue.popleft().set_result(slot)
+            self._waiting.popleft().set_result(slot)
 
     def _lost(self) -> GroupwiseError:
         """The error for a fleet without replicas, with the cause of a lost one."""
@@ -232,7 +234,7 @@ class Fleet:
         """Start all slots, at the first load in an event loop."""
         if any(not keeper.done() for keeper in self._keepers):
             return
-        self._slots = [Slot(number, address) for number, address in enumerate(self._addresses)]
+        self._slots = [Slot(index, address) for index, address in enumerate(self._addresses)]
         self._keepers = [asyncio.create_task(self._keep(slot)) for slot in self._slots]
 
     async def _keep(self, slot: Slot) -> None:
@@ -240,7 +242,7 @@ class Fleet:
         try:
             while (pause := slot.pause(self._restarts)) is not None:
                 if isinstance(slot.state, Lost):
-                    self.warn(slot.loss(self._restarts))
+                    self.notify(slot.loss(self._restarts))
                     self._restarted += 1
                     slot.become(Starting())
                 await asyncio.sleep(pause)
@@ -253,14 +255,14 @@ class Fleet:
             slot.become(GivenUp())
             if all(slot.given_up for slot in self._slots):
                 self._abandon()
-        self.warn(slot.loss(self._restarts))
+        self.notify(slot.loss(self._restarts))
         await self._notify()
 
     async def _fill(self, slot: Slot) -> None:
         """Start a replica and keep it loaded until it is lost. Its process is ended in every case."""
         replica: Remote | None = None
         try:
-            replica = await self._start(slot.number)
+            replica = await self._start(slot.index)
             slot.become(Loading(replica))
             replica.on_loss = slot.dismiss
             await self._keep_loaded(slot, replica)
@@ -275,7 +277,7 @@ class Fleet:
 
     def _abandon(self) -> None:
         """Fail the waiting requests: no replica is left."""
-        for turn in self._queue:
+        for turn in self._waiting:
             if not turn.done():
                 turn.set_exception(self._lost())
 

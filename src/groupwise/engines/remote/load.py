@@ -20,10 +20,10 @@ class Occupancy:
         self._requests, self._since = [0] * count, 0.0
         self._reset()
 
-    def change(self, number: int, by: int) -> None:
+    def change(self, index: int, by: int) -> None:
         """Add `by` to the number of requests that an engine has from now on."""
         self._add(self._clock())
-        self._requests[number] += by
+        self._requests[index] += by
 
     def take(self) -> Sequence[float]:
         """The means since the last call."""
@@ -39,6 +39,6 @@ class Occupancy:
     def _add(self, now: float) -> None:
         if any(self._requests):
             self._seconds += now - self._since
-            for number, requests in enumerate(self._requests):
-                self._areas[number] += requests * (now - self._since)
+            for index, requests in enumerate(self._requests):
+                self._areas[index] += requests * (now - self._since)
         self._since = now

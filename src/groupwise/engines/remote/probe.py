@@ -30,14 +30,14 @@ class Expected:
 class Probe:
     """Computes the scores of a fixed answer in this process, and compares an engine's scores with them.
 
-    `max_logprob_diff` bounds the difference of a log-prob. An engine whose scores are nearer to those of the weights
-    before has not loaded the new ones, even if both are within the bound.
+    `max_logprob_diff` bounds the difference of a log-prob. An engine whose scores are nearer to the scores of the
+    weights before has not loaded the new ones, even if both are within the bound.
     """
 
     def __init__(self, decoder: Decoder, tokenizer: Tokenizer, max_logprob_diff: float) -> None:
         self.max_logprob_diff = max_logprob_diff
         self.context, self.answer = fixed_text(decoder.shape.vocabulary, decoder.shape.positions)
-        self._engine = NativeEngine(decoder, tokenizer, seed=0, rows=1)
+        self._engine = NativeEngine(decoder, tokenizer, seed=0, max_num_seqs=1)
 
     async def expect(self, version: int, weights: Mapping[str, Tensor], before: Expected | None) -> Expected:
         """The scores to expect of an engine with these weights, which are the decoder's own tensors."""

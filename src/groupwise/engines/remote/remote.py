@@ -69,7 +69,7 @@ class Remote:
         """Why the engine is lost; empty while it is not."""
         self.on_loss: Callable[[], None] = lambda: None
         self._writer = writer
-        self._numbers = itertools.count()
+        self._call_ids = itertools.count()
         self._pending: dict[int, Call] = {}
         self._heartbeat = Heartbeat(deadline)
         self._greeting = -1
@@ -84,7 +84,7 @@ class Remote:
         """Connect to an engine that `groupwise serve` started. `EngineLost` if no process listens there.
 
         `trainer` is a name that no other trainer knows: a load with it ends an older connection that loads weights.
-        `Usage` for another secret or certificate than that of a TLS address, and for another engine than `expected`.
+        `Usage` if secret or certificate differ from the TLS address, or the engine from `expected`.
         """
         same_host = isinstance(address, Path)
         name = str(address) if isinstance(address, Path) else host_port(address.host, address.port)
@@ -174,7 +174,7 @@ class Remote:
     def prefill(self, contexts: Sequence[ContextKey]) -> None:
         """Make the engine cache these prompts. It does not wait for the reply."""
         if not self.cause:
-            self._send(next(self._numbers), "prefill", contexts=contexts)
+            self._send(next(self._call_ids), "prefill", contexts=contexts)
 
     def fail(self, cause: str) -> EngineLost:
         """Close the connection: the engine is lost for this cause. Returns the error."""
@@ -222,20 +222,20 @@ class Remote:
     async def _call(self, verb: str, part: bytes = b"", more: float = 0.0, **arguments: Any) -> Answer:
         """The reply to a request. The engine may take `more` seconds beyond the deadline."""
         self.check()
-        number = next(self._numbers)
-        call = self._pending[number] = Call(verb, more, reply=asyncio.get_running_loop().create_future())
+        call_id = next(self._call_ids)
+        call = self._pending[call_id] = Call(verb, more, reply=asyncio.get_running_loop().create_future())
         try:
-            self._send(number, verb, part, **arguments)
+            self._send(call_id, verb, part, **arguments)
             return await call.reply
         except asyncio.CancelledError:
             if not self.cause:
-                self._send(next(self._numbers), "cancel", of=number)
+                self._send(next(self._call_ids), "cancel", of=call_id)
             raise
         finally:
-            self._pending.pop(number, None)
+            self._pending.pop(call_id, None)
 
-    def _send(self, number: int, verb: str, part: bytes = b"", **arguments: Any) -> None:
-        data = encode({"id": number, "do": verb, **arguments}, part)
+    def _send(self, call_id: int, verb: str, part: bytes = b"", **arguments: Any) -> None:
+        data = encode({"id": call_id, "do": verb, **arguments}, part)
         if len(data) > LARGEST_REQUEST:
             evidence = f"{len(data)} bytes; the limit is {LARGEST_REQUEST}"
             raise Usage("a request is too long for an engine in another process", evidence=evidence,
@@ -247,21 +247,21 @@ class Remote:
         try:
             while (message := await read_message(reader, LARGEST_REPLY)) is not None:
                 self._heartbeat.heard = True
-                number, error = message.get("id"), message.get("error")
-                if number is None:
+                call_id, error = message.get("id"), message.get("error")
+                if call_id is None:
                     self.fail(str(error_of(error)))
                     return
-                if isinstance(number, int):
-                    self._pass_on(number, message.get("reply"), error)
+                if isinstance(call_id, int):
+                    self._pass_on(call_id, message.get("reply"), error)
             self.fail(CLOSED)
         except WireError as error:
             self.fail(f"it sent no message of the protocol: {error}")
 
-    def _pass_on(self, number: int, reply: Any, error: Any) -> None:
+    def _pass_on(self, call_id: int, reply: Any, error: Any) -> None:
         """Give a reply or an error to its caller, or the steps in a reply to `hello` to the heartbeat."""
-        call = self._pending.get(number)
+        call = self._pending.get(call_id)
         if call is None:
-            if number == self._greeting and isinstance(reply, dict):
+            if call_id == self._greeting and isinstance(reply, dict):
                 self._heartbeat.steps = reply.get("steps", 0)
         elif not call.reply.done():
             self._heartbeat.answers += 1
@@ -284,7 +284,7 @@ class Remote:
             if cause := self._heartbeat.beat(self._pending.values()):
                 self.fail(cause)
             elif self._pending:
-                self._greeting = next(self._numbers)
+                self._greeting = next(self._call_ids)
                 self._send(self._greeting, "hello")
 
 

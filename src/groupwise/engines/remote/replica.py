@@ -47,7 +47,7 @@ class ReplicaSettings:
     device: str
     threads: int
     seed: int
-    rows: int
+    max_num_seqs: int
     kv_cache_tokens: int
     compiled: bool
     adapter: str
@@ -102,9 +102,9 @@ class Replica(Remote):
         return "\n".join([status, *printed(self.log, self.begin)])
 
 
-async def start_replica(program: Program, number: int, deadline: float) -> Replica:
+async def start_replica(program: Program, index: int, deadline: float) -> Replica:
     """Start a child process, and wait for its engine. `EngineLost` with its last lines if it does not start."""
-    log = log_file(program.logs or Path(program.settings.directory), f"engine {number}")
+    log = log_file(program.logs or Path(program.settings.directory), f"engine {index}")
     here, there = socket.socketpair()
     try:
         with there, open_log(log) as output:
@@ -116,16 +116,16 @@ async def start_replica(program: Program, number: int, deadline: float) -> Repli
             )  # fmt: skip
     except OSError as error:
         here.close()
-        raise EngineLost(f"replica {number} did not start", evidence=str(error)) from error
+        raise EngineLost(f"replica {index} did not start", evidence=str(error)) from error
     replica = None
     try:
         reader, writer = await asyncio.open_unix_connection(sock=here)
-        replica = Replica(reader, writer, name=f"replica {number}, pid {process.pid}", deadline=deadline)
+        replica = Replica(reader, writer, name=f"replica {index}, pid {process.pid}", deadline=deadline)
         replica.process, replica.log, replica.begin = process, log, begin
         await replica.hello(program.seconds)
     except EngineLost as error:
         evidence = replica.end() if replica else ""
-        raise EngineLost(f"replica {number} did not start", evidence=evidence or error.evidence) from None
+        raise EngineLost(f"replica {index} did not start", evidence=evidence or error.evidence) from None
     except BaseException:
         if replica:
             replica.end()
@@ -168,7 +168,9 @@ def native_server(spec: ReplicaSettings, *, same_host: bool = True) -> EngineSer
     decoder = Decoder(shape).to(getattr(torch, spec.dtype)).to_empty(device=spec.device)
     decoder.compiled = spec.compiled
     attach_settings(decoder, spec.adapter)
-    engine = SleepingEngine(decoder, tokenizer, seed=spec.seed, rows=spec.rows, kv_cache_tokens=spec.kv_cache_tokens)
+    engine = SleepingEngine(
+        decoder, tokenizer, seed=spec.seed, max_num_seqs=spec.max_num_seqs, kv_cache_tokens=spec.kv_cache_tokens
+    )
     engine.version = -1  # until the first load
     largest = most_file_bytes(decoder)
     uploads = None if same_host else Uploads(Exchange(Path(tempfile.gettempdir())), largest)

@@ -33,7 +33,7 @@ from groupwise.models.lora import adapter_text
 __all__ = ["Served"]
 
 Launch = Callable[[Program, int, float], Awaitable[Remote]]
-"""Starts the program of the replica of this number, and connects to its engine, with a deadline in seconds."""
+"""Starts the program of the replica of this index, and connects to its engine, with a deadline in seconds."""
 MOST_REPLICAS, MOST_RESTARTS = 4096, 1_000_000
 """Larger numbers are typing errors: no host can start more processes."""
 PAUSE = 0.5
@@ -94,8 +94,8 @@ class Served(Native):
     @property
     def notices(self) -> tuple[str, ...]:
         """A line that names the engines at addresses, for the start of a run; none without them."""
-        places = ", ".join(text.partition("#")[0] for text in self.addresses)
-        return (f"engines: {places} get prompts and weights",) if places else ()
+        addresses = ", ".join(text.partition("#")[0] for text in self.addresses)
+        return (f"engines: {addresses} get prompts and weights",) if addresses else ()
 
     def build(
         self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None,
@@ -118,7 +118,7 @@ class Served(Native):
         dtype = str(weight.dtype).removeprefix("torch.")
         settings = ReplicaSettings(
             directory=str(exchange.path), dtype=dtype, device=str(weight.device), threads=torch.get_num_threads(),
-            seed=seed, rows=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, compiled=decoder.compiled,
+            seed=seed, max_num_seqs=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, compiled=decoder.compiled,
             adapter=adapter_text(decoder),
         )  # fmt: skip
         identity = Identity.of(decoder, tokenizer, seed=seed)
@@ -126,22 +126,22 @@ class Served(Native):
         met: set[int] = set()
         trainer = secrets.token_hex(16)
 
-        async def start(number: int) -> Remote:
-            if number < self.replicas:
-                return await launch(replace(program, logs=exchange.logs), number, self.deadline)
-            patience = self.deadline if number in met else 0.0
+        async def start(index: int) -> Remote:
+            if index < self.replicas:
+                return await launch(replace(program, logs=exchange.logs), index, self.deadline)
+            patience = self.deadline if index in met else 0.0
             connect = partial(
-                Remote.connect, addresses[number - self.replicas], secret=secret, deadline=self.deadline,
+                Remote.connect, addresses[index - self.replicas], secret=secret, deadline=self.deadline,
                 expected=identity, trainer=trainer,
             )  # fmt: skip
             remote = await reached(connect, patience)
-            met.add(number)
+            met.add(index)
             return remote
 
         kind = SharedDeviceFleet if self.placement == "colocated" else Fleet
         return kind(
             start, self.replicas + len(self.addresses), exchange=exchange,
-            probe=Probe(decoder, tokenizer, gap_bound(self.max_logprob_diff, dtype)), rows=self.max_num_seqs,
+            probe=Probe(decoder, tokenizer, gap_bound(self.max_logprob_diff, dtype)), max_num_seqs=self.max_num_seqs,
             restarts=self.restarts,
             addresses=[text.partition("#")[0] for text in self.addresses],
         )  # fmt: skip

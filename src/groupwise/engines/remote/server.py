@@ -198,37 +198,37 @@ class EngineServer:
         message = await read_message(reader, LARGEST_GREETING)
         if message is None:
             return False
-        number, protocol = message_id(message), message.get("protocol")
+        call_id, protocol = message_id(message), message.get("protocol")
         if message.get("do") == "hello" and protocol == PROTOCOL and not isinstance(protocol, bool):
-            self._send(client.writer, {"id": number, "reply": await self._hello(message, client)})
+            self._send(client.writer, {"id": call_id, "reply": await self._hello(message, client)})
             return True
         what = f"this engine has protocol {PROTOCOL}, and the connection began with protocol {protocol!r:.40}"
         fix = "use the same version of groupwise on both sides"
-        self._send(client.writer, {"id": number, "error": error_json(Usage(what, fix=fix))})
+        self._send(client.writer, {"id": call_id, "error": error_json(Usage(what, fix=fix))})
         return False
 
     def _begin(self, message: dict[str, Any], client: Client) -> None:
         """Start the call in a message as a task. `cancel` is answered at once."""
-        number, verb, calls = message_id(message), message.get("do"), client.calls
+        call_id, verb, calls = message_id(message), message.get("do"), client.calls
         if verb == "cancel":
             if call := calls.get(message_id({"id": message.get("of")})):
                 call.cancel()
-            self._send(client.writer, {"id": number, "reply": {}})
+            self._send(client.writer, {"id": call_id, "reply": {}})
             return
         act = self._verbs.get(verb) if isinstance(verb, str) else None
         if act is None:
             raise WireError(f"there is no verb {verb!r:.40}: the verbs are {', '.join(self._verbs)}, cancel")
-        if number in calls or len(calls) >= MOST_CALLS:
-            raise WireError(f"the id {number} is in use" if number in calls else f"more than {MOST_CALLS} requests")
-        calls[number] = asyncio.create_task(self._answer(number, partial(act, message, client), client.writer))
-        calls[number].add_done_callback(lambda _: calls.pop(number, None))
+        if call_id in calls or len(calls) >= MOST_CALLS:
+            raise WireError(f"the id {call_id} is in use" if call_id in calls else f"more than {MOST_CALLS} requests")
+        calls[call_id] = asyncio.create_task(self._answer(call_id, partial(act, message, client), client.writer))
+        calls[call_id].add_done_callback(lambda _: calls.pop(call_id, None))
 
-    async def _answer(self, number: int, call: Callable[[], Awaitable[dict[str, Any]]], writer: StreamWriter) -> None:
+    async def _answer(self, call_id: int, call: Callable[[], Awaitable[dict[str, Any]]], writer: StreamWriter) -> None:
         """Send the reply or the error of one call."""
         try:
-            message = {"id": number, "reply": await call()}
+            message = {"id": call_id, "reply": await call()}
         except Exception as error:  # an engine's failure is its caller's to handle
-            message = {"id": number, "error": error_json(error)}
+            message = {"id": call_id, "error": error_json(error)}
         self._send(writer, message)
         with suppress(OSError):
             await writer.drain()

@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["serve_until_signal"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Ctrl-C, the signal of Slurm, Kubernetes and other managers, and that of a terminal that closes."""
+"""Ctrl-C; the signal of Slurm, Kubernetes and other managers; the signal of a terminal that closes."""
 PATIENCE = 10.0
 """Seconds in which connections must have ended after a signal."""
 
@@ -18,9 +18,9 @@ async def serve_until_signal(serving: Coroutine[Any, Any, None]) -> int:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    signals = [number for number in SIGNALS if not (ignored and number == signal.SIGHUP)]
-    for number in signals:
-        loop.add_signal_handler(number, lambda code=128 + number: ended.done() or ended.set_result(code))
+    signals = [signum for signum in SIGNALS if not (ignored and signum == signal.SIGHUP)]
+    for signum in signals:
+        loop.add_signal_handler(signum, lambda code=128 + signum: ended.done() or ended.set_result(code))
     task = asyncio.create_task(serving)
     try:
         await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -30,5 +30,5 @@ async def serve_until_signal(serving: Coroutine[Any, Any, None]) -> int:
         await asyncio.wait({task}, timeout=PATIENCE)
         return await ended
     finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
+        for signum in signals:
+            loop.remove_signal_handler(signum)

@@ -62,7 +62,7 @@ CHANGES: Mapping[type[State], tuple[type[State], ...]] = {
 class Slot:
     """A slot for an engine, over all processes that have held it. `address` is empty for a replica of the run."""
 
-    number: int
+    index: int
     address: str = ""
     state: State = field(default_factory=Starting)
     """Changed by `become` only."""
@@ -102,7 +102,7 @@ class Slot:
     @property
     def name(self) -> str:
         """Its name in messages."""
-        return f"the engine at {self.address}" if self.address else f"replica {self.number}"
+        return f"the engine at {self.address}" if self.address else f"replica {self.index}"
 
     def suspend(self) -> None:
         """Send it no more requests until it is admitted again."""

@@ -60,7 +60,7 @@ def write_weights(directory: Path, version: int, weights: Mapping[str, Tensor], 
 def weights_errors(parent: Path, needed: int = 0, elsewhere: str = ELSEWHERE) -> Iterator[None]:
     """A context that turns an OSError in a directory for weights into a `Storage` error. Its fix names the directory.
 
-    `parent` has the directories of all runs, since that of one run is gone when its user reads the error.
+    `parent` has the directories of all runs, since one run's own is gone when its user reads the error.
     """
     try:
         yield
@@ -91,8 +91,8 @@ def _megabytes(count: int) -> str:
 
 def _os_error(error: SafetensorError) -> tuple[int, str]:
     """The errno and text of a safetensors error, whose message ends in `(os error 28)`."""
-    number = str(error).rpartition("os error ")[2].partition(")")[0]
-    return int(number) if number.isdecimal() else 0, str(error)
+    code = str(error).rpartition("os error ")[2].partition(")")[0]
+    return int(code) if code.isdecimal() else 0, str(error)
 
 
 def read_weights(path: Path, sha256: str) -> dict[str, Tensor]:
@@ -115,7 +115,7 @@ def _sha256(path: Path) -> str:
 class Exchange:
     """A new directory for weights files that only this user can read. `close` or the process's end removes it.
 
-    The directory of a killed process is removed by the next `Exchange` in the same place: its lock is free.
+    The directory of a killed process is removed by the next `Exchange` in the same directory: its lock is free.
     """
 
     logs: Path | None = None

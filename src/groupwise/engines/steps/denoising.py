@@ -22,7 +22,7 @@ __all__ = ["DenoisingEngine"]
 
 
 @dataclass(eq=False)
-class Denoised:
+class DenoisingRequest:
     """A request under way: its state, the number of its next step, and its tokens and actions so far."""
 
     request: GenerationRequest
@@ -36,7 +36,7 @@ class Denoised:
     noisy: list[bool] = field(default_factory=list)
 
     @classmethod
-    def of(cls, request: GenerationRequest, future: asyncio.Future[Generation], denoise: Denoise) -> "Denoised":
+    def of(cls, request: GenerationRequest, future: asyncio.Future[Generation], denoise: Denoise) -> "DenoisingRequest":
         """A request at its first step, or after the last action of its path. It may ask for another number of steps."""
         if request.steps is not None:
             denoise = replace(denoise, steps=request.steps)
@@ -62,54 +62,57 @@ class Denoised:
         return self.request.sampling.temperature > 0 and self.denoise.has_noise(self.step)
 
 
-class DenoisingEngine(SteppingEngine[Denoised]):
+class DenoisingEngine(SteppingEngine[DenoisingRequest]):
     """An `Engine` over a flow policy: each token is a denoising step.
 
     A step with noise has its weights version as origin, a deterministic one `ENVIRONMENT`: it is no action and not
     trained. At temperature 0 all steps are deterministic, and only the first state is random; another temperature
-    multiplies the noise, and log-probs stay those of the policy. Forks of a sample have its first state. Where a
+    multiplies the noise, and log-probs stay the policy's. Forks of a sample have its first state. Where a
     request has a `stride`, a token is the number of the last step that it spans. A sample does not depend on the
     others: random numbers are keyed, and on one thread states are bit-identical. When weights are loaded, running
     requests end with the finish `cut` and their steps so far.
     """
 
-    def __init__(self, policy: FlowPolicy, *, seed: int, rows: int = 256) -> None:
-        super().__init__(policy, rows=rows)
+    def __init__(self, policy: FlowPolicy, *, seed: int, max_num_seqs: int = 256) -> None:
+        super().__init__(policy, max_num_seqs=max_num_seqs)
         self._policy, self._seed = policy, seed
         large = prod(policy.shape.state) >= LARGE  # pictures whose memory bounds the rows
-        self._multiple = min(ROWS, rows) if large else ROWS
+        self._multiple = min(ROWS, max_num_seqs) if large else ROWS
 
-    def _job(self, request: GenerationRequest, future: asyncio.Future[Generation]) -> Denoised:
-        return Denoised.of(request, future, self._policy.denoise)
+    def _pending_request(self, request: GenerationRequest, future: asyncio.Future[Generation]) -> DenoisingRequest:
+        return DenoisingRequest.of(request, future, self._policy.denoise)
 
-    def _interrupt(self, jobs: Sequence[Denoised]) -> list[Denoised]:
-        for job in jobs:
-            self._end(job, Finish.cut)
+    def _interrupt(self, batch: Sequence[DenoisingRequest]) -> list[DenoisingRequest]:
+        for pending in batch:
+            self._end(pending, Finish.cut)
         return []
 
     @torch.inference_mode()
-    def _advance(self) -> None:
+    def _step(self) -> None:
         """Take one step of every live sample. Finished samples leave."""
-        jobs, policy = self._live, self._policy
-        if starting := [job for job in jobs if job.state is None]:
-            for job, state in zip(starting, self._normals(starting, first=True), strict=True):
-                job.state = state
-        place, times = policy.place, {job.denoise: policy.times_of(job.denoise) for job in jobs}
-        spans = [(times[job.denoise][job.step], times[job.denoise][job.end]) for job in jobs]
-        fill = padded(len(jobs), self._multiple) - len(jobs)
-        before = torch.stack([*(job.state for job in jobs), *[jobs[-1].state] * fill]).to(**place)  # type: ignore[list-item]
-        now, then = torch.tensor([*spans, *[spans[-1]] * fill]).to(**place).unbind(1)
-        words = policy.words([*(job.words for job in jobs), *[jobs[-1].words] * fill])
+        batch, policy = self._running, self._policy
+        if starting := [pending for pending in batch if pending.state is None]:
+            for pending, state in zip(starting, self._normals(starting, first=True), strict=True):
+                pending.state = state
+        dtype_device, times = (
+            policy.dtype_device,
+            {pending.denoise: policy.times_of(pending.denoise) for pending in batch},
+        )
+        spans = [(times[pending.denoise][pending.step], times[pending.denoise][pending.end]) for pending in batch]
+        fill = padded(len(batch), self._multiple) - len(batch)
+        before = torch.stack([*(pending.state for pending in batch), *[batch[-1].state] * fill]).to(**dtype_device)  # type: ignore[list-item]
+        now, then = torch.tensor([*spans, *[spans[-1]] * fill]).to(**dtype_device).unbind(1)
+        words = policy.words([*(pending.words for pending in batch), *[batch[-1].words] * fill])
         velocity = policy.velocity(before, now, words)
         mean, std = policy.denoise.noise(before, velocity, now, then)
-        noisy = [job.noisy_step for job in jobs]
-        mask = torch.tensor([*noisy, *[False] * fill], device=place["device"])
+        noisy = [pending.noisy_step for pending in batch]
+        mask = torch.tensor([*noisy, *[False] * fill], device=dtype_device["device"])
         mean = torch.where(wide(mask, mean), mean, euler(before, velocity, now, then))
         after = mean.clone()
         if any(noisy):
-            chosen = [job for job, has_noise in zip(jobs, noisy, strict=True) if has_noise]
+            chosen = [pending for pending, has_noise in zip(batch, noisy, strict=True) if has_noise]
             noise = self._normals(chosen, first=False).to(mean)
-            amount = torch.tensor([job.request.sampling.temperature for job in chosen]).to(std)
+            amount = torch.tensor([pending.request.sampling.temperature for pending in chosen]).to(std)
             after[mask] += wide(std[mask] * amount, noise) * noise
         logp = torch.where(mask, log_density(after, mean, std), torch.nan)
         self._record(before, after, mean, logp, noisy)
@@ -117,41 +120,45 @@ class DenoisingEngine(SteppingEngine[Denoised]):
     def _record(self, before: Tensor, after: Tensor, mean: Tensor, logp: Tensor, noisy: Sequence[bool]) -> None:
         """Write a step into the samples, and end those that it finishes."""
         arrays = [x.float().cpu().numpy() for x in (before, after, mean)]
-        for i, (job, has_noise, density) in enumerate(zip(self._live, noisy, logp.tolist())):
-            last = job.step == job.denoise.steps - 1
+        for i, (pending, has_noise, density) in enumerate(zip(self._running, noisy, logp.tolist())):
+            last = pending.step == pending.denoise.steps - 1
             picture = self._policy.picture(after[i]) if last else None
-            job.path.append(encode_action(*(x[i] for x in arrays), picture=picture))
-            job.logp.append(density)
-            job.noisy.append(has_noise)
-            job.state = after[i].float()
-            job.step = job.end
-            job.tokens.append(job.step - 1)
-            if job.step == job.denoise.steps:
-                self._end(job, Finish.stop)
-            elif len(job.path) == job.request.limit:
-                self._end(job, Finish.length)
-        self._live = [job for job in self._live if not job.future.done()]
+            pending.path.append(encode_action(*(x[i] for x in arrays), picture=picture))
+            pending.logp.append(density)
+            pending.noisy.append(has_noise)
+            pending.state = after[i].float()
+            pending.step = pending.end
+            pending.tokens.append(pending.step - 1)
+            if pending.step == pending.denoise.steps:
+                self._end(pending, Finish.stop)
+            elif len(pending.path) == pending.request.limit:
+                self._end(pending, Finish.length)
+        self._running = [pending for pending in self._running if not pending.future.done()]
 
-    def _normals(self, jobs: Sequence[Denoised], *, first: bool) -> Tensor:
+    def _normals(self, batch: Sequence[DenoisingRequest], *, first: bool) -> Tensor:
         """The normal numbers of these samples' first states, or of the noise of their present steps."""
         shape = self._policy.shape.state
-        numbers = torch.empty(len(jobs), prod(shape))
-        purposes = [job.request.purpose for job in jobs]
+        numbers = torch.empty(len(batch), prod(shape))
+        purposes = [pending.request.purpose for pending in batch]
         for purpose in set(purposes):
             rows = [i for i, p in enumerate(purposes) if p == purpose]
-            draws = [jobs[i].request.draw for i in rows]
-            streams = [lineage(jobs[i].request.stream[:1] if first else jobs[i].request.stream) for i in rows]
-            steps = [0 if first else jobs[i].step + 1 for i in rows]
+            draws = [batch[i].request.draw for i in rows]
+            streams = [lineage(batch[i].request.stream[:1] if first else batch[i].request.stream) for i in rows]
+            steps = [0 if first else batch[i].step + 1 for i in rows]
             numbers[rows] = normals((self._seed, purpose), draws, streams, steps, prod(shape))
         return numbers.view(-1, *shape)
 
-    def _end(self, job: Denoised, finish: Finish) -> None:
-        if not job.future.done():
-            origins = tuple(self.version if noisy else ENVIRONMENT for noisy in job.noisy)
+    def _end(self, pending: DenoisingRequest, finish: Finish) -> None:
+        if not pending.future.done():
+            origins = tuple(self.version if noisy else ENVIRONMENT for noisy in pending.noisy)
             result = Generation(
-                tokens=tuple(job.tokens), logp=tuple(job.logp), versions=origins, finish=finish, path=tuple(job.path)
+                tokens=tuple(pending.tokens),
+                logp=tuple(pending.logp),
+                versions=origins,
+                finish=finish,
+                path=tuple(pending.path),
             )
-            job.future.set_result(result)
+            pending.future.set_result(result)
 
     def _check(self, request: GenerationRequest) -> None:
         if request.stride < 1 or (request.stride > 1 and request.sampling.temperature > 0):

@@ -1,4 +1,4 @@
-"""The loop of engines whose tokens are steps: samples enter and leave at any step of one batch."""
+"""The loop of engines whose tokens are steps: samples start and finish at any step of one batch."""
 
 import asyncio
 from collections import deque
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from groupwise.core import EngineLost, Usage
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
-from groupwise.engines.native.loading import check_weights, load_weights
+from groupwise.engines.native.weight_loading import check_weights, load_weights
 
 __all__ = ["ROWS", "SteppingEngine"]
 
@@ -18,43 +18,43 @@ ROWS = 16
 
 
 @runtime_checkable
-class Job(Protocol):
-    """A request under way, and the future of its generation."""
+class PendingRequest(Protocol):
+    """A generation request and the future that its caller awaits."""
 
     request: GenerationRequest
     future: asyncio.Future[Generation]
 
 
-J = TypeVar("J", bound=Job)
+R = TypeVar("R", bound=PendingRequest)
 
 
-class SteppingEngine(Generic[J]):
+class SteppingEngine(Generic[R]):
     """An abstract `Engine` over a policy, whose weights it shares if `load` gets the policy's own tensors.
 
-    At most `rows` samples are live; further requests wait in order of arrival.
+    At most `max_num_seqs` requests are running; the others are waiting, in order of arrival.
     """
 
-    def __init__(self, policy: nn.Module, *, rows: int) -> None:
+    def __init__(self, policy: nn.Module, *, max_num_seqs: int) -> None:
         self.version = 0
-        self._module, self._most = policy, rows
-        self._waiting: deque[J] = deque()
-        self._live: list[J] = []
+        self._module, self._max_num_seqs = policy, max_num_seqs
+        self._waiting: deque[R] = deque()
+        self._running: list[R] = []
         self._loop: asyncio.Task[None] | None = None
 
     def _check(self, request: GenerationRequest) -> None:
         """Raise `Usage` or ValueError for a request that does not fit the policy."""
         raise NotImplementedError
 
-    def _job(self, request: GenerationRequest, future: asyncio.Future[Generation]) -> J:
+    def _pending_request(self, request: GenerationRequest, future: asyncio.Future[Generation]) -> R:
         """The request before its first step."""
         raise NotImplementedError
 
-    def _interrupt(self, jobs: Sequence[J]) -> list[J]:
-        """End these jobs, or return them to continue, since the weights are about to change."""
+    def _interrupt(self, batch: Sequence[R]) -> list[R]:
+        """End these requests, or return them to continue, since the weights are about to change."""
         raise NotImplementedError
 
-    def _advance(self) -> None:
-        """Take one step of every live sample. Finished samples leave."""
+    def _step(self) -> None:
+        """Take one step of every running sample, and remove the finished ones."""
         raise NotImplementedError
 
     async def sample(self, request: GenerationRequest) -> Generation:
@@ -64,11 +64,11 @@ class SteppingEngine(Generic[J]):
         if self.version < 0:
             raise EngineLost("the engine has no complete weights", evidence="its last load failed", fix="load again")
         self._check(request)
-        job = self._job(request, asyncio.get_running_loop().create_future())
-        self._waiting.append(job)
+        pending = self._pending_request(request, asyncio.get_running_loop().create_future())
+        self._waiting.append(pending)
         if self._loop is None or self._loop.done():
             self._loop = asyncio.create_task(self._run())
-        return await job.future
+        return await pending.future
 
     async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
         """`Usage`: a step has a log-prob only together with its action, which a request lacks."""
@@ -80,7 +80,7 @@ class SteppingEngine(Generic[J]):
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """Replace the weights. ValueError for the weights of another model."""
         check_weights(self._module.state_dict(), weights)
-        self._live = self._interrupt(self._live)
+        self._running = self._interrupt(self._running)
         self.version = -1  # a failure below leaves a mixture of old and new weights
         load_weights(self._module, weights)
         self.version = version
@@ -93,21 +93,22 @@ class SteppingEngine(Generic[J]):
         try:
             while True:
                 await asyncio.sleep(0)  # a caller whose request finished may send the next one before the next step
-                self._live = [job for job in self._live if not job.future.done()]
-                while self._waiting and len(self._live) < self._most:
-                    job = self._waiting.popleft()
-                    if not job.future.done():
-                        self._live.append(job)
-                if not self._live:
+                self._running = [pending for pending in self._running if not pending.future.done()]
+                while self._waiting and len(self._running) < self._max_num_seqs:
+                    pending = self._waiting.popleft()
+                    if not pending.future.done():
+                        self._running.append(pending)
+                if not self._running:
                     return
-                self._advance()
+                self._step()
         except BaseException as error:
-            for job in (*self._live, *self._waiting):
-                if not job.future.done():
-                    job.future.cancel() if isinstance(error, asyncio.CancelledError) else job.future.set_exception(
-                        error
-                    )
-            self._live = []
+            for pending in (*self._running, *self._waiting):
+                if not pending.future.done():
+                    if isinstance(error, asyncio.CancelledError):
+                        pending.future.cancel()
+                    else:
+                        pending.future.set_exception(error)
+            self._running = []
             self._waiting.clear()
             if not isinstance(error, Exception):
                 raise

@@ -21,7 +21,7 @@ __all__ = ["UnmaskingEngine"]
 
 
 @dataclass(eq=False)
-class Unmasked:
+class UnmaskingRequest:
     """A request under way: its canvas, the probability with which each cell was drawn, and its actions so far."""
 
     request: GenerationRequest
@@ -43,7 +43,7 @@ class Unmasked:
 class StepDraws:
     """One step of all live samples: the knobs, and for each cell a drawn symbol with its probability at temperature 1.
 
-    `logp` is that of the symbol at the step's temperature, and `knobs_logp` that of the knobs.
+    `logp` is of the symbol at the step's temperature, `knobs_logp` of the knobs.
     """
 
     knobs: Float[Tensor, "n k"]
@@ -54,56 +54,58 @@ class StepDraws:
     confidence: Float[Tensor, "n cells"]
 
 
-class UnmaskingEngine(SteppingEngine[Unmasked]):
+class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
     """An `Engine` over a masked policy: each request is a whole sample.
 
-    Its tokens are those of each step in turn: the knobs, unless the schedule is fixed, then the commits of cells from
-    left to right. They decode to no text. The symbols of the finished canvas follow, which do; their origin is
+    Its tokens are, for each step in turn: the knobs, unless the schedule is fixed, then the commits of cells from left
+    to right. They decode to no text. The symbols of the finished canvas follow, which do; their origin is
     `ENVIRONMENT`. At temperature 0 nothing is random, the origin of all tokens is `ENVIRONMENT`, and knobs are their
-    means. Another temperature multiplies that of the steps. A sample does not depend on the others: random numbers are
-    keyed, and on one thread its bits are equal. Requests under way start over when weights are loaded, so that a sample
-    has one version.
+    means. Another temperature multiplies the steps' temperature. A sample does not depend on the others: random numbers
+    are keyed, and on one thread its bits are equal. Requests under way start over when weights are loaded, so that a
+    sample has one version.
     """
 
-    def __init__(self, policy: MaskedPolicy, *, seed: int, rows: int = 256) -> None:
-        super().__init__(policy, rows=rows)
+    def __init__(self, policy: MaskedPolicy, *, seed: int, max_num_seqs: int = 256) -> None:
+        super().__init__(policy, max_num_seqs=max_num_seqs)
         self._policy, self._seed = policy, seed
 
-    def _job(self, request: GenerationRequest, future: asyncio.Future[Generation]) -> Unmasked:
+    def _pending_request(self, request: GenerationRequest, future: asyncio.Future[Generation]) -> UnmaskingRequest:
         shape = self._policy.shape
-        return Unmasked(request, future, torch.full((shape.cells,), shape.symbols), torch.zeros(shape.cells).double())
+        return UnmaskingRequest(
+            request, future, torch.full((shape.cells,), shape.symbols), torch.zeros(shape.cells).double()
+        )
 
-    def _interrupt(self, jobs: Sequence[Unmasked]) -> list[Unmasked]:
-        return [self._job(job.request, job.future) for job in jobs]
+    def _interrupt(self, batch: Sequence[UnmaskingRequest]) -> list[UnmaskingRequest]:
+        return [self._pending_request(pending.request, pending.future) for pending in batch]
 
     @torch.inference_mode()
-    def _advance(self) -> None:
-        drawn = self._drawn(self._live)
+    def _step(self) -> None:
+        drawn = self._drawn(self._running)
         steps, cells = self._policy.unmask.steps, self._policy.shape.cells
-        last = torch.tensor([job.step == steps - 1 for job in self._live])
+        last = torch.tensor([pending.step == steps - 1 for pending in self._running])
         counts = masked_counts(drawn.knobs.cpu(), last, cells).tolist()
-        for i, job in enumerate(self._live):
-            self._record(job, drawn, i, counts[i])
+        for i, pending in enumerate(self._running):
+            self._record(pending, drawn, i, counts[i])
             if counts[i] == 0:
-                self._end(job)
-        self._live = [job for job in self._live if not job.future.done()]
+                self._end(pending)
+        self._running = [pending for pending in self._running if not pending.future.done()]
 
-    def _drawn(self, jobs: Sequence[Unmasked]) -> StepDraws:
+    def _drawn(self, batch: Sequence[UnmaskingRequest]) -> StepDraws:
         """Draw the knobs of all jobs' steps, and a symbol for each of their cells."""
-        policy, n = self._policy, len(jobs)
-        filled = [*jobs, *[jobs[-1]] * (padded(n, ROWS) - n)]
-        device = policy.place["device"]
-        u = torch.from_numpy(np.concatenate([self._uniforms(job) for job in filled]).reshape(len(filled), -1))
-        step = torch.tensor([job.step for job in filled], device=device)
-        scale = torch.tensor([job.request.sampling.temperature for job in filled]).to(**policy.place)
+        policy, n = self._policy, len(batch)
+        filled = [*batch, *[batch[-1]] * (padded(n, ROWS) - n)]
+        device = policy.dtype_device["device"]
+        u = torch.from_numpy(np.concatenate([self._uniforms(pending) for pending in filled]).reshape(len(filled), -1))
+        step = torch.tensor([pending.step for pending in filled], device=device)
+        scale = torch.tensor([pending.request.sampling.temperature for pending in filled]).to(**policy.dtype_device)
         normal = torch.special.ndtri(u[:, -2:].clamp(min=2.0**-54)).to(scale) * (scale > 0)[:, None]
         knobs = (policy.schedule.mean[step].to(scale) + policy.schedule.std[step].to(scale) * normal).float()
         knobs_logp = policy.schedule.log_density(step, knobs) if not policy.unmask.is_fixed else torch.zeros_like(scale)
         # An action stores the temperature as float32, and the learner reads it there: round it before it is used.
         temperature = (temperatures(knobs) * torch.where(scale > 0, scale, 1.0)).float()
-        words = policy.words([job.request.context for job in filled])
-        logits = policy.predictor(torch.stack([job.canvas for job in filled]).to(device), words)
-        logits = logits.to(policy.place["dtype"])
+        words = policy.words([pending.request.context for pending in filled])
+        logits = policy.predictor(torch.stack([pending.canvas for pending in filled]).to(device), words)
+        logits = logits.to(policy.dtype_device["dtype"])
         law = torch.log_softmax(logits / temperature.to(logits)[:, None, None], -1)
         chosen = choose(law.flatten(0, 1).cpu(), u[:, :-2].flatten()).view(len(filled), -1)
         symbol = torch.where((scale > 0).cpu()[:, None], chosen, logits.argmax(-1).cpu())
@@ -114,41 +116,44 @@ class UnmaskingEngine(SteppingEngine[Unmasked]):
             *(x.cpu()[:n] for x in (knobs, knobs_logp, temperature, symbol, logp.double(), confidence.double()))
         )
 
-    def _uniforms(self, job: Unmasked) -> np.ndarray:
+    def _uniforms(self, pending: UnmaskingRequest) -> np.ndarray:
         """The uniform numbers of a job's step: one for each cell, and two for the knobs."""
         size = self._policy.shape.cells + 2
-        request = job.request
+        request = pending.request
         return uniform(
-            (self._seed, request.purpose), request.draw, lineage(request.stream), job.step * size + np.arange(size)
+            (self._seed, request.purpose), request.draw, lineage(request.stream), pending.step * size + np.arange(size)
         )
 
-    def _record(self, job: Unmasked, drawn: StepDraws, i: int, count: int) -> None:
+    def _record(self, pending: UnmaskingRequest, drawn: StepDraws, i: int, count: int) -> None:
         """Write a step into a sample. The `count` cells with the least confidence are masked, also earlier ones."""
-        shape, before = self._policy.shape, job.canvas
+        shape, before = self._policy.shape, pending.canvas
         hidden = before == shape.symbols
         canvas = torch.where(hidden, drawn.symbol[i], before)
-        job.confidence = torch.where(hidden, drawn.confidence[i], job.confidence)
-        canvas[job.confidence.argsort(stable=True)[:count]] = shape.symbols
+        pending.confidence = torch.where(hidden, drawn.confidence[i], pending.confidence)
+        canvas[pending.confidence.argsort(stable=True)[:count]] = shape.symbols
         committed = (hidden & (canvas != shape.symbols)).nonzero()[:, 0]
         if not self._policy.unmask.is_fixed:
-            job.add([job.step], [encode_knobs(job.step, drawn.knobs[i].numpy())], [float(drawn.knobs_logp[i])])
-        job.add(
+            pending.add(
+                [pending.step], [encode_knobs(pending.step, drawn.knobs[i].numpy())], [float(drawn.knobs_logp[i])]
+            )
+        pending.add(
             (canvas[committed] + shape.first_commit).tolist(),
-            encode_commits(job.step, committed.numpy(), float(drawn.temperature[i]), before.numpy()),
+            encode_commits(pending.step, committed.numpy(), float(drawn.temperature[i]), before.numpy()),
             drawn.logp[i][committed].tolist(),
         )
-        job.canvas, job.step = canvas, job.step + 1
+        pending.canvas, pending.step = canvas, pending.step + 1
 
-    def _end(self, job: Unmasked) -> None:
-        cells = (job.canvas + self._policy.shape.first_symbol).tolist()
-        greedy = job.request.sampling.temperature == 0
+    def _end(self, pending: UnmaskingRequest) -> None:
+        cells = (pending.canvas + self._policy.shape.first_symbol).tolist()
+        greedy = pending.request.sampling.temperature == 0
         nothing = (float("nan"),)
-        versions = (ENVIRONMENT if greedy else self.version,) * len(job.tokens) + (ENVIRONMENT,) * len(cells)
-        logp = (nothing * len(job.logp) if greedy else tuple(job.logp)) + nothing * len(cells)
-        if not job.future.done():
-            job.future.set_result(
+        versions = (ENVIRONMENT if greedy else self.version,) * len(pending.tokens) + (ENVIRONMENT,) * len(cells)
+        logp = (nothing * len(pending.logp) if greedy else tuple(pending.logp)) + nothing * len(cells)
+        if not pending.future.done():
+            pending.future.set_result(
                 Generation(
-                    tokens=(*job.tokens, *cells), logp=logp, versions=versions, finish=Finish.stop, path=tuple(job.path)
+                    tokens=(*pending.tokens, *cells), logp=logp, versions=versions, finish=Finish.stop,
+                    path=tuple(pending.path),
                 )
             )  # fmt: skip
 

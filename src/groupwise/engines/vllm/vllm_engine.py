@@ -1,7 +1,7 @@
 """An engine over vLLM, and the program of its process. The only file that imports vLLM, which runs this file.
 
 vLLM computes logits; this file samples from them, with the native engine's code and random numbers. Tokens then equal
-those of the native engine, up to rounding.
+equal to the native engine's, up to rounding.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from groupwise.core import EngineLost, Usage
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
-from groupwise.engines.native.rows import completes_stop
+from groupwise.engines.native.running_batch import completes_stop
 from groupwise.engines.remote.replica import ReplicaSettings, end_with_parent, serve
 from groupwise.engines.remote.replica_tls import announce, serve_hosts
 from groupwise.engines.remote.server import EngineServer, Identity
@@ -33,7 +33,7 @@ from groupwise.engines.remote.weights_file import HERE, Exchange, most_file_byte
 from groupwise.engines.vllm.vllm_requests import BLOCK, Key, cache_bytes, generation, sampling_arguments
 from groupwise.models import Decoder, Shape, Tokenizer, choose, read_shape, read_tokenizer, truncated, uniform
 
-PACK = 8192
+MAX_NUM_BATCHED_TOKENS = 8192
 """The most tokens in one forward of vLLM, prompts and new tokens together."""
 
 
@@ -76,7 +76,7 @@ class VllmEngine:
         self._llm, self._shape, self._tokenizer, self._settings = llm, shape, tokenizer, settings
         self._parameters, self._kinds, self._dead = SamplingParams, RequestOutputKind, EngineDeadError
         self._ends = sorted(t for t in tokenizer.eos if t < shape.vocabulary)
-        self._numbers = itertools.count()
+        self._request_ids = itertools.count()
         self._loading = asyncio.Lock()
         self._asleep = False
 
@@ -91,9 +91,11 @@ class VllmEngine:
             model=settings.directory, dtype=settings.dtype, skip_tokenizer_init=True, enforce_eager=True,
             load_format="auto" if settings.model else "dummy", distributed_executor_backend="uni",
             # To score a text, vLLM also samples a token after it, which is never forwarded.
-            max_model_len=shape.positions + 1, max_num_seqs=settings.rows,
-            max_num_batched_tokens=max(PACK, settings.rows), max_logprobs=-1, logprobs_mode="processed_logprobs",
-            block_size=BLOCK, kv_cache_memory_bytes=cache_bytes(shape, size, settings.rows, settings.kv_cache_tokens),
+            max_model_len=shape.positions + 1, max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=max(MAX_NUM_BATCHED_TOKENS, settings.max_num_seqs),
+            max_logprobs=-1, logprobs_mode="processed_logprobs",
+            block_size=BLOCK,
+            kv_cache_memory_bytes=cache_bytes(shape, size, settings.max_num_seqs, settings.kv_cache_tokens),
             worker_extension_cls=f"{__spec__.name}.WorkerExtension", disable_log_stats=True, seed=settings.seed % 2**32,
             enable_sleep_mode=settings.sleeps,
         )  # fmt: skip
@@ -114,15 +116,15 @@ class VllmEngine:
         arguments = sampling_arguments(request, self._ends, keyed=self._settings.keyed)
         stops = bool(request.sampling.stop)
         kind = self._kinds.CUMULATIVE if stops else self._kinds.FINAL_ONLY
-        number, length, stopped = f"sample {next(self._numbers)}", 0, False
+        request_id, length, stopped = f"sample {next(self._request_ids)}", 0, False
         output: Any = None
-        async for result in self._generate(request.context, number, output_kind=kind, **arguments):
+        async for result in self._generate(request.context, request_id, output_kind=kind, **arguments):
             output = result.outputs[0]
             while stops and not stopped and length < len(output.token_ids):
                 length += 1
                 stopped = completes_stop(self._tokenizer, request, output.token_ids[:length])
                 if stopped and output.finish_reason is None:
-                    await self._llm.abort(number)  # its last output tells the versions
+                    await self._llm.abort(request_id)  # its last output tells the versions
         tokens = tuple(output.token_ids)
         reason = output.finish_reason
         if stopped and (length < len(tokens) or reason != "stop"):
@@ -141,12 +143,12 @@ class VllmEngine:
             )  # fmt: skip
         output: Any = None
         async for result in self._generate(
-            context + tokens, f"score {next(self._numbers)}", max_tokens=1, prompt_logprobs=0, detokenize=False,
+            context + tokens, f"score {next(self._request_ids)}", max_tokens=1, prompt_logprobs=0, detokenize=False,
             output_kind=self._kinds.FINAL_ONLY,
         ):  # fmt: skip
             output = result
-        places = output.prompt_logprobs[len(context) :]
-        return tuple(place[token].logprob for place, token in zip(places, tokens, strict=True))
+        positions = output.prompt_logprobs[len(context) :]
+        return tuple(logprobs[token].logprob for logprobs, token in zip(positions, tokens, strict=True))
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """Replace the weights, by a file."""
@@ -194,10 +196,10 @@ class VllmEngine:
             except (TimeoutError, self._dead) as error:
                 raise self._lost(error) from error
 
-    async def _generate(self, context: Ids, number: str, **arguments: Any) -> AsyncIterator[Any]:
+    async def _generate(self, context: Ids, request_id: str, **arguments: Any) -> AsyncIterator[Any]:
         try:
             prompt = {"prompt_token_ids": list(context)}
-            async for result in self._llm.generate(prompt, self._parameters(**arguments), number):
+            async for result in self._llm.generate(prompt, self._parameters(**arguments), request_id):
                 yield result
         except self._dead as error:
             raise self._lost(error) from error
@@ -268,8 +270,8 @@ class WorkerExtension:
             batch = runner.input_batch
             keys: list[Key | None] = []
             lengths: list[int] = []
-            for number, output in zip(batch.req_ids[: len(logits)], batch.req_output_token_ids, strict=False):
-                arguments = runner.requests[number].sampling_params.extra_args
+            for request_id, output in zip(batch.req_ids[: len(logits)], batch.req_output_token_ids, strict=False):
+                arguments = runner.requests[request_id].sampling_params.extra_args
                 keys.append(Key(*arguments["key"]) if arguments else None)
                 lengths.append(len(output or ()))
             return keyed_sample(seed, logits, keys, lengths)

@@ -27,8 +27,8 @@ DTYPES = ("float32", "bfloat16")
 class Vllm(Served):
     """Runs `replicas` vLLM engines in the environment of an interpreter, on the host of each engine.
 
-    Tokens are those of `Native`, up to rounding: its code and random numbers choose them. If `keyed` is false, vLLM's
-    sampler chooses them, and only the distribution is that of `Native`. The other settings are those of `Served`.
+    Tokens are as with `Native`, up to rounding: its code and random numbers choose them. If `keyed` is false, vLLM's
+    sampler chooses them, and only the distribution is as with `Native`. The other settings are as for `Served`.
     The interpreter is a word of the command line, `--engine-python FILE`: it is a program that runs. `groupwise doctor`
     prints how to make its environment.
     """

@@ -59,13 +59,13 @@ class Key:
         return Sampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p)
 
 
-def cache_bytes(shape: Shape, element_size: int, rows: int, kv_cache_tokens: int) -> int:
-    """Bytes of the cache of keys and values: `kv_cache_tokens` tokens, or less if `rows` sequences need less.
+def cache_bytes(shape: Shape, element_size: int, max_num_seqs: int, kv_cache_tokens: int) -> int:
+    """Bytes of the cache of keys and values: `kv_cache_tokens` tokens, or less if `max_num_seqs` sequences need less.
 
     At least one sequence of all positions fits.
     """
     blocks = -(-(shape.positions + 1) // BLOCK)
-    tokens = max(min(kv_cache_tokens, rows * blocks * BLOCK), blocks * BLOCK) + BLOCK
+    tokens = max(min(kv_cache_tokens, max_num_seqs * blocks * BLOCK), blocks * BLOCK) + BLOCK
     return tokens * 2 * shape.layers * shape.kv_heads * shape.head_dim * element_size
 
 

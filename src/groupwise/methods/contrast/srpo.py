@@ -28,7 +28,7 @@ class HasView(Mask):
     view: str
 
     def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
-        has = torch.tensor([self.view in s.views for s in b.samples], dtype=torch.bool, device=b.place.device)
+        has = torch.tensor([self.view in s.views for s in b.samples], dtype=torch.bool, device=b.token_index.device)
         return b.sequences.spread(has)
 
 

@@ -143,14 +143,14 @@ class Branching(Strategy):
 
 def branches(levels: Sequence[Sequence[Node]]) -> Iterator[Sample]:
     """The samples of a tree, by depth: each has the steps of one node, and the index of its parent's sample."""
-    number: dict[int, int] = {}
+    index: dict[int, int] = {}
     for depth, level in enumerate(levels):
         role = "answer" if depth == len(levels) - 1 else "branch"
         for node in level:
             own = steps_from(node.sample, node.first)
             if own.tokens:  # the root has no steps before a split at step 0
-                parent = None if node.parent is None else number.get(id(node.parent))
-                number[id(node)] = len(number)
+                parent = None if node.parent is None else index.get(id(node.parent))
+                index[id(node)] = len(index)
                 yield replace(own, group=depth, role=role, parent=parent)
 
 

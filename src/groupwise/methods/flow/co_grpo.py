@@ -53,8 +53,8 @@ class RoleMean(Aggregate):
 def by_role(step: Batch) -> Segments:
     """The samples of a step in segments: one for each role, in alphabetical order."""
     names = sorted({sample.role for sample in step.samples})
-    number = [names.index(sample.role) for sample in step.samples]
-    return Segments(torch.tensor(number, dtype=torch.long, device=step.place.device), len(names))
+    index = [names.index(sample.role) for sample in step.samples]
+    return Segments(torch.tensor(index, dtype=torch.long, device=step.token_index.device), len(names))
 
 
 role_mean = RoleMean()
@@ -62,7 +62,7 @@ role_mean = RoleMean()
 
 def of_role(b: Batch, role: str) -> Bool[Tensor, " n"]:
     """For each token, whether its sample has the role."""
-    has = torch.tensor([s.role == role for s in b.samples], dtype=torch.bool, device=b.place.device)
+    has = torch.tensor([s.role == role for s in b.samples], dtype=torch.bool, device=b.token_index.device)
     return b.sequences.spread(has)
 
 

@@ -47,7 +47,7 @@ class ActionSuccess(Credit):
     def _counted(self, b: Batch) -> Bool[Tensor, " n"]:
         """For each token, whether it is an action."""
         if not self.present:
-            return torch.ones_like(b.place, dtype=torch.bool)
+            return torch.ones_like(b.token_index, dtype=torch.bool)
         texts = [[s.text[start:end] for start, end in zip((0, *s.ends), s.ends)] for s in b.samples]
         rows = [[text == self.present for text in row] + [False] * (len(s.tokens) - len(row))
                 for row, s in zip(texts, b.samples)]  # fmt: skip
@@ -57,7 +57,7 @@ class ActionSuccess(Credit):
 def _actions(b: Batch) -> tuple[Segments, Segments]:
     """Which tokens are the same action (same token, position and group), and which actions belong to which group."""
     tokens: Int[Tensor, " n"] = b.at_trained([s.tokens for s in b.samples], torch.long)
-    keys = torch.stack([b.token_groups.index, b.place, tokens], 1)
+    keys = torch.stack([b.token_groups.index, b.token_index, tokens], 1)
     actions, index = keys.unique(dim=0, return_inverse=True)
     return Segments(index, len(actions)), Segments(actions[:, 0], b.groups.count)
 

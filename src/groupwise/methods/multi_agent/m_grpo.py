@@ -58,10 +58,10 @@ class Queued(Advantage):
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         queued = torch.tensor([s.role == self.role for s in b.samples], dtype=torch.bool, device=x.device)
-        place = torch.arange(int(queued.sum()), device=x.device)
+        position = torch.arange(int(queued.sum()), device=x.device)
         index = b.groups.index.clone()
-        index[queued] = b.groups.count + place // self.size
-        return self.advantage(x, b.having(groups=Segments(index, b.groups.count + -(-len(place) // self.size))))
+        index[queued] = b.groups.count + position // self.size
+        return self.advantage(x, b.having(groups=Segments(index, b.groups.count + -(-len(position) // self.size))))
 
 
 @dataclass(frozen=True, slots=True)

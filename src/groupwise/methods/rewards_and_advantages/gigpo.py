@@ -41,7 +41,7 @@ class TurnGroups(Credit):
                 state.append(states.setdefault((group, k > 0, sample.tokens[end:first]), len(states)))
                 reward.append(r * self.gamma ** (len(sample.turns) - 1 - k))
                 end = last
-        device = b.place.device
+        device = b.token_index.device
         same = Segments(torch.tensor(state, dtype=torch.long, device=device), len(states))
         rewards = torch.tensor(reward, dtype=x.dtype, device=device)
         z = same.zscore(rewards, ddof=1, eps=1e-6) if self.divide else same.away(rewards)

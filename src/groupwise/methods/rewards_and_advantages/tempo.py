@@ -30,10 +30,10 @@ class BranchDifference(Credit):
         length = b.length + 1  # an answer of n tokens has n + 1 prefixes
         value = prefixes.spread(prefixes.mean(x.repeat_interleave(length)))
         start = b.sequences.spread(length.cumsum(0) - length)
-        before = start + b.place
+        before = start + b.token_index
         difference = value[before + 1] - value[before]
         if not self.first:
-            difference = difference.masked_fill(b.place == 0, 0.0)
+            difference = difference.masked_fill(b.token_index == 0, 0.0)
         return b.sequences.spread(x) + difference
 
 
@@ -46,7 +46,7 @@ def _prefixes(b: Batch) -> Segments:
         for token in sample.tokens:
             node = numbers.setdefault((node, token), b.groups.count + len(numbers))
             index.append(node)
-    return Segments(torch.tensor(index, dtype=torch.long, device=b.place.device), b.groups.count + len(numbers))
+    return Segments(torch.tensor(index, dtype=torch.long, device=b.token_index.device), b.groups.count + len(numbers))
 
 
 def tempo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 1) -> Method:

@@ -133,8 +133,8 @@ class FreshReplay(Curriculum[ReplayState]):
         if state["replays"] < self.replays and len(entries) >= count:
             random = keyed_random((state["shuffled"]["seed"], Purpose.CURRICULUM), state["time"], state["replays"])
             chances, weights = self.weights([(e["priority"], state["time"] - e["time"]) for e in entries])
-            places = stratified(chances, count, random)
-            draws = [_again(entries[i], weights[i], task) for i in places]
+            chosen = stratified(chances, count, random)
+            draws = [_again(entries[i], weights[i], task) for i in chosen]
             return {**state, "replays": state["replays"] + 1}, draws
         shuffled, indices = Shuffled().indices(state["shuffled"], task, n)
         draws = [Draw(0, task[i], group_size, {"index": i}) for i in indices]

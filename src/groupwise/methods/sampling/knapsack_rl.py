@@ -116,15 +116,15 @@ def further_worth(n: int, p: float) -> float:
     return worth(n + 1, p) - worth(n, p)
 
 
-def spread(sizes: Sequence[int], places: Sequence[int], total: int, most: int = sys.maxsize) -> list[int]:
-    """The sizes, with those at `places` increased as evenly as possible until they sum to `total`; none above `most`.
+def spread(sizes: Sequence[int], indices: Sequence[int], total: int, most: int = sys.maxsize) -> list[int]:
+    """The sizes, with those at `indices` increased as evenly as possible until they sum to `total`; none above `most`.
 
     >>> spread([2, 2, 8], [0, 1], 15), spread([2, 2, 8], [0, 1], 15, most=3)
     ([4, 3, 8], [3, 3, 8])
     """
     larger, answers = list(sizes), total - sum(sizes)
-    for k, i in enumerate(places):
-        share = answers // len(places) + (k < answers % len(places))
+    for k, i in enumerate(indices):
+        share = answers // len(indices) + (k < answers % len(indices))
         larger[i] = max(min(sizes[i] + share, most), sizes[i])
     return larger
 

@@ -86,8 +86,8 @@ def predicted(text: str) -> Prediction:
     return Prediction(_bounded(data.get("pass_rate")), _bounded(data.get("solution_length")), notions)
 
 
-def _bounded(number: int | None) -> int | None:
-    return None if number is None else max(-LARGEST, min(number, LARGEST))
+def _bounded(value: int | None) -> int | None:
+    return None if value is None else max(-LARGEST, min(value, LARGEST))
 
 
 def _json_object(text: str) -> Mapping[str, Any]:

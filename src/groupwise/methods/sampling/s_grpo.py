@@ -44,8 +44,8 @@ class EarlyExitReward(Shaping):
     base: float = 0.5
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        correct, place, g = b.outcome == Outcome.correct, b[Subscore("exit")], b.groups.index
-        earlier = (g[:, None] == g) & correct & (place < place[:, None])
+        correct, exit_length, g = b.outcome == Outcome.correct, b[Subscore("exit")], b.groups.index
+        earlier = (g[:, None] == g) & correct & (exit_length < exit_length[:, None])
         rank = earlier.sum(1).to(reward.dtype)
         return torch.where(correct, self.base**rank, 0.0)
 
@@ -77,8 +77,8 @@ class EarlyExits(Strategy):
         at = whole.text.find(self.ends)
         thought = sum(end <= (len(whole.text) if at < 0 else at) for end in whole.ends)
         ids = sampler.ids(self.answer_inducer, control=True)
-        places = sorted(sampler.random(0).sample(range(1, thought + 1), min(draw.n - 1, thought)))
-        forks = [whole.fork(place, i).insert(ids, TEMPLATE) for i, place in enumerate(places)]
+        cuts = sorted(sampler.random(0).sample(range(1, thought + 1), min(draw.n - 1, thought)))
+        forks = [whole.fork(cut, i).insert(ids, TEMPLATE) for i, cut in enumerate(cuts)]
         exits = await together(sampler.extend(s) for s in forks if len(s.tokens) < s.limit)
         answers = await sampler.verify([*exits, whole if whole.finish else whole.with_finish(Finish.length)])
         return Rollout(draw, tuple(s.add_subscores({"exit": float(i)}) for i, s in enumerate(answers)))

@@ -61,7 +61,7 @@ MODULES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""The names of modules in GGUF, and here. In a layer they follow `blk.<number>.` or `model.layers.<number>.`."""
+"""The names of modules in GGUF, and here. In a layer they follow `blk.<index>.` or `model.layers.<index>.`."""
 ROPE_FACTORS = "rope_freqs.weight"
 """The tensor with the divisor of each rotary frequency (Llama 3.1 and later). The file lacks its constants."""
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}

@@ -76,11 +76,11 @@ class _Cursor:
         self.at += size
         return start
 
-    def number(self, code: str) -> Any:
+    def scalar(self, code: str) -> Any:
         return struct.unpack_from(f"<{code}", self.content, self.take(struct.calcsize(f"<{code}")))[0]
 
     def text(self) -> str:
-        size = self.number("Q")
+        size = self.scalar("Q")
         start = self.take(size)
         return self.content[start : start + size].decode()
 
@@ -92,8 +92,8 @@ class _Cursor:
         if kind == STRING:
             return self.text()
         if kind != ARRAY:
-            return self.number(_code(kind))
-        element, count = self.number("I"), self.number("Q")
+            return self.scalar(_code(kind))
+        element, count = self.scalar("I"), self.scalar("Q")
         if element == STRING:
             return [self.text() for _ in range(count)]
         return self.array(_code(element), count)
@@ -109,19 +109,19 @@ def _header(cursor: _Cursor) -> GgufHeader:
     """Parse a header. ValueError for invalid contents."""
     if (magic := cursor.content[: cursor.take(4) + 4]) != MAGIC:
         raise ValueError(f"it starts with {magic!r}, expected {MAGIC!r}")
-    if (version := cursor.number("I")) not in VERSIONS:
+    if (version := cursor.scalar("I")) not in VERSIONS:
         raise ValueError(f"version {version}, expected one of {VERSIONS}")
-    tensor_count, metadata_count = cursor.number("Q"), cursor.number("Q")
+    tensor_count, metadata_count = cursor.scalar("Q"), cursor.scalar("Q")
     metadata: dict[str, Any] = {}
     for _ in range(metadata_count):
-        _add(metadata, cursor.text(), cursor.value(cursor.number("I")))
+        _add(metadata, cursor.text(), cursor.value(cursor.scalar("I")))
     tensors: dict[str, GgufTensor] = {}
     for _ in range(tensor_count):
-        name, dimensions = cursor.text(), cursor.number("I")
+        name, dimensions = cursor.text(), cursor.scalar("I")
         if not 1 <= dimensions <= MOST_DIMENSIONS:
             raise ValueError(f"the tensor {short(name)} has {dimensions} dimensions")
-        shape = tuple(cursor.number("Q") for _ in range(dimensions))
-        _add(tensors, name, GgufTensor(cursor.number("I"), shape[::-1], cursor.number("Q")))
+        shape = tuple(cursor.scalar("Q") for _ in range(dimensions))
+        _add(tensors, name, GgufTensor(cursor.scalar("I"), shape[::-1], cursor.scalar("Q")))
     alignment = metadata.get("general.alignment", ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1:
         raise ValueError(f"general.alignment is {short(alignment)}, not a whole number of at least 1")

@@ -58,7 +58,7 @@ class MergedAttention(torch.autograd.Function):
     """Attention over two sets of keys: the row's own block, and one shared copy of its long context.
 
     Each part returns its output and the log-sum-exp of its scores, from which the two outputs are merged. In backward,
-    each part uses the *merged* log-sum-exp, so its weights and all gradients are those of full attention. Only the
+    each part uses the *merged* log-sum-exp, so its weights and all gradients equal full attention's. Only the
     inputs, the output, and one number per token and head are saved. CPU only, without window or soft cap.
     """
 

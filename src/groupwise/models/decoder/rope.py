@@ -1,6 +1,6 @@
 """Scalings of rotary positions for texts longer than in pretraining: Linear, Dynamic, Llama3, YaRN.
 
-Each scaling is a part with the field names of Hugging Face configurations. It maps the plain frequencies to scaled
+Each scaling is a component with the field names of Hugging Face configurations. It maps the plain frequencies to scaled
 ones, in float64. `stretch` multiplies cosine and sine, so attention scores grow by its square.
 """
 

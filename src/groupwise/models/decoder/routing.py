@@ -72,18 +72,18 @@ class Routes:
         return torch.stack([self.used[i] for i in range(self.experts.routers)], 1).to(torch.int16)
 
     def route(
-        self, number: int, normalised: bool, output: tuple[Tensor, Tensor, Tensor]
+        self, index: int, normalised: bool, output: tuple[Tensor, Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Record a router's output, and replace its experts if they are replayed."""
         logits, weights, chosen = output
-        self.chosen[number] = self.used[number] = chosen
+        self.chosen[index] = self.used[index] = chosen
         if self.keep_logits:
-            self.logits[number] = logits
+            self.logits[index] = logits
         if not self.replay:
             return output
         assert self.recorded is not None
-        recorded = self.recorded[:, number].long()
-        self.used[number] = used = torch.where(recorded == UNKNOWN, chosen, recorded)
+        recorded = self.recorded[:, index].long()
+        self.used[index] = used = torch.where(recorded == UNKNOWN, chosen, recorded)
         return logits, gates(logits, used, normalised).to(weights.dtype), used
 
 
@@ -103,8 +103,8 @@ class _RouterHooks:
     Attention gets the keyword in every forward of its layer, also in the recomputation during backward.
     """
 
-    def __init__(self, number: int, normalised: bool) -> None:
-        self.number, self.normalised = number, normalised
+    def __init__(self, index: int, normalised: bool) -> None:
+        self.index, self.normalised = index, normalised
         self.routes: Routes | None = None
 
     def before_attention(self, attention: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
@@ -112,7 +112,7 @@ class _RouterHooks:
 
     def after_router(self, router: nn.Module, args: Any, output: tuple[Tensor, Tensor, Tensor]) -> Any:
         routes, self.routes = self.routes, None
-        return None if routes is None else routes.route(self.number, self.normalised, output)
+        return None if routes is None else routes.route(self.index, self.normalised, output)
 
 
 def routers_of(causal: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
@@ -142,8 +142,8 @@ def install_router_hooks(causal: nn.Module) -> Experts | None:
     experts = experts_of(causal)
     if experts is None or not all(_uses_gates(router) for _, router in routers_of(causal)):
         return None
-    for number, (attention, router) in enumerate(routers_of(causal)):
-        hooks = _RouterHooks(number, _normalised(router))
+    for index, (attention, router) in enumerate(routers_of(causal)):
+        hooks = _RouterHooks(index, _normalised(router))
         attention.register_forward_pre_hook(hooks.before_attention, with_kwargs=True)
         router.register_forward_hook(hooks.after_router)
     return experts

@@ -107,8 +107,8 @@ class _HiddenStates:
     def __init__(self, hidden: Tensor) -> None:
         self.last_hidden_state = hidden
 
-    def __getitem__(self, place: int) -> Tensor | None:
-        return None if place else self.last_hidden_state
+    def __getitem__(self, index: int) -> Tensor | None:
+        return None if index else self.last_hidden_state
 
     def __getattr__(self, name: str) -> None:
         return None

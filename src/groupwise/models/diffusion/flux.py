@@ -92,7 +92,7 @@ class Flux:
 
 
 def packed(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n tokens packed"]:
-    """Latents as tokens: each of 2x2 places, channels first.
+    """Latents as tokens: each of 2x2 pixels, channels first.
 
     >>> packed(torch.arange(8.0).view(1, 1, 2, 4))
     tensor([[[0., 1., 4., 5.],

@@ -61,7 +61,7 @@ class Frozen:
 class PipelineVelocity(nn.Module):
     """The transformer's velocity v for the prompt; if `twice`, `u + guidance * (v - u)` with u for the empty prompt.
 
-    States and velocities have the dtype of `x`, at least float32; the transformer computes in that of its weights.
+    States and velocities have the dtype of `x`, at least float32; the transformer computes in the dtype of its weights.
     """
 
     def __init__(self, frozen: Frozen, guidance: float, twice: bool) -> None:
@@ -73,7 +73,7 @@ class PipelineVelocity(nn.Module):
         self.transformer.enable_gradient_checkpointing()
 
     def forward(
-        self, x: Float[Tensor, "n c h w"], t: Float[Tensor, " n"], words: Int[Tensor, "n places"]
+        self, x: Float[Tensor, "n c h w"], t: Float[Tensor, " n"], words: Int[Tensor, "n prompt_length"]
     ) -> Float[Tensor, "n c h w"]:
         texts = [prompt_text(row) for row in words.tolist()]
         velocity = self._velocity(x, t, texts)

@@ -19,18 +19,18 @@ USUAL_GUIDANCE = {"classifier-free": 4.5, "embedded": 3.5, "none": 1.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineShape(FlowShape):
-    """The sizes of a pipeline. Its words are the bytes of a prompt; `width` is that of the transformer.
+    """The sizes of a pipeline. Its words are the bytes of a prompt; `width` is the transformer's.
 
     A latent covers `scale` pixels on a side, a token of the transformer `patch` latents; there are positions for `grid`
     tokens on a side. `usual` is the side of the pictures that the transformer was made for. `guidance` is how a picture
-    is guided: by a second velocity, that of the empty prompt; by a number that the transformer reads; or not at all.
+    is guided: by a second velocity, for the empty prompt; by a number that the transformer reads; or not at all.
     """
 
     kind: ClassVar[str] = "pipeline"
 
     vocabulary: int = END + 1 + BYTES
     words: int = BYTES
-    places: int = LONGEST
+    prompt_length: int = LONGEST
     usual: int
     scale: int
     patch: int
@@ -53,10 +53,10 @@ class PipelineShape(FlowShape):
 
     @property
     def prompt(self) -> str:
-        return f"1 to {self.places} bytes of text"
+        return f"1 to {self.prompt_length} bytes of text"
 
     def takes(self, words: Ids) -> bool:
-        return 0 < len(words) <= self.places and min(words) > END
+        return 0 < len(words) <= self.prompt_length and min(words) > END
 
 
 def sized(shape: PipelineShape, settings: Pipeline) -> PipelineShape:

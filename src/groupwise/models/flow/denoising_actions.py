@@ -42,7 +42,7 @@ def decode_action(action: bytes) -> Arrays:
 
 
 def layout(action: bytes) -> tuple[tuple[int, ...], int]:
-    """The shape of an action's stacked arrays, and the place of their first byte."""
+    """The shape of an action's stacked arrays, and the offset of their first byte."""
     count, dims = struct.unpack_from("<BB", action, len(HEADER))
     sizes = struct.unpack_from(f"<{dims}I", action, len(HEADER) + 2)
     return (count, *sizes), len(HEADER) + 2 + 4 * dims

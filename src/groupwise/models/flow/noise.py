@@ -40,7 +40,7 @@ class Noise(Protocol):
 class FlowNoise(Noise):
     """Variance `s^2 |dt|` with `s = level sqrt(t / (1 - t))`. Flow-GRPO, arXiv:2505.05470.
 
-    At t = 1, the 1 - t is that of the next time.
+    At t = 1, the 1 - t is taken at the next time.
     """
 
     level: float = 0.7
@@ -87,8 +87,8 @@ class IntegratedNoise(Noise):
 class CPSNoise(Noise):
     """Part of the noise is drawn again: `std = then sin(level pi / 2)`, and the rest of it keeps the coefficient.
 
-    Coefficients-preserving sampling, as in the code of Flow-GRPO. The marginals are those of the flow where the
-    velocity is that of one datum; else their spread is smaller.
+    Coefficients-preserving sampling, as in the code of Flow-GRPO. The marginals equal the flow's where the
+    velocity belongs to one datum; else their spread is smaller.
     """
 
     level: float = 0.7
@@ -110,7 +110,7 @@ def check_level(level: float, most: float = math.inf) -> None:
 
 
 def drifted(x: States, velocity: States, now: Times, then: Times, std: Times) -> tuple[States, Times]:
-    """The step whose marginals equal those of the flow: `x + v dt + std^2 / 2 * score`, and `std`.
+    """The step whose marginals equal the flow's: `x + v dt + std^2 / 2 * score`, and `std`.
 
     The score of the marginal is `-(x + (1 - t) v) / t`.
     """
@@ -123,6 +123,6 @@ def euler(x: States, velocity: States, now: Times, then: Times) -> States:
     return x + velocity * wide(then - now, x)
 
 
-def wide(number: Shaped[Tensor, " n"], like: States) -> Shaped[Tensor, " n *ones"]:
+def wide(values: Shaped[Tensor, " n"], like: States) -> Shaped[Tensor, " n *ones"]:
     """One number per row, shaped to multiply states."""
-    return number.view(-1, *(1,) * (like.dim() - 1))
+    return values.view(-1, *(1,) * (like.dim() - 1))

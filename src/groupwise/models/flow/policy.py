@@ -39,8 +39,8 @@ class FlowPolicy(nn.Module):
     """A velocity network, by default a small one, and the way in which it denoises. It is a `Policy` of the learner.
 
     A trained token is a step with noise: a Gaussian action, whose log-prob is the mean of the log-densities of its
-    numbers. A written token is a step of the forward process: its log-prob is that of the true velocity under a unit
-    Gaussian around the predicted one, up to a constant.
+    numbers. A written token is a step of the forward process: its log-prob is the log-prob of the true velocity
+    under a unit Gaussian around the predicted one, up to a constant.
     """
 
     compiled = False
@@ -79,7 +79,7 @@ class FlowPolicy(nn.Module):
         return getattr(self.velocity, "transformer", self)
 
     @property
-    def place(self) -> dict[str, Any]:
+    def dtype_device(self) -> dict[str, Any]:
         """The device and the dtype of states, means and log-probs: at least float32, also with bfloat16 weights."""
         weight = next(self.parameters())
         return {"device": weight.device, "dtype": logprob_dtype(weight.dtype)}
@@ -97,11 +97,11 @@ class FlowPolicy(nn.Module):
         """The decoded picture of a final state; None for a model whose states are not latents."""
         return None if self.surroundings is None else self.surroundings.picture(state)
 
-    def words(self, prompts: Sequence[Ids]) -> Int[Tensor, "n places"]:
+    def words(self, prompts: Sequence[Ids]) -> Int[Tensor, "n prompt_length"]:
         """The words of prompts as rows of equal length."""
-        places = max(map(len, prompts), default=0)
-        rows = [(*words, *[END] * (places - len(words))) for words in prompts]
-        return torch.tensor(rows, dtype=torch.long, device=self.place["device"]).view(len(rows), places)
+        prompt_length = max(map(len, prompts), default=0)
+        rows = [(*words, *[END] * (prompt_length - len(words))) for words in prompts]
+        return torch.tensor(rows, dtype=torch.long, device=self.dtype_device["device"]).view(len(rows), prompt_length)
 
     def measure(
         self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any]
@@ -124,17 +124,19 @@ class Steps:
 
     now: Float[Tensor, " n"]
     then: Float[Tensor, " n"]
-    words: Int[Tensor, "n places"]
+    words: Int[Tensor, "n prompt_length"]
     actions: tuple[Float[Tensor, " count *state"], ...]
 
     @classmethod
     def of(cls, batch: Batch, policy: FlowPolicy) -> "Steps":
-        rows = list(zip(batch.sequences.index.tolist(), batch.place.tolist()))
-        samples, place = batch.samples, policy.place
+        rows = list(zip(batch.sequences.index.tolist(), batch.token_index.tolist()))
+        samples, dtype_device = batch.samples, policy.dtype_device
         spans = list(pairwise(policy.times))
-        times = torch.tensor([spans[samples[s].tokens[i]] for s, i in rows], **place).view(-1, 2)
+        times = torch.tensor([spans[samples[s].tokens[i]] for s, i in rows], **dtype_device).view(-1, 2)
         words = policy.words([samples[s].context for s, _ in rows])
-        actions = tuple(torch.from_numpy(np.array(decode_action(samples[s].path[i]))).to(**place) for s, i in rows)
+        actions = tuple(
+            torch.from_numpy(np.array(decode_action(samples[s].path[i]))).to(**dtype_device) for s, i in rows
+        )
         return cls(times[:, 0], times[:, 1], words, actions)
 
     @property

@@ -22,7 +22,7 @@ END = MOST_STEPS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowShape(Sizes):
-    """The sizes of a flow model: the shape of its states, its `words`, and the `places` of a prompt for them."""
+    """The sizes of a flow model: the shape of its states, its `words`, and the `prompt_length` in words."""
 
     kind: ClassVar[str] = "flow"
     label: ClassVar[str] = "flow model"
@@ -34,7 +34,7 @@ class FlowShape(Sizes):
     positions: int = 1 << 20
     state: tuple[int, ...]
     words: int
-    places: int
+    prompt_length: int
     width: int
 
     @property
@@ -44,32 +44,34 @@ class FlowShape(Sizes):
 
     @property
     def prompt(self) -> str:
-        return f"{self.places} word{'s' if self.places > 1 else ''} of its vocabulary, and no other tokens"
+        return (
+            f"{self.prompt_length} word{'s' if self.prompt_length > 1 else ''} of its vocabulary, and no other tokens"
+        )
 
     def takes(self, words: Ids) -> bool:
-        return len(words) == self.places and min(words) > END
+        return len(words) == self.prompt_length and min(words) > END
 
 
 class Velocity(nn.Module):
-    """A residual MLP over the flattened state. Each place of the prompt has its own embedding of each word."""
+    """A residual MLP over the flattened state. Each position of the prompt has its own embedding of each word."""
 
     def __init__(self, shape: FlowShape) -> None:
         super().__init__()
         self.shape, size, width = shape, prod(shape.state), shape.width
         self.enter = nn.Linear(size, width)
         self.time = nn.Linear(1 + 2 * len(FREQUENCIES), width)
-        self.word = nn.Embedding(shape.places * shape.words, width)
+        self.word = nn.Embedding(shape.prompt_length * shape.words, width)
         self.up = nn.ModuleList(nn.Linear(width, 2 * width) for _ in range(shape.layers))
         self.down = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(shape.layers))
         self.leave = nn.Linear(width, size)
 
     def forward(
-        self, x: Float[Tensor, " n *state"], t: Float[Tensor, " n"], words: Int[Tensor, "n places"]
+        self, x: Float[Tensor, " n *state"], t: Float[Tensor, " n"], words: Int[Tensor, "n prompt_length"]
     ) -> Float[Tensor, " n *state"]:
         angles = torch.pi * t[:, None] * torch.tensor(FREQUENCIES, dtype=t.dtype, device=t.device)
         time = torch.cat([t[:, None], angles.cos(), angles.sin()], 1)
-        place = torch.arange(words.shape[1], device=words.device) * self.shape.words
-        h = self.enter(x.flatten(1)) + self.time(time) + self.word(words - (END + 1) + place).sum(1)
+        first = torch.arange(words.shape[1], device=words.device) * self.shape.words
+        h = self.enter(x.flatten(1)) + self.time(time) + self.word(words - (END + 1) + first).sum(1)
         for up, down in zip(self.up, self.down):
             h = h + down(F.silu(up(h)))
         return self.leave(F.silu(h)).view_as(x)

@@ -19,10 +19,10 @@ MASKED = "groupwise_masked"
 SIZE = 1 << 14
 """The largest width, number of cells and vocabulary."""
 TABLE = 1 << 20
-"""The most embeddings of a table: one for each symbol in each cell, or each word in each place."""
+"""The most embeddings of a table: one for each symbol in each cell, or each word at each position."""
 LAYERS = 128
 """The most layers."""
-NAMES = ("cells", "symbols", "words", "places", "width", "layers", "heads")
+NAMES = ("cells", "symbols", "words", "prompt_length", "width", "layers", "heads")
 
 
 class MaskedKind(ModelKind):
@@ -57,7 +57,7 @@ class MaskedKind(ModelKind):
 def masked_shape(config: Mapping[str, Any]) -> MaskedShape:
     """The sizes in a configuration. KeyError or ValueError for an invalid one."""
     sizes = {name: whole(config, name, low=1, high=LAYERS if name == "layers" else SIZE) for name in NAMES}
-    for count, entries in (("cells", sizes["symbols"] + 1), ("places", sizes["words"])):
+    for count, entries in (("cells", sizes["symbols"] + 1), ("prompt_length", sizes["words"])):
         if sizes[count] * entries > TABLE:
             raise ValueError(
                 f"{count} is {sizes[count]} with {entries} embeddings each: at most {TABLE} fit in a table"

@@ -49,14 +49,16 @@ class MaskedPolicy(nn.Module):
                 parameter.data.copy_(trained.data * scale)
 
     @property
-    def place(self) -> dict[str, Any]:
+    def dtype_device(self) -> dict[str, Any]:
         """The device and the dtype of log-probs: at least float32."""
         weight = self.schedule.mean_change
         return {"device": weight.device, "dtype": logprob_dtype(weight.dtype)}
 
-    def words(self, prompts: Sequence[Ids]) -> Int[Tensor, "n places"]:
+    def words(self, prompts: Sequence[Ids]) -> Int[Tensor, "n prompt_length"]:
         """The words of prompts as rows."""
-        return torch.tensor(prompts, dtype=torch.long, device=self.place["device"]).view(-1, self.shape.places)
+        return torch.tensor(prompts, dtype=torch.long, device=self.dtype_device["device"]).view(
+            -1, self.shape.prompt_length
+        )
 
     def measure(
         self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any]
@@ -91,7 +93,7 @@ class Actions:
     commits: Int[Tensor, " c"]
     knobs: Int[Tensor, " k"]
     canvases: Int[Tensor, "rows cells"]
-    words: Int[Tensor, "rows places"]
+    words: Int[Tensor, "rows prompt_length"]
     row: Int[Tensor, " c"]
     cell: Int[Tensor, " c"]
     symbol: Int[Tensor, " c"]
@@ -104,9 +106,9 @@ class Actions:
         at: dict[type, list[int]] = {Commit: [], Knobs: []}
         rows: dict[tuple[Ids, bytes], int] = {}
         canvases, row, cell, symbol, temperature, step, values = [], [], [], [], [], [], []
-        for i, (s, place) in enumerate(zip(batch.sequences.index.tolist(), batch.place.tolist())):
+        for i, (s, t) in enumerate(zip(batch.sequences.index.tolist(), batch.token_index.tolist())):
             sample = batch.samples[s]
-            action = decode_masked(sample.path[place])
+            action = decode_masked(sample.path[t])
             at[type(action)].append(i)
             if isinstance(action, Knobs):
                 step.append(action.step)
@@ -118,23 +120,25 @@ class Actions:
                 canvases.append(action.canvas.tolist())
             row.append(rows[canvas])
             cell.append(action.cell)
-            symbol.append(sample.tokens[place] - policy.shape.first_commit)
+            symbol.append(sample.tokens[t] - policy.shape.first_commit)
             temperature.append(action.temperature)
-        place, long = policy.place, {"device": policy.place["device"], "dtype": torch.long}
+        dtype_device, long = policy.dtype_device, {"device": policy.dtype_device["device"], "dtype": torch.long}
         return cls(
             commits=torch.tensor(at[Commit], **long), knobs=torch.tensor(at[Knobs], **long),
             canvases=torch.tensor(canvases, **long).view(-1, policy.shape.cells),
             words=policy.words([words for words, _ in rows]),
             row=torch.tensor(row, **long), cell=torch.tensor(cell, **long), symbol=torch.tensor(symbol, **long),
-            temperature=torch.tensor(temperature, **place),
-            step=torch.tensor(step, **long), values=torch.tensor(values, **place).view(-1, 2),
+            temperature=torch.tensor(temperature, **dtype_device),
+            step=torch.tensor(step, **long), values=torch.tensor(values, **dtype_device).view(-1, 2),
         )  # fmt: skip
 
     def logp_and_entropy(self, model: MaskedPolicy) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         """Log-prob and entropy of each token under a model. Modules that no token uses are not in the graph."""
         # A leaf: the learner runs backward for each microbatch, also for one that a mask emptied. That pass must reach
         # no weights, since AdamW moves weights with a gradient of 0 by their momentum and by weight decay.
-        logp = torch.zeros(len(self.commits) + len(self.knobs), requires_grad=torch.is_grad_enabled(), **model.place)
+        logp = torch.zeros(
+            len(self.commits) + len(self.knobs), requires_grad=torch.is_grad_enabled(), **model.dtype_device
+        )
         entropy = torch.zeros_like(logp)
         if len(self.commits):
             logits = model.predictor(self.canvases, self.words)[self.row, self.cell]

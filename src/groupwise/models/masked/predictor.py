@@ -17,7 +17,7 @@ __all__ = ["MaskedShape", "Predictor"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedShape(Sizes):
-    """The sizes of a masked model: its `cells`, the `symbols` that fill them, and the `places` of prompts for `words`.
+    """The sizes of a masked model: its `cells`, the `symbols` that fill them, `words`, and `prompt_length`.
 
     Ids are, in this order: the knobs of a step, the end token, the commit of a symbol, a symbol, and a word.
     """
@@ -32,7 +32,7 @@ class MaskedShape(Sizes):
     cells: int
     symbols: int
     words: int
-    places: int
+    prompt_length: int
     width: int
     heads: int
 
@@ -55,10 +55,12 @@ class MaskedShape(Sizes):
 
     @property
     def prompt(self) -> str:
-        return f"{self.places} word{'s' if self.places > 1 else ''} of its vocabulary, and no other tokens"
+        return (
+            f"{self.prompt_length} word{'s' if self.prompt_length > 1 else ''} of its vocabulary, and no other tokens"
+        )
 
     def takes(self, words: Ids) -> bool:
-        return len(words) == self.places and min(words) >= self.first_word
+        return len(words) == self.prompt_length and min(words) >= self.first_word
 
     def longest(self, steps: int) -> int:
         """The most tokens of a sample: knobs, commits and cells. Each step but the last leaves a cell masked."""
@@ -72,7 +74,7 @@ class Predictor(nn.Module):
         super().__init__()
         self.shape, width = shape, shape.width
         self.cell = nn.Embedding(shape.cells * (shape.symbols + 1), width)
-        self.word = nn.Embedding(shape.places * shape.words, width)
+        self.word = nn.Embedding(shape.prompt_length * shape.words, width)
         self.attention = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(shape.layers))
         self.mixed = nn.ModuleList(nn.Linear(width, width) for _ in range(shape.layers))
         self.up = nn.ModuleList(nn.Linear(width, 4 * width) for _ in range(shape.layers))
@@ -80,12 +82,12 @@ class Predictor(nn.Module):
         self.leave = nn.Linear(width, shape.symbols)
 
     def forward(
-        self, canvas: Int[Tensor, "n cells"], words: Int[Tensor, "n places"]
+        self, canvas: Int[Tensor, "n cells"], words: Int[Tensor, "n prompt_length"]
     ) -> Float[Tensor, "n cells symbols"]:
         shape, width = self.shape, self.shape.width
         cell = torch.arange(shape.cells, device=canvas.device) * (shape.symbols + 1)
-        place = torch.arange(shape.places, device=words.device) * shape.words
-        x = torch.cat([self.cell(canvas + cell), self.word(words - shape.first_word + place)], 1)
+        first = torch.arange(shape.prompt_length, device=words.device) * shape.words
+        x = torch.cat([self.cell(canvas + cell), self.word(words - shape.first_word + first)], 1)
         for attention, mixed, up, down in zip(self.attention, self.mixed, self.up, self.down):
             q, k, v = attention(F.layer_norm(x, (width,))).unflatten(-1, (3, shape.heads, -1)).permute(2, 0, 3, 1, 4)
             weight = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)

@@ -21,7 +21,7 @@ class Unmask:
 
     A step draws all masked cells at its temperature. Then a share of all cells is masked, those that were drawn with
     the least probability, also of earlier steps; the last step masks none. At the start the share falls evenly, and the
-    temperature is that of all steps. The schedule draws its knobs from Gaussians with the standard deviation `spread`,
+    temperature holds for all steps. The schedule draws its knobs from Gaussians with the standard deviation `spread`,
     which training may lower to `floor`. With a spread of 0 the schedule is fixed, and no knob is an action. The numbers
     of the schedule learn `speed` times as fast as weights.
 
@@ -49,7 +49,7 @@ class Unmask:
         return tuple(1 - (step + 1) / self.steps for step in range(self.steps))
 
     def continues(self, stored: "Unmask") -> bool:
-        """Whether a schedule that was trained with the `stored` settings is kept: its start is that of these settings.
+        """Whether a schedule that was trained with the `stored` settings is kept: its start equals these settings'.
 
         `speed` and `floor` may differ: they are settings of training.
         """

@@ -23,10 +23,10 @@ def give_greedily(
 
     heap = [entry(i) for i in prompts]
     heapify(heap)
-    for given in range(answers):
+    for answer in range(answers):
         loss, i = heap[0]
         if loss == math.inf:
-            return answers - given
+            return answers - answer
         sizes[i] += 1
         heapreplace(heap, entry(i))
     return 0

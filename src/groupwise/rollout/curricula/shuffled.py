@@ -37,8 +37,8 @@ class Shuffled(Curriculum[ShuffledState]):
         """The new state and the task indices of the next `n` prompts, for curricula that build on this one."""
         check_prompts(task)
         seed, first = state["seed"], state["drawn"]
-        places = (divmod(i, len(task)) for i in range(first, first + n))
-        indices = [int(_order(seed, epoch, len(task))[place]) for epoch, place in places]
+        positions = (divmod(i, len(task)) for i in range(first, first + n))
+        indices = [int(_order(seed, epoch, len(task))[position]) for epoch, position in positions]
         return ShuffledState(seed=seed, drawn=first + n), indices
 
     def observe(self, state: ShuffledState, rollouts: Sequence[Rollout]) -> ShuffledState:

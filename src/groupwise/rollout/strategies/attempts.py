@@ -76,7 +76,7 @@ def context_of(sampler: Sampler, prompt_template: str, values: dict[str, str]) -
 def prompt_of(sampler: Sampler, text: str) -> Ids:
     """The ids of a prompt with this text; empty if it cannot be tokenized, or leaves no room for an answer.
 
-    Texts of the policy may have characters without a token, such as those of its special tokens.
+    Texts of the policy may have characters without a token, such as the text of its special tokens.
     """
     try:
         context = sampler.prompt(text)

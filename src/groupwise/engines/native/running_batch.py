@@ -1,4 +1,4 @@
-"""The sequences that the engine is generating (rows), as arrays, and one decoding step for all of them."""
+"""The running requests of the engine as arrays, a row for each, and one decoding step for all of them."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from groupwise.data import Finish, Generation, GenerationRequest, Likeliest, Sampling
-from groupwise.engines.native.layouts import ROWS, KeysValues, chunk_end, padded, shared_tokens
+from groupwise.engines.native.layouts import ROWS, KeysValues, block_end, common_prefix_len, padded
 from groupwise.engines.native.routes import RowRoutes
 from groupwise.engines.native.unique_sequences import UniqueSequences
 from groupwise.models import (
@@ -35,7 +35,7 @@ AHEAD = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
+class PendingRequest:
     """A generation request and the future that its caller awaits."""
 
     request: GenerationRequest
@@ -46,26 +46,26 @@ class Job:
     """The likeliest tokens at each generated position so far, if the request asks for them."""
 
     @property
-    def reach(self) -> int:
-        """The most cache positions that the sequence can need, in whole chunks, without the shared prompt prefix."""
+    def max_slots(self) -> int:
+        """The most cache slots that the request can need, in whole blocks, without the shared prompt prefix."""
         context = len(self.request.context)
-        return chunk_end(context + self.request.limit - shared_tokens(context))
+        return block_end(context + self.request.limit - common_prefix_len(context))
 
 
-class Rows:
-    """The sequences being generated, numbered without gaps: the last row takes the place of one that leaves."""
+class RunningBatch:
+    """The running requests, in rows without gaps: the last row moves to the index of one that finishes."""
 
     def __init__(
-        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, rows: int, kv_cache_tokens: int,
+        self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, max_num_seqs: int, kv_cache_tokens: int,
         experts: Experts | None = None,
     ) -> None:  # fmt: skip
         self.tokenizer, self.seed = tokenizer, seed
         shape, weight = decoder.shape, next(decoder.parameters())
-        self.sequences = UniqueSequences(decoder, max_rows=rows, kv_cache_tokens=kv_cache_tokens)
-        self.jobs: list[Job] = []
+        self.sequences = UniqueSequences(decoder, max_num_seqs=max_num_seqs, kv_cache_tokens=kv_cache_tokens)
+        self.running: list[PendingRequest] = []
         self.distributions: list[Distribution] = []
         self.with_stop_strings = self.with_top = 0
-        rows = padded(rows, ROWS)
+        rows = padded(max_num_seqs, ROWS)
         long = {"dtype": torch.long, "device": weight.device}
         self.sequence, self.newest, self.length, self.limit = (torch.zeros(rows, **long) for _ in range(4))
         self.tokens = torch.zeros(rows, 64, **long)
@@ -79,19 +79,19 @@ class Rows:
         self.ahead, self.first = np.zeros((rows, AHEAD)), np.full(rows, -AHEAD)
 
     def __len__(self) -> int:
-        return len(self.jobs)
+        return len(self.running)
 
     @property
-    def reach(self) -> int:
-        """The number of cache positions that the longest row may need."""
-        return max((job.reach for job in self.jobs), default=0)
+    def max_slots(self) -> int:
+        """The most cache slots that any running request can need."""
+        return max((pending.max_slots for pending in self.running), default=0)
 
-    def enter(self, jobs: Sequence[Job], cached: KeysValues | None) -> None:
-        """Add rows for requests with the same prompt. `cached`: its keys and values, except for its last token."""
-        requests = [job.request for job in jobs]
-        n = len(self.jobs)
+    def add(self, scheduled: Sequence[PendingRequest], cached: KeysValues | None) -> None:
+        """Add rows for requests with one prompt. `cached` holds the prompt's keys and values but the last token's."""
+        requests = [pending.request for pending in scheduled]
+        n = len(self.running)
         new = slice(n, n + len(requests))
-        self.sequence[new] = self.sequences.enter(requests[0].context, cached)
+        self.sequence[new] = self.sequences.add(requests[0].context, cached)
         self.newest[new] = requests[0].context[-1]
         self.length[new] = 0
         self.limit[new] = torch.tensor([request.limit for request in requests], device=self.limit.device)
@@ -102,13 +102,13 @@ class Rows:
         self.first[new] = -AHEAD
         self.with_stop_strings += sum(bool(request.sampling.stop) for request in requests)
         self.with_top += sum(bool(request.top) for request in requests)
-        self.jobs.extend(jobs)
+        self.running.extend(scheduled)
 
     @torch.inference_mode()
-    def advance(self) -> list[tuple[Job, Generation]]:
-        """Sample one token for each row. Finished rows leave and are returned; the caller fills in their versions."""
-        n = len(self.jobs)
-        self.sequences.grow(n, self.sequences.longest + 1)
+    def decode(self) -> list[tuple[PendingRequest, Generation]]:
+        """Sample one token for each row. Removes and returns finished requests; the caller fills in their versions."""
+        n = len(self.running)
+        self.sequences.allocate(n, self.sequences.last_slot + 1)
         routes = Routes(self.routes.experts) if self.routes else None
         logits = self.sequences.forward(routes)
         token, logp = self._sample_tokens(logits, n)
@@ -121,28 +121,28 @@ class Rows:
         if self.with_stop_strings:
             ended = ended | self._completes_stop(ended)
         done = (ended | (self.length[:n] >= self.limit[:n])).nonzero().squeeze(1)
-        return self.leave(done.tolist(), [Finish.stop if e else Finish.length for e in ended[done].tolist()])
+        return self.finish(done.tolist(), [Finish.stop if e else Finish.length for e in ended[done].tolist()])
 
     @torch.inference_mode()
-    def leave(self, rows: Sequence[int], finishes: Sequence[Finish]) -> list[tuple[Job, Generation]]:
+    def finish(self, rows: Sequence[int], finishes: Sequence[Finish]) -> list[tuple[PendingRequest, Generation]]:
         """Remove these rows and return their generations so far."""
         lengths = self.length[list(rows)].tolist()
         finished = [
-            (self.jobs[r], Generation(
+            (self.running[r], Generation(
                 tokens=tuple(self.tokens[r, :n].tolist()), logp=tuple(self.logp[r, :n].tolist()), versions=(),
-                finish=finish, routes=self.jobs[r].routes + self.routes.of(r, n) if self.routes and n else (),
-                likeliest=tuple(self.jobs[r].likeliest),
+                finish=finish, routes=self.running[r].routes + self.routes.of(r, n) if self.routes and n else (),
+                likeliest=tuple(self.running[r].likeliest),
             ))
             for r, n, finish in zip(rows, lengths, finishes, strict=True)
         ]  # fmt: skip
-        self.with_stop_strings -= sum(bool(job.request.sampling.stop) for job, _ in finished)
-        self.with_top -= sum(bool(job.request.top) for job, _ in finished)
-        self._compact(set(rows))
+        self.with_stop_strings -= sum(bool(pending.request.sampling.stop) for pending, _ in finished)
+        self.with_top -= sum(bool(pending.request.top) for pending, _ in finished)
+        self._condense(set(rows))
         return finished
 
-    def _compact(self, removed: set[int]) -> None:
-        """Move the last rows to the removed places, and split sequences whose rows now differ."""
-        n = len(self.jobs)
+    def _condense(self, removed: set[int]) -> None:
+        """Move the last rows to the indices of removed ones, and split sequences whose rows now differ."""
+        n = len(self.running)
         left = n - len(removed)
         to = sorted(r for r in removed if r < left)
         source = [r for r in range(left, n) if r not in removed]
@@ -154,8 +154,8 @@ class Rows:
             if self.routes is not None:
                 self.routes.move(to, source)
             for r, s in zip(to, source, strict=True):
-                self.jobs[r] = self.jobs[s]
-        del self.jobs[left:]
+                self.running[r] = self.running[s]
+        del self.running[left:]
         self.sequence[:left] = self.sequences.split(self.sequence[:left], self.newest[:left])
 
     def _sample_tokens(
@@ -168,9 +168,9 @@ class Rows:
             torch.zeros(n, dtype=logprob_dtype(logits.dtype), device=logits.device),
         )
         u = self._uniform_numbers(n)
-        for number in sorted(set(self.distribution[:n].tolist())):
-            temperature, top_p, top_k, min_p, _ = self.distributions[number]
-            mask = self.distribution[:n] == number
+        for index in sorted(set(self.distribution[:n].tolist())):
+            temperature, top_p, top_k, min_p, _ = self.distributions[index]
+            mask = self.distribution[:n] == index
             rows = torch.from_numpy(mask.nonzero()[0]).to(sequence.device)
             logprobs = truncated(logits, Sampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p))
             token[rows] = chosen = choose(logprobs, torch.from_numpy(u[mask]).to(logprobs.device), sequence[rows])
@@ -185,13 +185,13 @@ class Rows:
         """
         at = self.at[:n].astype(np.int64)
         empty = at - self.first[:n] >= AHEAD
-        for number in set(self.distribution[:n][empty].tolist()):
-            temperature, *_, purpose = self.distributions[number]
-            rows = (empty & (self.distribution[:n] == number)).nonzero()[0]
+        for index in set(self.distribution[:n][empty].tolist()):
+            temperature, *_, purpose = self.distributions[index]
+            rows = (empty & (self.distribution[:n] == index)).nonzero()[0]
             if temperature > 0:
-                places = (at[rows, None] + np.arange(AHEAD)).ravel()
+                positions = (at[rows, None] + np.arange(AHEAD)).ravel()
                 draw, stream = (np.repeat(x[rows], AHEAD) for x in (self.draw, self.stream))
-                self.ahead[rows] = uniform((self.seed, purpose), draw, stream, places).reshape(-1, AHEAD)
+                self.ahead[rows] = uniform((self.seed, purpose), draw, stream, positions).reshape(-1, AHEAD)
             else:
                 self.ahead[rows] = 0
             self.first[rows] = at[rows]
@@ -200,10 +200,10 @@ class Rows:
     def _record_likeliest(self, logits: Float[Tensor, "sequences v"], rows: Iterable[int]) -> None:
         """Record the likeliest next tokens of each of these rows, if its request asks for them."""
         for r in rows:
-            job = self.jobs[r]
-            if job.request.top:
-                best = logprobs(logits[self.sequence[r : r + 1]]).topk(min(job.request.top, logits.shape[1]))
-                job.likeliest.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))
+            pending = self.running[r]
+            if pending.request.top:
+                best = logprobs(logits[self.sequence[r : r + 1]]).topk(min(pending.request.top, logits.shape[1]))
+                pending.likeliest.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))
 
     def _append(self, token: Int[Tensor, " n"], logp: Float[Tensor, " n"]) -> None:
         n = len(token)
@@ -222,10 +222,10 @@ class Rows:
         """Whether each row's newest token completes one of its stop strings; False for rows that have already ended."""
         lengths = self.length.tolist()
         stopped = [
-            bool(job.request.sampling.stop)
+            bool(pending.request.sampling.stop)
             and not end
-            and completes_stop(self.tokenizer, job.request, self.tokens[r, : lengths[r]].tolist())
-            for r, (job, end) in enumerate(zip(self.jobs, ended.tolist()))
+            and completes_stop(self.tokenizer, pending.request, self.tokens[r, : lengths[r]].tolist())
+            for r, (pending, end) in enumerate(zip(self.running, ended.tolist()))
         ]
         return torch.tensor(stopped, device=ended.device)
 
@@ -240,9 +240,9 @@ class Rows:
 def completes_stop(tokenizer: Tokenizer, request: GenerationRequest, tokens: Sequence[int]) -> bool:
     """Whether the newest of a request's generated tokens completes one of its stop strings."""
     # A string of c characters has at most 4 c bytes and a token at least one, so earlier tokens cannot be in it.
-    reach = 4 * max(map(len, request.sampling.stop)) + 4
-    newest = tokens[-reach:]
-    earlier = request.context[max(len(request.context) - request.at, len(request.context) + len(newest) - reach) :]
+    window = 4 * max(map(len, request.sampling.stop)) + 4
+    newest = tokens[-window:]
+    earlier = request.context[max(len(request.context) - request.at, len(request.context) + len(newest) - window) :]
     text, ends = tokenizer.decode_with_ends((*earlier, *newest))
     before = ends[-2] if len(ends) > 1 else 0
     return any(text.find(stop, max(0, before - len(stop) + 1)) >= 0 for stop in request.sampling.stop)

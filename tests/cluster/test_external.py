@@ -14,7 +14,7 @@ import pytest
 
 import groupwise as gw
 from groupwise.__main__ import main
-from groupwise.cluster.external import GivenProcesses, GivenRank
+from groupwise.cluster.external import ExternalProcesses, ExternalRank
 from groupwise.cluster.interface import VARIABLE, interface, interface_towards
 from groupwise.cluster.launch import check_launch
 from groupwise.config.recipe import Cluster, Recipe
@@ -26,7 +26,7 @@ from tests.training.test_follower import files
 
 SECONDS = 100.0
 SMALL: dict[str, Any] = {**SETTINGS, "cluster.launch": "external", "cluster.ranks": 2}
-PLACE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "7001"}
+VARIABLES = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "7001"}
 ADDRESS = f"gpu-1:7000#sha256={'0' * 64}"
 
 
@@ -46,10 +46,10 @@ def free_port() -> str:
         ({"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "one"}, "is no number"),
     ],
 )
-def test_a_wrong_place_is_refused(wrong: dict[str, str], message: str) -> None:
-    assert GivenRank.read(2, PLACE) == GivenRank(1, "127.0.0.1", 7001)
+def test_wrong_variables_of_a_rank_are_refused(wrong: dict[str, str], message: str) -> None:
+    assert ExternalRank.read(2, VARIABLES) == ExternalRank(1, "127.0.0.1", 7001)
     with pytest.raises(Usage, match=message) as caught:
-        GivenRank.read(2, PLACE | wrong)
+        ExternalRank.read(2, VARIABLES | wrong)
     assert caught.value.fix
 
 
@@ -75,19 +75,19 @@ def test_a_launcher_without_work_is_refused(recipe: Recipe, message: str, monkey
 
 def test_launchers_with_work_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("groupwise.cluster.launch.library", lambda: None)
-    given = Served(replicas=0, addresses=(ADDRESS,))
-    for good in (recipe("local"), recipe("external", engine=given), recipe("external", 2),
+    served = Served(replicas=0, addresses=(ADDRESS,))
+    for good in (recipe("local"), recipe("external", engine=served), recipe("external", 2),
                  recipe("ray", engine=Served()),
                  recipe("ray", 2)):  # fmt: skip
         check_launch(good)
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])
-def test_given_ranks_follow_no_phases(
+def test_external_ranks_follow_no_phases(
     rank: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Rank 0 would wait for the others, which follow one run only."""
-    for name, value in (PLACE | {"RANK": rank}).items():
+    for name, value in (VARIABLES | {"RANK": rank}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     cluster, phases = (
@@ -122,7 +122,7 @@ def test_the_interface_towards_this_host_is_the_loopback(monkeypatch: pytest.Mon
         assert os.environ[VARIABLE] == "eth7"
 
 
-def test_a_place_that_rank_0_cannot_have_and_a_rank_0_that_is_not_there() -> None:
+def test_an_address_that_rank_0_cannot_have_and_a_rank_0_that_is_not_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(Usage, match="cannot listen"):
@@ -131,14 +131,14 @@ def test_a_place_that_rank_0_cannot_have_and_a_rank_0_that_is_not_there() -> Non
         join_store(port, 2, deadline=0.5)
 
 
-def test_a_given_rank_that_was_not_started_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_external_rank_that_was_not_started_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a pretended clock: each look at the ranks takes four seconds."""
     times = itertools.count(0.0, 4.0)
     clock = SimpleNamespace(monotonic=lambda: next(times), sleep=lambda seconds: None)
     monkeypatch.setattr("groupwise.cluster.processes.time", clock)
     lines: list[str] = []
     with (
-        GivenProcesses(["rank 1", "rank 2"]) as processes,
+        ExternalProcesses(["rank 1", "rank 2"]) as processes,
         pytest.raises(WorkerLost, match="rank 2: not ready") as caught,
     ):
         processes.wait_for(lambda: ["rank 2"], 30.0, lines.append)
@@ -148,7 +148,7 @@ def test_a_given_rank_that_was_not_started_is_named_with_the_fix(monkeypatch: py
 
 
 def test_a_rank_above_0_is_no_run_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, value in PLACE.items():
+    for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(Usage, match="only rank 0 samples and writes"):
         gw.train(out=tmp_path, **SMALL)
@@ -156,9 +156,11 @@ def test_a_rank_above_0_is_no_run_of_its_own(monkeypatch: pytest.MonkeyPatch, tm
 
 def command(words: list[str], rank: int, port: str) -> "subprocess.Popen[str]":
     """A rank as Slurm starts it."""
-    place = PLACE | {"RANK": str(rank), "MASTER_PORT": port}
+    variables = VARIABLES | {"RANK": str(rank), "MASTER_PORT": port}
     words = [sys.executable, "-m", "groupwise", *words]
-    return subprocess.Popen(words, env=os.environ | place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        words, env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def torchrun(words: list[str], restarts: int = 0) -> "subprocess.Popen[str]":
@@ -190,7 +192,7 @@ def test_two_ranks_started_by_hand_have_the_bits_of_one(
     """Rank 0 is this process."""
     port = free_port()
     other = command(["train", *overrides(SMALL)], 1, port)
-    for name, value in (PLACE | {"RANK": "0", "MASTER_PORT": port}).items():
+    for name, value in (VARIABLES | {"RANK": "0", "MASTER_PORT": port}).items():
         monkeypatch.setenv(name, value)
     two = gw.train(out=tmp_path / "two", **SMALL)
     output, _ = other.communicate(timeout=SECONDS)
@@ -224,7 +226,7 @@ def test_torchrun_continues_the_run_of_a_killed_rank(one: tuple[bytes, bytes], t
 
 def test_a_restart_finds_the_run_of_an_earlier_start_and_no_other_key_of_it(tmp_path: Path) -> None:
     agent = host_store(2)
-    first, second = (GivenRank(0, "127.0.0.1", agent.port, restarts=restarts) for restarts in (0, 1))
+    first, second = (ExternalRank(0, "127.0.0.1", agent.port, restarts=restarts) for restarts in (0, 1))
     assert first.recorded_run(2, 5.0) is None and second.recorded_run(2, 5.0) is None
     first.record_run(tmp_path, 2, 5.0)
     call_ranks(first.store(2, 5.0))
@@ -236,7 +238,7 @@ def test_a_restart_finds_the_run_of_an_earlier_start_and_no_other_key_of_it(tmp_
 
 
 @pytest.mark.kill
-def test_a_given_rank_ends_when_rank_0_is_silent(tmp_path: Path) -> None:
+def test_an_external_rank_ends_when_rank_0_is_silent(tmp_path: Path) -> None:
     """A stopped rank 0 does not answer, and its connections stay open: as if its host had vanished."""
     words = ["train", "--out", str(tmp_path), *overrides(SMALL | {"cluster.deadline": 6.0})]
     port = free_port()
@@ -254,7 +256,7 @@ def test_a_given_rank_ends_when_rank_0_is_silent(tmp_path: Path) -> None:
 
 
 @pytest.mark.kill
-def test_a_given_rank_that_is_killed_ends_the_run_which_two_others_resume(
+def test_an_external_rank_that_is_killed_ends_the_run_which_two_others_resume(
     one: tuple[bytes, bytes], tmp_path: Path
 ) -> None:
     """Real commands for both ranks, and an engine with an address."""

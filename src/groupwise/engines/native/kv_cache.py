@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from groupwise.data import ContextKey
-from groupwise.engines.native.layouts import KeysValues, RowsKeysValues, chunks, transposed
+from groupwise.engines.native.layouts import BlocksKeysValues, KeysValues, blocks, transposed
 
 
 class PrefixCache:
@@ -31,7 +31,7 @@ class PrefixCache:
         self._entries[context] = keys[:, :, :n].clone(), values[:, :, :n].clone()
         self.tokens += n
 
-    def trim(self, bound: int) -> None:
+    def evict(self, bound: int) -> None:
         """Evict contexts until at most `bound` tokens are cached."""
         while self.tokens > bound:
             context, _ = self._entries.popitem(last=False)
@@ -44,57 +44,57 @@ class PrefixCache:
         self.tokens = 0
 
 
-class RowCache:
-    """Keys and values of the rows being generated, in chunks of positions, as many as the longest row needs."""
+class KVCache:
+    """Keys and values of the rows being generated, in blocks of positions, as many as the longest row needs."""
 
     def __init__(self, layers: int, kv: int, d: int, *, bound: int, dtype: torch.dtype, device: torch.device) -> None:
         self.bound = bound
-        self.chunks: list[RowsKeysValues] = []
+        self.blocks: list[BlocksKeysValues] = []
         self._empty = torch.zeros(layers, 0, kv, 0, d, dtype=dtype, device=device)
 
     @property
     def tokens(self) -> int:
         """The number of tokens for which memory is allocated."""
-        return sum(keys.shape[1] * keys.shape[3] for keys, _ in self.chunks)
+        return sum(keys.shape[1] * keys.shape[3] for keys, _ in self.blocks)
 
-    def grow(self, rows: int, positions: int, live: int) -> None:
-        """Allocate memory for `rows` rows of `positions` tokens each, and keep the contents of the first `live` rows.
+    def allocate(self, rows: int, positions: int, running: int) -> None:
+        """Allocate memory for `rows` rows of `positions` tokens each; keeps the contents of the first `running` ones.
 
-        Larger chunks stay for later rows while the total is within `bound` tokens. New memory is zero: masked
+        Larger blocks stay for later rows while the total is within `bound` tokens. New memory is zero: masked
         attention has weight zero, and zero times NaN would be NaN.
         """
-        needed = chunks(positions)
-        for at, chunk in enumerate(needed):
-            if at == len(self.chunks):
-                self.chunks.append((self._empty, self._empty))
-            if self.chunks[at][0].shape[1] < rows:
-                self._resize(at, rows, chunk.stop - chunk.start, live)
+        needed = blocks(positions)
+        for at, block in enumerate(needed):
+            if at == len(self.blocks):
+                self.blocks.append((self._empty, self._empty))
+            if self.blocks[at][0].shape[1] < rows:
+                self._resize(at, rows, block.stop - block.start, running)
         if self.tokens > self.bound:
-            del self.chunks[len(needed) :]
-            for at, chunk in enumerate(needed):
-                if self.chunks[at][0].shape[1] > rows:  # a single long row may need more than the bound at every step
-                    self._resize(at, rows, chunk.stop - chunk.start, live)
+            del self.blocks[len(needed) :]
+            for at, block in enumerate(needed):
+                if self.blocks[at][0].shape[1] > rows:  # a single long row may need more than the bound at every step
+                    self._resize(at, rows, block.stop - block.start, running)
 
-    def _resize(self, at: int, rows: int, width: int, live: int) -> None:
-        layers, height, kv, old_width, d = self.chunks[at][0].shape
-        copied = min(height, live)
+    def _resize(self, at: int, rows: int, width: int, running: int) -> None:
+        layers, height, kv, old_width, d = self.blocks[at][0].shape
+        copied = min(height, running)
         keys = self._empty.new_zeros(layers, rows, kv, width, d)
         values = self._empty.new_zeros(layers, rows, kv, d, width).mT if transposed(keys) else torch.zeros_like(keys)
-        for new, old in zip((keys, values), self.chunks[at]):
+        for new, old in zip((keys, values), self.blocks[at]):
             new[:, :copied, :, :old_width] = old[:, :copied]
-        self.chunks[at] = keys, values
+        self.blocks[at] = keys, values
 
-    def enter(self, row: int, keys: Tensor, values: Tensor) -> None:
+    def write(self, row: int, keys: Tensor, values: Tensor) -> None:
         """Copy a prefilled prompt's keys and values to the start of a row of the cache."""
-        for stored, chunk in zip(self.chunks, chunks(keys.shape[2])):
-            for target, source in zip(stored, (keys[:, :, chunk], values[:, :, chunk])):
+        for stored, block in zip(self.blocks, blocks(keys.shape[2])):
+            for target, source in zip(stored, (keys[:, :, block], values[:, :, block])):
                 target[:, row, :, : source.shape[2]] = source
 
     def copy(self, to: Tensor, source: Tensor, positions: int) -> None:
         """Copy the keys and values at the first `positions` positions from the rows `source` to the rows `to`."""
-        for stored, chunk in zip(self.chunks, chunks(positions)):
+        for stored, block in zip(self.blocks, blocks(positions)):
             for x in stored:
-                x[:, to, :, : positions - chunk.start] = x[:, source, :, : positions - chunk.start]
+                x[:, to, :, : positions - block.start] = x[:, source, :, : positions - block.start]
 
     def clear(self) -> None:
-        self.chunks = []
+        self.blocks = []

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from groupwise.core import Storage, WorkerLost
-from groupwise.runs.checkpoints import OtherParts, newest_checkpoint, part_names, save_checkpoint, write_part
+from groupwise.runs.checkpoints import OtherShards, newest_checkpoint, save_checkpoint, shard_names, write_shard
 from groupwise.runs.layout import RunLayout
 
 WHOLE = {"weight": torch.arange(35.0).reshape(7, 5), "bias": torch.arange(3.0), "step": torch.tensor(4)}
@@ -24,17 +24,17 @@ def part(rank: int, size: int) -> dict[str, torch.Tensor]:
 
 def save(run: Path, iteration: int, size: int) -> None:
     def write(draft: Path) -> dict[str, Mapping[str, Any]]:
-        entries = [write_part(draft, rank, size, part(rank, size)) for rank in range(1, size)]
+        entries = [write_shard(draft, rank, size, part(rank, size)) for rank in range(1, size)]
         return {entry.pop("name"): entry for entry in entries}
 
-    save_checkpoint(RunLayout(run), iteration, part(0, size), {}, keep=2, others=OtherParts(size - 1, write))
+    save_checkpoint(RunLayout(run), iteration, part(0, size), {}, keep=2, others=OtherShards(size - 1, write))
 
 
 @pytest.mark.parametrize("size", (1, 2, 4))
 def test_parts_are_read_as_one(tmp_path: Path, size: int) -> None:
     save(tmp_path, 3, size)
     checkpoint = newest_checkpoint(RunLayout(tmp_path))
-    assert checkpoint is not None and set(part_names(size)) <= {path.name for path in checkpoint.path.iterdir()}
+    assert checkpoint is not None and set(shard_names(size)) <= {path.name for path in checkpoint.path.iterdir()}
     stored = checkpoint.tensors()
     assert set(stored) == set(WHOLE) and len(stored) == 3
     assert all(torch.equal(stored[name], x) for name, x in WHOLE.items())
@@ -46,7 +46,7 @@ def test_parts_are_read_as_one(tmp_path: Path, size: int) -> None:
 def test_a_damaged_part_damages_the_checkpoint(tmp_path: Path, number: int, damage: str) -> None:
     save(tmp_path, 1, 2)
     save(tmp_path, 2, 2)
-    path = tmp_path / "checkpoints/000002" / part_names(2)[number]
+    path = tmp_path / "checkpoints/000002" / shard_names(2)[number]
     data = path.read_bytes()
     if damage == "missing":
         path.unlink()
@@ -64,11 +64,11 @@ def test_a_part_that_cannot_be_written_leaves_the_previous_checkpoint(tmp_path: 
     save(tmp_path, 1, 2)
 
     def write(draft: Path) -> dict[str, Mapping[str, Any]]:
-        write_part(draft, 1, 2, part(1, 2))
+        write_shard(draft, 1, 2, part(1, 2))
         raise error
 
     expected = Storage if isinstance(error, OSError) else WorkerLost
     with pytest.raises(expected):
-        save_checkpoint(RunLayout(tmp_path), 2, part(0, 2), {}, keep=2, others=OtherParts(1, write))
+        save_checkpoint(RunLayout(tmp_path), 2, part(0, 2), {}, keep=2, others=OtherShards(1, write))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["000001"]
     assert newest_checkpoint(RunLayout(tmp_path), strict=True) is not None

@@ -12,6 +12,7 @@ from groupwise.config.registry import methods
 from groupwise.config.toml import read_toml
 from groupwise.core import plain_name
 from groupwise.rollout.prompt_template import wordings
+from groupwise.tasks import Rows
 from tests.checks import check
 from tests.models.test_templates import CHATML, trained
 
@@ -72,12 +73,12 @@ def test_an_unmeasured_recipe_is_complete(path: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr(check_machine, "host_memory", lambda: 80 << 30)
     overrides = [("model", str(model)), ("machine.device", "cpu")]
     for field in ("task", "held_out"):
-        if name := getattr(recipe, field):
-            own = name.endswith(".jsonl")
-            rows = ROWS[plain_name(type(recipe.verifier).__name__) if own else name]
-            file = Path(name if own else f"{name}.jsonl")
+        if task := getattr(recipe, field):
+            own = isinstance(task, Rows)
+            rows = ROWS[plain_name(type(recipe.verifier).__name__) if own else task.name]
+            file = Path(task.source if own else f"{task.name}.jsonl")
             file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-            overrides += [] if own else [(field, f"{name}:{file}")]
+            overrides += [] if own else [(f"{field}.source", str(file))]
     monkeypatch.setattr(check_model, "load_peft", lambda: None)  # its import takes seconds
     lines: list[str] = []
     assert check(path, overrides, notify=lines.append) == []

@@ -12,6 +12,7 @@ from groupwise.data import WRITTEN, Mark, Outcome, Prompt, Rollout, Sample, Verd
 from groupwise.rollout import Turns
 from groupwise.runs.replay import observation_from_json, observation_to_json
 from groupwise.verifiers.several import CombinedVerifier, RunningMember
+from tests.rollout.fakes import judged_by
 from tests.rollout.test_sampler import CONTEXT
 from tests.rollout.test_sampler import sampler as sampler_of
 from tests.rollout.test_turns import Replies, conversation, turns_of
@@ -21,7 +22,7 @@ def process_verifier(*steps: tuple[int, float]) -> Any:
     async def verify(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.wrong, steps={"step": steps})
 
-    return verify
+    return judged_by(verify)
 
 
 def numbers(sample: Sample, name: str = "step") -> dict[int, float]:

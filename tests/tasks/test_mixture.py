@@ -13,6 +13,7 @@ from groupwise.data import Outcome, Prompt, Sample, Task, Verdict
 from groupwise.rollout import Shuffled
 from groupwise.tasks import Calculator, Each, Mixture, Problems, SourceStats
 from groupwise.tasks.mixture import task_index
+from tests.rollout.fakes import judged_by
 
 
 def problems(name: str, n: int, held: int = 0) -> Problems:
@@ -115,7 +116,7 @@ def test_each_task_has_its_verifier() -> None:
         async def verifier(prompt: Prompt, sample: Sample) -> Verdict:
             return Verdict(outcome)
 
-        return verifier
+        return judged_by(verifier)
 
     task = Mixture((problems("a", 1), problems("b", 1)), (1.0, 1.0), (problems("h", 1).entirely_held_out,))
     each = Each((saying(Outcome.correct), saying(Outcome.wrong), saying(Outcome.malformed)))

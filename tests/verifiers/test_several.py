@@ -11,6 +11,7 @@ from groupwise.data import Draw, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.objective import describe_samples
 from groupwise.verifiers import Combined, Format, Function, LastNumber, Member
 from groupwise.verifiers.several import CombinedVerifier, RunningMember
+from tests.rollout.fakes import judged_by
 from tests.verifiers.built import built
 
 SHAPED = Combined((Member("right", LastNumber()), Member("shape", Format(tags=("a",)), 0.25)))
@@ -55,7 +56,7 @@ def test_a_verifier_that_cannot_judge_is_named():
 
     right = built("last_number")
     for other, cause in ((broken, " in broken: KeyError: 'x'"), (stuck, "other: no verdict within 0.1 s")):
-        members = [RunningMember("right", right, 1.0), RunningMember("other", other, 1.0)]
+        members = [RunningMember("right", right, 1.0), RunningMember("other", judged_by(other), 1.0)]
         verdict = ask(CombinedVerifier(members, deadline=0.1), "4")
         assert (
             verdict.outcome is Outcome.unverifiable and verdict.cause.startswith("other: ") and cause in verdict.cause
@@ -68,7 +69,7 @@ def test_a_user_function_is_a_member():
     async def grade(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.correct, subscores={"wit": 0.5})
 
-    verdict = ask(built(kind, load=lambda file, name: {"my_file.py/grade": grade}[f"{file}/{name}"]), "5")
+    verdict = ask(built(kind, load=lambda file, name: {"my_file.py/grade": judged_by(grade)}[f"{file}/{name}"]), "5")
     assert dict(verdict.subscores) == {"right": 0.0, "own": 1.0, "own/wit": 0.5}
     with pytest.raises(Usage, match="is a user's function"):
         built(kind)

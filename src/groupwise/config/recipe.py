@@ -243,7 +243,7 @@ class Recipe:
     """All settings of a run. A recipe file and the command-line options set fields of this class.
 
     `model` is a directory or a packaged name. `task` is a packaged task, a published set or a source of rows
-    (docs/tasks.md); in Python, too, a text may stand for it. `extra_tasks` lists additional tasks; `held_out` is a task
+    (docs/tasks.md); in Python, too, a text is short for one. `extra_tasks` lists additional tasks; `held_out` is a task
     to evaluate on instead of the held-out split of these. Problems with more than `max_prompt_tokens` tokens are left
     out; without it, one that does not fit is an error. `template` is the text around a problem, `verifier` the grader
     of answers; without them, both are the task's default. With the template `chat`, `system` is the system message of

@@ -72,7 +72,7 @@ class UnreadTask(UnreadPart, TaskKind):
 
 UNLOADED: Mapping[Any, type[UnloadedPart]] = {VerifierKind: UnloadedVerifier, TaskKind: UnloadedTask}
 UNREAD: Mapping[Any, Any] = {VerifierKind: UnreadVerifier, TaskKind: UnreadTask}
-"""The classes that stand for verifiers and tasks in files that are not loaded, and for invalid ones."""
+"""The stand-ins for verifiers and tasks: in files that are not loaded, and invalid ones."""
 
 
 @cache

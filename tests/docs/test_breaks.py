@@ -36,12 +36,12 @@ def test_every_break_changes_one_place_and_names_a_test_that_exists() -> None:
 
 def test_a_break_is_applied_and_taken_back(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\ny = 2\n")
-    original = apply(Break("group", "what", "a.py", "x = 1", "x = 3", "test"), tmp_path)
+    original = apply(Break("a.py", "what", "test", "x = 1", "x = 3"), tmp_path)
     assert (tmp_path / "a.py").read_text() == "x = 3\ny = 2\n"
     original.restore()
     assert (tmp_path / "a.py").read_text() == "x = 1\ny = 2\n"
     with pytest.raises(ValueError, match="occurs 2 times"):
-        apply(Break("group", "what", "a.py", " = ", "", "test"), tmp_path)
+        apply(Break("a.py", "what", "test", " = ", ""), tmp_path)
 
 
 def test_a_copy_has_the_rooms_and_no_runs() -> None:

@@ -14,12 +14,6 @@ SMALL = ["--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "4
 VALID = [{"prompt": f"{a}+{b}=", "answer": a + b} for a in (2, 3, 4) for b in (5, 6)]
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def error_of(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> str:
     """The error of a command. It has a fix and no traceback, and no run was started."""
     assert main(list(words)) == code

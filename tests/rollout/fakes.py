@@ -149,6 +149,7 @@ def sampling(**changes: Any) -> Sampling:
 
 
 def sampler_of(engine: Any, draw: Draw, *, verifier: Any = always_correct, **changes: Any) -> DrawSampler:
-    """The sampler of a draw, with a fake or a native engine."""
+    """The sampler of a draw, with a fake or a native engine; `changes` are of its setting, or its purpose."""
+    own = {name: changes.pop(name) for name in ("purpose",) if name in changes}
     fields = {"engine": engine, "verifier": verifier, "tokenizer": tokenizer(), "sampling": sampling(), "seed": 11}
-    return DrawSampler(draw=draw, setting=RolloutSetting(**(fields | changes)))
+    return DrawSampler(draw=draw, setting=RolloutSetting(**(fields | changes)), **own)

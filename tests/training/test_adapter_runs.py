@@ -17,12 +17,6 @@ pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[l
 LORA = ["--lora.rank", "2", "--optimizer.lr", "0.002", "--lora.targets", '["q_proj", "down_proj"]']
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def trained(*words: str) -> Path:
     """A run of one iteration."""
     before = set(Path("runs").glob("*"))

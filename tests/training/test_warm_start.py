@@ -48,12 +48,6 @@ from tests.rollout.test_turns import Replies, rollout, sampler
 SHOWN = [Demonstration((1, 2, 3), (4, 5, 0)), Demonstration((6, 2), (7, 0)), Demonstration((1, 2, 3), (9, 9, 9, 9, 0))]
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def file(n: int = 24) -> str:
     """Demonstrations of the calculator, all with their steps."""
     return rows("shown.jsonl", *({"prompt": p, "answer": a} for p, a in demonstrations(3, n, 1.0)))

@@ -10,6 +10,8 @@ from groupwise.__main__ import main
 from groupwise.models import Decoder, write_model
 from tests.models.directories import bytes_, shape
 
+pytestmark = pytest.mark.usefixtures("home")
+
 SMALL = ["--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "4", "--iterations", "1"]
 VALID = [{"prompt": f"{a}+{b}=", "answer": a + b} for a in (2, 3, 4) for b in (5, 6)]
 

@@ -31,6 +31,8 @@ from groupwise.tasks import demonstrations
 from tests.checks import check
 from tests.faults.small_runs import forked, left, lines
 
+pytestmark = pytest.mark.usefixtures("home")
+
 SMALL = """
 prompts = 4
 iterations = 2

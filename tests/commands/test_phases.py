@@ -131,9 +131,7 @@ def test_resume_refuses_a_changed_side_model(straight: Path, home: Path, capsys:
     (SEARCH / "model" / "tokenizer.json").open("a").write("\n")
     for words in ([], ["--changed"]):
         assert main(["resume", str(RUN), *words]) == 3
-        assert (
-            "the model reference in method.models differs from that at the start of this run" in capsys.readouterr().err
-        )
+        assert "the model reference in method.models" in capsys.readouterr().err
 
 
 def test_a_run_that_stops_in_each_phase_ends_with_the_same_bytes(

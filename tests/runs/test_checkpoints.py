@@ -106,7 +106,7 @@ def test_a_run_without_checkpoints(tmp_path: Path) -> None:
 def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     save(tmp_path, 9, 10, 11, 1_000_000, keep=2)
     assert names(tmp_path) == ["000011", "1000000"] and verified_iteration(tmp_path) == 1_000_000
-    with pytest.raises(ValueError, match="keep, the number of checkpoints to keep, is 0: needs keep >= 1"):
+    with pytest.raises(ValueError, match=r"keep.*is 0.*keep >= 1"):
         save(tmp_path, 12, keep=0)
 
 

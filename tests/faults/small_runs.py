@@ -136,6 +136,13 @@ def left(run: Path) -> dict[str, Any]:
     return {"state": newest.state} | {str(path.relative_to(run)): path.read_bytes() for path in files}
 
 
+def left_without_recipe(run: Path) -> dict[str, Any]:
+    """The same without the recipe, which names engines and ranks."""
+    files = left(run)
+    files["state"].pop("recipe")
+    return files
+
+
 def alive(run: Path, recipe: Recipe) -> None:
     """Assert one line per iteration and a policy that has not collapsed: collapsed runs are all equal."""
     metrics = lines(run)

@@ -60,7 +60,7 @@ def request(i: int = 0, **changes: Any) -> GenerationRequest:
     return GenerationRequest(**{**fields, **changes})
 
 
-def generate(e: NativeEngine, requests: Sequence[GenerationRequest]) -> list[Generation]:
+def generate(e: Any, requests: Sequence[GenerationRequest]) -> list[Generation]:
     """The generations of concurrent requests."""
 
     async def go() -> list[Generation]:

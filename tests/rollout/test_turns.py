@@ -96,8 +96,11 @@ class MemoryReplay:
 def sampler(
     environment: Callable[[], Environment] | None, script: Any = None, n: int = 1, **changes: Any
 ) -> DrawSampler:
-    fields = {"engine": FakeEngine(script), "sampling": sampling(max_tokens=40), "environment": environment}
-    return sampler_of(draw=Draw(4, PROMPT, n), **(fields | changes))
+    fields: dict[str, Any] = {
+        "engine": FakeEngine(script), "draw": Draw(4, PROMPT, n), "sampling": sampling(max_tokens=40),
+        "environment": environment,
+    }  # fmt: skip
+    return sampler_of(**(fields | changes))
 
 
 def rollout(s: DrawSampler, turns: Turns = Turns()) -> Rollout:  # noqa: B008

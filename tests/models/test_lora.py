@@ -22,8 +22,7 @@ from groupwise.models import (
     write_model,
 )
 from tests.models.directories import characters, directory, shape
-from tests.models.plain import load
-from tests.models.test_transformers import PROMPT, close, logits, their_logits
+from tests.models.test_transformers import PROMPT, close, load, logits, their_logits
 
 peft = pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
 LORA = Lora(rank=3, alpha=12.0, targets=("q_proj", "v_proj", "down_proj"))

@@ -33,13 +33,13 @@ lint: $(VENV)/dev
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: $(VENV)/dev  ## pages that are generated from the package
-	$(BIN)/python -m tools.methods_page docs/methods.md
+	$(BIN)/python -m tools.method_pages docs/methods.md
 	$(BIN)/python -m tools.metrics_page docs/notation.md
 	$(BIN)/python -m tools.sockets_page
 	$(BIN)/python -m tools.fields_page
 
 site: $(VENV)/site  ## the documentation as a website in build/site; fails on a broken link
-	$(BIN)/mkdocs build -q
+	$(BIN)/python -m mkdocs build -q
 
 model: $(VENV)/base  ## the packaged model, from demonstrations
 	$(BIN)/python -m tools.packaged_model tools/calculator_model.toml src/groupwise/models/calculator

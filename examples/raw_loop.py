@@ -88,7 +88,7 @@ def main(iterations: int = ITERATIONS, lr: float = 1e-4) -> list[float]:
     torch.set_num_threads(1)
     home = find_model("calculator")
     model, tokenizer = read_model(home), read_tokenizer(home)
-    task = Calculator(tokenizer.encode)
+    task = Calculator().build(tokenizer.encode)
     order = permutation((SEED, Purpose.CURRICULUM), 0, 0, len(task))
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
     losses: list[float] = []

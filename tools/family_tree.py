@@ -12,6 +12,8 @@ from groupwise.methods.families import FAMILIES
 WIDTH, ROW, LEFT, TOP = 920, 21, 24, 58
 INDENT, YEARS, FIELDS = 26, 300, 350
 """Pixels of a level of the tree, and the columns of the year and of the changed fields."""
+LETTER, GAP = 8, 36
+"""The legend: pixels that a letter needs, and pixels around a family's name."""
 MOST = 90
 """The most characters of the changed fields."""
 STYLE = """\
@@ -53,9 +55,9 @@ def family_tree() -> str:
 
 def legend() -> list[str]:
     """The marks of the families, and the heads of the columns."""
-    step = 96
-    marks = [mark(i, LEFT + step * i, 20) for i in range(len(FAMILIES))]
-    words = [f'<text x="{LEFT + step * i + 12}" y="24">{family}</text>' for i, family in enumerate(FAMILIES)]
+    starts = [LEFT + sum(GAP + LETTER * len(family) for family in FAMILIES[:i]) for i in range(len(FAMILIES))]
+    marks = [mark(i, x, 20) for i, x in enumerate(starts)]
+    words = [f'<text x="{x + 12}" y="24">{family}</text>' for x, family in zip(starts, FAMILIES)]
     heads = f'<text class="soft" x="{YEARS}" y="48">year</text><text class="soft" x="{FIELDS}" y="48">changes</text>'
     return [*marks, *words, heads]
 

@@ -1,6 +1,7 @@
 """The pages of the documentation site, a hook of mkdocs: README, docs/, and the files of the repository they link to.
 
-The site keeps the paths of the repository, so a link works in both.
+The site keeps the paths of the repository, so a link works in both. It adds a page for each published method, which is
+not in the repository; links to a method's line in docs/methods.md lead to that page.
 """
 
 import re
@@ -9,10 +10,18 @@ from os.path import normpath
 from pathlib import Path
 from typing import Any
 
+from tools.method_pages import INDEX, method_page, page_of
+
+from groupwise.config.registry import methods
+from groupwise.methods.families import FAMILIES, method_family
+
 HOME = Path(__file__).parents[1]
 LINK = re.compile(r"\]\(([^)#\s]+)")
 FENCE = re.compile(r"^```(\w+) (\S+)$", re.MULTILINE)
 COMMENT = re.compile(r"^(<!-- .* -->)$", re.MULTILINE)
+
+METHOD_FILE = re.compile(r"\]\(\.\./src/groupwise/methods/\w+/(\w+)\.py\)")
+METHOD_LINE = re.compile(r"\]\((\S*)methods\.md#(\w+)\)")
 
 
 def linked_files(pages: Iterable[str], home: Path = HOME) -> list[str]:
@@ -30,19 +39,35 @@ def linked_files(pages: Iterable[str], home: Path = HOME) -> list[str]:
     return sorted(files)
 
 
+def on_config(config: Any) -> None:
+    """The navigation, with the pages of methods by family below the index."""
+    (section,) = (entry["Methods"] for entry in config.nav if "Methods" in entry)
+    for family in FAMILIES:
+        section.append({family: [page_of(name) for name in methods() if method_family(name) == family]})
+
+
 def on_files(files: Any, config: Any) -> Any:
     """The files of the site: those of the theme, and the pages of the repository in place of those of docs/."""
     from mkdocs.structure.files import File, Files
 
     pages = ["README.md", *(path.relative_to(HOME).as_posix() for path in HOME.glob("docs/**/*.md"))]
     own = [File(path, str(HOME), config.site_dir, config.use_directory_urls) for path in linked_files(pages)]
+    own += [File.generated(config, page_of(name), content=method_page(name)) for name in methods()]
     return Files([*own, *(file for file in files if file.src_dir != config.docs_dir)])
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """GitHub's Markdown as mkdocs takes it.
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """GitHub's Markdown as mkdocs takes it, with links to the pages of methods.
 
     Blocks with the name of a file, such as `toml short.toml`, get it as their title. Comments are separated from the
     tables between them.
     """
-    return COMMENT.sub(r"\n\1\n", FENCE.sub(r'```\1 title="\2"', markdown))
+    markdown = COMMENT.sub(r"\n\1\n", FENCE.sub(r'```\1 title="\2"', markdown))
+    return with_method_links(markdown, page.file.src_uri)
+
+
+def with_method_links(markdown: str, page: str) -> str:
+    """The text of a page, where links to the line of a method lead to its page, and so do the links of the index."""
+    if page == INDEX:
+        markdown = METHOD_FILE.sub(r"](methods/\1.md)", markdown)
+    return METHOD_LINE.sub(lambda m: f"]({m[1]}methods/{m[2]}.md)" if m[2] in methods() else m[0], markdown)

@@ -54,7 +54,8 @@ def _file(module: str) -> Iterator[str]:
 
 def _is_socket(node: ast.ClassDef) -> bool:
     return node.name in parts() and (
-        node.name in part_names() or any(ast.unparse(base).partition("[")[0] == "Protocol" for base in node.bases)
+        node.name in {*part_names(), "Verifier"}
+        or any(ast.unparse(base).partition("[")[0] == "Protocol" for base in node.bases)
     )
 
 

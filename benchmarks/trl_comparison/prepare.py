@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Fast
 from groupwise.data import Task
 from groupwise.models import Decoder, Shape, Tokenizer, read_tokenizer, write_model
 from groupwise.rollout import Shuffled
-from groupwise.tasks import find_task
+from groupwise.tasks import named_task
 
 PAD, END = "<pad>", "<end>"
 MOST = 100
@@ -35,11 +35,7 @@ def prepare(regime: Regime, seed: int = 0) -> None:
             written.write_text(json.dumps(asdict(regime.net)))
         Path(problems_of(regime)).write_text("".join(random_problems(regime)))
     tokenizer = read_tokenizer(model_of(regime))
-    task: Task = find_task(
-        problems_of(regime),
-        tokenizer.encode,
-        **({} if regime.net is None else {"prompt": "prompt", "answer": "answer"}),
-    )
+    task: Task = named_task(problems_of(regime)).build(tokenizer.encode)
     draws = Shuffled().draw(Shuffled().init(task, seed), task, MOST * regime.prompts, regime.group)[1]
     if regime.net is not None:
         assert all(len(draw.prompt.context) == regime.prompt_tokens for draw in draws)

@@ -29,7 +29,7 @@ import groupwise.training.build as builder
 from groupwise.advantages import Standardised
 from groupwise.config.recipe import Cluster, Evaluate, Machine, Recipe, Save
 from groupwise.config.user_code import Use
-from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Sampler, Sampling, Verdict
+from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Sampler, Sampling, Verdict, Verifier
 from groupwise.engines import Native
 from groupwise.learner import AdamW
 from groupwise.methods import Method
@@ -57,9 +57,11 @@ class Forced:
         return Rollout(draw, tuple(await sampler.verify(await asyncio.gather(*map(sampler.extend, samples)))))
 
 
-async def even_sum(prompt: Prompt, sample: Sample) -> Verdict:
+class EvenSum(Verifier):
     """Correct if the sum of the token ids is even."""
-    return Verdict(Outcome.correct if parity(sample.tokens) else Outcome.wrong)
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        return Verdict(Outcome.correct if parity(sample.tokens) else Outcome.wrong)
 
 
 class Timed(Recorder):
@@ -144,7 +146,7 @@ def measure(
         builder.read_tokenizer = lambda path: replace(read_tokenizer(path), eos=never)
     ready = builder.build(recipe, Use())
     if regime.lengths is not None:
-        ready = replace(ready, setting=replace(ready.setting, verifier=even_sum))
+        ready = replace(ready, setting=replace(ready.setting, verifier=EvenSum()))
 
     async def no_evaluation() -> dict[str, float]:
         return {}

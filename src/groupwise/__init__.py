@@ -58,6 +58,7 @@ __all__ = [
     "Strategy",
     "Surrogate",
     "Task",
+    "TaskKind",
     "Usage",
     "Verdict",
     "VerifierKind",

@@ -24,10 +24,10 @@ from groupwise.data import (
     Advantage as Advantage, Aggregate as Aggregate, Batch as Batch, Credit as Credit, Curriculum as Curriculum,
     Draw as Draw, Environment as Environment, Filter as Filter, Finish as Finish, Mask as Mask, Outcome as Outcome,
     Penalty as Penalty, Prompt as Prompt, Ratio as Ratio, Rollout as Rollout, Sample as Sample, Sampling as Sampling,
-    Shaping as Shaping, Strategy as Strategy, Surrogate as Surrogate, Task as Task, Verdict as Verdict,
-    VerifierKind as VerifierKind, Weight as Weight, advantage as advantage, aggregate as aggregate, credit as credit,
-    filter as filter, mask as mask, penalty as penalty, ratio as ratio, shaping as shaping, strategy as strategy,
-    surrogate as surrogate, weight as weight
+    Shaping as Shaping, Strategy as Strategy, Surrogate as Surrogate, Task as Task, TaskKind as TaskKind,
+    Verdict as Verdict, VerifierKind as VerifierKind, Weight as Weight, advantage as advantage, aggregate as aggregate,
+    credit as credit, filter as filter, mask as mask, penalty as penalty, ratio as ratio, shaping as shaping,
+    strategy as strategy, surrogate as surrogate, weight as weight
 )
 from groupwise.engines import (
     Native as Native, Served as Served, Speculative as Speculative, Vllm as Vllm
@@ -120,14 +120,21 @@ from groupwise.rollout import (
     Escalate as Escalate, Independent as Independent, Retraced as Retraced, RowHints as RowHints, Scaffold as Scaffold,
     Shuffled as Shuffled, Turns as Turns
 )
+from groupwise.tasks import (
+    Beads as Beads, BigSums as BigSums, Calculator as Calculator, Coin as Coin, Deduction as Deduction,
+    DelegatedSums as DelegatedSums, Edges as Edges, Glyphs as Glyphs, HintedSums as HintedSums, Largest as Largest,
+    MixedSums as MixedSums, Programs as Programs, Proposals as Proposals, PublishedSet as PublishedSet,
+    Quilts as Quilts, ReasoningGym as ReasoningGym, Rings as Rings, Rows as Rows, TinyCountdown as TinyCountdown,
+    WordySums as WordySums
+)
 from groupwise.verifiers import (
     BeadString as BeadString, ByEnvironment as ByEnvironment, CalculatorAnswer as CalculatorAnswer, Choice as Choice,
     Code as Code, Combined as Combined, Countdown as Countdown, Exact as Exact, Figures as Figures, Format as Format,
-    Function as Function, GlyphPatches as GlyphPatches, Hackable as Hackable, JsonSchema as JsonSchema, Judge as Judge,
-    LastNumber as LastNumber, Math as Math, MathDapo as MathDapo, MathDrGrpo as MathDrGrpo, MathVerify as MathVerify,
-    Noisy as Noisy, ProofSteps as ProofSteps, QuiltPatches as QuiltPatches, ReasoningGym as ReasoningGym,
-    Regex as Regex, RingDirection as RingDirection, SpanningGraph as SpanningGraph, SumProposal as SumProposal,
-    SumSteps as SumSteps, Text as Text
+    Function as Function, GlyphPatches as GlyphPatches, GymScore as GymScore, Hackable as Hackable,
+    JsonSchema as JsonSchema, Judge as Judge, LastNumber as LastNumber, Math as Math, MathDapo as MathDapo,
+    MathDrGrpo as MathDrGrpo, MathVerify as MathVerify, Noisy as Noisy, ProofSteps as ProofSteps,
+    QuiltPatches as QuiltPatches, Regex as Regex, RingDirection as RingDirection, SpanningGraph as SpanningGraph,
+    SumProposal as SumProposal, SumSteps as SumSteps, Text as Text
 )
 
 parts: Mapping[str, Sequence[str]]

@@ -29,7 +29,7 @@ from groupwise.models import Decoder, different_ids, find_model, read_tokenizer,
 from groupwise.runs.find_run import run_or_model
 from groupwise.runs.info import FORMAT
 from groupwise.runs.next_command import recorded_code, resume_command
-from groupwise.tasks.registry import CONVERSIONS, find_task
+from groupwise.tasks.registry import CONVERSIONS, named_task
 from groupwise.verifiers import grade_function
 from groupwise.verifiers.arguments import Parameters
 from groupwise.verifiers.functions import verdicts_of
@@ -152,7 +152,7 @@ def test_every_refusal_of_a_recipe_has_a_fix(text: str) -> None:
 def test_a_file_of_another_format_comes_with_the_command_that_converts_it(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(Usage) as error:
-        find_task(str(tmp_path / name), lambda text: (1,))
+        named_task(str(tmp_path / name)).build(lambda text: (1,))
     command = error.value.fix.split("\n")[1]
     subprocess.run(command.replace("python", sys.executable, 1), shell=True, cwd=tmp_path, check=True)
     assert json.loads((tmp_path / "a.jsonl").read_text())["prompt"] == "x"
@@ -546,7 +546,7 @@ def test_repeated_problems_and_open_conversations_are_notes(tmp_path: Path) -> N
     lines = [{"prompt": [user, assistant], "answer": 2}, {"prompt": [{**user, "content": "2+1="}], "answer": 3}]
     rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
     notes = []
-    task = find_task(str(rows), lambda messages: (1,))
+    task = named_task(str(rows)).build(lambda messages: (1,))
     recipe = read_recipe(f"method = 'gspo'\ntask = '{rows}'")
     assert data_notes(recipe, task, {})[-1] == (
         "  note: 1 prompt ends with an assistant's message: the model begins a new one after it"

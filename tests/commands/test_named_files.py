@@ -36,7 +36,7 @@ def folder(home: Path) -> None:
         (["--verifier", "grader:grade"], "grader:grade", []),
         (["--verifier", '{url = "http://host.py:80"}'], '{url = "http://host.py:80"}', []),
         (["--system", "grader.py:grade"], "grader.py:grade", []),
-        (["--task", "grader.py:grade"], "grader.py:grade", []),
+        (["--task", "code/tasks.py:Mine"], "tasks:Mine", ["code/tasks.py"]),
         (["--out", "grader.py:grade"], "grader.py:grade", []),
     ],
 )  # fmt: skip

@@ -66,7 +66,7 @@ def test_a_method_alone_is_a_recipe_that_runs(method: Callable[..., Method], tmp
     file = tmp_path / "r.toml"
     effect = reference_of(method).effect
     task = read_recipe(find_recipe(effect.task)) if effect and effect.task != "calculator" else read_recipe(DEFAULT)
-    file.write_text(f'method = "{method.__name__}"\ntask = "{task.task}"\nmodel = "{task.model}"\n')
+    file.write_text(f'method = "{method.__name__}"\ntask = "{task.task.label}"\nmodel = "{task.model}"\n')
     errors = check(file, [("evaluate.problems", "1")])
     if isinstance(method().strategy, Turns | GatedTurns):
         assert ["needs an environment" in error.what and bool(error.fix) for error in errors] == [True]

@@ -10,6 +10,7 @@ from groupwise.config.toml import read_toml
 from groupwise.config.user_code import Use
 from groupwise.core import Usage
 from groupwise.learner import FromDirectory
+from groupwise.tasks import PublishedSet, Rows
 
 TWO = """
 model = "calculator"
@@ -31,7 +32,7 @@ iterations = 5
 [[phase]]
 name = "sharpen"
 method.group_size = 8
-task = "gsm8k:@search/data"
+task = { kind = "gsm8k", source = "@search/data" }
 """
 
 
@@ -81,14 +82,14 @@ def test_a_reference_is_the_directory_of_an_earlier_phase() -> None:
     given = TWO + 'method.models.reference = { kind = "FromDirectory", directory = "@search/model" }\n'
     sharpen = recipes(given)[1]
     assert dict(sharpen.method.models) == {"reference": FromDirectory("run/search/model")}
-    assert sharpen.task == "gsm8k:run/search/data"
+    assert sharpen.task == PublishedSet("gsm8k", "run/search/data")
 
 
 def test_text_has_no_references() -> None:
     assert recipes(TWO)[1].sampling.stop == ("@search/model",)
     assert recipes(TWO + 'template = "@search {prompt}"')[1].template == "@search {prompt}"
-    assert (
-        recipes(TWO + 'held_out = "datasets:openai/gsm8k:main@test"')[1].held_out == "datasets:openai/gsm8k:main@test"
+    assert recipes(TWO + 'held_out = "datasets:openai/gsm8k:main@test"')[1].held_out == Rows(
+        "datasets:openai/gsm8k:main@test"
     )
 
 
@@ -96,7 +97,7 @@ def test_text_has_no_references() -> None:
 def test_a_reference_to_no_earlier_phase_is_refused(name: str, earlier: str) -> None:
     text = TWO.replace("@search/data", f"@{name}/data")
     message = problem(text)
-    assert f"phase.sharpen.task: no earlier phase is called '{name}'" in message
+    assert f"phase.sharpen.task.source: no earlier phase is called '{name}'" in message
     assert f"the earlier phases are {earlier}" in message
     assert "this is the first phase" in problem('method = "gspo"\n[[phase]]\nname = "a"\nmodel = "@a/model"')
 

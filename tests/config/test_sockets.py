@@ -21,7 +21,7 @@ DECORATORS = [
 
 @pytest.mark.parametrize("socket", BASES, ids=lambda socket: socket.__name__)
 def test_a_subclass_without_a_method_of_its_socket_is_refused(socket: type) -> None:
-    assert Protocol in socket.__bases__
+    assert Protocol in socket.__bases__ or socket is Verifier
     with pytest.raises(TypeError, match="abstract method"):
         make_dataclass("Forgetful", [], bases=(socket,), frozen=True, slots=True)()
 

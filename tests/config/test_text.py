@@ -249,7 +249,7 @@ def test_overrides_are_applied_together():
     recipe = read_recipe(text, [("prompts", "6"), ("method.minibatches", "3")])
     assert (recipe.prompts, recipe.method.minibatches) == (6, 3)
     recipe = read_recipe(text, [("method", "grpo"), ("method.group_size", "4"), ("task", "2024")])
-    assert recipe.method == grpo(group_size=4) and recipe.task == "2024"
+    assert recipe.method == grpo(group_size=4) and recipe.task == tasks.Rows("2024")
     recipe = read_recipe(
         text, [("method.objective", '{ surrogate = "Clip" }'), ("method.objective.surrogate.high", "1")]
     )
@@ -375,7 +375,7 @@ prompts = true; method = 'gspo'
 optimizer.lr = true; method = 'gspo'
     recipe.optimizer.lr: True is a boolean; expected a number
 task = 3; method = 'gspo'
-    recipe.task: 3 is a whole number; expected a string
+    recipe.task: 3 is a whole number; expected the name of a part or a table
 method = 3
     recipe.method: 3 is a whole number; expected the name of a part or a table
 optimizer.betas = [1.0]; method = 'gspo'

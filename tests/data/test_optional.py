@@ -3,24 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from groupwise.data import (
-    Outcome,
-    Prompt,
-    Sample,
-    Verdict,
-    all_problems,
-    close_verifier,
-    data_stats,
-    keeps_time,
-    notices_of,
-    packages_of,
-)
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, all_problems, data_stats
 from groupwise.tasks import Each
 from groupwise.verifiers import Exact
 from groupwise.verifiers.several import CombinedVerifier, RunningMember
 
 
-class Full:
+class Full(Verifier):
     """A verifier with all members that a run reads."""
 
     keeps_time = True
@@ -58,18 +47,18 @@ class Listed(Generated):
 
 
 def facts(verifier: Any) -> tuple[bool, list[str], list[str]]:
-    return keeps_time(verifier), list(notices_of(verifier)), list(packages_of(verifier))
+    return verifier.keeps_time, list(verifier.notices), list(verifier.packages)
 
 
 def test_a_plain_verifier_has_the_defaults() -> None:
     assert facts(Exact()) == (False, [], [])
-    close_verifier(Exact())
+    Exact().close()
 
 
 def test_the_members_of_a_verifier_are_read() -> None:
     full = Full()
     assert facts(full) == (True, ["sends answers to a host"], ["sympy", "mpmath"])
-    close_verifier(full)
+    full.close()
     assert full.closed == 1
 
 
@@ -82,7 +71,7 @@ def test_several_verifiers_have_the_members_of_each_and_close_them() -> None:
     full = Full()
     both = CombinedVerifier([RunningMember("right", Exact(), 1.0), RunningMember("full", full, 1.0)], deadline=1.0)
     assert facts(both) == (True, ["sends answers to a host"], ["mpmath", "sympy"])
-    close_verifier(both)
+    both.close()
     assert full.closed == 1
 
 

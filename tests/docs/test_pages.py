@@ -3,14 +3,18 @@
 import json
 import re
 from dataclasses import dataclass
+from functools import cache
+from os.path import normpath
 from pathlib import Path
 
 import pytest
+from tools.method_pages import method_page, page_of
 from tools.sockets_page import TABLE, parts_page
 
 from groupwise.config import registry
 from groupwise.config.registry import fitting_names
 from groupwise.core import part_names
+from groupwise.methods.families import method_files
 from tests.docs.warm_shell import run
 from tests.sandbox.boxes import needed
 
@@ -127,25 +131,38 @@ def test_the_clip_has_twelve_lines() -> None:
 PAGES = sorted(
     str(p.relative_to(HOME)) for p in (HOME / "README.md", HOME / "tests" / "README.md", *HOME.glob("docs/**/*.md"))
 )
+METHOD_PAGES = sorted(page_of(name) for name in method_files())
 
 
-@pytest.mark.parametrize("page", PAGES)
+@cache
+def text_of(page: str) -> str:
+    """The text of a page of the repository, or of the page of a method, which only the site has."""
+    return (HOME / page).read_text() if (HOME / page).is_file() else method_page(Path(page).stem)
+
+
+@pytest.mark.parametrize("page", [*PAGES, *METHOD_PAGES])
 def test_links_have_a_target(page: str) -> None:
-    targets = re.findall(r"\]\(([^)#\s]+)", (HOME / page).read_text())
-    local = [t for t in targets if "://" not in t]
-    drawn_by_seeds = {"docs/curve.svg", "benchmarks/SEEDS.md"}
-    missing = [t for t in local if not ((HOME / page).parent / t).exists() and t not in drawn_by_seeds]
-    assert missing == []
+    targets = re.findall(r"\]\(([^)#\s]+)", text_of(page))
+    local = [normpath(Path(page).parent / t) for t in targets if "://" not in t]
+    later = {"docs/curve.svg", "benchmarks/SEEDS.md", *METHOD_PAGES}
+    assert [path for path in local if not (HOME / path).exists() and path not in later] == []
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *METHOD_PAGES])
 def test_paths_in_code_spans_exist(page: str) -> None:
     """Paths are relative to the repository, to `src` or to the package. The table of renamed files is left out."""
-    text = re.sub(r"^```.*?^```", "", (HOME / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^```.*?^```", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"<!-- files -->.*?<!-- /files -->", "", text, flags=re.DOTALL)
     paths = re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|toml|js))`", text)
     roots = (HOME, HOME / "src", HOME / "src" / "groupwise", (HOME / page).parent)
     assert [path for path in paths if not any((root / path).exists() for root in roots)] == []
+
+
+def test_pages_that_code_names_exist() -> None:
+    folders = ("src", "tools", "studies", "benchmarks", "examples", "recipes")
+    files = [path for folder in folders for path in (HOME / folder).rglob("*.*") if path.suffix in (".py", ".toml")]
+    named = {page for path in files for page in re.findall(r"(?<![\w/])docs/[\w/-]+\.md", path.read_text())}
+    assert len(named) > 20 and {page for page in named if not (HOME / page).is_file()} <= {"docs/methods/NAME.md"}
 
 
 def test_warm_start_runs(tmp_path: Path) -> None:

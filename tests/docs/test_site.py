@@ -1,16 +1,21 @@
 """The documentation site: each page is in its navigation, links and anchors exist, nothing is loaded from outside."""
 
+import json
 import re
 import subprocess
 import sys
+from functools import cache
+from os.path import normpath
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
-from tools.site_pages import linked_files, on_page_markdown
+from tools.site_pages import linked_files, on_config, on_page_markdown, with_method_links
 
-from tests.docs.test_pages import HOME, PAGES
+from groupwise.methods.families import FAMILIES, method_files
+from tests.docs.test_pages import HOME, METHOD_PAGES, PAGES, text_of
 
 CONFIG = yaml.safe_load((HOME / "mkdocs.yml").read_text())
 FENCED = re.compile(r"^(`{3,}).*?^\1$", re.MULTILINE | re.DOTALL)
@@ -24,10 +29,13 @@ def in_navigation(entry: Any) -> list[str]:
     return [page for part in parts for page in in_navigation(part)]
 
 
-def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings."""
-    titles = re.findall(r"^#+ (.*)$", FENCED.sub("", page.read_text()), re.M)
-    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+@cache
+def anchors(page: str) -> set[str]:
+    """The anchors of a page: those of its headings, and those in HTML."""
+    text = FENCED.sub("", text_of(page))
+    titles = re.findall(r"^#+ (.*)$", text, re.M)
+    headings = {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+    return headings | set(re.findall(r'<a id="(\w+)"></a>', text))
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
@@ -36,22 +44,42 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert set(pages) == {page for page in linked_files(PAGES) if page.endswith(".md")}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_to_headings_have_a_target(page: str) -> None:
-    links = re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", FENCED.sub("", (HOME / page).read_text()))
-    here = HOME / page
-    local = [(here.parent / path if path else here, anchor) for path, anchor in links if ":" not in path]
-    assert [(path.name, anchor) for path, anchor in local if anchor not in anchors(path)] == []
+@pytest.mark.parametrize("page", [*PAGES, *METHOD_PAGES])
+def test_links_to_anchors_have_a_target(page: str) -> None:
+    links = re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", FENCED.sub("", text_of(page)))
+    local = [(normpath(Path(page).parent / path) if path else page, a) for path, a in links if ":" not in path]
+    assert [(path, anchor) for path, anchor in local if anchor not in anchors(path)] == []
+
+
+def test_links_of_methods_lead_to_their_pages_in_the_site() -> None:
+    """Also by the family: an anchor of the index that is no method stays."""
+    text = "[a](methods.md#gspo) [b](../docs/methods.md#gspo) [c](methods.md#ratio) [d](x.md#gspo) [e](methods.md)"
+    assert with_method_links(text, "docs/atlas.md") == text.replace("methods.md#gspo", "methods/gspo.md")
+    index = with_method_links(text_of("docs/methods.md"), "docs/methods.md")
+    assert {f"docs/{page}" for page in re.findall(r"\]\((methods/\w+\.md)\)", index)} == set(METHOD_PAGES)
+    assert "src/groupwise" not in index
+
+
+def test_the_navigation_has_each_method_in_its_family() -> None:
+    config = SimpleNamespace(nav=[{"Methods": []}])
+    on_config(config)
+    ((section,),) = (entry.values() for entry in config.nav)
+    assert [family for entry in section for family in entry] == list(FAMILIES)
+    assert sorted(in_navigation(section)) == METHOD_PAGES
 
 
 def test_markdown_of_github_becomes_that_of_mkdocs() -> None:
-    assert on_page_markdown("<!-- a -->\n| x |\n<!-- /a -->\n") == "\n<!-- a -->\n\n| x |\n\n<!-- /a -->\n\n"
-    assert on_page_markdown("```toml short.toml\na = 1\n```\n").startswith('```toml title="short.toml"\n')
-    assert on_page_markdown("```sh\nls -l\n```\n") == "```sh\nls -l\n```\n"
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="docs/runs.md"))
+    assert on_page_markdown("<!-- a -->\n| x |\n<!-- /a -->\n", page) == "\n<!-- a -->\n\n| x |\n\n<!-- /a -->\n\n"
+    assert on_page_markdown("```toml short.toml\na = 1\n```\n", page).startswith('```toml title="short.toml"\n')
+    assert on_page_markdown("```sh\nls -l\n```\n", page) == "```sh\nls -l\n```\n"
 
 
 def test_the_site_builds(tmp_path: Path) -> None:
-    """Strict: a broken link, a broken anchor or a page without a place in the navigation fails."""
+    """Strict: a broken link, a broken anchor or a page without a place in the navigation fails.
+
+    The page of each method is built, the index and the atlas lead to it, and the search finds it.
+    """
     pytest.importorskip("material", reason="needs groupwise[site]")
     command = [sys.executable, "-m", "mkdocs", "build", "-q", "-d", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=HOME, capture_output=True, text=True)
@@ -59,4 +87,12 @@ def test_the_site_builds(tmp_path: Path) -> None:
     for page in (tmp_path / "site").rglob("*.html"):
         loaded = re.findall(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=\"?(https?:[^\s\">]+)", page.read_text())
         assert loaded == [], page
-    assert 'class="filename">short.toml' in (tmp_path / "site/docs/runs.html").read_text()
+    docs = tmp_path / "site" / "docs"
+    assert 'class="filename">short.toml' in (docs / "runs.html").read_text()
+    entries = json.loads((tmp_path / "site/search/search_index.json").read_text())["docs"]
+    titles = {entry["location"]: entry["title"] for entry in entries}
+    for page in ("methods", "atlas"):
+        linked = set(re.findall(r'href="methods/(\w+)\.html"', (docs / f"{page}.html").read_text()))
+        assert linked == set(method_files()), page
+    for name in method_files():
+        assert (docs / f"methods/{name}.html").is_file() and titles[f"docs/methods/{name}.html"] == name

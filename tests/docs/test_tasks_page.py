@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from groupwise.config.registry import plain_name
+from groupwise.core import plain_name
 from groupwise.models import Decoder, Shape, write_model
-from groupwise.tasks.presets import PRESETS
+from groupwise.tasks.presets import PRESETS, PublishedSet
 from groupwise.verifiers import usual_verifier
 from tests.docs.test_pages import HOME, blocks
 from tests.docs.warm_shell import run
@@ -55,7 +55,7 @@ def test_the_table_of_published_sets() -> None:
         return f"{preset.training}, {preset.held_out or 'a tenth'} held out"
 
     def verifier(name: str) -> str:
-        return plain_name(type(usual_verifier(name)).__name__)
+        return plain_name(type(usual_verifier(PublishedSet(name))).__name__)
 
     rows = (f"`{n}` | `{p.hub}` | `{verifier(n)}` | `{p.template}` | {problems(n)}" for n, p in PRESETS.items())
     assert table == [f"| {row} |" for row in rows]

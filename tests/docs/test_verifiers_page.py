@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from groupwise.config.registry import fitting_names, part_named, plain_name
+from groupwise.config.registry import fitting_names, part_named
+from groupwise.core import plain_name
 from groupwise.data import VerifierKind
 from tests.docs.test_pages import HOME, follow
 
@@ -13,6 +14,6 @@ def test_the_page_runs(tmp_path: Path) -> None:
 
 def test_every_verifier_has_a_row() -> None:
     page = (HOME / "docs" / "verifiers.md").read_text()
-    elsewhere = {"ByEnvironment", "Countdown", "ReasoningGym"}  # the pages of turns and of tasks describe them
+    elsewhere = {"ByEnvironment", "Countdown", "GymScore"}  # the pages of turns and of tasks describe them
     kinds = {name for name in fitting_names(VerifierKind) if not part_named(name).tasks}
     assert not [name for name in kinds - elsewhere if f"| `{plain_name(name)}` |" not in page]

@@ -104,7 +104,7 @@ def warm() -> None:
 
     torch.set_num_threads(1)
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first one imports for a second and a half
-    groupwise.tasks.find_task("calculator", lambda text: ())  # computes its held-out problems
+    groupwise.tasks.named_task("calculator").build(lambda text: ())  # computes its held-out problems
     gc.freeze()
 
 

@@ -16,7 +16,7 @@ from groupwise.data import Sampling
 from groupwise.evaluation.presets import PUBLISHED, find_published
 from groupwise.inference.evaluate_model import recipe_and_sampling
 from groupwise.models import Decoder, write_model
-from groupwise.tasks.presets import PRESETS
+from groupwise.tasks.presets import PRESETS, PublishedSet
 from groupwise.training.build_tasks import sources
 from groupwise.verifiers import MathDrGrpo
 from tests.models.directories import shape
@@ -69,7 +69,7 @@ def test_a_preset_has_its_paper_s_protocol(name: str) -> None:
         recipe, law = recipe_and_sampling(RecipeSource(DEFAULT, tuple(overrides)), Use())
         (source,) = sources(recipe)
         assert (law, source.template, source.verifier) == (sampling, template, read_verifier(verifier))
-        assert source.task.partition(":")[0] == task
+        assert source.task.label.partition(":")[0] == task
     assert list(PUBLISHED) == list(PAPERS)
 
 
@@ -97,7 +97,7 @@ def test_a_preset_resets_the_mixture_and_the_held_out_task_of_a_run(tmp_path: Pa
     (overrides,) = find_published("aime24-dapo").recipes([])
     recipe, _ = recipe_and_sampling(RecipeSource(mixed, tuple(overrides)), Use())
     (source,) = sources(recipe)
-    assert source.task == "aime24:datasets:BytedTsinghua-SIA/AIME-2024" and recipe.held_out == ""
+    assert source.task == PublishedSet("aime24", "datasets:BytedTsinghua-SIA/AIME-2024") and recipe.held_out is None
     assert recipe.machine.dtype == "float64"  # the machine of the run stays
 
 

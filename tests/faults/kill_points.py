@@ -21,6 +21,7 @@ from groupwise.rollout.setting import RolloutSetting
 from groupwise.training.build import RunObjects
 from groupwise.training.recorder import Recorder
 from tests.faults.small_runs import Quick, alive, begun, forked, left, ready, run_from
+from tests.rollout.fakes import judged_by
 
 Point = tuple[str, int]
 """The name of an event, and its how-manieth occurrence."""
@@ -128,7 +129,7 @@ def run(directory: Path, place: RunObjects, death: Point | None = None) -> Event
         return await verifier(prompt, sample)
 
     Recorder.phase, RunObjects.evaluate = recorded_phase, recorded_evaluate
-    place = replace(place, setting=replace(place.setting, verifier=recorded_verifier))
+    place = replace(place, setting=replace(place.setting, verifier=judged_by(recorded_verifier)))
     assert run_from(directory, place, disk=RecordedDisk(events)).code == 0
     return events
 

@@ -35,6 +35,7 @@ from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from groupwise.training import loop
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, lines, ran, ready, run_from
+from tests.rollout.fakes import judged_by
 
 Verifier = Callable[[Prompt, Sample], Any]
 
@@ -260,7 +261,7 @@ def hung_up(judge: Verifier) -> Verifier:
         os.kill(os.getpid(), signal.SIGHUP)
         return await judge(prompt, sample)
 
-    return verdict
+    return judged_by(verdict)
 
 
 LONGER = replace(EVERY, iterations=6)
@@ -330,7 +331,7 @@ def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -
                 await asyncio.sleep(3600)
             return await judge(prompt, sample)
 
-        place = replace(place, setting=replace(place.setting, verifier=hangs))
+        place = replace(place, setting=replace(place.setting, verifier=judged_by(hangs)))
         ending = run_from(run, place, disk=Quick())
         print(ending.message, flush=True)
         return ending.code
@@ -455,7 +456,7 @@ def wrong_every_seventh(place: Any, what: str) -> tuple[Any, list[int]]:
             await asyncio.sleep(3600)
         return Verdict(Outcome.correct, score=math.nan)
 
-    return replace(place, setting=replace(place.setting, verifier=failing)), failed
+    return replace(place, setting=replace(place.setting, verifier=judged_by(failing))), failed
 
 
 @pytest.mark.parametrize(
@@ -490,7 +491,7 @@ def test_a_first_batch_without_verdicts_ends_the_run_at_once(tmp_path: Path) -> 
     async def broken(prompt: Prompt, sample: Sample) -> Verdict:
         raise ImportError("no sympy")
 
-    place = replace(place, setting=replace(place.setting, verifier=broken))
+    place = replace(place, setting=replace(place.setting, verifier=judged_by(broken)))
     with pytest.raises(Unverifiable, match="16 of 16 answers") as error:
         run_from(run, place, disk=Quick())
     assert "no sympy" in error.value.evidence and error.value.code == 5
@@ -515,7 +516,7 @@ def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
     async def wrong(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.wrong)
 
-    place = replace(place, setting=replace(place.setting, verifier=wrong))
+    place = replace(place, setting=replace(place.setting, verifier=judged_by(wrong)))
     with pytest.raises(NoSignal, match="3 iterations in a row") as error:
         run_from(run, place, disk=Quick())
     assert error.value.evidence == "8 rollouts dropped: mixed_outcomes" and error.value.code == 5

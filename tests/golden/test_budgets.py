@@ -54,7 +54,7 @@ from groupwise.rollout.prompt_template import worded
 from groupwise.rollout.round import Round
 from groupwise.training.loop import compute_advantages
 from tests.models.directories import bytes_
-from tests.rollout.fakes import FakeEngine, NumberedTask, always_correct, sampler_of, sampling, tokenizer
+from tests.rollout.fakes import FakeEngine, NumberedTask, always_correct, judged_by, sampler_of, sampling, tokenizer
 from tests.rollout.test_turns import Replies
 
 
@@ -258,7 +258,9 @@ def test_further_answers_are_the_best_of_all():
 
 
 def buffer_of(engine: FakeEngine, verifier: Any, count: int, curriculum: Any = Shuffled()) -> Buffer:  # noqa: B008
-    setting = RolloutSetting(engine=engine, verifier=verifier, tokenizer=tokenizer(), sampling=sampling(), seed=1)
+    setting = RolloutSetting(
+        engine=engine, verifier=judged_by(verifier), tokenizer=tokenizer(), sampling=sampling(), seed=1
+    )
     return Buffer(NumberedTask(count), curriculum, setting)
 
 

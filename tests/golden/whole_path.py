@@ -39,7 +39,7 @@ from groupwise.learner import make_plan
 from groupwise.methods import Method, Now
 from groupwise.rollout import Buffer, RolloutSetting, Shuffled
 from groupwise.training.loop import compute_advantages
-from tests.rollout.fakes import FakeEngine, NumberedTask, always_correct, sampling, tokenizer
+from tests.rollout.fakes import FakeEngine, NumberedTask, always_correct, judged_by, sampling, tokenizer
 
 BUDGET = 8
 SEEDS = 3
@@ -289,7 +289,7 @@ def batch_of(groups: Groups, method: Method) -> Batch:
         for g, group in enumerate(groups)
     ]
     setting = RolloutSetting(
-        engine=FakeEngine(lambda request: ()), verifier=always_correct, tokenizer=tokenizer(), seed=0,
+        engine=FakeEngine(lambda request: ()), verifier=judged_by(always_correct), tokenizer=tokenizer(), seed=0,
         sampling=sampling(max_tokens=BUDGET),
     )  # fmt: skip
     buffer = Buffer(NumberedTask(1), Shuffled(), setting, method.unverifiable, method.trained_roles)

@@ -156,19 +156,14 @@ def recipes(seen: set[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     from groupwise.config.parse_values import hints_of
     from groupwise.config.recipe import Recipe
     from groupwise.methods import Method
-    from groupwise.tasks.gym import GYM
-    from groupwise.tasks.presets import PRESETS
 
     texts = (NAME, PIPE, URL, ADDRESS, ROWS, f"{NAME}:f")
-    kinds = (*(f"{name}:" for name in PRESETS), GYM, "datasets:")
     for f in fields(Recipe):
         for text in texts:
             known: set[Any] = set()
             plain = f.name not in ("method", "engine")
             for value in variants(hints_of(Recipe)[f.name], text, known, parts=False) if plain else ():
                 yield f.name, {f.name: value}
-    for kind in kinds:
-        yield from (("task", {"task": kind + text}) for text in (NAME, PIPE))
     for text in (NAME, PIPE):
         known = set()
         for f in fields(Method):
@@ -184,7 +179,31 @@ def recipes(seen: set[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
                 only = {"replicas": 0, "addresses": [text]} if name == "addresses" else {name: value[name]}
                 yield f"engine.{name}", {"engine": {"kind": value["kind"], **only}}
         seen |= known
+    yield from tasks(texts, seen)
     yield from verifiers(texts, seen)
+
+
+def tasks(texts: tuple[str, ...], seen: set[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each field that names a task, with each text for short, and each task with each of its fields that has a text."""
+    from groupwise.config.parse_values import hints_of
+    from groupwise.config.registry import fitting_names, part_named
+    from groupwise.data import TaskKind
+    from groupwise.tasks.presets import PRESETS
+
+    required = {"PublishedSet": {"name": "gsm8k"}, "ReasoningGym": {"name": "maze"}, "Rows": {"source": "a.jsonl"}}
+    for text in texts:
+        tables = [text, f"datasets:{text}"]
+        for name in fitting_names(TaskKind):
+            seen.add(kind := part_named(name))
+            own = [f.name for f in fields(kind) if hints_of(kind)[f.name] is str]
+            tables += [{"kind": name, **required[name], field: text} for field in own]
+        for table in tables:
+            yield "task", {"task": table}
+            yield "held_out", {"held_out": table}
+            yield "extra_tasks", {"extra_tasks": [{"task": table}]}
+    for name in PRESETS:
+        sets = ({"kind": "PublishedSet", "name": name, "source": text} for text in (NAME, PIPE))
+        yield from (("task", {"task": table}) for table in sets)
 
 
 NEEDED: dict[str, dict[str, Any]] = {

@@ -18,8 +18,8 @@ import pytest
 import tokenizers
 
 import groupwise
-from groupwise.config.registry import class_name, fitting_names
-from groupwise.core import visible
+from groupwise.config.registry import fitting_names
+from groupwise.core import class_name, visible
 from groupwise.data import Prompt, Sample, Verifier, VerifierKind
 from groupwise.environments import Hermes, PythonBlock
 from groupwise.environments.tools import calculate
@@ -149,7 +149,7 @@ READERS: dict[str, Callable[[str], Any]] = {
 }
 """Functions that read all of a model's text in this process: verifiers and parsers."""
 ELSEWHERE = {
-    "ByEnvironment", "Code", "Combined", "Function", "JsonSchema", "Judge", "MathDrGrpo", "MathVerify", "ReasoningGym",
+    "ByEnvironment", "Code", "Combined", "Function", "JsonSchema", "Judge", "MathDrGrpo", "MathVerify", "GymScore",
     "Regex",
 }  # fmt: skip
 """Verifiers that run in other processes or threads, or delegate to other verifiers."""

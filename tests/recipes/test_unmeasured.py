@@ -8,8 +8,9 @@ import pytest
 
 from groupwise.checks import check_inputs, check_machine, check_model
 from groupwise.config.recipe_toml import base_of, read_recipe
-from groupwise.config.registry import methods, plain_name
+from groupwise.config.registry import methods
 from groupwise.config.toml import read_toml
+from groupwise.core import plain_name
 from groupwise.rollout.prompt_template import wordings
 from tests.checks import check
 from tests.models.test_templates import CHATML, trained

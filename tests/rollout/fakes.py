@@ -20,6 +20,7 @@ from groupwise.data import (
     Sample,
     Sampling,
     Verdict,
+    Verifier,
 )
 from groupwise.engines import NativeEngine
 from groupwise.models import Decoder, Model, Shape, Shared, Tokenizer
@@ -148,8 +149,24 @@ def sampling(**changes: Any) -> Sampling:
     return Sampling(**{"max_tokens": 12, **changes})
 
 
+class Judged(Verifier):
+    """The verifier that calls a function of a test."""
+
+    def __init__(self, grade: Any) -> None:
+        self.grade = grade
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        return await self.grade(prompt, sample)
+
+
+def judged_by(grade: Any) -> Verifier:
+    """The verifier itself, or the one that calls a function."""
+    return grade if isinstance(grade, Verifier) else Judged(grade)
+
+
 def sampler_of(engine: Any, draw: Draw, *, verifier: Any = always_correct, **changes: Any) -> DrawSampler:
     """The sampler of a draw, with a fake or a native engine; `changes` are of its setting, or its purpose."""
     own = {name: changes.pop(name) for name in ("purpose",) if name in changes}
-    fields = {"engine": engine, "verifier": verifier, "tokenizer": tokenizer(), "sampling": sampling(), "seed": 11}
-    return DrawSampler(draw=draw, setting=RolloutSetting(**(fields | changes)), **own)
+    fields = {"engine": engine, "tokenizer": tokenizer(), "sampling": sampling(), "seed": 11}
+    setting = RolloutSetting(**(fields | changes), verifier=judged_by(verifier))
+    return DrawSampler(draw=draw, setting=setting, **own)

@@ -9,7 +9,7 @@ import torch
 from groupwise.data import Generation, GenerationRequest, Sampling
 from groupwise.engines.native.layouts import ROWS, SharedPrefix
 from groupwise.models import Decoder, find_model, read_model, read_tokenizer
-from groupwise.tasks import find_task
+from groupwise.tasks import named_task
 from tests.rollout.fakes import decoder, engine, generate, prompt_of, request
 
 SIZES = {
@@ -95,7 +95,7 @@ def test_the_packaged_model_gives_the_same_bits_alone_and_in_a_batch() -> None:
     """As in training: real problems, the model's end token and sampling settings, answers of many lengths."""
     path = find_model("calculator")
     tokens, trained = read_tokenizer(path), read_model(path)
-    task = find_task("calculator", tokens.encode)
+    task = named_task("calculator").build(tokens.encode)
     requests = [
         request(i, context=task[17 * i].context, stream=(j,), limit=48, sampling=Sampling(max_tokens=48))
         for i in range(12)

@@ -17,7 +17,17 @@ from groupwise.core import Usage, WorkerLost
 from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Task, Verdict
 from groupwise.objective import describe_samples
 from groupwise.rollout import Buffer, Independent, Rollouts, RolloutSetting, Shuffled, answers
-from tests.rollout.fakes import FakeEngine, NumberedTask, always_correct, decoder, engine, sampling, tokenizer, verdict
+from tests.rollout.fakes import (
+    FakeEngine,
+    NumberedTask,
+    always_correct,
+    decoder,
+    engine,
+    judged_by,
+    sampling,
+    tokenizer,
+    verdict,
+)
 
 
 def everything(rollout: Batch) -> Bool[Tensor, " s"]:
@@ -73,7 +83,13 @@ def buffer(verifier: Any = always_correct, task: Task | None = None, curriculum:
 
 
 def setting(engine: Any, verifier: Any = always_correct, **changes: Any) -> RolloutSetting:
-    fields = {"engine": engine, "verifier": verifier, "tokenizer": tokenizer(), "sampling": sampling(), "seed": 3}
+    fields = {
+        "engine": engine,
+        "verifier": judged_by(verifier),
+        "tokenizer": tokenizer(),
+        "sampling": sampling(),
+        "seed": 3,
+    }
     return RolloutSetting(**{**fields, **changes})
 
 

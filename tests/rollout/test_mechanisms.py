@@ -12,12 +12,14 @@ from groupwise.methods.method import Method
 from groupwise.rollout import Buffer, Pending, Rollouts, RolloutSetting, Shuffled
 from groupwise.rollout.prompt_template import worded
 from tests.golden.play import RIGHT, WRONG, sevens
-from tests.rollout.fakes import FakeEngine, NumberedTask, sampling, tokenizer
+from tests.rollout.fakes import FakeEngine, NumberedTask, judged_by, sampling, tokenizer
 
 
 def taken(method: Method, tokens, iterations: int = 1, prompts: int = 2) -> tuple[Buffer, Rollouts]:  # type: ignore[no-untyped-def]
     engine = FakeEngine(tokens)
-    setting = RolloutSetting(engine=engine, verifier=sevens, tokenizer=tokenizer(), sampling=sampling(), seed=1)
+    setting = RolloutSetting(
+        engine=engine, verifier=judged_by(sevens), tokenizer=tokenizer(), sampling=sampling(), seed=1
+    )
     buffer, rollouts = Buffer(NumberedTask(8), method.curriculum, setting, trained_roles=method.trained_roles), None
     for _ in range(iterations):
         strategy = worded(method.strategy, "packaged")

@@ -23,6 +23,7 @@ from groupwise.data import (
     Sampling,
     Strategy,
     Verdict,
+    Verifier,
 )
 from groupwise.engines import NativeEngine
 from groupwise.models import Decoder, Purpose
@@ -350,7 +351,7 @@ def test_origins_are_versions_of_the_engine() -> None:
     assert set(run(sampler(e).sample(CONTEXT))[0].origin) == {9}
 
 
-class Ranks:
+class Ranks(Verifier):
     """Grades a group by rank, longest first; a group of three raises."""
 
     def __init__(self) -> None:

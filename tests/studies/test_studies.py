@@ -22,6 +22,7 @@ from studies.figures import THEME, need_matplotlib
 from studies.pages import RESULTS, changed_results, csv_text, filled, read_exact, total_cost, written
 from studies.stable_rates import HIGH, LOW, RIGHT, mean_spread, over_rates, rung
 from studies.study import SEEDS, Arm, Estimate, Measured
+from tools.missing_runs import FILE, missing_runs
 
 from groupwise.certificates.studies import Trial, TrialResult, read_results, write_results
 from groupwise.config.packaged import find_recipe
@@ -50,6 +51,12 @@ def test_every_study_file_is_listed_and_states_its_comparison_first() -> None:
         text = (HOME / "studies" / f"{name}.py").read_text("utf-8")
         assert study.name == name and len(text.splitlines()) < 150
         assert "Stated before the runs." in text.partition("\nfrom ")[0]
+
+
+def test_no_stored_run_has_become_stale() -> None:
+    """What `make atlas` and `make studies` would run now is listed: a rename must not add to it unnoticed."""
+    why = "stored runs became stale, or fresh; if this is meant, run: python -m tools.missing_runs"
+    assert FILE.read_text("utf-8").splitlines() == missing_runs().splitlines(), why
 
 
 def test_every_stored_run_belongs_to_a_study() -> None:

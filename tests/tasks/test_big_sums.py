@@ -20,7 +20,7 @@ from groupwise.tasks.big_sums import KINDS, PROBLEMS, call, numbered, sum_demons
 from groupwise.verifiers import LastNumber
 from tests.rollout.fakes import FakeEngine
 
-TASK = BigSums(lambda text: tuple(map(ord, text)))
+TASK = BigSums().build(lambda text: tuple(map(ord, text)))
 
 
 @cache

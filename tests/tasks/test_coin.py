@@ -9,10 +9,10 @@ import pytest
 
 from groupwise.data import Outcome, Prompt, Verdict
 from groupwise.environments import CoinFlip
-from groupwise.tasks import find_task
+from groupwise.tasks import named_task
 from groupwise.tasks.coin import coin_demonstrations
 
-TASK = find_task("coin", lambda text: tuple(map(ord, text)))
+TASK = named_task("coin").build(lambda text: tuple(map(ord, text)))
 
 
 def play(guess: str, talk: str, seed: int) -> tuple[object, object]:

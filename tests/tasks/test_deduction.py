@@ -10,12 +10,12 @@ import pytest
 from groupwise.core import Usage
 from groupwise.data import Outcome, Prompt, Sample, Task, Verdict
 from groupwise.models import find_model, read_tokenizer
-from groupwise.tasks import find_task
+from groupwise.tasks import named_task
 from groupwise.tasks.deduction import deduction_demonstrations, split
 from groupwise.verifiers import ProofSteps, usual_verifier
 from tests.verifiers.built import built
 
-TASK = find_task("deduction", lambda text: tuple(map(ord, text)))
+TASK = named_task("deduction").build(lambda text: tuple(map(ord, text)))
 RIGHT, WRONG, MALFORMED = Outcome.correct, Outcome.wrong, Outcome.malformed
 
 
@@ -127,9 +127,9 @@ def test_demonstrations_are_repeatable_and_show_no_held_out_problem() -> None:
 
 
 def test_the_usual_verifier_judges_this_task_alone() -> None:
-    assert isinstance(built(usual_verifier("deduction"), TASK), ProofSteps)
+    assert isinstance(built(usual_verifier(named_task("deduction")), TASK), ProofSteps)
     with pytest.raises(Usage, match="grades answers of its packaged tasks only"):
-        built("proof_steps", find_task("calculator", lambda text: (1,)))
+        built("proof_steps", named_task("calculator").build(lambda text: (1,)))
 
 
 def test_the_model_of_the_recipe_has_every_character() -> None:

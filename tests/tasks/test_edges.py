@@ -10,12 +10,12 @@ import pytest
 
 from groupwise.core import Usage
 from groupwise.data import Outcome, Prompt, Sample, Task, Verdict
-from groupwise.tasks import find_task
+from groupwise.tasks import named_task
 from groupwise.tasks.edges import EDGES, edge_demonstrations, joins_all
 from groupwise.verifiers import SpanningGraph, usual_verifier
 from tests.verifiers.built import built
 
-TASK = find_task("edges", lambda text: tuple(map(ord, text)))
+TASK = named_task("edges").build(lambda text: tuple(map(ord, text)))
 PROBLEM = Prompt("p", (), "03;14=", {"answer": ["03", "14"]})
 
 
@@ -97,6 +97,6 @@ def test_demonstrations_toss_a_coin_per_edge_of_a_training_problem() -> None:
 
 
 def test_the_usual_verifier_judges_this_task_alone() -> None:
-    assert isinstance(built(usual_verifier("edges"), TASK), SpanningGraph)
+    assert isinstance(built(usual_verifier(named_task("edges")), TASK), SpanningGraph)
     with pytest.raises(Usage, match="grades answers of its packaged tasks only"):
-        built("spanning_graph", find_task("calculator", lambda text: (1,)))
+        built("spanning_graph", named_task("calculator").build(lambda text: (1,)))

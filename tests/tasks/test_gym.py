@@ -2,15 +2,13 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 
 from groupwise.core import MissingRequirement, Usage
 from groupwise.data import Prompt, Sample
-from groupwise.tasks import Problems, find_task
-from groupwise.tasks.gym import gym_task
+from groupwise.tasks import Problems, ReasoningGym, named_task
 from groupwise.verifiers import Exact, usual_verifier
 from groupwise.verifiers.gym.reasoning_gym import runs_answers
 from tests.verifiers.built import built
@@ -18,27 +16,24 @@ from tests.verifiers.built import built
 pytest.importorskip("reasoning_gym", reason="the extra reasoning-gym is not installed")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few() -> Iterator[None]:
-    """Few problems: generating is what takes the time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("groupwise.tasks.gym.SIZE", 200)
-        yield
-
-
 def encode(text: str) -> tuple[int, ...]:
     return tuple(map(ord, text))
 
 
-@pytest.fixture(scope="module")
-def legs() -> Problems:
-    task = find_task("reasoning_gym:leg_counting", encode)
+def gym_task(name: str) -> Problems:
+    """Few problems: generating is what takes the time."""
+    task = ReasoningGym(name, size=200).build(encode)
     assert isinstance(task, Problems)
     return task
 
 
+@pytest.fixture(scope="module")
+def legs() -> Problems:
+    return gym_task("leg_counting")
+
+
 def verdicts_on(task: Problems, *answers: tuple[Prompt, str]) -> list[tuple[str, float]]:
-    verifier = built(usual_verifier("reasoning_gym:x"), task, deadline=60.0)
+    verifier = built(usual_verifier(ReasoningGym("x")), task, deadline=60.0)
 
     async def ask() -> list[tuple[str, float]]:
         samples = [(p, Sample(context=p.context, stream=(0,), text=text)) for p, text in answers]
@@ -49,8 +44,10 @@ def verdicts_on(task: Problems, *answers: tuple[Prompt, str]) -> list[tuple[str,
 
 
 def test_the_problems_are_the_same_in_every_run(legs: Problems) -> None:
-    again = gym_task("reasoning_gym:leg_counting", encode)
+    again = gym_task("leg_counting")
     assert again.training == legs.training and again.held_out == legs.held_out
+    other = ReasoningGym("leg_counting", seed=3, size=200).build(encode)
+    assert other[0].text != legs[0].text and other[0].row["entry"]["seed"] == 3
     assert len({" ".join(p.text.split()) for p in (*legs.training, *legs.held_out)}) == legs.stats[0].rows
     assert 0.05 < len(legs.held_out) / legs.stats[0].rows < 0.15
 
@@ -69,9 +66,9 @@ def test_the_scorer_of_the_generator_judges(legs: Problems) -> None:
 
 
 def test_a_score_between_is_one_and_gold_answers_are_right() -> None:
-    task = gym_task("reasoning_gym:maze", encode)
+    task = gym_task("maze")
     assert verdicts_on(task, (task[0], task[0].row["answer"])) == [("correct", 1.0)]
-    task = gym_task("reasoning_gym:letter_jumble", encode)
+    task = gym_task("letter_jumble")
     words = task[0].row["answer"].split()
     ((outcome, value),) = verdicts_on(task, (task[0], " ".join(["zzz", *words[1:]])))
     assert outcome == "wrong" and 0 < value < 1
@@ -80,7 +77,7 @@ def test_a_score_between_is_one_and_gold_answers_are_right() -> None:
 def test_other_verifiers_see_the_answer(legs: Problems) -> None:
     assert built("exact", legs) is Exact()
     with pytest.raises(Usage, match="grades problems of the task reasoning_gym only"):
-        built("reasoning_gym", find_task("calculator", encode))
+        built("gym_score", named_task("calculator").build(encode))
 
 
 RUNNING = ["spiral_matrix", "string_insertion", "n_queens", "binary_matrix", "countdown", "puzzle24"]
@@ -102,15 +99,15 @@ def test_a_scorer_with_a_parser_in_its_file_is_accepted() -> None:
 
 
 def test_the_refusal_has_a_fix() -> None:
-    task = gym_task("reasoning_gym:spiral_matrix", encode)
+    task = gym_task("spiral_matrix")
     with pytest.raises(Usage, match="would run answers as Python") as caught:
-        built("reasoning_gym", task)
+        built("gym_score", task)
     assert "calls eval" in caught.value.evidence and "--verifier exact" in caught.value.fix
 
 
 def test_an_unknown_name_gets_a_suggestion() -> None:
     with pytest.raises(Usage) as caught:
-        gym_task("reasoning_gym:leg_count", encode)
+        gym_task("leg_count")
     assert "leg_counting" in caught.value.fix
 
 
@@ -119,5 +116,5 @@ def test_a_missing_package_is_an_error_with_a_fix(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
     assert not isinstance(sys.modules["reasoning_gym"], ModuleType)
     with pytest.raises(MissingRequirement) as caught:
-        gym_task("reasoning_gym:leg_counting", encode)
+        gym_task("leg_counting")
     assert caught.value.fix == "pip install 'groupwise[reasoning-gym]'"

@@ -100,7 +100,7 @@ def test_a_problem_on_both_sides_is_refused() -> None:
 
 
 def test_a_task_without_a_list_of_problems_can_be_mixed_in() -> None:
-    task = Mixture((Calculator(lambda text: tuple(map(ord, text))), problems("a", 2)), (1.0, 1.0))
+    task = Mixture((Calculator().build(lambda text: tuple(map(ord, text))), problems("a", 2)), (1.0, 1.0))
     assert len(task) == 2 * 16384 and task[16384].id == "2:a/1" and task[0].text == "7+2+4+2="
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from groupwise.core import BadData, Usage
 from groupwise.data import Task
-from groupwise.tasks import Problems, find_task, usual_template
+from groupwise.tasks import Problems, PublishedSet, named_task
 from groupwise.tasks.fields import last_boxed
 from groupwise.tasks.presets import PRESETS
 from groupwise.tasks.rows import Fault
@@ -30,7 +30,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def read(name: str, path: Path) -> Problems:
-    task = find_task(f"{name}:{path}", encode)
+    task = PublishedSet(name, str(path)).build(encode)
     assert isinstance(task, Problems) and isinstance(task, Task)
     return task
 
@@ -104,9 +104,9 @@ def test_repeated_rows_are_used_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_usual_verifier_accepts_the_gold_answers(tmp_path: Path, name: str) -> None:
     task = read(name, write(tmp_path / "rows.jsonl", PUBLISHED[name][0]))
-    verifier = usual_verifier(name)
-    assert verifier == usual_verifier(f"{name}:{tmp_path}")
-    assert usual_template(name) in ("no", "r1", "qwen_math", "chat")
+    verifier = usual_verifier(named_task(name))
+    assert verifier == usual_verifier(PublishedSet(name, str(tmp_path)))
+    assert named_task(name).template in ("no", "r1", "qwen_math", "chat")
     built(Math(symbolic=False) if verifier == Math() else verifier, task)
 
 
@@ -146,6 +146,6 @@ def test_the_hub_is_queried_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("groupwise.tasks.presets.read_problems", read_problems)
     for name in PRESETS:
         with pytest.raises(Usage, match="enough"):
-            find_task(name, encode)
+            named_task(name).build(encode)
     assert problem[0] == ("datasets:openai/gsm8k:main", "train", "gsm8k")
     assert ("datasets:math-ai/aime25", "test", "aime25") in problem

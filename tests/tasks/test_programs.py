@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from groupwise.__main__ import main
 from groupwise.data import Outcome, Prompt, Sample, Task
 from groupwise.sandbox import Sandbox
-from groupwise.tasks import blank_tokenizer, find_task, read_demonstrations
+from groupwise.tasks import blank_tokenizer, named_task, read_demonstrations
 from groupwise.tasks.programs import DEMONSTRATIONS, TABLES, Programs, lines, program, program_demonstrations
 from groupwise.verifiers import CodeVerifier
 from groupwise.verifiers.code import CodeTests, code_of
@@ -22,7 +22,7 @@ from tests.sandbox.boxes import needed
 from tests.verifiers.built import built
 
 RECIPE = str(Path(__file__).parents[2] / "recipes" / "programs.toml")
-TASK = Programs(lambda text: tuple(map(ord, text)))
+TASK = Programs().build(lambda text: tuple(map(ord, text)))
 
 
 @cache
@@ -55,7 +55,7 @@ def called(answer: str, x: int) -> object:
 
 def test_is_a_task_by_its_name():
     assert isinstance(TASK, Task)
-    assert [p.id for p in find_task("programs", TASK.encode).held_out] == [p.id for p in TASK.held_out]
+    assert [p.id for p in named_task("programs").build(TASK.encode).held_out] == [p.id for p in TASK.held_out]
 
 
 @pytest.mark.parametrize("prompts", [training, lambda: TASK.held_out], ids=["training", "held out"])

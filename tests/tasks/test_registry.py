@@ -8,8 +8,7 @@ from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.user_code import Use
 from groupwise.core import BadData, Usage
 from groupwise.data import Verifier
-from groupwise.tasks import Calculator, Problems, find_task
-from groupwise.tasks.registry import takes_columns
+from groupwise.tasks import Calculator, Problems, PublishedSet, Rows, named_task
 from groupwise.verifiers import CalculatorAnswer, Exact, Grading, LastNumber
 from tests.verifiers.built import built
 
@@ -21,40 +20,38 @@ def encode(text: str) -> tuple[int, ...]:
 def task_of(tmp_path, *golds) -> Problems:
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(json.dumps({"q": f"p{i}", "answer": g}) for i, g in enumerate(golds)))
-    task = find_task(str(path), encode, prompt="q")
+    task = Rows(str(path)).build(encode, prompt="q")
     assert isinstance(task, Problems)
     return task
 
 
 def test_names_lead_to_tasks(tmp_path):
-    assert isinstance(find_task("calculator", encode), Calculator)
+    assert named_task("calculator") == Calculator() and named_task("aime24") == PublishedSet("aime24")
     assert len(task_of(tmp_path, 1, 2, 3).held_out) >= 1
 
 
 def test_a_folder_with_the_name_of_a_packaged_task_does_not_hide_it(home):
     (home / "calculator").mkdir()
     (home / "calculator" / "train.jsonl").write_text('{"prompt": "p", "answer": "1"}\n' * 3)
-    assert isinstance(find_task("calculator", encode), Calculator) and not takes_columns("calculator")
-    assert isinstance(find_task("./calculator", encode), Problems) and takes_columns("./calculator")
+    assert named_task("calculator") == Calculator() and named_task("./calculator") == Rows("./calculator")
+    assert isinstance(named_task("./calculator").build(encode), Problems)
 
 
 @pytest.mark.parametrize(
-    "name,options,message",
+    "name,message",
     [
-        ("calculater", {}, "did you mean calculator?"),
-        ("zzz", {}, "for your own rows, give the path of a .jsonl or .parquet file"),
-        ("gsm9k", {}, "did you mean gsm8k?"),
-        ("gsm8k", {"prompt": "q"}, "leave it out"),
-        ("reasoning_gym:leg_counting", {"prompt": "q"}, "leave it out"),
-        ("", {}, "take calculator"),
-        ("calculator", {"prompt": "q"}, "leave it out"),
-        ("a.jsonl", {"promt": "q"}, "did you mean prompt?"),
-        ("a.jsonl", {"shuffle": "q"}, "take prompt or answer or held_out"),
+        ("calculater", "did you mean calculator?"),
+        ("zzz", "for your own rows, give the path of a .jsonl or .parquet file"),
+        ("gsm9k", "did you mean gsm8k?"),
+        ("", "or calculator or"),
+        ("my_file:Mine", "task=Mine(...)"),
+        ("gsm8k:rows.jsonl", "--task gsm8k --task.source rows.jsonl"),
+        ("reasoning_gym:leg_counting", "--task reasoning_gym --task.name leg_counting"),
     ],
 )
-def test_an_unknown_name_or_option_gets_a_suggestion(name: str, options: dict, message: str):
+def test_an_unknown_name_gets_a_suggestion(name: str, message: str):
     with pytest.raises(Usage) as caught:
-        find_task(name, encode, **options)
+        named_task(name).build(encode)
     assert message in caught.value.fix
 
 
@@ -62,16 +59,16 @@ def test_a_missing_file_ending_is_suggested(tmp_path, monkeypatch):
     (tmp_path / "mine.jsonl").write_text('{"prompt": "a", "answer": 1}')
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Usage) as caught:
-        find_task("mine", encode)
+        named_task("mine").build(encode)
     assert "write mine.jsonl" in caught.value.fix
-    assert len(find_task("mine.jsonl", encode)) == 1
+    assert len(named_task("mine.jsonl").build(encode)) == 1
 
 
 def test_names_lead_to_verifiers(tmp_path):
     task = task_of(tmp_path, 1, "2")
     assert built("exact", task) == Exact()
     assert built("last_number", task) == LastNumber()
-    assert built("calculator_answer", Calculator(encode)) == CalculatorAnswer()
+    assert built("calculator_answer", Calculator().build(encode)) == CalculatorAnswer()
     assert isinstance(Exact(), Verifier) and isinstance(LastNumber(), Verifier)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from groupwise.core import BadData, GroupwiseError, MissingRequirement, near_paths
-from groupwise.tasks import Problems, find_task, read_demonstrations
+from groupwise.tasks import Problems, named_task, read_demonstrations
 from groupwise.tasks.rows import LONGEST_TEXT, Fault, files_of, is_source, rows_of
 from tests.tasks.published import PUBLISHED, dapo, gsm8k
 
@@ -53,7 +53,7 @@ def test_a_source_of_rows_is_a_regular_file_or_a_directory(tmp_path: Path) -> No
         assert refused(str(tmp_path / name)).evidence == "not a file"
     for name in ("pipe.jsonl", "/dev/zero"):
         with pytest.raises(GroupwiseError) as caught:
-            find_task(str(tmp_path / name), lambda text: (1,))
+            named_task(str(tmp_path / name)).build(lambda text: (1,))
         assert "did you mean" not in caught.value.fix
     assert near_paths("/dev/zero") != "did you mean /dev/zero?"
 

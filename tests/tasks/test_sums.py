@@ -12,7 +12,7 @@ import pytest
 
 from groupwise.data import ENVIRONMENT, WRITTEN, Ids, Outcome, Prompt, Task
 from groupwise.models import conversation_turn, encode_answer, find_model, find_template, read_tokenizer
-from groupwise.tasks import Sums, find_task, need_environment, read_demonstrations
+from groupwise.tasks import named_task, need_environment, read_demonstrations
 from groupwise.tasks.demonstrations import PACKAGED
 from groupwise.tasks.hinted_sums import PROMPT_FORMS, WEIGHTS, hinted_demonstrations
 from groupwise.tasks.proposals import proposed_problem
@@ -42,9 +42,9 @@ def codes(text: str) -> Ids:
 
 
 @cache
-def task_of(name: str) -> Sums:
-    task = find_task(name, codes)
-    assert isinstance(task, Sums) and isinstance(task, Task)
+def task_of(name: str) -> Task:
+    task = named_task(name).build(codes)
+    assert isinstance(task, Task)
     return task
 
 
@@ -113,7 +113,7 @@ def test_the_order_is_fixed(name: str) -> None:
 
 @pytest.mark.parametrize("name", SIZES)
 def test_the_solution_is_right_for_the_usual_verifier(name: str) -> None:
-    verifier = built(usual_verifier(name), task_of(name))
+    verifier = built(usual_verifier(named_task(name)), task_of(name))
     for prompt in task_of(name).held_out[:8]:
         verdict = verdict_of(verifier, prompt.row["solution"], prompt)
         assert verdict.outcome is Outcome.correct and verdict.subscores["progress"] == 1

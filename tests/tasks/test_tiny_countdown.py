@@ -8,13 +8,13 @@ from itertools import permutations, product
 import pytest
 
 from groupwise.data import Outcome, Prompt, Task, Verdict
-from groupwise.tasks import find_task
+from groupwise.tasks import named_task
 from groupwise.tasks.tiny_countdown import countdown_demonstrations
 from groupwise.verifiers import usual_verifier
 from tests.verifiers.built import built, verdict_of
 
-TASK = find_task("tiny_countdown", lambda text: tuple(map(ord, text)))
-VERIFIER = built(usual_verifier("tiny_countdown"), TASK)
+TASK = named_task("tiny_countdown").build(lambda text: tuple(map(ord, text)))
+VERIFIER = built(usual_verifier(named_task("tiny_countdown")), TASK)
 
 
 def grade(prompt: Prompt, text: str) -> Verdict:

@@ -27,6 +27,7 @@ from groupwise.training.guards import Guards
 from groupwise.training.loop import run
 from groupwise.training.recorder import Recorder
 from tests.faults.small_runs import Quick
+from tests.rollout.fakes import judged_by
 
 LETTERS = "abcdefghijklmno"
 SHAPE = Shape(
@@ -147,7 +148,7 @@ class ToyRun:
             assert isinstance(model, Decoder), "another policy needs another engine"
             self.engine = NativeEngine(deepcopy(model) if self.max_staleness else model, vocabulary, seed=self.seed)
         setting = RolloutSetting(
-            engine=self.engine, verifier=self.verifier, tokenizer=vocabulary, sampling=self.recipe.sampling,
+            engine=self.engine, verifier=judged_by(self.verifier), tokenizer=vocabulary, sampling=self.recipe.sampling,
             seed=self.seed,
         )  # fmt: skip
         rules = {"unverifiable": self.method.unverifiable, "trained_roles": self.method.trained_roles}

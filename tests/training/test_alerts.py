@@ -28,6 +28,7 @@ from groupwise.training.build import RunObjects
 from groupwise.training.guards import PATIENCE, Guards
 from groupwise.training.progress import Progress
 from tests.faults.small_runs import EVERY, Quick, begun, left, lines, ready, reopen, run_from
+from tests.rollout.fakes import judged_by
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def always_right(objects: RunObjects) -> RunObjects:
     async def right(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.correct)
 
-    return replace(objects, setting=replace(objects.setting, verifier=right))
+    return replace(objects, setting=replace(objects.setting, verifier=judged_by(right)))
 
 
 @pytest.fixture(scope="module")

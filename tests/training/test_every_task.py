@@ -17,12 +17,13 @@ import pytest
 
 from groupwise.config.recipe import Evaluate, Recipe
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import GenerationRequest, Prompt, Rollout, Sampling, VerifierKind
+from groupwise.data import GenerationRequest, Prompt, Rollout, Sampling, TaskKind, VerifierKind
 from groupwise.evaluation.accuracy import average, counts, figures, tally
 from groupwise.evaluation.interval import interval
 from groupwise.methods import grpo
 from groupwise.models import Decoder, write_model
 from groupwise.rollout import answers
+from groupwise.tasks import Calculator, PublishedSet, Rows
 from groupwise.training.build import RunObjects, build
 from groupwise.verifiers import Code, Exact, Function, LastNumber, Math
 from tests.evaluation.test_evaluate import GOLDEN, RIGHT
@@ -35,6 +36,9 @@ GRADE = "def grade(prompt, answer, gold):\n    return answer.strip() == str(gold
 CODE = "```python\ndef add(a, b):\n    return a {} b\n```"
 
 
+ROWS = Rows("rows.jsonl")
+
+
 @dataclass(frozen=True)
 class Kind:
     """A task with `problems` problems: its rows, its verifier, a right and a wrong answer."""
@@ -44,7 +48,7 @@ class Kind:
     verifier: VerifierKind | None
     right: Callable[[Prompt], str]
     wrong: str = "none of it 99991"
-    source: str = "rows.jsonl"
+    source: TaskKind = ROWS
     answers: int = 32
 
 
@@ -65,13 +69,13 @@ KINDS = {
                  answers=4),
     "math": Kind(30, lambda i: {"problem": f"Halve ${i}$.", "solution": f"So $\\boxed{{\\frac{{{i}}}{{2}}}}$"},
                  Math(symbolic=False), lambda p: f"\\boxed{{{gold(p)}}}", "\\boxed{99991}",
-                 source="math500:rows.jsonl", answers=4),
+                 source=PublishedSet("math500", "rows.jsonl"), answers=4),
     "gsm8k": Kind(30, lambda i: {"question": f"What is {i}?", "answer": f"It is {i}.\n#### {i}"},
-                  None, lambda p: f"It is {gold(p)}", source="gsm8k:rows.jsonl"),
+                  None, lambda p: f"It is {gold(p)}", source=PublishedSet("gsm8k", "rows.jsonl")),
     "countdown": Kind(30, lambda i: {"nums": [i, 7, 2], "target": i + 14}, None,
                       lambda p: "<answer>{} + {} * {}</answer>".format(*p.row["answer"]["numbers"]),
-                      "<answer>1 + 1</answer>", "countdown:rows.jsonl"),
-    "calculator": Kind(30, adds, None, lambda p: f"#{gold(p)}", "#99", "calculator"),
+                      "<answer>1 + 1</answer>", PublishedSet("countdown", "rows.jsonl")),
+    "calculator": Kind(30, adds, None, lambda p: f"#{gold(p)}", "#99", Calculator()),
     "code": Kind(4, adds, Code(), lambda p: CODE.format("+"), CODE.format("-"), answers=4),
 }  # fmt: skip
 

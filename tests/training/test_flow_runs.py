@@ -17,7 +17,7 @@ from groupwise.inference.evaluate_model import evaluate, sample
 from groupwise.models import encode_action, find_model, picture_of, png, read_model, read_tokenizer, write_model
 from groupwise.models.flow.latent_pictures import read_png
 from groupwise.report.pictures import picture as picture_in_report
-from groupwise.tasks import Quilts, Rings, find_task
+from groupwise.tasks import Rings, named_task
 from groupwise.verifiers import RingDirection
 from tests.checks import check
 from tests.faults.small_runs import lines, reopen, run_recipe
@@ -202,8 +202,8 @@ def sample_with(state: Any, finish: Finish = Finish.stop) -> Sample:
     ))  # fmt: skip
 
 
-async def verdict(task: Rings | Quilts, prompt: Prompt, state: Any, finish: Finish = Finish.stop) -> Outcome:
-    name = "ring_direction" if isinstance(task, Rings) else "quilt_patches"
+async def verdict(task: Any, prompt: Prompt, state: Any, finish: Finish = Finish.stop) -> Outcome:
+    name = "ring_direction" if task.kind == Rings() else "quilt_patches"
     return (await built(name, task)(prompt, sample_with(state, finish))).outcome
 
 
@@ -213,8 +213,7 @@ def test_verdicts_on_points_and_pictures() -> None:
     def of(*args: Any) -> Outcome:
         return asyncio.run(verdict(*args))
 
-    rings, quilts = (find_task(name, lambda text: (65,)) for name in ("rings", "quilts"))
-    assert isinstance(rings, Rings) and isinstance(quilts, Quilts)
+    rings, quilts = (named_task(name).build(lambda text: (65,)) for name in ("rings", "quilts"))
     north = rings[2]
     assert of(rings, north, [0.1, 2.2]) is Outcome.correct and of(rings, north, [2.0, 0.0]) is Outcome.wrong
     assert of(rings, north, [0.0, 0.0]) is Outcome.malformed

@@ -18,7 +18,7 @@ from groupwise.data import Draw, Rollout, Sampler, Sampling
 from groupwise.methods import grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.rollout import Independent, Turns
-from groupwise.tasks import Each, Mixture, Problems
+from groupwise.tasks import Each, Mixture, Problems, PublishedSet
 from groupwise.tasks.mixture import task_index
 from groupwise.training import build_tasks as sources_module
 from groupwise.training.build_tasks import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
@@ -50,6 +50,8 @@ def recipe(**fields: Any) -> Recipe:
 
 
 B = ExtraTask(task="b.jsonl", weight=2.0, columns=Columns(prompt="q", answer="x.gold"), verifier=LastNumber())
+COUNTDOWN, GSM8K = PublishedSet("countdown", "x.jsonl"), PublishedSet("gsm8k", "gsm.jsonl")
+AIME = PublishedSet("aime24", "e.jsonl")
 
 
 # Tasks and verifiers
@@ -70,18 +72,16 @@ def test_a_mixture_has_a_verifier_per_task() -> None:
 
 
 def test_a_named_task_has_a_default_verifier_and_template() -> None:
-    one, two = sources(
-        recipe(task="countdown:x.jsonl", verifier=None, extra_tasks=(ExtraTask(task="gsm8k:gsm.jsonl"),))
-    )
+    one, two = sources(recipe(task=COUNTDOWN, verifier=None, extra_tasks=(ExtraTask(task=GSM8K),)))
     assert (one.verifier, one.template) == (Countdown(), "r1")
     assert (two.verifier, two.template) == (LastNumber(), "no")
-    one, two = sources(recipe(task="countdown:x.jsonl", template="no", extra_tasks=(ExtraTask(task="a.jsonl"),)))
+    one, two = sources(recipe(task=COUNTDOWN, template="no", extra_tasks=(ExtraTask(task="a.jsonl"),)))
     assert (one.verifier, one.template, two.verifier, two.template) == (Exact(), "no", Exact(), "no")
 
 
 def test_a_named_task_has_fixed_columns() -> None:
     with pytest.raises(Usage, match=r"the columns of the task .* cannot be changed"):
-        fixed = recipe(task="gsm8k:gsm.jsonl", columns=Columns(prompt="q"))
+        fixed = recipe(task=GSM8K, columns=Columns(prompt="q"))
         task_of(fixed, templates(fixed, trained()))
 
 
@@ -136,7 +136,7 @@ def test_a_strategy_of_a_user_has_the_template_of_the_recipe() -> None:
         (),
         (),
     )  # independent answers have one turn
-    mixed = recipe(method=own, extra_tasks=(ExtraTask(task="countdown:x.jsonl"),))
+    mixed = recipe(method=own, extra_tasks=(ExtraTask(task=COUNTDOWN),))
     with pytest.raises(Usage, match="the problems use no, r1"):
         prompt_template(templates(mixed, tokenizer))("7*5=")
 
@@ -213,7 +213,8 @@ def test_hints_about_templates() -> None:
 
 def test_training_on_a_held_out_task_is_refused_and_evaluation_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     rows("e.jsonl", [{"problem": "1+2=", "answer": "3"}])
-    words = ["--task", "aime24:e.jsonl", "--template", "no", "--verifier", "last_number", "--sampling.max_tokens", "8"]
+    words = ["--task", "aime24", "--task.source", "e.jsonl", "--template", "no", "--verifier", "last_number"]
+    words += ["--sampling.max_tokens", "8"]
     _, err = run_command("train", *words, code=3, capsys=capsys)
     assert "has no training problems" in err and "held_out" in err
     out, err = run_command("eval", "calculator", *words, code=0, capsys=capsys)
@@ -279,13 +280,13 @@ def test_a_missing_user_verifier_is_a_usage_error() -> None:
 
 def test_a_held_out_task_may_have_fixed_columns() -> None:
     rows("e.jsonl", [{"problem": "1+2=", "answer": "3"}])
-    mixed = recipe(task="b.jsonl", columns=B.columns, held_out="aime24:e.jsonl", template="no")
+    mixed = recipe(task="b.jsonl", columns=B.columns, held_out=AIME, template="no")
     assert [p.text for p in task_of(mixed, templates(mixed, CALCULATOR)).held_out] == ["1+2="]
 
 
 def test_a_mixed_task_without_training_problems_is_refused() -> None:
     rows("e.jsonl", [{"problem": "7*7=", "answer": "49"}])
-    mixed = recipe(extra_tasks=(ExtraTask(task="aime24:e.jsonl"),), template="no", sampling=Sampling(max_tokens=8))
+    mixed = recipe(extra_tasks=(ExtraTask(task=AIME),), template="no", sampling=Sampling(max_tokens=8))
     assert [problem.what for problem in check_inputs(mixed, Use()).errors] == [
         "aime24:e.jsonl has no training problems"
     ]

@@ -8,7 +8,7 @@ import pytest
 from groupwise.config.registry import fitting_names, part_named
 from groupwise.data import Prompt, Sample, Verdict, VerifierKind, contents_of
 from groupwise.data.contents import VerdictContents, joined_contents
-from groupwise.tasks import Each, find_task
+from groupwise.tasks import Each, named_task
 from groupwise.verifiers import Combined, Exact, Hackable, LastNumber, Member, Noisy, Regex, grade_function
 from tests.verifiers.built import built
 
@@ -34,7 +34,7 @@ def test_every_packaged_verifier_declares_its_verdicts() -> None:
 
 @pytest.mark.parametrize(("name", "task"), TASKS.items())
 def test_verdicts_have_exactly_the_declared_parts(name: str, task: str) -> None:
-    problems = find_task(task, lambda text: (1,))
+    problems = named_task(task).build(lambda text: (1,))
     verifier = built(name, problems)
     verdicts = asyncio.run(graded(verifier, problems[0]))
     contents = contents_of(verifier)

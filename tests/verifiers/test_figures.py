@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from groupwise.core import BadData, Usage
 from groupwise.data import Finish, Outcome, Verdict
-from groupwise.tasks import GLYPH_COLOURS, find_task
+from groupwise.tasks import GLYPH_COLOURS, named_task
 from tests.verifiers.built import built, verdict_of_picture
 
 SHAPES = {
@@ -101,7 +101,7 @@ def test_regions_that_touch_at_a_corner_are_two() -> None:
 def test_other_gold_answers_and_settings_are_refused(tmp_path: Any) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "x", "answer": "2 red square"}\n{"prompt": "y", "answer": "red"}\n')
-    task = find_task(str(rows), lambda text: (65,))
+    task = named_task(str(rows)).build(lambda text: (65,))
     with pytest.raises(BadData, match="a number, a colour and a shape such as 2 red square"):
         built("figures", task)
     for settings, why in (({"asks": "size"}, "is not one of"), ({"least": 2}, "give a share of the picture")):

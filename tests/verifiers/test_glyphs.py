@@ -9,7 +9,7 @@ from tools.flow_models import glyph_pictures
 
 from groupwise.core import BadData, Usage
 from groupwise.data import Finish, Outcome, Verdict
-from groupwise.tasks import GLYPH_COLOURS, GLYPH_RELATIONS, Glyphs, find_task
+from groupwise.tasks import GLYPH_COLOURS, GLYPH_RELATIONS, named_task
 from groupwise.tasks.glyphs import glyph_split
 from tests.verifiers.built import built, verdict_of_picture
 
@@ -74,11 +74,11 @@ def test_the_data_of_the_packaged_model_are_right() -> None:
 
 
 def test_the_verifier_reads_other_rows_and_refuses_other_gold_answers(tmp_path: Any) -> None:
-    task = find_task("glyphs", lambda text: (65,))
-    assert isinstance(task, Glyphs) and task[0].row["answer"] == task[0].text
+    task = named_task("glyphs").build(lambda text: (65,))
+    assert task[0].row["answer"] == task[0].text
     with pytest.raises(Usage, match="is not one of"):
         built({"kind": "glyph_patches", "asks": "shape"}, task)
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "red left blue", "answer": "red left blue"}\n{"prompt": "x", "answer": "red"}\n')
     with pytest.raises(BadData, match="a gold answer that is a problem such as red left blue"):
-        built("glyph_patches", find_task(str(rows), lambda text: (65,)))
+        built("glyph_patches", named_task(str(rows)).build(lambda text: (65,)))

@@ -12,7 +12,7 @@ import pytest
 
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
-from groupwise.data import ChecksProblems, Finish, GradesGroups, Outcome, Prompt, Sample, Verdict
+from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.tasks import Each
 from groupwise.verifiers import Combined, Function, LastNumber, Member, grade_function
 from groupwise.verifiers.arguments import MissingColumn, Parameters
@@ -162,7 +162,7 @@ def test_parameters_that_fit_no_kind_are_refused(function: Any) -> None:
 
 
 def group(verifier: Any, samples: Sequence[Sample]) -> list[Verdict]:
-    assert isinstance(verifier, GradesGroups) and verifier.by_group(PROMPT)
+    assert verifier.by_group(PROMPT)
     return list(asyncio.run(verifier.grade_group(PROMPT, samples)))
 
 
@@ -197,7 +197,6 @@ def test_bulk_answers_share_a_call_and_keep_their_grades(grader: Any) -> None:
 
 
 def refused(verifier: Any) -> Usage:
-    assert isinstance(verifier, ChecksProblems)
     with pytest.raises(Usage) as caught:
         verifier.gate([PROMPT])
     return caught.value

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.config.registry import fitting_names
-from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, close_verifier
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind
 from groupwise.environments.tools import Hermes, MalformedCall, PythonBlock, calculate
 from groupwise.sandbox import Sandbox
 from groupwise.verifiers import (
@@ -90,7 +90,7 @@ SLOW = {
     kind for kind in VERIFIERS if isinstance(kind, MathDrGrpo | MathVerify) or kind == Math(deadline=1.0, workers=1)
 }
 """In the sandbox, where each answer is an execution: they get a third of the attacks."""
-NOT_HERE = {"ByEnvironment", "Function", "ReasoningGym"}
+NOT_HERE = {"ByEnvironment", "Function", "GymScore"}
 """They judge no answer, by a user's code, or the problems of one task only: tested with them."""
 
 
@@ -160,7 +160,7 @@ def test_a_slow_answer_is_wrong_and_a_slow_pattern_unverifiable():
     for gold, text, outcome in (("(a+)+$", "a" * 60 + "!", WRONG), ("(?:|){60}(?!)", "a", UNKNOWN)):
         verifier = built(Regex(deadline=0.2, workers=1))
         verdict = verdicts_on(verifier, gold, [text])[0]
-        close_verifier(verifier)
+        verifier.close()
         assert verdict.outcome is outcome and "0.2 s of CPU time" in verdict.feedback + verdict.cause
 
 

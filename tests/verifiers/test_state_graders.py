@@ -13,7 +13,7 @@ import pytest
 import groupwise as gw
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
-from groupwise.data import Finish, GradesGroups, Outcome, Prompt, Sample, Verdict
+from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.models import encode_action
 from groupwise.verifiers import Combined, Function, Member, grade_function
 from groupwise.verifiers.arguments import Parameters
@@ -81,7 +81,7 @@ def grade(user: ModuleType) -> Iterator[Any]:
         made.append(verifier)
 
         async def all_of() -> list[Verdict]:
-            if isinstance(verifier, GradesGroups) and verifier.by_group(prompt):
+            if verifier.by_group(prompt):
                 return list(await verifier.grade_group(prompt, samples))
             return await asyncio.gather(*(made[-1](prompt, sample) for sample in samples))
 

@@ -4,7 +4,7 @@ import pytest
 
 from groupwise.core import Usage
 from groupwise.data import Outcome, Prompt, Verdict, Verifier
-from groupwise.tasks import find_task
+from groupwise.tasks import named_task
 from groupwise.verifiers import SumProposal, SumSteps
 from tests.verifiers.built import built, verdict_of
 
@@ -84,9 +84,9 @@ def test_a_proposal_is_judged_by_the_answer_before_it() -> None:
 
 @pytest.mark.parametrize("name", ["sum_steps", "sum_proposal"])
 def test_they_judge_sums_only(name: str) -> None:
-    assert built(name, find_task("calculator", lambda text: (1,)))
+    assert built(name, named_task("calculator").build(lambda text: (1,)))
     with pytest.raises(Usage, match="grades answers of its packaged tasks only"):
-        built(name, find_task("big_sums", lambda text: (1,)))
+        built(name, named_task("big_sums").build(lambda text: (1,)))
 
 
 def test_a_price_is_a_number() -> None:

@@ -100,7 +100,7 @@ def test_the_judge_counts_equations_and_computes_none(text: str) -> None:
     assert verdict.score == verdict.subscores["quality"] == QUALITIES[text] and verdict.outcome is plain.outcome
 
 
-class Grouped:
+class Grouped(Verifier):
     """A verifier of groups with everything that a verifier may have."""
 
     keeps_time, notices, packages = True, ("a notice",), ("numpy",)

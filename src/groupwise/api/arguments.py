@@ -11,6 +11,7 @@ from groupwise.config.defaults import is_set, tables_of
 from groupwise.config.keyword_arguments import fields_of, overrides_of
 from groupwise.config.toml import PlainText
 from groupwise.config.user_code import Permissions, Use, load_use
+from groupwise.tasks import Rows
 
 ANSWER_COLUMN = "columns.answer"
 
@@ -38,7 +39,7 @@ class Arguments:
         overrides = [*self.overrides]
         if self.rows is not None:
             write_rows(self.rows, data)
-            fields["task"] = str(data)
+            fields["task"] = Rows(str(data))
             given = is_set(tables_of("", overrides), ANSWER_COLUMN)
             columns = tables_of(source or "", overrides).get("columns", {})
             overrides.append((ANSWER_COLUMN, PlainText(answer_column(self.rows, columns, given=given))))

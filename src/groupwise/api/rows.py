@@ -7,6 +7,7 @@ from typing import Any
 
 from groupwise.config.recipe import Columns
 from groupwise.core import BadData, Usage
+from groupwise.data import TaskKind
 from groupwise.runs.disk import storage_errors, write_file
 
 ANSWER = Columns().answer
@@ -14,11 +15,11 @@ ANSWER = Columns().answer
 
 
 def rows_in_memory(data: object) -> list[Mapping[str, Any]] | None:
-    """Convert the argument `data` to rows: a list of dicts or a `datasets.Dataset`; None for a path or a name.
+    """Convert the argument `data` to rows: a list of dicts or a `datasets.Dataset`; None for a path, a name or a task.
 
     Raises `Usage` for anything else, `BadData` for a row that is no dict.
     """
-    if isinstance(data, str | Path):
+    if isinstance(data, str | Path | TaskKind) or (isinstance(data, Mapping) and "kind" in data):
         return None
     if isinstance(data, Mapping):
         names = ", ".join(map(str, data))

@@ -14,14 +14,13 @@ from groupwise.api.arguments import Arguments
 from groupwise.api.options import RunOptions
 from groupwise.api.reward import NO_REWARD, Reward
 from groupwise.checks.check import check_phases
-from groupwise.config.defaults import complete_phases, starting_point, tables_of
+from groupwise.config.defaults import complete_phases, starting_point, tables_of, task_of
 from groupwise.config.keyword_arguments import base_name
 from groupwise.config.phase_recipes import read_phases
 from groupwise.config.recipe_toml import base_of, read_recipe
 from groupwise.config.toml import DEFAULT, is_toml, read_toml, read_with_overrides, without_command_text
 from groupwise.config.user_code import Use, function_hash, load_use
 from groupwise.core import BadData, Usage, raise_all
-from groupwise.data import close_verifier
 from groupwise.lifecycle.run import run_from
 from groupwise.lifecycle.run_handle import Control, Ending
 from groupwise.lifecycle.run_phases import run_phases
@@ -123,7 +122,7 @@ def train(run: OpenRun, ready: RunObjects, options: RunOptions, finish: Finish, 
     try:
         ending = run_from(run, ready, options.stop_after, **how)
     finally:
-        close_verifier(ready.verifier)
+        ready.verifier.close()
     finish(ending)
     return ending
 
@@ -155,7 +154,7 @@ def run_name(source: str | Path | None, arguments: Arguments) -> str:
     if arguments.rows is not None:
         return "rows"
     tables = read_toml(DEFAULT) | tables_of(source or "", arguments.overrides)
-    return directory_name(str(tables["task"]))
+    return directory_name(task_of(tables["task"]).label)
 
 
 # Code

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -187,12 +187,18 @@ def values_of(effect: Effect, own: TrialResult, parent: TrialResult) -> tuple[fl
 
 def is_stale(result: TrialResult) -> bool:
     """Whether the method's code, or the packaged model that it starts from, has changed since this run."""
-    return _present_code(result.trial) != result.code or packaged_weights(result.trial.recipe().model) != result.model
+    return present_hashes(result.trial) != (result.code, result.model)
+
+
+def present_hashes(trial: Trial) -> tuple[str, str]:
+    """The hashes of a run's code and of its packaged model's weights, as they are now; the same for all seeds."""
+    return _hashes(replace(trial, seed=0))
 
 
 @cache
-def _present_code(trial: Trial) -> str:
-    return code_hash(trial.recipe().method)
+def _hashes(trial: Trial) -> tuple[str, str]:
+    recipe = trial.recipe()
+    return code_hash(recipe.method), packaged_weights(recipe.model)
 
 
 @cache

@@ -21,7 +21,7 @@ def check_problems(recipe: Recipe, task: Task) -> None:
     for source, part in zip(sources(recipe), task.tasks if isinstance(task, Mixture) else (task,), strict=True):
         if not len(part):
             fix = "use it as held_out of another task, or evaluate on it: groupwise eval"
-            raise BadData(f"{source.task} has no training problems", evidence="all are held out", fix=fix)
+            raise BadData(f"{source.task.label} has no training problems", evidence="all are held out", fix=fix)
     if recipe.cluster.max_staleness:
         check_rows(all_problems(task))
 
@@ -74,7 +74,7 @@ def data_notes(recipe: Recipe, task: Task, templates: Templates) -> list[str]:
     """Lines about the data that a user should read before a run: sizes, mixture, template warnings."""
     lines = [line for stats in stats_to_show(recipe, task) for line in stats.lines]
     if isinstance(task, Mixture) and len(task.tasks) > 1 and len(task):
-        parts = ", ".join(f"{share:.0%} {s.task}" for share, s in zip(task.shares, sources(recipe), strict=True))
+        parts = ", ".join(f"{share:.0%} {s.task.label}" for share, s in zip(task.shares, sources(recipe), strict=True))
         lines.append(f"mixture: {parts}; an epoch has {len(task)} draws")
     if ended := sum(ends_with_assistant(prompt) for prompt in all_problems(task)):
         prompts = "1 prompt ends" if ended == 1 else f"{ended} prompts end"

@@ -16,7 +16,7 @@ from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import Use
 from groupwise.core import BadData, GroupwiseError, Usage
-from groupwise.data import Task, Verifier, all_problems, gate_problems, notices_of
+from groupwise.data import Task, Verifier, all_problems, notices_of
 from groupwise.engines import Native
 from groupwise.evaluation.by_column import check_column
 from groupwise.models import find_model, of_hub, read_shape, read_tokenizer, weight_files
@@ -157,5 +157,5 @@ def check_verifier(verifier: Verifier, task: Task) -> Sequence[str]:
     """Check that each task's verifier can grade its problems, or raise a `GroupwiseError`. Returns its notices."""
     verifiers = verifier.verifiers if isinstance(verifier, Each) else (verifier,)
     for member, part in zip(verifiers, parts_of(task), strict=True):
-        gate_problems(member, all_problems(part))
-    return notices_of(verifier)
+        member.gate(all_problems(part))
+    return verifier.notices

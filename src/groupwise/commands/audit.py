@@ -9,11 +9,10 @@ import numpy as np
 
 from groupwise.commands.table import aligned
 from groupwise.config.recipe_toml import read_verifier
-from groupwise.config.registry import plain_name
 from groupwise.config.toml import CommandText
 from groupwise.config.user_code import Permissions, Use, load_use
-from groupwise.core import MissingRequirement, Usage, visible
-from groupwise.data import Outcome, Verdict, Verifier, VerifierKind, close_verifier, notices_of
+from groupwise.core import MissingRequirement, Usage, plain_name, visible
+from groupwise.data import Outcome, Verdict, Verifier, VerifierKind
 from groupwise.evaluation.interval import score
 from groupwise.sandbox import Sandbox
 from groupwise.verifiers import (
@@ -60,7 +59,7 @@ def audit(
     kinds = {name: read_verifier(CommandText(name), loaded) for name in names}
     verifiers = {name: build(kind, loaded) for name, kind in kinds.items()}
     first_kind = kinds[names[0]]
-    for notice in (line for verifier in verifiers.values() for line in notices_of(verifier)):
+    for notice in (line for verifier in verifiers.values() for line in verifier.notices):
         print(visible(notice))
     cases, source = cases_for(first_kind, cases_path)
     for peer in PEERS if len(names) == 1 and first_kind == Math() and cases_path is None else ():
@@ -74,7 +73,7 @@ def audit(
         judged, flips = asyncio.run(judge_all(verifiers, cases, changes))
     finally:
         for verifier in verifiers.values():
-            close_verifier(verifier)
+            verifier.close()
     first = next(iter(judged.values()))
     tables = [*rates(judged, source), *(by_family(judged) if families else ()), *rewritten(flips)]
     print(visible("\n".join([*tables, *errors(names[0], first, listed)]), lines=True))

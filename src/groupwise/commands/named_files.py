@@ -13,7 +13,7 @@ NAMED = re.compile(
 """Such a name in the value of an option: in a list, in a table, in the values of a sweep."""
 WHOLE = re.compile(r"""(?P<file>[^'",=:\[\](){}]+\.py):(?P<name>[A-Za-z_]\w*)""")
 """A value that is one such name. The path may have spaces."""
-NOT_CODE = ("task", "held_out", "system", "template", "template_arguments", "model", "columns")
+NOT_CODE = ("system", "template", "template_arguments", "model", "columns")
 """Fields of a recipe whose text never names code."""
 
 

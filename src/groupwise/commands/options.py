@@ -33,7 +33,7 @@ fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` expl
   groupwise train recipe.toml --method.objective.surrogate.high 0.35 --iterations 50
   groupwise train --task problems.jsonl --verifier last_number
   groupwise train --recipe smollm2
-  groupwise train --model DIR --task gsm8k:DIR_OF_GSM8K --template chat
+  groupwise train --model DIR --task gsm8k --task.source DIR_OF_GSM8K --template chat
 """
 
 SERVE = """\

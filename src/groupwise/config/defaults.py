@@ -3,15 +3,16 @@
 import math
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
 from groupwise.config.devices import AUTO, device_of, dtype_of
+from groupwise.config.parse_values import Reading
 from groupwise.config.phase_recipes import read_phases
 from groupwise.config.toml import DEFAULT, CommandText, default_method, override_value, read_toml, set_path, set_paths
 from groupwise.core import GroupwiseError
-from groupwise.data import Sampling
+from groupwise.data import Sampling, TaskKind
 from groupwise.models import base_directory, find_model, kind_of, outline, read_shape
 from groupwise.runs.phase_directories import KEY, trained_model
 
@@ -156,7 +157,13 @@ def learning_rate(weights: int, *, adapter: bool) -> float:
 def is_packaged(data: Mapping[str, Any]) -> bool:
     """Whether a recipe's tables set no other model and no other task than the packaged recipe."""
     packaged = read_toml(DEFAULT)
-    return all(str(data.get(name, packaged[name])) == packaged[name] for name in ("model", "task"))
+    own, given = ({name: {**packaged, **tables}[name] for name in ("model", "task")} for tables in (packaged, data))
+    return own["model"] == str(given["model"]) and task_of(own["task"]) == task_of(given["task"])
+
+
+def task_of(data: Any) -> TaskKind:
+    """The task that a recipe's data names; a stand-in for an invalid one, and for one in a user's file."""
+    return Reading().value(data, TaskKind, MISSING, "task")
 
 
 def is_set(data: Mapping[str, Any], path: str) -> bool:

@@ -12,24 +12,23 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import SWITCHES, method_suggestion, problem, suggestion, unknown_keys
 from groupwise.config.registry import (
+    UNLOADED,
+    UNREAD,
     UnloadedPart,
-    UnloadedVerifier,
-    UnreadVerifier,
-    class_name,
     closest_parts,
     fits,
     fitting_names,
     methods,
     part_named,
-    plain_name,
     socket_of,
 )
 from groupwise.config.toml import CommandText, default_method
 from groupwise.config.trl_verl_names import other_value_fix, verifier_fix
 from groupwise.config.user_code import FROM_PYTHON, Use
-from groupwise.core import InvalidValue, Usage
-from groupwise.data import VerifierKind, name_of
+from groupwise.core import InvalidValue, Usage, class_name, plain_name
+from groupwise.data import TaskKind, VerifierKind, name_of
 from groupwise.methods import Method
+from groupwise.tasks import task_table
 from groupwise.verifiers import Function
 from groupwise.verifiers.python_reward import python_reward, table_of
 from groupwise.verifiers.user_function import functions_in
@@ -53,6 +52,8 @@ class Reading:
 
     def value(self, data: Any, hint: Any, current: Any, where: str) -> Any:
         """Convert data to the type `hint` of a field; `current` is the field's value so far."""
+        if isinstance(data, CommandText) and TaskKind in (hint, *get_args(hint)) and not isinstance(data.plain, dict):
+            data = data.plain if isinstance(data.plain, str) else str(data)  # a file may have the name 2024
         if isinstance(data, CommandText) and (hint is not str or data.startswith(('"', "'"))):
             data = data.plain
             if get_origin(hint) is tuple and not isinstance(data, list | dict) and ... in get_args(hint):
@@ -72,7 +73,7 @@ class Reading:
             case origin if origin is tuple:
                 return self.sequence(data, get_args(hint), current, where)
         part = self.part(data, hint, current, where)
-        return UnreadVerifier(self.problems[-1]) if part is MISSING and hint is VerifierKind else part
+        return UNREAD[hint](self.problems[-1]) if part is MISSING and hint in UNREAD else part
 
     def scalar(self, data: Any, hint: type, where: str) -> Any:
         """Convert data to a bool, int, float or string. A whole number is accepted for a float."""
@@ -137,6 +138,8 @@ class Reading:
         if isinstance(data, str) and is_table(hint):
             entry = next((f.name for f in fields(hint) if default(f) is MISSING), fields(hint)[0].name)
             return self.problem(where, f"{_describe(data)}; expected a table", f'write {{ {entry} = "{data}" }}')
+        if hint is TaskKind and (data := self.task(data, where)) is MISSING:
+            return MISSING
         if isinstance(data, str):
             data = {"base" if hint is Method else "kind": data}
         if not isinstance(data, dict):
@@ -202,8 +205,7 @@ class Reading:
         """The component with that name, built with constants if it is a class. It must fit the Protocol `hint`."""
         part = self.lookup(name, hint, where)
         if isinstance(part, UnloadedPart):
-            stand_in = UnloadedVerifier if hint is VerifierKind else UnloadedPart
-            return stand_in(part.part, tuple(constants.items()))
+            return UNLOADED.get(hint, UnloadedPart)(part.part, tuple(constants.items()))
         if part is MISSING:
             return MISSING
         if hint is VerifierKind and ":" in name and callable(part) and not isinstance(part, type):
@@ -264,13 +266,25 @@ class Reading:
             return self.problem(where, f"unknown part {name!r}; similar: {', '.join(closest_parts(name, hint))}")
         return part
 
+    def task(self, data: Any, where: str) -> Any:
+        """The table of a task. A text is short for one, and so is the name of a task as its `kind`."""
+        try:
+            if isinstance(data, str):
+                return task_table(data)
+            if isinstance(data, dict) and isinstance(kind := data.get("kind"), str):
+                return {**data, **task_table(kind, only_names=True)}
+        except Usage as error:
+            return self.problem(where, error.what, error.fix)
+        return data
+
     def verifier(self, name: str, where: str) -> Any:
         """The class of a verifier by its name, also in lower case (`math_dapo`), or an object from a user's file."""
         if fix := verifier_fix(name):
             return self.problem(where, f"{name!r} is not how a verifier is written", fix)
         if ":" in name:
             return self.user_part(name, where)
-        if (kind := part_named(class_name(name))) is not None:
+        known = class_name(name) if class_name(name) in fitting_names(VerifierKind) else name
+        if (kind := part_named(known)) is not None:
             return kind
         return self.problem(where, f"no verifier is called {name!r}", verifier_suggestion(name))
 

@@ -1,17 +1,22 @@
 """Recipe: a method and all other settings of one run, as one frozen value."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from groupwise.core import check_types
-from groupwise.data import EngineKind, Sampling, Strategy, VerifierKind
+from groupwise.data import EngineKind, Sampling, Strategy, TaskKind, VerifierKind
 from groupwise.engines import Native
 from groupwise.learner import AdamW, check_lanes
 from groupwise.methods import Method
 from groupwise.models import Lora, Pipeline
 from groupwise.rollout import Independent, Turns
+from groupwise.tasks import Calculator, named_task
 
 __all__ = ["Cluster", "Columns", "Evaluate", "ExtraTask", "Machine", "Recipe", "Save", "WarmStart"]
+
+
+T = TypeVar("T")
 
 
 def at_least(value: object, **least: float) -> None:
@@ -23,6 +28,24 @@ def at_least(value: object, **least: float) -> None:
     for name, bound in least.items():
         if not (number := getattr(value, name)) >= bound:
             raise ValueError(f"{name} is {number}\nuse at least {bound}")
+
+
+def takes_task_names(*names: str) -> Callable[[type[T]], type[T]]:
+    """A decorator of a dataclass whose constructor also takes texts for the tasks in these fields."""
+
+    def with_texts(cls: type[T]) -> type[T]:
+        types = cls.__init__.__annotations__
+        types.update({name: types[name] | str for name in names})
+        return cls
+
+    return with_texts
+
+
+def read_task_names(value: object, *names: str) -> None:
+    """Replace texts in these fields of a frozen value by the tasks for which they are short."""
+    for name in names:
+        if isinstance(text := getattr(value, name), str):
+            object.__setattr__(value, name, named_task(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +62,7 @@ class Columns:
         check_types(self)
 
 
+@takes_task_names("task")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraTask:
     """An additional task, drawn `weight` times as often as the recipe's `task`.
@@ -46,12 +70,13 @@ class ExtraTask:
     Without a `verifier`, that of the task is its default verifier, else the recipe's verifier.
     """
 
-    task: str
+    task: TaskKind
     weight: float = 1.0
     columns: Columns = Columns()
     verifier: VerifierKind | None = None
 
     def __post_init__(self) -> None:
+        read_task_names(self, "task")
         check_types(self)
         if not 0 < self.weight < float("inf"):
             raise ValueError(f"weight is {self.weight}\nuse a number above 0, such as 0.5")
@@ -212,30 +237,32 @@ class Save:
         at_least(self, every=0, keep=1, export_every=0)
 
 
+@takes_task_names("task", "held_out")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """All settings of a run. A recipe file and the command-line options set fields of this class.
 
-    `model` is a directory or a packaged name. `task` is a named task or a source of rows (docs/tasks.md); `extra_tasks`
-    lists additional tasks; `held_out` is a task to evaluate on instead of the held-out split of these. Problems with
-    more than `max_prompt_tokens` tokens are left out; without it, one that does not fit is an error. `template` is the
-    text around a problem, `verifier` the grader of answers; without them, both are the task's default. With the
-    template `chat`, `system` is the system message of prompts that have none, and `template_arguments` are variables
-    of the chat template. An answer with a score of at least `threshold` is correct; without a threshold, answers that a
-    verifier only scores are neither correct nor wrong. `environment` is the other side of a conversation, such as
-    `my_file:MyEnvironment`; it replaces the strategy `Independent` of method and evaluation by `Turns`. `prompts` is
-    the number of prompts of an iteration. With `lora`, an adapter is trained and the model's weights are frozen.
-    `pipeline` matters if the model is a pipeline of diffusers. `warm_start` runs before the first iteration.
+    `model` is a directory or a packaged name. `task` is a packaged task, a published set or a source of rows
+    (docs/tasks.md); in Python, too, a text may stand for it. `extra_tasks` lists additional tasks; `held_out` is a task
+    to evaluate on instead of the held-out split of these. Problems with more than `max_prompt_tokens` tokens are left
+    out; without it, one that does not fit is an error. `template` is the text around a problem, `verifier` the grader
+    of answers; without them, both are the task's default. With the template `chat`, `system` is the system message of
+    prompts that have none, and `template_arguments` are variables of the chat template. An answer with a score of at
+    least `threshold` is correct; without a threshold, answers that a verifier only scores are neither correct nor
+    wrong. `environment` is the other side of a conversation, such as `my_file:MyEnvironment`; it replaces the strategy
+    `Independent` of method and evaluation by `Turns`. `prompts` is the number of prompts of an iteration. With `lora`,
+    an adapter is trained and the model's weights are frozen. `pipeline` matters if the model is a pipeline of
+    diffusers. `warm_start` runs before the first iteration.
     """
 
     model: str = "calculator"
     lora: Lora | None = None
     pipeline: Pipeline = Pipeline()  # noqa: RUF009
     warm_start: WarmStart | None = None
-    task: str = "calculator"
+    task: TaskKind = Calculator()  # noqa: RUF009
     columns: Columns = Columns()
     extra_tasks: tuple[ExtraTask, ...] = ()
-    held_out: str = ""
+    held_out: TaskKind | None = None
     max_prompt_tokens: int | None = None
     template: str = ""
     system: str = ""
@@ -258,6 +285,7 @@ class Recipe:
     trackers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        read_task_names(self, "task", "held_out")
         at_least(self, prompts=1, iterations=0, seed=0)
         if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
             raise ValueError(f"max_prompt_tokens is {self.max_prompt_tokens}\nuse at least 1, or leave it out")

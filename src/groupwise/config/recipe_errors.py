@@ -93,7 +93,9 @@ def unknown_key(where: str, owner: str, path: str, known: Iterable[str]) -> Usag
         several = f" and {len(methods) - 3} more methods" if len(methods) > 3 else ""
         fix = f"it is an argument of {', '.join(methods[:3])}{several}: set it where method.base is one of them"
         return problem(where, f"{owner} has no field {key!r}, and the method no such argument", fix)
-    return problem(where, f"{owner} has no field {key!r}; {suggestion(key, known)}")
+    if not (names := list(known)):
+        return problem(where, f"{owner} has no field {key!r}, and no other", 'name another part: kind = "..."')
+    return problem(where, f"{owner} has no field {key!r}; {suggestion(key, names)}")
 
 
 def check_names(paths: Iterable[str]) -> None:

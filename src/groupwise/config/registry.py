@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
@@ -13,7 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from groupwise.config.user_code import PREFIX
 from groupwise.core import Usage, files_of, names_of, part_names
 from groupwise.core.lazy_imports import PART_ROOMS
-from groupwise.data import VerifierKind, name_of
+from groupwise.data import TaskKind, VerifierKind, name_of
 from groupwise.methods.families import method_files
 
 
@@ -39,13 +38,41 @@ class UnloadedVerifier(UnloadedPart, VerifierKind):
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadVerifier(VerifierKind):
-    """Stands for a verifier that cannot be read, so that later checks find no other error than this one."""
+class UnloadedTask(UnloadedPart, TaskKind):
+    """Stands for a task in a user's file that is not loaded."""
+
+    @property
+    def label(self) -> str:
+        return self.part
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadPart:
+    """Stands for a part that cannot be read, so that later checks find no other error than this one."""
 
     error: Usage
 
-    def build(self, grading: Any) -> Any:
+    def build(self, _: Any) -> Any:
         raise self.error
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadVerifier(UnreadPart, VerifierKind):
+    """Stands for a verifier that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadTask(UnreadPart, TaskKind):
+    """Stands for a task that cannot be read."""
+
+    @property
+    def label(self) -> str:
+        return "task"
+
+
+UNLOADED: Mapping[Any, type[UnloadedPart]] = {VerifierKind: UnloadedVerifier, TaskKind: UnloadedTask}
+UNREAD: Mapping[Any, Any] = {VerifierKind: UnreadVerifier, TaskKind: UnreadTask}
+"""The classes that stand for verifiers and tasks in files that are not loaded, and for invalid ones."""
 
 
 @cache
@@ -172,24 +199,6 @@ def public_name(part: Any) -> str:
         f"{name_of(part)} is a component without a name that a recipe can use",
         fix="define it in a file and load that with --use",
     )
-
-
-def class_name(plain: str) -> str:
-    """The name of the class of a verifier that is named in lower case, as in `verifier = "math_dapo"`.
-
-    >>> class_name("math_dapo"), class_name("MathDapo")
-    ('MathDapo', 'MathDapo')
-    """
-    return "".join(word[:1].upper() + word[1:] for word in plain.split("_"))
-
-
-def plain_name(name: str) -> str:
-    """The name of a verifier's class in lower case, as `class_name` reads it.
-
-    >>> plain_name("MathDrGrpo")
-    'math_dr_grpo'
-    """
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def closest_parts(name: str, socket: Any) -> Sequence[str]:

@@ -41,6 +41,7 @@ PART_ROOMS = (
     "advantages",
     "objective",
     "learner",
+    "tasks",
     "verifiers",
     "methods",
 )

@@ -12,7 +12,7 @@ The sockets are Protocols whose methods are abstract. A subclass without them is
 checkers accept any object with the right methods.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from groupwise.core import plain_name
 from groupwise.data.batch import Batch
 from groupwise.data.generation import ContextKey, Generation, GenerationRequest, Ids, Sampling
 from groupwise.data.measures import Measure
@@ -30,9 +31,6 @@ __all__ = [
     "Advantage",
     "Aggregate",
     "Backbone",
-    "ChecksGold",
-    "ChecksProblems",
-    "Closable",
     "Couples",
     "Credit",
     "Curriculum",
@@ -40,10 +38,6 @@ __all__ = [
     "EngineKind",
     "Environment",
     "Filter",
-    "GradesGroups",
-    "HasNotices",
-    "HasPackages",
-    "KeepsTime",
     "Layout",
     "LinearHead",
     "ListsProblems",
@@ -62,6 +56,7 @@ __all__ = [
     "Strategy",
     "Surrogate",
     "Task",
+    "TaskKind",
     "Verifier",
     "VerifierKind",
     "Weighs",
@@ -98,35 +93,79 @@ class Task(Protocol):
 
 
 @runtime_checkable
-class Verifier(Protocol):
-    """Judges a finished sample. An exception makes its verdict unverifiable; most `GroupwiseError`s end the run.
+class TaskKind(Protocol):
+    """The settings of a task in a recipe: the base class of a frozen dataclass, which `build` makes a `Task`.
 
-    Optional: `GradesGroups`, `KeepsTime`, `HasNotices`, `HasPackages`, `ChecksGold`, `ChecksProblems`, `Closable`; and
-    `contents` (`VerdictContents`, or the decorator `verdicts_have`), by which `check` finds a method that needs more.
+    `build` gets the function that encodes a problem's text or messages as prompt ids. `label` names the task in
+    messages, records and directories. `template` is the name of its default prompt template.
     """
 
     __slots__ = ()
 
+    @property
+    def label(self) -> str:
+        return plain_name(type(self).__name__)
+
+    @property
+    def template(self) -> str:
+        return "no"
+
+    @abstractmethod
+    def build(self, encode: Callable[[Any], Ids], /) -> Task: ...
+
+
+class Verifier(ABC):
+    """Judges a finished sample. An exception makes its verdict unverifiable; most `GroupwiseError`s end the run.
+
+    A subclass overrides the defaults that do not hold for it. `keeps_time` is whether it limits the time of each call
+    itself; waiting in its queue then counts towards the rollout's deadline only. `notices` are lines for the user
+    before its first use, such as the host of an LLM judge. `packages` are the installed packages that its verdicts
+    depend on: the protocol of an evaluation has their versions. By `contents` (`VerdictContents`, or the decorator
+    `verdicts_have`) `check` finds a method that needs more.
+    """
+
+    __slots__ = ()
+    keeps_time: bool = False
+    notices: Sequence[str] = ()
+    packages: Sequence[str] = ()
+
     @abstractmethod
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict: ...
 
+    def by_group(self, prompt: Prompt, /) -> bool:
+        """Whether `grade_group` grades all samples of this prompt's groups together."""
+        return False
 
-class VerifierKind:
+    async def grade_group(self, prompt: Prompt, samples: Sequence[Sample], /) -> Sequence[Verdict]:
+        """One verdict per sample of a group, in the order in which they were generated."""
+        return [await self(prompt, sample) for sample in samples]
+
+    def gate(self, prompts: Sequence[Prompt], /) -> None:  # noqa: B027
+        """Test the problems before the run. `BadData` for problems that it cannot use."""
+
+    def close(self) -> None:  # noqa: B027
+        """End its workers."""
+
+
+class VerifierKind(Verifier):
     """The settings of a verifier in a recipe: the base class of a frozen dataclass, which `build` makes a `Verifier`.
 
     By default the value itself is the verifier, with an `async def __call__(self, prompt, sample)`. One that needs
     processes or other verifiers has its own `build`, which gets the `Grading`: task, sandbox, judges, deadline. `fits`
     is whether answers can be compared with a gold answer; `expects` describes such gold answers in the error message.
-    A verifier of packaged tasks only names their types in `tasks`.
+    A verifier of packaged tasks only names their kinds in `tasks`.
     """
 
     __slots__ = ()
     expects: ClassVar[str] = ""
     tasks: ClassVar[tuple[type, ...]] = ()
 
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        raise NotImplementedError(f"{type(self).__name__} grades only after `build`")
+
     def build(self, grading: Any, /) -> Verifier:
         """The verifier with these settings."""
-        if not isinstance(self, Verifier):
+        if type(self).__call__ is VerifierKind.__call__:
             raise NotImplementedError(
                 f"{type(self).__name__} needs an async __call__(prompt, sample), or its own build"
             )
@@ -146,66 +185,6 @@ class ListsProblems(Protocol):
 
     @property
     def stats(self) -> Sequence[Any]: ...
-
-
-@runtime_checkable
-class KeepsTime(Protocol):
-    """A verifier with its own time limit per call. Waiting in its queue counts towards the rollout's deadline only."""
-
-    @property
-    def keeps_time(self) -> bool: ...
-
-
-@runtime_checkable
-class HasNotices(Protocol):
-    """A verifier or an engine with notices to the user before its first use, such as the host of an LLM judge."""
-
-    @property
-    def notices(self) -> Sequence[str]: ...
-
-
-@runtime_checkable
-class HasPackages(Protocol):
-    """A verifier whose verdicts depend on installed packages. The protocol of an evaluation has their versions."""
-
-    @property
-    def packages(self) -> Sequence[str]: ...
-
-
-@runtime_checkable
-class ChecksGold(Protocol):
-    """A verifier that accepts only some gold answers. `expects` describes them for the error message."""
-
-    @property
-    def expects(self) -> str: ...
-
-    def fits(self, gold: Any) -> bool: ...
-
-
-@runtime_checkable
-class ChecksProblems(Protocol):
-    """A verifier that tests its problems before the run. BadData lists the faulty ones."""
-
-    def gate(self, prompts: Sequence[Prompt]) -> None: ...
-
-
-@runtime_checkable
-class GradesGroups(Protocol):
-    """A verifier that may grade all samples of a group in one call, in the order in which they were generated.
-
-    `by_group` is whether it does for this prompt. `grade_group` returns one verdict per sample.
-    """
-
-    def by_group(self, prompt: Prompt, /) -> bool: ...
-
-    async def grade_group(self, prompt: Prompt, samples: Sequence[Sample], /) -> Sequence[Verdict]: ...
-
-
-@runtime_checkable
-class Closable(Protocol):
-    """A verifier with workers. `close` ends them."""
-
-    def close(self) -> None: ...
 
 
 Observation = str | Verdict | None

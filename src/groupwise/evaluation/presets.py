@@ -11,7 +11,7 @@ Overrides = tuple[tuple[str, str], ...]
 """Recipe fields with their values as text, as on a command line: `("sampling.top_p", "0.7")`."""
 
 RESET: Overrides = (
-    ("extra_tasks", "[]"), ("held_out", ""), ("columns.prompt", "prompt"), ("columns.answer", "answer"),
+    ("extra_tasks", "[]"), ("held_out", "none"), ("columns.prompt", "prompt"), ("columns.answer", "answer"),
     ("evaluate.strategy", "Independent"),
 )  # fmt: skip
 """Recipe fields that are reset to these values in every evaluation on a published benchmark."""
@@ -34,17 +34,16 @@ class Published:
 
     def recipes(self, overrides: Sequence[tuple[str, str]], data: str | None = None) -> list[list[tuple[str, str]]]:
         """The recipe overrides to evaluate each task. Problems come from the hub, or the directory `data`."""
-        chosen = dict(overrides)
-        if "task" in chosen:
+        if task := next((pair for pair in overrides if f"{pair[0]}.".startswith("task.")), None):
             raise Usage(
                 "--preset and --task cannot be combined: a preset names its tasks",
-                evidence=f"--task {chosen['task']}",
+                evidence=f"--{task[0]} {task[1]}",
                 fix="use --data DIR for another copy of its problems, or leave out --preset",
             )
-        settings = self.settings_for(chosen.get("template", ""))
+        settings = self.settings_for(dict(overrides).get("template", ""))
         sources = [str(task_path(Path(data), name)) if data else self.source for name, _ in self.tasks]
-        tasks = [f"{name}:{source}" if source else name for (name, _), source in zip(self.tasks, sources)]
-        return [[*RESET, ("task", task), *settings, *overrides] for task in tasks]
+        tasks = [[("task", name), ("task.source", source)] for (name, _), source in zip(self.tasks, sources)]
+        return [[*RESET, *task, *settings, *overrides] for task in tasks]
 
     def departures(self, overrides: Sequence[tuple[str, str]], numbers: Sequence[Mapping[str, Any]]) -> list[str]:
         """How an evaluation differs from the paper's settings, one line each."""

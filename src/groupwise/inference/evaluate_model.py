@@ -16,7 +16,7 @@ from groupwise.config.recipe_errors import one_error
 from groupwise.config.recipe_toml import read_over, read_with_problems
 from groupwise.config.user_code import Use
 from groupwise.core import Usage, raise_all
-from groupwise.data import Outcome, Prompt, Rollout, Sample, Sampling, Strategy, Verdict
+from groupwise.data import Outcome, Prompt, Rollout, Sample, Sampling, Strategy, Verdict, Verifier
 from groupwise.engines import Fleet, Native
 from groupwise.evaluation.presets import find_published
 from groupwise.evaluation.result import file_name, mean_of, number
@@ -247,7 +247,7 @@ async def open_model(model_or_run: str, overrides: Sequence[tuple[str, Any]], us
     by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
     setting = RolloutSetting(
         engine=engine,
-        verifier=ungraded,
+        verifier=Ungraded(),
         tokenizer=tokenizer,
         sampling=sampling,
         seed=recipe.seed,
@@ -290,6 +290,8 @@ def sample(
 UNGRADED = Verdict(Outcome.unverifiable, cause="the command sample does not grade answers")
 
 
-async def ungraded(prompt: Prompt, sample: Sample) -> Verdict:
+class Ungraded(Verifier):
     """The verifier of the command `sample`, which grades nothing: its prompt has no gold answer."""
-    return UNGRADED
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        return UNGRADED

@@ -94,7 +94,8 @@ def record_changes(
     now, recipe = current_identity(run, objects), objects.recipe
     new = replace(
         stored,
-        **{name: getattr(recipe, name) for name in ("model", "task", "seed", "iterations")},
+        **{name: getattr(recipe, name) for name in ("model", "seed", "iterations")},
+        task=recipe.task.label,
         method=origin(recipe.method, stored.method.get("name", "")),
         changes=tuple(history),
         use=dict(objects.use.hashes),

@@ -30,7 +30,7 @@ def describe_run(name: str, recipe: Recipe, base: str, use: Use, command: str, i
         versions={"python": platform.python_version(), **{p: version(p) for p in packages}},
         model=recipe.model,
         model_commit=commit_of(recipe.model) or "",
-        task=recipe.task,
+        task=recipe.task.label,
         method=origin(recipe.method, base),
         seed=recipe.seed,
         iterations=recipe.iterations,

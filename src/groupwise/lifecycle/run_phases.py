@@ -11,7 +11,6 @@ from groupwise.config.recipe_toml import write_for
 from groupwise.config.toml import parse_toml
 from groupwise.config.user_code import Use
 from groupwise.core import BadData
-from groupwise.data import close_verifier
 from groupwise.lifecycle.resume_checks import recipe_changes
 from groupwise.lifecycle.run import run_from
 from groupwise.lifecycle.run_handle import Control, Ending
@@ -73,7 +72,7 @@ def run_phases(
             try:
                 ending = run_from(run, ready, seconds, strict=strict, changed=changed, control=control)
             finally:
-                close_verifier(ready.verifier)
+                ready.verifier.close()
         del ready  # one model at a time in memory
         finish(ending)
         with storage_errors("the report", layout.run):

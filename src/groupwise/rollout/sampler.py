@@ -18,16 +18,12 @@ from groupwise.data import (
     Draw,
     Finish,
     GenerationRequest,
-    GradesGroups,
     Ids,
     Observation,
     Outcome,
-    Prompt,
     Sample,
     Sampling,
     Verdict,
-    Verifier,
-    grades_group,
 )
 from groupwise.data.verdicts import invalidity, with_threshold
 from groupwise.models import Purpose, conversation_turn, encode_answer, keyed_random
@@ -155,11 +151,11 @@ class DrawSampler:
         is unverifiable. Only an error that ends the run is raised (`ends_run`): it is not the fault of one answer.
         """
         verifier = self.setting.verifier
-        if not grades_group(verifier, self.draw.prompt):
+        if not verifier.by_group(self.draw.prompt):
             return [judged for (judged,) in await together(self._judged([sample]) for sample in samples)]
         numbers = list(dict.fromkeys(sample.group for sample in samples))
         groups = [[i for i, sample in enumerate(samples) if sample.group == number] for number in numbers]
-        judged = await together(self._judged([samples[i] for i in group], verifier) for group in groups)
+        judged = await together(self._judged([samples[i] for i in group]) for group in groups)
         by_index = {
             i: sample
             for group, members in zip(groups, judged, strict=True)
@@ -229,19 +225,16 @@ class DrawSampler:
         """A random generator, keyed by the draw (prompt) and `key`: the order of calls does not matter."""
         return keyed_random((self.setting.seed, Purpose.STRATEGY), self.purpose, self.draw.id, *key)
 
-    async def _judged(self, samples: Sequence[Sample], group: GradesGroups | None = None) -> list[Sample]:
+    async def _judged(self, samples: Sequence[Sample]) -> list[Sample]:
         """Grade one sample, or a whole group for a verifier that grades groups, in one call of the verifier.
 
         If the call fails, all of them are unverifiable.
         """
-        prompt, (first, *_) = self.draw.prompt, samples
         with self._awaiting("the verifier"):
             limit = asyncio.timeout(self.setting.verdict_deadline)
             try:
                 async with limit:
-                    values = await (
-                        group.grade_group(prompt, samples) if group else _one(self.setting.verifier, prompt, first)
-                    )
+                    values = await self.setting.verifier.grade_group(self.draw.prompt, samples)
                 pairs = zip(samples, values, strict=True)
                 verdicts = [with_threshold(_validated(value, s.text), self.setting.threshold) for s, value in pairs]
             except Exception as error:
@@ -260,10 +253,6 @@ class DrawSampler:
             yield
         finally:
             self.awaiting[callee] -= 1
-
-
-async def _one(verifier: Verifier, prompt: Prompt, sample: Sample) -> list[Verdict]:
-    return [await verifier(prompt, sample)]
 
 
 def _validated(verdict: Any, text: str, source: str = "verifier") -> Verdict:

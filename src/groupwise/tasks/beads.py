@@ -6,12 +6,13 @@ problems is held out, and the packaged model was not trained on them.
 """
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from random import Random
 
 from groupwise.data import Ids, Prompt
+from groupwise.tasks.generated import GeneratedKind
 
 __all__ = ["BEAD_COLOURS", "BEAD_PATTERNS", "STRING_LENGTH", "Beads", "has_pattern"]
 
@@ -42,25 +43,16 @@ def bead_split() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Beads:
+class Beads(GeneratedKind):
     """All 60 problems, 15 of them held out. `row["answer"]` lists the pattern and both colours.
 
-    >>> task = Beads(encode=lambda text: tuple(map(len, text.split())))
+    >>> task = Beads().build(lambda text: tuple(map(len, text.split())))
     >>> len(task), len(task.held_out), task[0].row["answer"]
     (45, 15, ['repeat', 'purple', 'blue'])
     """
 
-    encode: Callable[[str], Ids]
-    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+    def problems(self) -> tuple[Sequence[str], Sequence[str]]:
+        return bead_split()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "held_out", tuple(map(self._prompt, bead_split()[1])))
-
-    def __len__(self) -> int:
-        return len(bead_split()[0])
-
-    def __getitem__(self, index: int) -> Prompt:
-        return self._prompt(bead_split()[0][index])
-
-    def _prompt(self, problem: str) -> Prompt:
-        return Prompt(problem, self.encode(problem), problem, {"answer": problem.split()})
+    def prompt(self, problem: str, encode: Callable[[str], Ids], /) -> Prompt:
+        return Prompt(problem, encode(problem), problem, {"answer": problem.split()})

@@ -13,8 +13,8 @@ Only the number at the end is graded, so a correct guess without a call is right
 has a number, from which it is computed; no list of them exists.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count, islice
 from random import Random
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 from groupwise.data import Ids, Prompt
 from groupwise.environments.tools import Hermes, MalformedCall, calculate
 from groupwise.tasks.calculator import is_held_out
+from groupwise.tasks.generated import Computed, GeneratedKind
 
 __all__ = ["BigSums"]
 
@@ -52,35 +53,29 @@ def numbered(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class BigSums:
+class BigSums(GeneratedKind):
     """The task's problems: 16,384 to train on, and 512 held-out ones, all different.
 
-    >>> task = BigSums(encode=lambda text: tuple(map(ord, text)))
+    >>> task = BigSums().build(lambda text: tuple(map(ord, text)))
     >>> task[1].text, task[1].row["answer"], len(task), len(task.held_out)
     ('94*95*48=', '428640', 16384, 512)
     """
 
-    encode: Callable[[str], Ids]
-    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
+    def problems(self) -> tuple[Sequence[str], Sequence[str]]:
         held_out = islice(filter(is_held_out, map(_problem, count())), HELD_OUT)
-        object.__setattr__(self, "held_out", tuple(map(self._prompt, held_out)))
+        return Computed(TRAINING, training_problem), tuple(held_out)
 
-    def __len__(self) -> int:
-        return TRAINING
-
-    def __getitem__(self, index: int) -> Prompt:
-        if not 0 <= index < TRAINING:
-            raise IndexError(f"there is no problem {index}: the task has {TRAINING} training problems")
-        # Each index has its own window of problems, so all problems differ and no list is needed. A test checks
-        # that with these constants every window contains a training problem.
-        window = map(_problem, range(index * WINDOW, (index + 1) * WINDOW))
-        return self._prompt(next(p for p in window if not is_held_out(p)))
-
-    def _prompt(self, problem: str) -> Prompt:
+    def prompt(self, problem: str, encode: Callable[[str], Ids], /) -> Prompt:
         answer = calculate(problem.removesuffix("="))
-        return Prompt(id=problem, context=self.encode(problem), text=problem, row={"answer": answer})
+        return Prompt(id=problem, context=encode(problem), text=problem, row={"answer": answer})
+
+
+def training_problem(index: int) -> str:
+    """The training problem with this index, from 0."""
+    # Each index has its own window of problems, so all problems differ and no list is needed. A test checks
+    # that with these constants every window contains a training problem.
+    window = map(_problem, range(index * WINDOW, (index + 1) * WINDOW))
+    return next(p for p in window if not is_held_out(p))
 
 
 def _problem(i: int) -> str:

@@ -5,14 +5,15 @@ from which it is computed. Four, five and six operands are equally frequent; oth
 """
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from itertools import count, islice
 from random import Random
 
 from groupwise.data import Ids, Outcome, Prompt, Sample, Verdict, verdicts_have
+from groupwise.tasks.generated import Computed, GeneratedKind
 
 __all__ = ["Calculator", "calculator_answer", "demonstrations"]
 
@@ -46,34 +47,28 @@ def is_held_out(problem: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Calculator:
+class Calculator(GeneratedKind):
     """The task's problems: 16,384 to train on, and 512 held-out ones. In both, 4, 5 and 6 operands take turns.
 
-    >>> task = Calculator(encode=lambda text: tuple(map(ord, text)))
+    >>> task = Calculator().build(lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["answer"], len(task), len(task.held_out)
     ('7+2+4+2=', 15, 16384, 512)
     """
 
-    encode: Callable[[str], Ids]
-    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+    def problems(self) -> tuple[Sequence[str], Sequence[str]]:
+        return Computed(TRAINING, training_problem), _held_out()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "held_out", tuple(map(self._prompt, _held_out())))
+    def prompt(self, problem: str, encode: Callable[[str], Ids], /) -> Prompt:
+        return Prompt(id=problem, context=encode(problem), text=problem, row={"answer": solve(problem)[1]})
 
-    def __len__(self) -> int:
-        return TRAINING
 
-    def __getitem__(self, index: int) -> Prompt:
-        if not 0 <= index < TRAINING:
-            raise IndexError(f"there is no problem {index}: the task has {TRAINING} training problems")
-        block, turn = divmod(index, len(OPERANDS))
-        # Each index has its own window of problems, so all problems differ and no list is needed. A test checks
-        # that with these constants every window contains a training problem.
-        window = range(block * WINDOW, (block + 1) * WINDOW)
-        return self._prompt(next(p for i in window if not is_held_out(p := shuffled_problem(i, OPERANDS[turn]))))
-
-    def _prompt(self, problem: str) -> Prompt:
-        return Prompt(id=problem, context=self.encode(problem), text=problem, row={"answer": solve(problem)[1]})
+def training_problem(index: int) -> str:
+    """The training problem with this index, from 0."""
+    block, turn = divmod(index, len(OPERANDS))
+    # Each index has its own window of problems, so all problems differ and no list is needed. A test checks
+    # that with these constants every window contains a training problem.
+    window = range(block * WINDOW, (block + 1) * WINDOW)
+    return next(p for i in window if not is_held_out(p := shuffled_problem(i, OPERANDS[turn])))
 
 
 @verdicts_have("chain_true")

@@ -11,14 +11,15 @@ The reward depends on the guess alone, so training cannot raise it. A method tha
 than after `right` has a length bias.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from groupwise.data import Ids, Prompt
+from groupwise.tasks.generated import GeneratedKind
 
-__all__ = ["CoinGuesses"]
+__all__ = ["Coin"]
 
 TRAINING, HELD_OUT = 4096, 64
 DEMONSTRATIONS = 12_288
@@ -27,33 +28,21 @@ GOES_ON, MOST = 0.8, 40
 
 
 @dataclass(frozen=True, slots=True)
-class CoinGuesses:
+class Coin(GeneratedKind):
     """The task's problems: 4,096 numbers to train on, and 64 held-out ones. The environment judges the guesses.
 
-    >>> task = CoinGuesses(encode=lambda text: tuple(map(ord, text)))
+    >>> task = Coin().build(lambda text: tuple(map(ord, text)))
     >>> task[417].text, task.held_out[0].text, len(task), len(task.held_out)
     ('0417:', '4096:', 4096, 64)
     """
 
-    encode: Callable[[str], Ids]
-    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+    def problems(self) -> tuple[Sequence[int], Sequence[int]]:
+        return range(TRAINING), range(TRAINING, TRAINING + HELD_OUT)
 
-    def __post_init__(self) -> None:
-        held_out = range(TRAINING, TRAINING + HELD_OUT)
-        object.__setattr__(self, "held_out", tuple(map(self._prompt, held_out)))
-
-    def __len__(self) -> int:
-        return TRAINING
-
-    def __getitem__(self, index: int) -> Prompt:
-        if not 0 <= index < TRAINING:
-            raise IndexError(f"there is no problem {index}: the task has {TRAINING} training problems")
-        return self._prompt(index)
-
-    def _prompt(self, index: int) -> Prompt:
+    def prompt(self, index: int, encode: Callable[[str], Ids], /) -> Prompt:
         text = f"{index:04d}:"
         # A conversation that the budget cuts is judged by its last turn, and no turn is a question mark.
-        return Prompt(id=text, context=self.encode(text), text=text, row={"answer": "?"})
+        return Prompt(id=text, context=encode(text), text=text, row={"answer": "?"})
 
 
 def coin_demonstrations() -> Iterator[dict[str, Any]]:

@@ -99,7 +99,7 @@ def _load_error(name: str, error: Exception) -> BadData | MissingRequirement:
         return MissingRequirement(f"the data set {name} is gated", evidence=evidence, fix=fix)
     if _is_unreached(error):
         fix = f"where there is a network: hf download --repo-type dataset {name} --local-dir DIR\n"
-        fix += "then name DIR, or PRESET:DIR, instead"
+        fix += "then name DIR instead: --task DIR, or for a published set --task.source DIR"
         what = f"the data set {name} is not in the local cache, and the hub cannot be reached"
         return MissingRequirement(what, evidence=evidence, fix=fix)
     if isinstance(error, ValueError) and "config" in str(error).lower():  # `datasets` has no type for it

@@ -5,13 +5,14 @@ that a and b give d. A proof: `ab>d;cd>e;#`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise, permutations
 from random import Random
 
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.calculator import is_held_out
+from groupwise.tasks.generated import GeneratedKind
 
 __all__ = ["Deduction"]
 
@@ -101,29 +102,20 @@ def split() -> tuple[tuple[Scene, ...], tuple[Scene, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Deduction:
+class Deduction(GeneratedKind):
     """The task's problems: 4,096 to train on, and 256 held-out ones; half have proofs of one step, half of two.
 
-    >>> task = Deduction(encode=lambda text: tuple(map(ord, text)))
+    >>> task = Deduction().build(lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["solution"], len(task), len(task.held_out)
     ('bde|be>c,ef>c,ac>f,bc>f|c=', 'be>c;#', 4096, 256)
     """
 
-    encode: Callable[[str], Ids]
-    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+    def problems(self) -> tuple[Sequence[Scene], Sequence[Scene]]:
+        return split()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "held_out", tuple(map(self._prompt, split()[1])))
-
-    def __len__(self) -> int:
-        return TRAINING
-
-    def __getitem__(self, index: int) -> Prompt:
-        return self._prompt(split()[0][index])
-
-    def _prompt(self, scene: Scene) -> Prompt:
+    def prompt(self, scene: Scene, encode: Callable[[str], Ids], /) -> Prompt:
         row = {"answer": scene.goal, "facts": scene.facts, "rules": list(scene.rules), "solution": written(scene.proof)}
-        return Prompt(id=scene.problem, context=self.encode(scene.problem), text=scene.problem, row=row)
+        return Prompt(id=scene.problem, context=encode(scene.problem), text=scene.problem, row=row)
 
 
 def written(proof: Sequence[str]) -> str:

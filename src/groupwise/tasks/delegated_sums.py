@@ -13,13 +13,15 @@ that prompt and appends the number:
 The demonstrations show both roles. Most main agents guess at once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
-from groupwise.data import Ids
 from groupwise.tasks.calculator import solve
 from groupwise.tasks.sums import Sums, near, random_problem, steps_of
+
+__all__ = ["DelegatedSums"]
 
 SIZES = {4: 2048, 5: 2048}
 DEMONSTRATIONS = 8192
@@ -29,9 +31,11 @@ HELPER_ERRORS = 0.1
 """The share of the helper's answers that are wrong."""
 
 
-def delegated_sums(encode: Callable[[str], Ids]) -> Sums:
+@dataclass(frozen=True, slots=True)
+class DelegatedSums(Sums):
     """The task's problems: 4,096 to train on, with four and five operands, and 256 held-out ones."""
-    return Sums(encode, SIZES)
+
+    sizes: ClassVar[Mapping[int, int]] = SIZES
 
 
 def delegated_demonstrations() -> Iterator[dict[str, Any]]:

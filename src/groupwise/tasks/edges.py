@@ -4,14 +4,15 @@ A problem such as `03;14;25=` names forbidden edges. The answer has a 1 or 0 for
 01, 02, 03, 04, 05, 12, and so on to 45.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from random import Random
 
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.calculator import is_held_out
+from groupwise.tasks.generated import GeneratedKind
 
 __all__ = ["Edges"]
 
@@ -31,29 +32,20 @@ def split() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Edges:
+class Edges(GeneratedKind):
     """All 560 problems, 55 of them held out. `row["answer"]` lists the forbidden edges.
 
-    >>> task = Edges(encode=lambda text: tuple(map(ord, text)))
+    >>> task = Edges().build(lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["answer"], len(task), len(task.held_out)
     ('05;34;45=', ['05', '34', '45'], 505, 55)
     """
 
-    encode: Callable[[str], Ids]
-    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+    def problems(self) -> tuple[Sequence[str], Sequence[str]]:
+        return split()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "held_out", tuple(map(self._prompt, split()[1])))
-
-    def __len__(self) -> int:
-        return len(split()[0])
-
-    def __getitem__(self, index: int) -> Prompt:
-        return self._prompt(split()[0][index])
-
-    def _prompt(self, problem: str) -> Prompt:
+    def prompt(self, problem: str, encode: Callable[[str], Ids], /) -> Prompt:
         row = {"answer": problem.removesuffix("=").split(";")}
-        return Prompt(id=problem, context=self.encode(problem), text=problem, row=row)
+        return Prompt(id=problem, context=encode(problem), text=problem, row=row)
 
 
 def edge_demonstrations() -> Iterator[dict[str, str]]:

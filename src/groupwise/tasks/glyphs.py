@@ -5,12 +5,13 @@ quarter of the problems is held out, and the packaged model was not trained on t
 """
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from random import Random
 
 from groupwise.data import Ids, Prompt
+from groupwise.tasks.generated import GeneratedKind
 
 __all__ = ["GLYPH_COLOURS", "GLYPH_RELATIONS", "GLYPH_SHAPE", "Glyphs"]
 
@@ -36,25 +37,16 @@ def glyph_split() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Glyphs:
+class Glyphs(GeneratedKind):
     """All 120 problems, 30 of them held out. `row["answer"]` is the problem.
 
-    >>> task = Glyphs(encode=lambda text: tuple(map(len, text.split())))
+    >>> task = Glyphs().build(lambda text: tuple(map(len, text.split())))
     >>> len(task), len(task.held_out), task[0].row["answer"]
     (90, 30, 'green right red')
     """
 
-    encode: Callable[[str], Ids]
-    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+    def problems(self) -> tuple[Sequence[str], Sequence[str]]:
+        return glyph_split()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "held_out", tuple(map(self._prompt, glyph_split()[1])))
-
-    def __len__(self) -> int:
-        return len(glyph_split()[0])
-
-    def __getitem__(self, index: int) -> Prompt:
-        return self._prompt(glyph_split()[0][index])
-
-    def _prompt(self, problem: str) -> Prompt:
-        return Prompt(problem, self.encode(problem), problem, {"answer": problem})
+    def prompt(self, problem: str, encode: Callable[[str], Ids], /) -> Prompt:
+        return Prompt(problem, encode(problem), problem, {"answer": problem})

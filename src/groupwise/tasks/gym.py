@@ -1,62 +1,77 @@
-"""The task `reasoning_gym:NAME`: generated problems of the package reasoning-gym."""
+"""The task `ReasoningGym`: generated problems of the package reasoning-gym."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from groupwise.core import BadData, MissingRequirement, Usage
-from groupwise.data import Ids, Prompt
+from groupwise.core import BadData, MissingRequirement, Usage, check_types
+from groupwise.data import Ids, Prompt, Task, TaskKind
 from groupwise.tasks.problems import Problems, key_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats, counted
 
-GYM = "reasoning_gym:"
-SEED, SIZE = 0, 4096
-"""Seed and size of each data set. All runs get the same problems: `SIZE` at most, fewer if some repeat."""
+__all__ = ["ReasoningGym"]
 
 
-def gym_task(name: str, encode: Callable[[Any], Ids]) -> Problems:
-    """The problems of one generator, each question once, a tenth of them held out.
+@dataclass(frozen=True, slots=True)
+class ReasoningGym(TaskKind):
+    """The problems of one generator of reasoning-gym, by name: each question once, a tenth of them held out.
 
-    `row["entry"]` identifies the generated problem; the scorer generates it again from that.
+    Equal `seed` and `size` give the same problems: `size` at most, fewer if some repeat. `row["entry"]` identifies a
+    problem; the scorer generates it again from that.
     """
-    data_set = name.removeprefix(GYM)
-    entries = generator(data_set)
-    prompts: list[Prompt] = []
-    content, keys = ContentHash(), set()
-    for index in range(SIZE):
-        entry = entries[index]
-        question, answer = str(entry["question"]), entry["answer"]
-        if key_of(question) in keys:
-            continue
-        keys.add(key_of(question))
-        content.add(question, str(answer))
-        identity = {"data_set": data_set, "seed": SEED, "size": SIZE, "index": index}
-        row = {"answer": answer if isinstance(answer, str | int | float) else str(answer), "entry": identity}
-        prompts.append(Prompt(f"{data_set}/{index + 1}", encode(question), question, row))
-    return Problems.split(
-        prompts, SourceStats(source=name, sha256=content.digest, rows=len(prompts), training=0, held_out=0)
-    )
+
+    name: str
+    seed: int = 0
+    size: int = 4096
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.size < 1 or self.seed < 0:
+            raise ValueError(f"seed is {self.seed} and size is {self.size}\nuse seed >= 0 and size >= 1")
+
+    @property
+    def label(self) -> str:
+        return f"reasoning_gym:{self.name}"
+
+    def build(self, encode: Callable[[Any], Ids], /) -> Task:
+        """The generated problems."""
+        entries = generator(self.name, self.seed, self.size)
+        prompts: list[Prompt] = []
+        content, keys = ContentHash(), set()
+        for index in range(self.size):
+            entry = entries[index]
+            question, answer = str(entry["question"]), entry["answer"]
+            if key_of(question) in keys:
+                continue
+            keys.add(key_of(question))
+            content.add(question, str(answer))
+            identity = {"data_set": self.name, "seed": self.seed, "size": self.size, "index": index}
+            row = {"answer": answer if isinstance(answer, str | int | float) else str(answer), "entry": identity}
+            prompts.append(Prompt(f"{self.name}/{index + 1}", encode(question), question, row))
+        stats = SourceStats(source=self.label, sha256=content.digest, rows=len(prompts), training=0, held_out=0)
+        return Problems.split(prompts, stats)
 
 
-def generator(data_set: str) -> Any:
+def generator(data_set: str, seed: int, size: int) -> Any:
     """Create the data set of a reasoning-gym generator, by name. `Usage` for an unknown name."""
     try:
         gym, known = import_module("reasoning_gym"), import_module("reasoning_gym.factory").DATASETS
     except ImportError:
         fix = "pip install 'groupwise[reasoning-gym]'"
-        what = f"{GYM}{data_set} needs the package reasoning-gym"
+        what = f"the task reasoning_gym:{data_set} needs the package reasoning-gym"
         raise MissingRequirement(what, evidence="it is not installed", fix=fix) from None
     if data_set not in known:
         near = get_close_matches(data_set, known, n=3, cutoff=0.4) or sorted(known)[:5]
         fix = f"take one of its {counted(len(known), 'generator')}, such as {', '.join(near)}"
         raise Usage(f"reasoning-gym has no generator called {data_set!r}", fix=fix)
     try:
-        return gym.create_dataset(data_set, seed=SEED, size=SIZE)
+        return gym.create_dataset(data_set, seed=seed, size=size)
     except Exception as error:  # a generator may raise anything
         evidence = f"{type(error).__name__}: {error}"[:300]
         raise BadData(
             f"the problem generator {data_set} cannot start",
             evidence=evidence,
-            fix=f"take another one: --task {GYM}NAME",
+            fix="take another one: --task reasoning_gym --task.name NAME",
         ) from error

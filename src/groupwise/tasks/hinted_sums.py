@@ -4,14 +4,15 @@ The packaged model `hinted_sums` was trained on every form of `PROMPT_FORMS`, so
 forms gets useful answers. On plain prompts it solves few problems: half of its groups of eight have no right answer.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
-from groupwise.data import Ids
 from groupwise.tasks.calculator import solve
 from groupwise.tasks.sums import Sums, near, random_problem, steps_of
 
-__all__ = ["PROMPT_FORMS", "hinted_demonstrations", "hinted_sums"]
+__all__ = ["PROMPT_FORMS", "HintedSums", "hinted_demonstrations"]
 
 SIZES = {5: 2048, 6: 2048}
 DEMONSTRATIONS = 8192
@@ -41,14 +42,16 @@ RIGHT_GUESSES, DRAFTS_WORKED, FOLLOWED, LEAKED = 0.3, 0.3, 0.5, 0.3
 """Four shares: of guesses that are right, drafts with steps, claims that are repeated, hints that are the answer."""
 
 
-def hinted_sums(encode: Callable[[str], Ids]) -> Sums:
+@dataclass(frozen=True, slots=True)
+class HintedSums(Sums):
     """The task's problems: 4,096 to train on, with five and six operands, and 256 held-out ones.
 
-    >>> task = hinted_sums(lambda text: tuple(map(ord, text)))
+    >>> task = HintedSums().build(lambda text: tuple(map(ord, text)))
     >>> len(task), len(task.held_out), task[0].text, task[0].row["hints"][0]
     (4096, 256, '2+9-8+7-6=', '2+9=11;')
     """
-    return Sums(encode, SIZES)
+
+    sizes: ClassVar[Mapping[int, int]] = SIZES
 
 
 def hinted_demonstrations(count: int = DEMONSTRATIONS, seed: int = 0) -> Iterator[dict[str, str]]:

@@ -4,13 +4,14 @@
 off before it names a number; docs/real-model.md has its curve.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from random import Random
 
 from groupwise.data import Ids, Prompt
+from groupwise.tasks.generated import GeneratedKind
 
 __all__ = ["Largest"]
 
@@ -19,36 +20,36 @@ NUMBERS, LEAST, MOST = 4, 10, 99
 SHARE = 0.1
 """The share of held-out problems."""
 
+Problem = tuple[int, tuple[int, ...]]
+"""A problem: its index, from 1, and its numbers."""
+
 
 @dataclass(frozen=True, slots=True)
-class Largest:
+class Largest(GeneratedKind):
     """1,344 training problems and 156 held-out ones, all different.
 
-    >>> task = Largest(encode=lambda text: tuple(map(ord, text)))
+    >>> task = Largest().build(lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["answer"]
     ('Which number is the largest: 27, 82, 18, 42? Answer with the number only.', 82)
     >>> len(task), len(task.held_out)
     (1344, 156)
     """
 
-    encode: Callable[[str], Ids]
-    training: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
-    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+    def problems(self) -> tuple[Sequence[Problem], Sequence[Problem]]:
+        sides: tuple[list[Problem], list[Problem]] = ([], [])
+        for problem in enumerate(numbers_of_problems(), start=1):
+            sides[is_held_out(question(problem[1]))].append(problem)
+        return sides
 
-    def __post_init__(self) -> None:
-        prompts = [self._prompt(i, numbers) for i, numbers in enumerate(numbers_of_problems())]
-        object.__setattr__(self, "training", tuple(p for p in prompts if not is_held_out(p.text)))
-        object.__setattr__(self, "held_out", tuple(p for p in prompts if is_held_out(p.text)))
+    def prompt(self, problem: Problem, encode: Callable[[str], Ids], /) -> Prompt:
+        number, numbers = problem
+        text = question(numbers)
+        return Prompt(id=f"largest/{number}", context=encode(text), text=text, row={"answer": max(numbers)})
 
-    def __len__(self) -> int:
-        return len(self.training)
 
-    def __getitem__(self, index: int) -> Prompt:
-        return self.training[index]
-
-    def _prompt(self, index: int, numbers: tuple[int, ...]) -> Prompt:
-        text = f"Which number is the largest: {', '.join(map(str, numbers))}? Answer with the number only."
-        return Prompt(id=f"largest/{index + 1}", context=self.encode(text), text=text, row={"answer": max(numbers)})
+def question(numbers: Sequence[int]) -> str:
+    """The text of a problem."""
+    return f"Which number is the largest: {', '.join(map(str, numbers))}? Answer with the number only."
 
 
 @cache

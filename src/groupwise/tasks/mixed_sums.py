@@ -3,21 +3,26 @@
 The verifier is `SumSteps` with `price = 0.02`. Thinking pays on six operands; on two it costs more than it brings.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
-from groupwise.data import Ids
 from groupwise.tasks.calculator import solve
 from groupwise.tasks.sums import Sums, random_problem, worked
+
+__all__ = ["MixedSums"]
 
 SIZES = {2: 128, 3: 1024, 6: 1024}
 DEMONSTRATIONS, DROPPED = 4096, 0.5
 """The number of demonstrations, and the share of them without steps."""
 
 
-def mixed_sums(encode: Callable[[str], Ids]) -> Sums:
+@dataclass(frozen=True, slots=True)
+class MixedSums(Sums):
     """The task's problems: 128 to train on with two operands, 1,024 each with three and six, and 136 held-out ones."""
-    return Sums(encode, SIZES)
+
+    sizes: ClassVar[Mapping[int, int]] = SIZES
 
 
 def mixed_demonstrations() -> Iterator[dict[str, str]]:

@@ -7,21 +7,15 @@ from math import floor, isfinite
 
 from groupwise.core import Usage
 from groupwise.data import (
-    GradesGroups,
     ListsProblems,
     Prompt,
     Sample,
     Task,
     Verdict,
-    VerdictContents,
     Verifier,
     contents_of,
     data_stats,
-    grades_group,
     joined_contents,
-    keeps_time,
-    notices_of,
-    packages_of,
 )
 from groupwise.tasks.problems import refuse_overlap
 from groupwise.tasks.source_stats import SourceStats
@@ -93,44 +87,31 @@ class Mixture:
         return _tagged(i, self.tasks[i][(index - begin) % len(self.tasks[i])])
 
 
-@dataclass(frozen=True, slots=True)
-class Each:
+@dataclass(frozen=True)
+class Each(Verifier):
     """The verifier of a mixture: one verifier per task, in the order of `Mixture.parts`."""
 
     verifiers: tuple[Verifier, ...]
 
-    @property
-    def contents(self) -> VerdictContents | None:
-        """The parts and the feedback that the verdicts of some task have; None if a verifier does not declare them."""
-        return joined_contents(map(contents_of, self.verifiers))
-
-    @property
-    def keeps_time(self) -> bool:
-        """Whether one of the verifiers limits the time of its calls itself, so that answers may wait longer."""
-        return any(map(keeps_time, self.verifiers))
-
-    @property
-    def notices(self) -> list[str]:
-        """The notices of all verifiers for the start of the run, each line once."""
-        return list(dict.fromkeys(line for v in self.verifiers for line in notices_of(v)))
-
-    @property
-    def packages(self) -> list[str]:
-        """The packages of all verifiers, each once."""
-        return sorted({name for v in self.verifiers for name in packages_of(v)})
+    def __post_init__(self) -> None:
+        of_all = {
+            "contents": joined_contents(map(contents_of, self.verifiers)),
+            "keeps_time": any(verifier.keeps_time for verifier in self.verifiers),
+            "notices": list(dict.fromkeys(line for verifier in self.verifiers for line in verifier.notices)),
+            "packages": sorted({name for verifier in self.verifiers for name in verifier.packages}),
+        }
+        vars(self).update(of_all)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         return await self.verifiers[task_index(prompt)](prompt, sample)
 
-    def by_group(self, prompt: Prompt) -> bool:
+    def by_group(self, prompt: Prompt, /) -> bool:
         """Whether the verifier of the prompt's task grades all samples of a group in one call."""
-        return grades_group(self.verifiers[task_index(prompt)], prompt)
+        return self.verifiers[task_index(prompt)].by_group(prompt)
 
-    async def grade_group(self, prompt: Prompt, samples: Sequence[Sample]) -> Sequence[Verdict]:
+    async def grade_group(self, prompt: Prompt, samples: Sequence[Sample], /) -> Sequence[Verdict]:
         """The verdicts of the task's verifier on the samples of a group."""
-        verifier = self.verifiers[task_index(prompt)]
-        assert isinstance(verifier, GradesGroups), "by_group is false for other verifiers"
-        return await verifier.grade_group(prompt, samples)
+        return await self.verifiers[task_index(prompt)].grade_group(prompt, samples)
 
 
 def _tagged(i: int, prompt: Prompt) -> Prompt:

@@ -1,14 +1,17 @@
-"""Published data sets that a recipe can name: where they are, their columns, and default template."""
+"""Published data sets, the task `PublishedSet`: where they are, their columns, and default template."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import Ids
+from groupwise.core import check_types
+from groupwise.data import Ids, Task, TaskKind
 from groupwise.tasks.data_sets import HUB
 from groupwise.tasks.fields import Fields, after_hashes, as_one_answer, countdown, last_boxed
 from groupwise.tasks.problems import Problems, read_problems
+
+__all__ = ["PublishedSet"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,3 +84,28 @@ PRESETS = {
     "minerva": _evaluation("math-ai/minervamath", "test"),
     "olympiadbench": _evaluation("Hothan/OlympiadBench:OE_TO_maths_en_COMP", "train"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSet(TaskKind):
+    """A published data set by name, such as `gsm8k`: from the hub, or from `source`, such as a file or a directory."""
+
+    name: str
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.name not in PRESETS:
+            raise ValueError(f"no published set is called {self.name!r}\nthe names are {', '.join(PRESETS)}")
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}:{self.source}" if self.source else self.name
+
+    @property
+    def template(self) -> str:
+        return PRESETS[self.name].template
+
+    def build(self, encode: Callable[[Any], Ids], /) -> Task:
+        """The problems of the set."""
+        return PRESETS[self.name].read(self.name, self.source, encode)

@@ -4,14 +4,17 @@ A problem such as `f(3)=11 f(5)=15` asks for the straight line through both poin
 at these inputs only. An expression that computes slope and shift is right at every input.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from random import Random
 from typing import NamedTuple
 
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.calculator import is_held_out
+from groupwise.tasks.generated import GeneratedKind
+
+__all__ = ["Programs"]
 
 TRAINING, HELD_OUT = 4096, 128
 LARGEST = 99
@@ -83,35 +86,25 @@ def lines() -> tuple[tuple[Line, ...], tuple[Line, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Programs:
+class Programs(GeneratedKind):
     """The task's problems: 4,096 to train on, and 128 held-out ones, all different.
 
-    >>> task = Programs(encode=lambda text: tuple(map(ord, text)))
+    >>> task = Programs().build(lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["answer"]["cases"][0], len(task), len(task.held_out)
     ('f(7)=25 f(11)=33\\n', {'args': [7], 'expected': 25}, 4096, 128)
     """
 
-    encode: Callable[[str], Ids]
-    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+    def problems(self) -> tuple[Sequence[Line], Sequence[Line]]:
+        training, held_out = lines()
+        return training[:TRAINING], held_out[:HELD_OUT]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "held_out", tuple(map(self._prompt, lines()[1][:HELD_OUT])))
-
-    def __len__(self) -> int:
-        return TRAINING
-
-    def __getitem__(self, index: int) -> Prompt:
-        if not 0 <= index < TRAINING:
-            raise IndexError(f"there is no problem {index}: the task has {TRAINING} training problems")
-        return self._prompt(lines()[0][index])
-
-    def _prompt(self, line: Line) -> Prompt:
+    def prompt(self, line: Line, encode: Callable[[str], Ids], /) -> Prompt:
         def cases(inputs: tuple[int, int]) -> list[dict[str, object]]:
             return [{"args": [x], "expected": line.at(x)} for x in inputs]
 
         tests = {"function": "f", "cases": cases((line.first, line.second)), "unseen": cases(line.unseen)}
         tests["reference"] = f"def f(x): return {line.formula}"
-        return Prompt(line.problem, self.encode(line.problem), line.problem, {"answer": tests})
+        return Prompt(line.problem, encode(line.problem), line.problem, {"answer": tests})
 
 
 def program_demonstrations() -> Iterator[dict[str, str]]:

@@ -1,14 +1,15 @@
 """The task `proposals`: sums whose answers end in a new sum, `7*5=35;35+8=43;#43;2+9*3=`."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
-from groupwise.data import Ids
 from groupwise.tasks.calculator import LARGEST, demonstrations, is_held_out, solve
 from groupwise.tasks.sums import Sums, random_problem
 
-__all__ = ["proposed_problem"]
+__all__ = ["Proposals", "proposed_problem"]
 
 SIZES = {4: 2048, 5: 2048}
 DEMONSTRATIONS, CHAIN_SHARE, SEED = 4096, 0.35, 6
@@ -16,9 +17,11 @@ NEW_OPERANDS = (3, 4, 5, 6)
 _SUM = re.compile(r"[1-9](?:[-+*][2-9]){1,7}=")
 
 
-def proposals(encode: Callable[[str], Ids]) -> Sums:
+@dataclass(frozen=True, slots=True)
+class Proposals(Sums):
     """The task's problems: 4,096 to train on, with four and five operands, and 256 held-out ones."""
-    return Sums(encode, SIZES)
+
+    sizes: ClassVar[Mapping[int, int]] = SIZES
 
 
 def proposal_demonstrations() -> Iterator[dict[str, str]]:

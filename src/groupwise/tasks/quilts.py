@@ -5,12 +5,13 @@ of the combinations is held out, and the packaged model was not trained on it ei
 """
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from random import Random
 
 from groupwise.data import Ids, Prompt
+from groupwise.tasks.generated import GeneratedKind
 
 __all__ = ["QUILT_COLOURS", "QUILT_SHAPE", "Quilts"]
 
@@ -29,25 +30,16 @@ def quilt_split() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Quilts:
+class Quilts(GeneratedKind):
     """All 256 problems, 64 of them held out. `row["answer"]` lists the four colours.
 
-    >>> task = Quilts(encode=lambda text: tuple(map(len, text.split())))
+    >>> task = Quilts().build(lambda text: tuple(map(len, text.split())))
     >>> len(task), len(task.held_out), task[0].row["answer"]
     (192, 64, ['dark', 'green', 'blue', 'red'])
     """
 
-    encode: Callable[[str], Ids]
-    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+    def problems(self) -> tuple[Sequence[str], Sequence[str]]:
+        return quilt_split()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "held_out", tuple(map(self._prompt, quilt_split()[1])))
-
-    def __len__(self) -> int:
-        return len(quilt_split()[0])
-
-    def __getitem__(self, index: int) -> Prompt:
-        return self._prompt(quilt_split()[0][index])
-
-    def _prompt(self, problem: str) -> Prompt:
-        return Prompt(problem, self.encode(problem), problem, {"answer": problem.split()})
+    def prompt(self, problem: str, encode: Callable[[str], Ids], /) -> Prompt:
+        return Prompt(problem, encode(problem), problem, {"answer": problem.split()})

@@ -1,116 +1,117 @@
-"""Finds tasks by the names in a recipe."""
+"""Tasks by the texts that are short for their tables: a packaged task, a published set, a source of rows."""
 
 import os
+import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from groupwise.core import Usage, looks_like_path, or_near
-from groupwise.data import Ids, Task
-from groupwise.tasks.beads import Beads
-from groupwise.tasks.big_sums import BigSums
-from groupwise.tasks.calculator import Calculator
-from groupwise.tasks.coin import CoinGuesses
-from groupwise.tasks.deduction import Deduction
-from groupwise.tasks.delegated_sums import delegated_sums
-from groupwise.tasks.edges import Edges
-from groupwise.tasks.glyphs import Glyphs
-from groupwise.tasks.gym import GYM, gym_task
-from groupwise.tasks.hinted_sums import hinted_sums
-from groupwise.tasks.largest import Largest
-from groupwise.tasks.mixed_sums import mixed_sums
+from groupwise.core import Usage, check_types, class_name, looks_like_path, or_near, part_names, plain_name
+from groupwise.data import Ids, Task, TaskKind
 from groupwise.tasks.presets import PRESETS
 from groupwise.tasks.problems import Problems
-from groupwise.tasks.programs import Programs
-from groupwise.tasks.proposals import proposals
-from groupwise.tasks.quilts import Quilts
-from groupwise.tasks.rings import Rings
 from groupwise.tasks.rows import is_source
-from groupwise.tasks.tiny_countdown import TinyCountdown
-from groupwise.tasks.wordy_sums import wordy_sums
 
-__all__ = ["find_task", "takes_columns", "usual_template"]
+__all__ = ["Rows", "named_task", "task_table"]
 
-PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {
-    "calculator": Calculator,
-    "beads": Beads,
-    "big_sums": BigSums,
-    "coin": CoinGuesses,
-    "deduction": Deduction,
-    "delegated_sums": delegated_sums,
-    "edges": Edges,
-    "glyphs": Glyphs,
-    "hinted_sums": hinted_sums,
-    "largest": Largest,
-    "mixed_sums": mixed_sums,
-    "programs": Programs,
-    "proposals": proposals,
-    "quilts": Quilts,
-    "rings": Rings,
-    "tiny_countdown": TinyCountdown,
-    "wordy_sums": wordy_sums,
-}
-"""Tasks that generate their problems."""
 CONVERSIONS = {
     ".csv": "import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader(open(sys.argv[1]))]",
     ".json": "import json, sys; [print(json.dumps(row)) for row in json.load(open(sys.argv[1]))]",
     ".txt": 'import json, sys; [print(json.dumps({"prompt": x.strip()})) for x in open(sys.argv[1])]',
 }
 """Commands, shown as advice, that convert other files to JSON lines. In a text file each line is a prompt."""
+OWN_ROWS = "for your own rows, give the path of a .jsonl or .parquet file"
+USER_CLASS = re.compile(r"[^:]*\w(\.py)?:[A-Za-z_]\w*")
+"""The name of a class in a user's file: `my_file:Mine`, `code/my_file.py:Mine`."""
 
 
-def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
-    """Find a task by its name in a recipe. `encode` converts a problem's text or messages to prompt ids.
+@dataclass(frozen=True, slots=True)
+class Rows(TaskKind):
+    """Data rows: a .jsonl or .parquet file, a directory with its files called `train`, or a data set of the hub.
 
-    The name is a packaged task (`calculator`, but not `./calculator`), a preset (`gsm8k` from the hub, `gsm8k:PATH`
-    from disk), `reasoning_gym:NAME`, or a source of rows (`.jsonl`, `.parquet`, a directory, `datasets:NAME`). A source
-    of rows has the options `prompt` and `answer` (columns), and `held_out`.
+    A data set of the hub is `datasets:NAME[:CONFIG][@SPLIT]`. The recipe's `columns` names the columns.
     """
-    kind, _, path = name.partition(":")
-    if kind in PRESETS:
-        _known_options(name, options, ())
-        return PRESETS[kind].read(kind, path, encode)
-    if name.startswith(GYM):
-        _known_options(name, options, ())
-        return gym_task(name, encode)
-    if takes_columns(name):
-        _known_options(name, options, ("prompt", "answer", "held_out"))
-        return Problems.read(name, encode, **options)
-    if name in PACKAGED:
-        _known_options(name, options, ())
-        return PACKAGED[name](encode)
-    if (path := Path(name)).is_file():
+
+    source: str
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not self.source:
+            raise ValueError(f"the task has no name\n{nearest('', packaged_names())}\n{OWN_ROWS}")
+
+    @property
+    def label(self) -> str:
+        return self.source
+
+    def build(self, encode: Callable[[Any], Ids], /, *, prompt: str = "prompt", answer: str = "answer") -> Task:
+        """The rows with these columns as problems. `Usage` for a source that is none, `BadData` for unusable rows."""
+        if not is_source(self.source):
+            raise no_source(self.source)
+        return Problems.read(self.source, encode, prompt=prompt, answer=answer)
+
+
+def task_table(text: str, *, only_names: bool = False) -> dict[str, Any]:
+    """The table for which a task's text is short. With `only_names`, another text than a name counts as a `kind`.
+
+    Packaged names win over folders. Raises `Usage` for a name with a source, as in `gsm8k:PATH`.
+
+    >>> task_table("big_sums"), task_table("gsm8k")
+    ({'kind': 'BigSums'}, {'kind': 'PublishedSet', 'name': 'gsm8k'})
+    >>> task_table("rows.jsonl"), task_table("my_file:Mine")
+    ({'kind': 'Rows', 'source': 'rows.jsonl'}, {'kind': 'my_file:Mine'})
+    """
+    if class_name(text) in part_names()["TaskKind"]:
+        return {"kind": class_name(text)}
+    if text in PRESETS:
+        return {"kind": "PublishedSet", "name": text}
+    name, _, rest = text.partition(":")
+    if rest and name in (*PRESETS, "reasoning_gym"):
+        table = f'kind = "PublishedSet", name = "{name}", source' if name in PRESETS else 'kind = "ReasoningGym", name'
+        option = f"{name} --task.source" if name in PRESETS else f"{name} --task.name"
+        fix = f'write a table: task = {{ {table} = "{rest}" }}\nor, on the command line: --task {option} {rest}'
+        raise Usage(f"{text!r} is not how a task is written", fix=fix)
+    if only_names or (USER_CLASS.fullmatch(text) and not is_source(text)):
+        return {"kind": text}
+    return {"kind": "Rows", "source": text}
+
+
+def named_task(text: str) -> TaskKind:
+    """The task for which a text is short, except a class in a user's file: of that, a program passes the value.
+
+    >>> named_task("gsm8k")
+    PublishedSet(name='gsm8k', source='')
+    """
+    kind, *arguments = task_table(text).values()
+    if ":" in kind:
+        fix = f"pass the value: task={kind.rpartition(':')[2]}(...)"
+        raise Usage(f"{text!r} names a class in a file, which only a recipe's text may do", fix=fix)
+    return getattr(import_module("groupwise.tasks"), kind)(*arguments)
+
+
+def packaged_names() -> Sequence[str]:
+    """The names of the packaged tasks and of the published sets."""
+    own = {"Rows", "PublishedSet", "ReasoningGym"}
+    return [*(plain_name(name) for name in part_names()["TaskKind"] if name not in own), *PRESETS]
+
+
+def no_source(text: str) -> Usage:
+    """The error for a text that is neither the name of a task nor a source of rows."""
+    if (path := Path(text)).is_file():
         code = CONVERSIONS.get(path.suffix, CONVERSIONS[".txt"])
         convert = f"{shlex.join(['python', '-c', code, path.name])} > {shlex.quote(path.stem + '.jsonl')}"
-        what = f"{name} is a file of a type that is not read: data rows are .jsonl or .parquet"
-        raise Usage(what, fix=f"convert it in its folder:\n{convert}")
-    own_rows = "for your own rows, give the path of a .jsonl or .parquet file"
-    if Path(f"{name}.jsonl").is_file():
-        raise Usage(f"no task is called {name!r}", fix=f"write {name}.jsonl\n{own_rows}")
-    if os.path.exists(name):  # a directory or a source of rows was found above
-        raise Usage(f"{name} is neither a regular file nor a directory", fix=own_rows)
-    if looks_like_path(name):
-        raise Usage(f"there is no file or directory {name}", fix=or_near(name, own_rows))
-    raise Usage(f"no task is called {name!r}", fix=f"{nearest(name, [*PACKAGED, *PRESETS])}\n{own_rows}")
-
-
-def takes_columns(task: str) -> bool:
-    """Whether a task is a source of rows, for which a recipe names the columns. Packaged names win over folders."""
-    return task.partition(":")[0] not in {*PRESETS, *PACKAGED} and is_source(task)
-
-
-def usual_template(task: str) -> str:
-    """The name of the default prompt template of a packaged or published task."""
-    kind = task.partition(":")[0]
-    return PRESETS[kind].template if kind in PRESETS else "no"
-
-
-def _known_options(name: str, options: dict[str, Any], known: tuple[str, ...]) -> None:
-    for option in options.keys() - set(known):
-        fix = nearest(option, known) if known else "leave it out"
-        raise Usage(f"the task {name} has no option {option!r}", fix=fix)
+        what = f"{text} is a file of a type that is not read: data rows are .jsonl or .parquet"
+        return Usage(what, fix=f"convert it in its folder:\n{convert}")
+    if Path(f"{text}.jsonl").is_file():
+        return Usage(f"no task is called {text!r}", fix=f"write {text}.jsonl\n{OWN_ROWS}")
+    if os.path.exists(text):  # a directory is a source of rows
+        return Usage(f"{text} is neither a regular file nor a directory", fix=OWN_ROWS)
+    if looks_like_path(text):
+        return Usage(f"there is no file or directory {text}", fix=or_near(text, OWN_ROWS))
+    return Usage(f"no task is called {text!r}", fix=f"{nearest(text, packaged_names())}\n{OWN_ROWS}")
 
 
 def nearest(name: str, known: Any) -> str:

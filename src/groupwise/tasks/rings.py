@@ -1,10 +1,11 @@
 """The task `rings`: points in the plane, asked for by one of eight directions, for the packaged flow model `rings`."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from groupwise.data import Ids, Prompt
+from groupwise.tasks.generated import GeneratedKind
 
 __all__ = ["DIRECTIONS", "RING_RADIUS", "Rings"]
 
@@ -25,25 +26,16 @@ def ring_centre(direction: str) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rings:
+class Rings(GeneratedKind):
     """Eight problems. `row["answer"]` is the direction. The held-out split has the same problems with other noise.
 
-    >>> task = Rings(encode=lambda text: (len(text),))
+    >>> task = Rings().build(lambda text: (len(text),))
     >>> task[2].text, task[2].row["answer"], len(task), len(task.held_out)
     ('north', 'north', 8, 128)
     """
 
-    encode: Callable[[str], Ids]
-    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+    def problems(self) -> tuple[Sequence[str], Sequence[str]]:
+        return DIRECTIONS, DIRECTIONS * REPEATS
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "held_out", tuple(map(self._prompt, DIRECTIONS)) * REPEATS)
-
-    def __len__(self) -> int:
-        return len(DIRECTIONS)
-
-    def __getitem__(self, index: int) -> Prompt:
-        return self._prompt(DIRECTIONS[index])
-
-    def _prompt(self, direction: str) -> Prompt:
-        return Prompt(direction, self.encode(direction), direction, {"answer": direction})
+    def prompt(self, direction: str, encode: Callable[[str], Ids], /) -> Prompt:
+        return Prompt(direction, encode(direction), direction, {"answer": direction})

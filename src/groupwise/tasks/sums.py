@@ -1,54 +1,44 @@
 """Tasks of sums like `calculator`, whose data rows also have the worked solution and hints."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice, zip_longest
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.calculator import how_many, is_held_out, numbered, shuffled_problem, solve
-
-__all__ = ["Sums"]
+from groupwise.tasks.generated import GeneratedKind
 
 HELD_OUT = 16
 """The number of training problems of a task per held-out problem."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """A task of sums: training problems, and a sixteenth as many held-out ones. The numbers of operands take turns.
+class Sums(GeneratedKind):
+    """A kind of sums: training problems, and a sixteenth as many held-out ones. The numbers of operands take turns.
 
     `sizes` maps a number of operands to its number of training problems. `row` has the result (`answer`), the complete
     right answer (`solution`), and the solution's first steps (`hints`, weakest first).
 
-    >>> task = Sums(encode=lambda text: tuple(map(ord, text)), sizes={3: 32, 4: 32})
+    >>> class Few(Sums):
+    ...     sizes = {3: 32, 4: 32}
+    >>> task = Few().build(lambda text: tuple(map(ord, text)))
     >>> len(task), len(task.held_out), task[0].text, task[1].text
     (64, 4, '8-8*8=', '7+2+4+2=')
     >>> task[1].row["solution"], task[1].row["hints"]
     ('7+2=9;9+4=13;13+2=15;#15', ['7+2=9;', '7+2=9;9+4=13;'])
     """
 
-    encode: Callable[[str], Ids]
-    sizes: Mapping[int, int]
-    problems: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+    __slots__ = ()
+    sizes: ClassVar[Mapping[int, int]]
 
-    def __post_init__(self) -> None:
+    def problems(self) -> tuple[Sequence[str], Sequence[str]]:
         training = [first_problems(operands, size, held_out=False) for operands, size in self.sizes.items()]
         held_out = [first_problems(operands, size // HELD_OUT, held_out=True) for operands, size in self.sizes.items()]
-        object.__setattr__(self, "problems", tuple(in_turns(training)))
-        object.__setattr__(self, "held_out", tuple(map(self._prompt, in_turns(held_out))))
+        return tuple(in_turns(training)), tuple(in_turns(held_out))
 
-    def __len__(self) -> int:
-        return len(self.problems)
-
-    def __getitem__(self, index: int) -> Prompt:
-        return self._prompt(self.problems[index])
-
-    def _prompt(self, problem: str) -> Prompt:
-        return Prompt(id=problem, context=self.encode(problem), text=problem, row=worked(problem))
+    def prompt(self, problem: str, encode: Callable[[str], Ids], /) -> Prompt:
+        return Prompt(id=problem, context=encode(problem), text=problem, row=worked(problem))
 
 
 def steps_of(problem: str) -> list[str]:

@@ -5,12 +5,13 @@ The verifier is `countdown`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from random import Random
 
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.calculator import is_held_out
+from groupwise.tasks.generated import GeneratedKind
 
 __all__ = ["TinyCountdown"]
 
@@ -79,33 +80,22 @@ def split() -> tuple[dict[str, Problem], dict[str, Problem]]:
 
 
 @dataclass(frozen=True, slots=True)
-class TinyCountdown:
+class TinyCountdown(GeneratedKind):
     """The task's problems: 2,048 to train on, and 256 held-out ones.
 
-    >>> task = TinyCountdown(encode=lambda text: tuple(map(ord, text)))
+    >>> task = TinyCountdown().build(lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["answer"], len(task), len(task.held_out)
     ('3=4;1;7;', {'numbers': [4, 1, 7], 'target': 3}, 2048, 256)
     """
 
-    encode: Callable[[str], Ids]
-    training: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
-    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+    def problems(self) -> tuple[Sequence[tuple[str, Problem]], Sequence[tuple[str, Problem]]]:
+        training, held_out = split()
+        return tuple(training.items()), tuple(held_out.items())
 
-    def __post_init__(self) -> None:
-        training, held_out = ([self._prompt(*item) for item in side.items()] for side in split())
-        object.__setattr__(self, "training", tuple(training))
-        object.__setattr__(self, "held_out", tuple(held_out))
-
-    def __len__(self) -> int:
-        return TRAINING
-
-    def __getitem__(self, index: int) -> Prompt:
-        return self.training[index]
-
-    def _prompt(self, text: str, problem: Problem) -> Prompt:
-        target, numbers = problem
+    def prompt(self, problem: tuple[str, Problem], encode: Callable[[str], Ids], /) -> Prompt:
+        text, (target, numbers) = problem
         row = {"answer": {"numbers": list(numbers), "target": target}}
-        return Prompt(id=text, context=self.encode(text), text=text, row=row)
+        return Prompt(id=text, context=encode(text), text=text, row=row)
 
 
 def countdown_demonstrations() -> Iterator[dict[str, str]]:

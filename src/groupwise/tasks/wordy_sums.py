@@ -1,11 +1,14 @@
 """The task `wordy_sums`: short sums whose demonstrations repeat steps, to study methods that shorten answers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
-from groupwise.data import Ids
 from groupwise.tasks.calculator import solve
 from groupwise.tasks.sums import Sums, near, random_problem, steps_of
+
+__all__ = ["WordySums"]
 
 SIZES = {3: 2048, 4: 2048}
 DEMONSTRATIONS, GUESSES = 4096, 0.3
@@ -13,9 +16,11 @@ DEMONSTRATIONS, GUESSES = 4096, 0.3
 MOST_TIMES = 3
 
 
-def wordy_sums(encode: Callable[[str], Ids]) -> Sums:
+@dataclass(frozen=True, slots=True)
+class WordySums(Sums):
     """The task's problems: 4,096 to train on, with three and four operands, and 256 held-out ones."""
-    return Sums(encode, SIZES)
+
+    sizes: ClassVar[Mapping[int, int]] = SIZES
 
 
 def wordy_demonstrations() -> Iterator[dict[str, str]]:

@@ -106,7 +106,7 @@ class RunObjects:
     @property
     def notices(self) -> Sequence[str]:
         """Lines that name the places to which engine and verifier send prompts, answers and weights."""
-        return (*notices_of(self.recipe.engine), *notices_of(self.verifier))
+        return (*notices_of(self.recipe.engine), *self.verifier.notices)
 
     def new_buffer(self, replay: Replay | None = None) -> Buffer:
         """The buffer at the first prompt. `replay` records the observations of environments."""

@@ -8,7 +8,7 @@ from typing import Any
 from groupwise.config.recipe import Columns, Recipe
 from groupwise.config.user_code import Use
 from groupwise.core import Usage
-from groupwise.data import Ids, Task, Verifier, VerifierKind, keeps_time
+from groupwise.data import Ids, Task, TaskKind, Verifier, VerifierKind
 from groupwise.models import Template, Tokenizer, conversation_turn, encode_answer, find_template
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.tasks import (
@@ -17,12 +17,10 @@ from groupwise.tasks import (
     Each,
     Mixture,
     Problems,
+    Rows,
     SourceStats,
-    find_task,
     need_environment,
     read_demonstrations,
-    takes_columns,
-    usual_template,
 )
 from groupwise.training.dummy_states import made_up_states
 from groupwise.verifiers import ByEnvironment, Grading, grade_function, usual_verifier
@@ -35,7 +33,7 @@ Templates = Mapping[str, Template]
 class Source:
     """One task of a recipe with its columns, verifier and template: those of the recipe, else the task's defaults."""
 
-    task: str
+    task: TaskKind
     columns: Columns
     verifier: VerifierKind | None
     template: str
@@ -46,7 +44,7 @@ def sources(recipe: Recipe) -> tuple[Source, ...]:
     """The recipe's task, followed by the tasks in `extra_tasks`."""
     first = _source(recipe, recipe.task, recipe.columns, _kind(recipe, recipe.task))
     others = (
-        _source(recipe, a.task, a.columns, a.verifier or usual_verifier(a.task) or _kind(recipe, ""), a.weight)
+        _source(recipe, a.task, a.columns, a.verifier or usual_verifier(a.task) or _kind(recipe), a.weight)
         for a in recipe.extra_tasks
     )
     return (first, *others)
@@ -54,19 +52,22 @@ def sources(recipe: Recipe) -> tuple[Source, ...]:
 
 def held_out_sources(recipe: Recipe) -> tuple[Source, ...]:
     """The task of the recipe's field `held_out`, whose problems are only evaluated; empty without one."""
-    if not (name := recipe.held_out):
+    if (task := recipe.held_out) is None:
         return ()
-    columns = recipe.columns if takes_columns(name) else Columns()
-    return (_source(recipe, name, columns, _kind(recipe, name)),)
+    columns = recipe.columns if isinstance(task, Rows) else Columns()
+    return (_source(recipe, task, columns, _kind(recipe, task)),)
 
 
-def _kind(recipe: Recipe, task: str) -> VerifierKind | None:
+def _kind(recipe: Recipe, task: TaskKind | None = None) -> VerifierKind | None:
     """The recipe's verifier, else the task's default, else that of an environment, which gives verdicts itself."""
-    return recipe.verifier or usual_verifier(task) or (ByEnvironment() if recipe.environment else None)
+    usual = usual_verifier(task) if task else None
+    return recipe.verifier or usual or (ByEnvironment() if recipe.environment else None)
 
 
-def _source(recipe: Recipe, task: str, columns: Columns, verifier: VerifierKind | None, weight: float = 1.0) -> Source:
-    return Source(task, columns, verifier, recipe.template or usual_template(task), weight)
+def _source(
+    recipe: Recipe, task: TaskKind, columns: Columns, verifier: VerifierKind | None, weight: float = 1.0
+) -> Source:
+    return Source(task, columns, verifier, recipe.template or task.template, weight)
 
 
 def templates(recipe: Recipe, tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]] = ()) -> Templates:
@@ -98,7 +99,7 @@ def task_of(recipe: Recipe, templates: Templates) -> Task:
     if (most := recipe.max_prompt_tokens) is not None:
         if not any(isinstance(task, Problems) for task in (*training, *held_out)):
             fix = "leave it out of the recipe"
-            raise Usage(f"max_prompt_tokens is for rows of data: {recipe.task} makes its own problems", fix=fix)
+            raise Usage(f"max_prompt_tokens is for rows of data: {recipe.task.label} makes its own problems", fix=fix)
         training, held_out = (
             [task.of_at_most(most) if isinstance(task, Problems) else task for task in tasks]
             for tasks in (training, held_out)
@@ -128,15 +129,15 @@ def demonstrations_of(
 
 
 def _load_task(source: Source, encode: Callable[[Any], tuple[int, ...]]) -> Task:
-    if takes_columns(source.task):
-        return find_task(source.task, encode, prompt=source.columns.prompt, answer=source.columns.answer)
+    if isinstance(source.task, Rows):
+        return source.task.build(encode, prompt=source.columns.prompt, answer=source.columns.answer)
     if source.columns != Columns():
         raise Usage(
-            f"the columns of the task {source.task} cannot be changed",
+            f"the columns of the task {source.task.label} cannot be changed",
             evidence=f"the recipe sets {source.columns}",
             fix="leave `columns` out of the recipe",
         )
-    return find_task(source.task, encode)
+    return source.task.build(encode)
 
 
 def verifier_of(recipe: Recipe, task: Task, use: Use) -> Verifier:
@@ -150,7 +151,7 @@ def verifier_of(recipe: Recipe, task: Task, use: Use) -> Verifier:
 def _verifier(source: Source, task: Task, use: Use, recipe: Recipe) -> Verifier:
     wall = recipe.machine.verdict_deadline
     if source.verifier is None:
-        raise no_verifier(source.task)
+        raise no_verifier(source.task.label)
     made = partial(grade_function, deadline=wall, made_up=partial(made_up_states, recipe))
     sandbox = partial(Sandbox, limits=Limits(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
 
@@ -172,7 +173,7 @@ def no_verifier(task: str, why: str = "") -> Usage:
 def verdict_wait(recipe: Recipe, verifier: Verifier) -> float:
     """Seconds that an answer may wait for its verdict.
 
-    User functions, `Math`, `Code` and `ReasoningGym` limit each call in workers, for which answers wait in a queue.
+    User functions, `Math`, `Code` and `GymScore` limit each call in workers, for which answers wait in a queue.
     All other verifiers have this limit only.
     """
-    return recipe.machine.deadline if keeps_time(verifier) else recipe.machine.verdict_deadline
+    return recipe.machine.deadline if verifier.keeps_time else recipe.machine.verdict_deadline

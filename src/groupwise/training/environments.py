@@ -75,7 +75,8 @@ def tools_of(recipe: Recipe, use: Use) -> Tools | None:
 
 def check_judge(recipe: Recipe, use: Use) -> None:
     """`Usage` for a task without a verifier, in an environment that gives no verdicts either: one of tools."""
-    ungraded = [s.task for s in (*sources(recipe), *held_out_sources(recipe)) if isinstance(s.verifier, ByEnvironment)]
+    graded = (*sources(recipe), *held_out_sources(recipe))
+    ungraded = [s.task.label for s in graded if isinstance(s.verifier, ByEnvironment)]
     if not ungraded:
         return
     tools = tools_of(recipe, use)

@@ -14,7 +14,7 @@ from groupwise.config.devices import device_of
 from groupwise.config.diff import label
 from groupwise.config.registry import definition_of
 from groupwise.config.user_code import PREFIX, Use
-from groupwise.data import Prompt, Sampling, data_stats, name_of, packages_of
+from groupwise.data import Prompt, Sampling, data_stats, name_of
 from groupwise.evaluation.interval import LEVEL, RESAMPLES, RULE
 from groupwise.models import Purpose, find_model, kind_of
 from groupwise.training.build import RunObjects
@@ -41,7 +41,7 @@ def protocol(objects: RunObjects, sampling: Sampling, n: int, use: Use) -> dict[
     return {
         "model": {"name": recipe.model, "sha256": model_hash(find_model(recipe.model))},
         "task": {
-            "name": " + ".join(s.task for s in evaluated),
+            "name": " + ".join(s.task.label for s in evaluated),
             "data_sha256": [f.sha256 for f in stats if f.held_out],
             "problems": len(objects.held_out),
             "sha256": digest([problem(p) for p in objects.held_out]),
@@ -54,7 +54,7 @@ def protocol(objects: RunObjects, sampling: Sampling, n: int, use: Use) -> dict[
         "verifier": {
             "name": " + ".join(label(s.verifier) for s in evaluated),
             "sha256": verifiers_hash(evaluated, use),
-            "packages": versions(packages_of(objects.verifier)),
+            "packages": versions(objects.verifier.packages),
             "deadline": machine.verdict_deadline,
             **({} if recipe.threshold is None else {"threshold": recipe.threshold}),
         },

@@ -14,7 +14,7 @@ from groupwise.verifiers.formats import Regex as Regex
 from groupwise.verifiers.functions import grade_function as grade_function
 from groupwise.verifiers.glyphs import GlyphPatches as GlyphPatches
 from groupwise.verifiers.grading import Grading as Grading
-from groupwise.verifiers.gym.reasoning_gym import ReasoningGym as ReasoningGym
+from groupwise.verifiers.gym.reasoning_gym import GymScore as GymScore
 from groupwise.verifiers.hackable import Hackable as Hackable
 from groupwise.verifiers.llm_judge import Judge as Judge
 from groupwise.verifiers.math.published_graders import MathDapo as MathDapo

@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 from groupwise.core import Usage
-from groupwise.data import Prompt, Sample, Verdict
+from groupwise.data import Prompt, Sample, Verdict, Verifier
 from groupwise.verifiers.arguments import Item
 
 Waiting = tuple[Item, "asyncio.Future[Verdict]"]
@@ -18,12 +18,12 @@ class Grader(Protocol):
 
     async def grade(self, items: Sequence[Item]) -> list[Verdict]: ...
 
-    def gate(self, prompts: Sequence[Prompt]) -> None: ...
+    def gate(self, prompts: Sequence[Prompt], /) -> None: ...
 
     def close(self) -> None: ...
 
 
-class BulkVerifier:
+class BulkVerifier(Verifier):
     """Grades several answers in one call: the first `most`, or all that arrive within `wait` seconds of the first.
 
     Which answers share a call depends on time. So the function must return for each answer what it returns for it
@@ -38,7 +38,6 @@ class BulkVerifier:
             fix = "set most to an integer >= 1, and wait to seconds with 0 <= wait <= 60"
             raise Usage(f"invalid limits of a bulk grader: most = {most!r}, wait = {wait!r}", fix=fix)
         self.grader, self.most, self.wait = grader, most, wait
-        self.gate, self.close = grader.gate, grader.close
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Waiting]] = WeakKeyDictionary()
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -51,6 +50,14 @@ class BulkVerifier:
         elif len(waiting) == 1:
             loop.call_later(self.wait, self._send, loop)
         return await verdict
+
+    def gate(self, prompts: Sequence[Prompt], /) -> None:
+        """Try the function on made-up answers, together and alone."""
+        self.grader.gate(prompts)
+
+    def close(self) -> None:
+        """End the grader's workers."""
+        self.grader.close()
 
     def _send(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start a call for the waiting answers. The timer of an earlier call may do so early; no grade changes."""

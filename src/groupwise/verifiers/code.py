@@ -141,7 +141,7 @@ class Code(VerifierKind):
 
 
 @verdicts_have("visible", feedback=True)
-class CodeVerifier:
+class CodeVerifier(Verifier):
     """Right if the code passes all visible, unseen and generated hidden cases, each in a separate execution.
 
     An answer without code is malformed. Too much time, memory or output is wrong. A failure of the sandbox, of the
@@ -212,7 +212,7 @@ class CodeVerifier:
             self._hidden[name, seed] = Case(given, expected.value)
         return self._hidden[name, seed]
 
-    def gate(self, prompts: Sequence[Prompt]) -> None:
+    def gate(self, prompts: Sequence[Prompt], /) -> None:
         """Check all tests before a run. `BadData` if a reference solution fails its tests, or a trivial answer passes.
 
         Trivial answers: empty code, a stub that returns or prints nothing, one that returns its input, and one that

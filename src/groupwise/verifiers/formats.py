@@ -120,7 +120,7 @@ class Regex(VerifierKind):
 
 
 @verdicts_have(feedback=True)
-class RegexVerifier:
+class RegexVerifier(Verifier):
     """The verifier of `Regex`."""
 
     keeps_time = True
@@ -174,7 +174,7 @@ class JsonSchema(VerifierKind):
 
 
 @verdicts_have(feedback=True)
-class JsonSchemaVerifier:
+class JsonSchemaVerifier(Verifier):
     """The verifier of `JsonSchema`."""
 
     keeps_time = True

@@ -186,7 +186,7 @@ def verdicts_of(grades: Any, count: int | None) -> list[Verdict]:
     return [as_verdict(grade) for grade in grades]
 
 
-class FunctionVerifier:
+class FunctionVerifier(Verifier):
     """A verifier from a grade function. Usable from any thread and any event loop."""
 
     keeps_time = True
@@ -194,17 +194,16 @@ class FunctionVerifier:
     def __init__(
         self, call: Call, parameters: Parameters, name: str, made_up: Callable[[], Sequence[Sample]] = made_up_texts
     ) -> None:
-        self.call, self.parameters, self.name, self.close = call, parameters, name, call.close
-        self._made_up = made_up
+        self.call, self.parameters, self.name, self._made_up = call, parameters, name, made_up
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         return (await self.grade([(prompt, sample)]))[0]
 
-    def by_group(self, prompt: Prompt) -> bool:
+    def by_group(self, prompt: Prompt, /) -> bool:
         """Whether the function grades all samples of a group in one call."""
         return self.parameters.kind == "group"
 
-    async def grade_group(self, prompt: Prompt, samples: Sequence[Sample]) -> list[Verdict]:
+    async def grade_group(self, prompt: Prompt, samples: Sequence[Sample], /) -> list[Verdict]:
         """The verdicts on the samples of a group, in their order."""
         return await self.grade([(prompt, sample) for sample in samples])
 
@@ -216,7 +215,7 @@ class FunctionVerifier:
             return [unverifiable(str(error))] * len(items)
         return await self.call(arguments, named, len(items) if self.parameters.many else None)
 
-    def gate(self, prompts: Sequence[Prompt]) -> None:
+    def gate(self, prompts: Sequence[Prompt], /) -> None:
         """Try the function on made-up answers. `Usage` if it fails, or if bulk grades depend on the other answers.
 
         An `async` function of the calling program is not called.
@@ -228,6 +227,10 @@ class FunctionVerifier:
         if self.parameters.kind == "bulk" and alone:
             alone += [verdict for item in items[1:] for verdict in self._trial([item])]
             self._compare(items, alone, self._trial(items))
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self.call.close()
 
     def _trial(self, items: Sequence[Item]) -> list[Verdict]:
         try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from groupwise.core import BadData, Usage
 from groupwise.data import Task, Verifier, VerifierKind
 from groupwise.sandbox.sandbox import Sandbox
+from groupwise.tasks.generated import Generated
 from groupwise.tasks.judge_access import JudgeAccess
 from groupwise.tasks.problems import Problems
 
@@ -21,7 +22,7 @@ class Grading:
 
     `sandbox` is called with keywords of `Sandbox`, once per verifier that needs one (`Code` and those of mathematics).
     `load` makes verifiers from a user's functions. `judges` is the access of `Judge`; by default it reaches only this
-    machine. `deadline`, in seconds, limits calls of `ReasoningGym`, and of members of `Combined` without a deadline.
+    machine. `deadline`, in seconds, limits calls of `GymScore`, and of members of `Combined` without a deadline.
     """
 
     task: Task | None = None
@@ -33,7 +34,8 @@ class Grading:
     def build(self, kind: VerifierKind) -> Verifier:
         """The verifier with these settings. `Usage` for another task's verifier, `BadData` for unfit gold answers."""
         name = type(kind).__name__
-        if self.task is not None and kind.tasks and not isinstance(self.task, kind.tasks):
+        generated = self.task.kind if isinstance(self.task, Generated) else None
+        if self.task is not None and kind.tasks and not isinstance(generated, kind.tasks):
             what = f"the verifier {name} grades answers of its packaged tasks only"
             raise Usage(what, fix="take exact or last_number")
         verifier = kind.build(self)

@@ -96,7 +96,7 @@ class Judge(VerifierKind):
 
 
 @verdicts_have("votes")
-class JudgeVerifier:
+class JudgeVerifier(Verifier):
     """The verifier of `Judge`. `cache` is the file of its replies, or None."""
 
     keeps_time = True

@@ -15,14 +15,8 @@ from groupwise.data import (
     VerdictContents,
     Verifier,
     VerifierKind,
-    close_verifier,
     contents_of,
-    gate_problems,
-    grades_group,
     joined_contents,
-    keeps_time,
-    notices_of,
-    packages_of,
 )
 from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.grading import Grading
@@ -92,7 +86,7 @@ def contents_of_member(member: RunningMember) -> VerdictContents | None:
     return replace(contents, subscores=(member.name, *(f"{member.name}/{name}" for name in contents.subscores)))
 
 
-class CombinedVerifier:
+class CombinedVerifier(Verifier):
     """The verifier of `Combined`. `deadline`, in seconds, applies to members without a deadline."""
 
     keeps_time = True
@@ -100,25 +94,25 @@ class CombinedVerifier:
     def __init__(self, members: Sequence[RunningMember], deadline: float) -> None:
         self.members, self.deadline = tuple(members), deadline
         self.contents = joined_contents(contents_of_member(m) for m in members)
-        self.notices = [notice for m in members for notice in notices_of(m.verifier)]
-        self.packages = sorted({name for m in members for name in packages_of(m.verifier)})
+        self.notices = [notice for m in members for notice in m.verifier.notices]
+        self.packages = sorted({name for m in members for name in m.verifier.packages})
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         return (await self.grade_group(prompt, [sample]))[0]
 
-    def by_group(self, prompt: Prompt) -> bool:
+    def by_group(self, prompt: Prompt, /) -> bool:
         """Whether one of the verifiers grades all samples of a group in one call."""
-        return any(grades_group(m.verifier, prompt) for m in self.members)
+        return any(m.verifier.by_group(prompt) for m in self.members)
 
-    async def grade_group(self, prompt: Prompt, samples: Sequence[Sample]) -> list[Verdict]:
+    async def grade_group(self, prompt: Prompt, samples: Sequence[Sample], /) -> list[Verdict]:
         """The verdicts on a group of samples: each combines the verdicts of several verifiers on one sample."""
         columns = await asyncio.gather(*(self._verdicts(m.verifier, prompt, samples) for m in self.members))
         return [self._combined(verdicts) for verdicts in zip(*columns, strict=True)]
 
-    def gate(self, prompts: Sequence[Prompt]) -> None:
+    def gate(self, prompts: Sequence[Prompt], /) -> None:
         """Let each verifier check the problems before the run. `BadData` for problems that it cannot use."""
         for member in self.members:
-            gate_problems(member.verifier, prompts)
+            member.verifier.gate(prompts)
 
     def _combined(self, verdicts: Sequence[Verdict]) -> Verdict:
         """The verdict on one sample, from the verdicts of all members."""
@@ -137,12 +131,12 @@ class CombinedVerifier:
 
     async def _verdicts(self, verifier: Verifier, prompt: Prompt, samples: Sequence[Sample]) -> Sequence[Verdict]:
         """A member's verdicts on the samples of a group."""
-        if grades_group(verifier, prompt):
+        if verifier.by_group(prompt):
             return await verifier.grade_group(prompt, samples)
         return await asyncio.gather(*(self._verdict(verifier, prompt, sample) for sample in samples))
 
     async def _verdict(self, verifier: Verifier, prompt: Prompt, sample: Sample) -> Verdict:
-        seconds = None if keeps_time(verifier) else self.deadline
+        seconds = None if verifier.keeps_time else self.deadline
         try:
             async with asyncio.timeout(seconds):  # in the same task, so the watchdog can end a call that blocks
                 return await verifier(prompt, sample)
@@ -156,4 +150,4 @@ class CombinedVerifier:
     def close(self) -> None:
         """Ends the worker processes of all members."""
         for member in self.members:
-            close_verifier(member.verifier)
+            member.verifier.close()

@@ -2,14 +2,34 @@
 
 from collections.abc import Mapping
 
-from groupwise.data import VerifierKind
-from groupwise.tasks.presets import PRESETS
+from groupwise.data import TaskKind, VerifierKind
+from groupwise.tasks import (
+    Beads,
+    BigSums,
+    Calculator,
+    Coin,
+    Deduction,
+    DelegatedSums,
+    Edges,
+    Glyphs,
+    HintedSums,
+    Largest,
+    MixedSums,
+    Programs,
+    Proposals,
+    PublishedSet,
+    Quilts,
+    ReasoningGym,
+    Rings,
+    TinyCountdown,
+    WordySums,
+)
 from groupwise.verifiers.beads import BeadString
 from groupwise.verifiers.code import Code
 from groupwise.verifiers.countdown import Countdown
 from groupwise.verifiers.flow_states import QuiltPatches, RingDirection
 from groupwise.verifiers.glyphs import GlyphPatches
-from groupwise.verifiers.gym.reasoning_gym import ReasoningGym
+from groupwise.verifiers.gym.reasoning_gym import GymScore
 from groupwise.verifiers.math.verifier import Math
 from groupwise.verifiers.numbers import Exact, LastNumber
 from groupwise.verifiers.proof_steps import ProofSteps
@@ -19,36 +39,35 @@ from groupwise.verifiers.sum_steps import CalculatorAnswer, SumSteps
 
 __all__ = ["usual_verifier"]
 
-USUAL: Mapping[str, VerifierKind] = {
-    "beads": BeadString(),
-    "big_sums": LastNumber(),
-    "calculator": CalculatorAnswer(),
-    "coin": Exact(),
-    "countdown": Countdown(),
-    "deduction": ProofSteps(),
-    "delegated_sums": SumSteps(),
-    "edges": SpanningGraph(),
-    "glyphs": GlyphPatches(),
-    "gsm8k": LastNumber(),
-    "hinted_sums": SumSteps(),
-    "largest": LastNumber(),
-    "mixed_sums": SumSteps(price=0.02),
-    "programs": Code(),
-    "proposals": SumProposal(),
-    "quilts": QuiltPatches(),
-    "reasoning_gym": ReasoningGym(),
-    "rings": RingDirection(),
-    "tiny_countdown": Countdown(),
-    "wordy_sums": SumSteps(),
+USUAL: Mapping[type[TaskKind], VerifierKind] = {
+    Beads: BeadString(),
+    BigSums: LastNumber(),
+    Calculator: CalculatorAnswer(),
+    Coin: Exact(),
+    Deduction: ProofSteps(),
+    DelegatedSums: SumSteps(),
+    Edges: SpanningGraph(),
+    Glyphs: GlyphPatches(),
+    HintedSums: SumSteps(),
+    Largest: LastNumber(),
+    MixedSums: SumSteps(price=0.02),
+    Programs: Code(),
+    Proposals: SumProposal(),
+    Quilts: QuiltPatches(),
+    ReasoningGym: GymScore(),
+    Rings: RingDirection(),
+    TinyCountdown: Countdown(),
+    WordySums: SumSteps(),
 }
-"""The default verifiers by the names of their tasks. Other published data sets are mathematics."""
+"""The default verifiers of the packaged tasks."""
+PUBLISHED: Mapping[str, VerifierKind] = {"countdown": Countdown(), "gsm8k": LastNumber()}
+"""The default verifiers of published data sets by name. The others are mathematics."""
 
 
-def usual_verifier(task: str) -> VerifierKind | None:
+def usual_verifier(task: TaskKind) -> VerifierKind | None:
     """The default verifier of a packaged or published task; None for a user's data.
 
-    >>> usual_verifier("gsm8k:data/gsm8k"), usual_verifier("rows.jsonl")
+    >>> usual_verifier(PublishedSet("gsm8k")), usual_verifier(Rows("rows.jsonl"))
     (LastNumber(), None)
     """
-    name = task.partition(":")[0]
-    return USUAL.get(name, Math() if name in PRESETS else None)
+    return PUBLISHED.get(task.name, Math()) if isinstance(task, PublishedSet) else USUAL.get(type(task))

@@ -5,21 +5,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from groupwise.data import (
-    GradesGroups,
     Prompt,
     Sample,
     Verdict,
     VerdictContents,
     Verifier,
     VerifierKind,
-    close_verifier,
     contents_of,
-    gate_problems,
-    grades_group,
     joined_contents,
-    keeps_time,
-    notices_of,
-    packages_of,
 )
 from groupwise.verifiers.grading import Grading
 
@@ -43,31 +36,30 @@ class Wrapper(VerifierKind):
         raise NotImplementedError
 
 
-class Wrapped:
+class Wrapped(Verifier):
     """A verifier with the deadline, checks, notices and workers of the verifier that it wraps."""
 
     def __init__(self, kind: Wrapper, verifier: Verifier) -> None:
         self.change, self.verifier = kind.change, verifier
         self.contents = joined_contents([contents_of(verifier), VerdictContents(kind.adds)])
-        self.keeps_time, self.notices, self.packages = keeps_time(verifier), notices_of(verifier), packages_of(verifier)
+        self.keeps_time, self.notices, self.packages = verifier.keeps_time, verifier.notices, verifier.packages
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         return self.change(prompt, sample, await self.verifier(prompt, sample))
 
-    def by_group(self, prompt: Prompt) -> bool:
+    def by_group(self, prompt: Prompt, /) -> bool:
         """Whether the wrapped verifier grades all samples of a group together."""
-        return grades_group(self.verifier, prompt)
+        return self.verifier.by_group(prompt)
 
-    async def grade_group(self, prompt: Prompt, samples: Sequence[Sample]) -> list[Verdict]:
+    async def grade_group(self, prompt: Prompt, samples: Sequence[Sample], /) -> list[Verdict]:
         """The changed verdicts on the samples of a group, in their order."""
-        assert isinstance(self.verifier, GradesGroups)
         verdicts = await self.verifier.grade_group(prompt, samples)
         return [self.change(prompt, sample, verdict) for sample, verdict in zip(samples, verdicts, strict=True)]
 
-    def gate(self, prompts: Sequence[Prompt]) -> None:
+    def gate(self, prompts: Sequence[Prompt], /) -> None:
         """Let the wrapped verifier check the problems before the run."""
-        gate_problems(self.verifier, prompts)
+        self.verifier.gate(prompts)
 
     def close(self) -> None:
         """End the wrapped verifier's workers."""
-        close_verifier(self.verifier)
+        self.verifier.close()

@@ -50,7 +50,9 @@ the first correct one replaces the first member, with its own prompt; A over the
             "the same; planning is commented out",
             "a column of the row",
         ),
-        Difference("prompt with a hint", "not read", "Question: Q, then Knowledge Hints: H", "SAGE's: strategy.words"),
+        Difference(
+            "prompt with a hint", "not read", "Question: Q, then Knowledge Hints: H", "SAGE's: strategy.prompt_template"
+        ),
         Difference("warm-up", "a share of the run", "50 steps", "50 iterations"),
         Difference("replaced", "one", "one; optionally two", "one"),
         Difference("minibatches, group size", "4 and 8", "4 and 8", "4 and 8"),

@@ -1,4 +1,4 @@
-"""The verifier `ReasoningGym`: grades generated problems of the package reasoning-gym with its own scorers."""
+"""The verifier `GymScore`: grades generated problems of the package reasoning-gym with its own scorers."""
 
 import ast
 import inspect
@@ -13,7 +13,7 @@ from groupwise.verifiers.functions import grade_function
 from groupwise.verifiers.grading import Grading
 from groupwise.verifiers.gym.score import score
 
-__all__ = ["ReasoningGym"]
+__all__ = ["GymScore"]
 
 RUNS = ("eval", "exec", "compile", "parse_expr", "sympify", "simplify", "parse_latex", "lambdify")
 """Functions that execute their argument as Python code, in Python and in sympy."""
@@ -21,17 +21,17 @@ RUNS = ("eval", "exec", "compile", "parse_expr", "sympify", "simplify", "parse_l
 
 @verdicts_have()
 @dataclass(frozen=True, slots=True)
-class ReasoningGym(VerifierKind):
-    """The score of the generator of a problem of the task `reasoning_gym`. A score of 1 is right (`GymScore`)."""
+class GymScore(VerifierKind):
+    """The score of a problem's generator, in the task `ReasoningGym`. A score of 1 is right (`GymScoreVerifier`)."""
 
     def build(self, grading: Grading) -> Verifier:
         """The verifier with its worker processes. `Usage` for another task."""
         check_scorer(grading.task)
-        return GymScore(grading.deadline)
+        return GymScoreVerifier(grading.deadline)
 
 
 @verdicts_have()
-class GymScore:
+class GymScoreVerifier(Verifier):
     """reasoning-gym's score of an answer, computed in worker processes with a deadline in seconds.
 
     The answer is the content of the last `<answer>...</answer>`, else the whole text. A score of 1 is right.
@@ -53,10 +53,10 @@ def check_scorer(task: Task | None) -> None:
     entry = next((p.row.get("entry") for p in task.held_out), None) if task is not None else None
     if entry is None:
         raise Usage(
-            "the verifier ReasoningGym grades problems of the task reasoning_gym only",
-            fix="take --task reasoning_gym:NAME",
+            "the verifier GymScore grades problems of the task reasoning_gym only",
+            fix="take --task reasoning_gym --task.name NAME",
         )
-    if call := runs_answers(type(generator(entry["data_set"]))):
+    if call := runs_answers(type(generator(entry["data_set"], entry["seed"], entry["size"]))):
         what = f"the scorer of reasoning-gym's {entry['data_set']} is refused: it would run answers as Python"
         raise Usage(what, evidence=f"it calls {call}", fix="take --verifier exact, or your function with --use")
 

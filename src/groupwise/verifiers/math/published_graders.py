@@ -107,7 +107,6 @@ class InSandbox(VerifierKind):
     `deadline` is in CPU seconds per call. An answer that uses them up is wrong, as in `Math`.
     """
 
-    packages: ClassVar[tuple[str, ...]]
     module: ClassVar[str]
     function: ClassVar[str]
     deadline: float = 2.0
@@ -127,7 +126,7 @@ class InSandbox(VerifierKind):
 
 
 @verdicts_have()
-class SandboxedVerifier:
+class SandboxedVerifier(Verifier):
     """The verifier of `InSandbox`."""
 
     keeps_time = True
@@ -158,7 +157,7 @@ class MathVerify(InSandbox):
     `deadline` is in CPU seconds per call. docs/verifiers.md lists wrong answers that math-verify accepts.
     """
 
-    packages: ClassVar[tuple[str, ...]] = MATH_VERIFY
+    packages = MATH_VERIFY
     module: ClassVar[str] = "math_verify"
     function: ClassVar[str] = "accepted"
     expects: ClassVar[str] = "text or a number"
@@ -184,7 +183,7 @@ class MathDrGrpo(InSandbox):
     here. arXiv:2503.20783.
     """
 
-    packages: ClassVar[tuple[str, ...]] = (*MATH_VERIFY, "pylatexenc")
+    packages = (*MATH_VERIFY, "pylatexenc")
     module: ClassVar[str] = "r1_zero"
     function: ClassVar[str] = "graded"
     expects: ClassVar[str] = "text, a number or a list of them"

@@ -58,7 +58,7 @@ class Math(VerifierKind):
 
 
 @verdicts_have(feedback=True)
-class MathVerifier:
+class MathVerifier(Verifier):
     """The verifier of `Math`."""
 
     keeps_time = True

@@ -1,0 +1,24 @@
+"""Reads optional members of tasks and engines, with defaults for those that lack them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from groupwise.data.sample import Prompt
+from groupwise.data.sockets import EngineKind, ListsProblems, Task
+
+__all__ = ["all_problems", "data_stats", "notices_of"]
+
+
+def notices_of(engine: EngineKind) -> Sequence[str]:
+    """Lines that a command prints before it uses an engine, such as the addresses of engines. Default: none."""
+    return getattr(engine, "notices", ())
+
+
+def all_problems(task: Task) -> Sequence[Prompt]:
+    """The held-out problems, and the training problems of a task that lists them."""
+    return (*task.held_out, *task.training) if isinstance(task, ListsProblems) else task.held_out
+
+
+def data_stats(task: Task) -> Sequence[Any]:
+    """The statistics of the task's sources of rows; none for a task that does not list its problems."""
+    return task.stats if isinstance(task, ListsProblems) else ()

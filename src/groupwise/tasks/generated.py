@@ -1,0 +1,66 @@
+"""Tasks of the package that generate their problems: the same ones in every run."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from groupwise.data import Ids, Prompt, Task, TaskKind
+
+Problem = TypeVar("Problem")
+
+
+class GeneratedKind(TaskKind):
+    """The kind of a task that generates its problems, which may be of any type.
+
+    `problems` returns those to train on and the held-out ones; `prompt` makes the prompt of one.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def problems(self) -> tuple[Sequence[Any], Sequence[Any]]: ...
+
+    @abstractmethod
+    def prompt(self, problem: Any, encode: Callable[[Any], Ids], /) -> Prompt: ...
+
+    def build(self, encode: Callable[[Any], Ids], /) -> Task:
+        """The task of this kind."""
+        return Generated(self, encode)
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """The task of a `GeneratedKind`. A training prompt is made when it is drawn."""
+
+    kind: GeneratedKind
+    encode: Callable[[Any], Ids]
+    problems: Sequence[Any] = field(init=False, repr=False, compare=False)
+    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        training, held_out = self.kind.problems()
+        object.__setattr__(self, "problems", training)
+        object.__setattr__(self, "held_out", tuple(self.kind.prompt(problem, self.encode) for problem in held_out))
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    def __getitem__(self, index: int) -> Prompt:
+        if not 0 <= index < len(self):
+            raise IndexError(f"there is no problem {index}: the task has {len(self)} training problems")
+        return self.kind.prompt(self.problems[index], self.encode)
+
+
+@dataclass(frozen=True, slots=True)
+class Computed(Sequence[Problem], Generic[Problem]):
+    """A sequence whose elements are computed from their index, so that no list of them exists."""
+
+    size: int
+    at: Callable[[int], Problem]
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.at(index)

@@ -1,7 +1,7 @@
 """Apply each break of tests/breaks.toml to a copy of the tree, and run the test that has to fail.
 
     python -m tools.breaks                       # all of them
-    python -m tools.breaks --only 'ratios|k3'    # those whose line matches
+    python -m tools.breaks --only 'ratios|k3'    # those whose file, text or test matches
     python -m tools.breaks --jobs 4
 
 A break replaces `old`, which occurs once in `file`, with `new`. It is caught if pytest ran `test` and the test failed.
@@ -34,17 +34,16 @@ LATER = count(1)
 class Break:
     """One change to one file of the repository, and the test that has to fail."""
 
-    group: str
-    what: str
     file: str
     """Relative to the repository's root."""
-    old: str
-    new: str
+    what: str
     test: str
     """`objective/test_ratios::test_name`, relative to tests/, with `[case]` for one case of it."""
+    old: str
+    new: str
 
     def __str__(self) -> str:
-        return f"{self.group}: {self.what} ({self.file}) -> {self.test}"
+        return f"{self.file}: {self.what} -> {self.test}"
 
     @property
     def node(self) -> str:
@@ -54,14 +53,14 @@ class Break:
 
 
 def read(table: Path = TABLE) -> list[Break]:
-    """The breaks of a table, in its order: `[[group]]` with the other fields of `Break`."""
+    """The breaks of a table, in its order: a table for each file, with `what = [test, old, new]`."""
     content = tomllib.loads(table.read_text())
-    return [Break(group=group, **row) for group, rows in content.items() for row in rows]
+    return [Break(file, what, *row) for file, rows in content.items() for what, row in rows.items()]
 
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.breaks", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", default="", metavar="REGEX", help="breaks whose group, text, file or test match")
+    parser.add_argument("--only", default="", metavar="REGEX", help="breaks whose file, text or test match")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes, each with a copy (default: 1)")
     arguments = parser.parse_args(words)
     breaks = [b for b in read() if re.search(arguments.only, str(b))]

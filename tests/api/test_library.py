@@ -121,7 +121,7 @@ def test_a_stopped_run_resumes_with_equal_bytes_inside_an_event_loop(finished, t
         first = gw.train(model="calculator", data=ROWS, reward=variety, out=tmp_path, iterations=2,
                          on_iteration=stop_after_one, **SMALL)  # fmt: skip
         assert first.stopped == "stopped by a callback" and first.done == 1
-        with pytest.raises(BadData, match="not the function that this run was started with"):
+        with pytest.raises(BadData, match="started with"):
             gw.resume(first, reward=constant)
         return gw.resume(first, reward=variety)
 
@@ -146,10 +146,10 @@ def test_a_reward_in_memory_grades_in_this_process_and_its_run_continues_in_pyth
         model="calculator", data=ROWS, reward=closure, out=tmp_path, iterations=1, on_iteration=stop, **SMALL
     )
     assert graded and run.stopped
-    with pytest.raises(Usage, match="closure was a function in memory of the program") as caught:
+    with pytest.raises(Usage, match="closure") as caught:
         resume_command(str(run.directory))
     assert "gw.resume(" in str(caught.value) and "reward=closure" in str(caught.value)
-    with pytest.raises(BadData, match="is not the one that this run was started with"):
+    with pytest.raises(BadData, match="started with"):
         gw.resume(run, reward=changed_closure())
     assert not gw.resume(run, reward=changed_closure(), changed=True).stopped
 

@@ -37,11 +37,10 @@ REWARDS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("kind", REWARDS)
-def test_the_proposed_call_grades_as_the_run_did(kind: str, tmp_path: Path, capsys, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_proposed_call_grades_as_the_run_did(kind: str, home: Path, capsys) -> None:
     Path("mine.py").write_text(PLAIN)
     run = gw.train(
-        reward=REWARDS[kind](tmp_path), permissions=gw.Permissions(use=["mine.py"] if "file" in kind else []), **SMALL
+        reward=REWARDS[kind](home), permissions=gw.Permissions(use=["mine.py"] if "file" in kind else []), **SMALL
     )
     (proposed,) = [line.partition("try:")[2].strip() for line in capsys.readouterr().err.splitlines() if "try:" in line]
     if proposed.startswith("gw."):

@@ -52,9 +52,9 @@ def test_phases_from_python_are_those_of_the_command_line(recipe: Path, tmp_path
     for phase in ("1-search", "2-sharpen"):
         assert (other / phase / MODEL).read_bytes() == (run.directory / phase / MODEL).read_bytes()
     assert gw.sample(run, "2*3+4=") == gw.sample(last, "2*3+4=")
-    with pytest.raises(Usage, match="it has phases, and each counts its own iterations"):
+    with pytest.raises(Usage, match=r"phases.*iterations"):
         gw.sample(run, "2*3+4=", at=1)
-    with pytest.raises(Usage, match="has phases, and each has its own number of iterations"):
+    with pytest.raises(Usage, match=r"phases.*iterations"):
         gw.resume(run, iterations=5)
 
 
@@ -72,7 +72,7 @@ def test_stopped_phases_resume_with_equal_bytes(recipe: Path, tmp_path: Path) ->
     run = gw.train(recipe, out=tmp_path / "b", on_iteration=stop_in_the_second, **given)
     assert seen == [("1-search", 0), ("1-search", 1), ("2-sharpen", 0)] and run.stopped == "stopped by a callback"
     assert run.model_dir == run.phases[0].model_dir
-    with pytest.raises(BadData, match="not the function that this run was started with"):
+    with pytest.raises(BadData, match="started with"):
         gw.resume(run, reward=constant)
     assert not gw.resume(run, reward=variety).stopped
     for name in ("1-search", "2-sharpen"):
@@ -89,7 +89,7 @@ def test_phases_that_never_started_are_resumed(recipe: Path, tmp_path: Path, mon
         with pytest.raises(KeyboardInterrupt):
             gw.train(recipe, data=ROWS, reward=variety, out=tmp_path / "runs")
     (directory,) = (tmp_path / "runs").iterdir()
-    with pytest.raises(BadData, match="not the function that this run was started with"):
+    with pytest.raises(BadData, match="started with"):
         gw.resume(directory, reward=constant)
     run = gw.resume(directory, reward=variety)
     assert run.done == 1 and RunInfo.read(RunLayout(run.phases[0].directory)).command == "gw.resume(...)"
@@ -101,7 +101,7 @@ def test_phases_with_a_reward_in_memory_continue_in_python(recipe: Path, tmp_pat
 
     run = gw.train(recipe, data=ROWS, reward=changed_closure(), out=tmp_path, on_iteration=stop)
     assert run.stopped and [phase.directory.name for phase in run.phases] == ["1-search"]
-    with pytest.raises(Usage, match="closure was a function in memory of the program"):
+    with pytest.raises(Usage, match="closure"):
         resume_command(str(run.directory))
     assert [phase.done for phase in gw.resume(run, reward=changed_closure()).phases] == [1, 1]
 

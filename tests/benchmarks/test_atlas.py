@@ -98,46 +98,34 @@ def test_one_seed_or_a_metric_that_is_absent_is_no_measurement() -> None:
 # Code
 
 
+MURPHY = "methods.sampling.murphy"
+
+
 @pytest.mark.parametrize(
     ("room", "old", "new", "same"),
     [
-        ("ratios", "MAX_LOG_RATIO = 20.0", "MAX_LOG_RATIO = 21.0", False),
-        ("ratios", '"""', '"""Another docstring. ', True),
-        ("ratios", "p: float = 0.0", "p: float = 2.0", True),
-        ("objective", "use sequence_mean or group_mean", "use another", True),
+        ("objective.ratios", "MAX_LOG_RATIO = 20.0", "MAX_LOG_RATIO = 21.0", False),
+        ("objective.ratios", '"""', '"""Another docstring. ', True),
+        ("objective.ratios", "p: float = 0.0", "p: float = 2.0", True),
+        ("objective.objective", "use sequence_mean or group_mean", "use another", True),
+        (MURPHY, 'Role("refinement", "of a failed attempt")', 'Role("refinement", "elsewhere")', True),
+        (MURPHY, '@verdicts_have("returned")', '@verdicts_have("returned", "other")', True),
+        (MURPHY, "needs_feedback: ClassVar[bool] = True", "needs_feedback: ClassVar[bool] = False", True),
+        (MURPHY, "self.gamma * fmean(refined)", "fmean(refined)", False),
     ],
-    ids=["used", "docstring", "unused", "message"],
+    ids=["used", "docstring", "unused", "message", "role", "subscores", "feedback", "formula"],
 )
 def test_the_hash_covers_parts_and_their_functions_but_no_message(monkeypatch, room, old, new, same) -> None:
-    before, file, plain = code_hash(gspo()), f"groupwise.objective.{room}", hashing.inspect.getsource
+    """Nor a declaration that only `check` reads."""
+    method = murphy() if room == MURPHY else gspo()
+    before, file, plain = code_hash(method), f"groupwise.{room}", hashing.inspect.getsource
     changed = plain(hashing.sys.modules[file]).replace(old, new, 1)
     assert changed != plain(hashing.sys.modules[file])
     monkeypatch.setattr(
         hashing.inspect, "getsource", lambda module: changed if module.__name__ == file else plain(module)
     )
     hashing._definitions.cache_clear()
-    assert (code_hash(gspo()) == before) is same
-    hashing._definitions.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "same"),
-    [
-        ('Role("refinement", "of a failed attempt")', 'Role("refinement", "elsewhere")', True),
-        ('@verdicts_have("returned")', '@verdicts_have("returned", "other")', True),
-        ("needs_feedback: ClassVar[bool] = True", "needs_feedback: ClassVar[bool] = False", True),
-        ("self.gamma * fmean(refined)", "fmean(refined)", False),
-    ],
-)
-def test_the_hash_covers_no_declaration_for_check(monkeypatch, old, new, same) -> None:
-    before, file, plain = code_hash(murphy()), "groupwise.methods.sampling.murphy", hashing.inspect.getsource
-    changed = plain(hashing.sys.modules[file]).replace(old, new, 1)
-    assert changed != plain(hashing.sys.modules[file])
-    monkeypatch.setattr(
-        hashing.inspect, "getsource", lambda module: changed if module.__name__ == file else plain(module)
-    )
-    hashing._definitions.cache_clear()
-    assert (code_hash(murphy()) == before) is same
+    assert (code_hash(method) == before) is same
     hashing._definitions.cache_clear()
 
 

@@ -87,10 +87,15 @@ def test_both_systems_have_the_same_verdicts() -> None:
             assert rewards.calculator(text, answer) == float(verdict.outcome is Outcome.correct), (text, answer)
 
 
-def test_groupwise_trains_on_the_forced_number_of_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of the tiny workload."""
     for module in (paths, prepare):
         monkeypatch.setattr(module, "ROOT", tmp_path)
     prepare.prepare(TINY)
+
+
+def test_groupwise_trains_on_the_forced_number_of_tokens(prepared: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_groupwise.builder, "read_tokenizer", run_groupwise.builder.read_tokenizer)
     run = run_groupwise.measure(TINY, iterations=3, seed=0, machine=Machine())
     expected = sum(TINY.lengths_of(0) or [])
@@ -101,12 +106,7 @@ def test_groupwise_trains_on_the_forced_number_of_tokens(tmp_path: Path, monkeyp
     assert mean_rewards != {0.0} and mean_rewards != {1.0}, "parity of random ids gives mixed groups"
 
 
-def test_engines_in_other_processes_sample_the_same_answers_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (paths, prepare):
-        monkeypatch.setattr(module, "ROOT", tmp_path)
-    prepare.prepare(TINY)
+def test_engines_in_other_processes_sample_the_same_answers_ahead(prepared: None, monkeypatch: Any) -> None:
     monkeypatch.setattr(run_groupwise.builder, "read_tokenizer", run_groupwise.builder.read_tokenizer)
     how: dict[str, Any] = {"iterations": 2, "seed": 0, "machine": Machine()}
     alone, ahead = run_groupwise.measure(TINY, **how), run_groupwise.measure(TINY, **how, engines=1, max_staleness=1)
@@ -116,10 +116,7 @@ def test_engines_in_other_processes_sample_the_same_answers_ahead(
     assert "wait" in ahead["iterations"][0]["phases"] and "wait" not in alone["iterations"][0]["phases"]
 
 
-def test_a_prompt_has_the_same_ids_in_both_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (paths, prepare):
-        monkeypatch.setattr(module, "ROOT", tmp_path)
-    prepare.prepare(TINY)
+def test_a_prompt_has_the_same_ids_in_both_systems(prepared: None) -> None:
     tokenizer = prepare.read_tokenizer(paths.model_of(TINY))
     rows = [json.loads(line) for line in paths.prompts_of(TINY, 0).read_text().splitlines()]
     ids = [int(word[1:]) for word in rows[0]["prompt"].split()]
@@ -378,13 +375,8 @@ def everything() -> Any:
         for way, factor in (("groupwise, 2 engines, lag 1", 1.0), ("trl, 2 threads", 3.0))
     }
     parts = {
-        "h": pinned,
-        "sweep": one,
-        "two": {"b": ways},
-        "frugal": {"b": run_of(9.0)},
-        "growth": growth,
-        "curves": curves,
-    }
+        "h": pinned, "sweep": one, "two": {"b": ways}, "frugal": {"b": run_of(9.0)}, "growth": growth, "curves": curves,
+    }  # fmt: skip
     return whole | {name: {**stamp, "data": data} for name, data in parts.items()}
 
 

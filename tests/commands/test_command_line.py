@@ -127,10 +127,7 @@ def test_run_json_lists_the_changes_of_the_method(run: Path) -> None:
     assert method["name"] == "gspo" and "group_size: 16 -> 4" in method["changed"]
 
 
-def test_eval_accepts_truncated_and_greedy_sampling(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_eval_accepts_truncated_and_greedy_sampling(run: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     eight = ["--problems", "8", "--sampling.max_tokens", "12", "--out", "out/x.json"]
     assert main(["eval", "calculator", "--samples", "4", "--sampling.temperature", "0", *eight]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -144,7 +141,7 @@ def test_eval_accepts_truncated_and_greedy_sampling(
     assert "did you mean top_p?" in capsys.readouterr().err
     assert main(["eval", "calculator", *eight[:-1], "out"]) == 2  # a directory
     assert "--out FILE.json" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == [tmp_path / "out"] and len(list((tmp_path / "out").iterdir())) == 1
+    assert list(home.iterdir()) == [home / "out"] and len(list((home / "out").iterdir())) == 1
 
 
 def test_samples_differ_and_are_reproducible(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

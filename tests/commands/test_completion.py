@@ -56,25 +56,23 @@ def test_methods_import_no_torch():
     assert done.stdout.splitlines()[-1] == "False" and "gspo" in done.stdout
 
 
-def test_a_stem_is_the_newest_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_stem_is_the_newest_run(home: Path):
     names = ("first-20260101-000000", "first-20260102-000000", "first-20260102-000000-10", "first-20260102-000000-9",
              "first-b-20270101-000000", "first-20280101-000000")  # fmt: skip
     for name in names:
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "recipe.toml").touch()
-    (tmp_path / "runs" / names[-1] / "recipe.toml").unlink()  # empty: it is no run
+        (home / "runs" / name).mkdir(parents=True)
+        (home / "runs" / name / "recipe.toml").touch()
+    (home / "runs" / names[-1] / "recipe.toml").unlink()  # empty: it is no run
     assert newest_run("first") == newest_run("runs/first") == f"runs/{names[2]}"
     assert newest_run("first-b") == f"runs/{names[4]}"
     assert newest_run("fir") == "fir" and newest_run("other/first") == "other/first" and newest_run("..") == ".."
     assert newest_run(f"runs/{names[0]}") == f"runs/{names[0]}"
-    (tmp_path / "first").mkdir()
+    (home / "first").mkdir()
     assert newest_run("first") == "first"
 
 
-def test_commands_take_stems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.chdir(tmp_path)
-    run = tmp_path / "runs" / "gspo-20260101-000000"
+def test_commands_take_stems(home: Path, capsys: pytest.CaptureFixture[str]):
+    run = home / "runs" / "gspo-20260101-000000"
     run.mkdir(parents=True)
     (run / "recipe.toml").write_text('method = "gspo"\nseed = 7\n')
     assert main(["report", "gspo"]) == 0 and (run / "report.html").is_file()

@@ -11,8 +11,7 @@ CODE = "def grade(answer):\n    return len(answer) / 10\n"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def folder(home: Path) -> None:
     Path("code dir").mkdir()
     Path("code").mkdir()
     for path in ("grader.py", "code/other.py", "code dir/spaced.py"):

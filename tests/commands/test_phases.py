@@ -31,6 +31,8 @@ from groupwise.tasks import demonstrations
 from tests.checks import check
 from tests.faults.small_runs import forked, left, lines
 
+pytestmark = pytest.mark.usefixtures("home")
+
 SMALL = """
 prompts = 4
 iterations = 2
@@ -82,14 +84,8 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.chdir(before)
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def copied(straight: Path, here: Path) -> None:
-    shutil.copytree(straight / RUN, here / RUN)
+def copied(straight: Path, home: Path) -> None:
+    shutil.copytree(straight / RUN, home / RUN)
 
 
 def test_each_phase_is_an_ordinary_run(straight: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +103,7 @@ def test_each_phase_is_an_ordinary_run(straight: Path, monkeypatch: pytest.Monke
 
 
 def test_a_run_of_phases_with_an_adapter_can_be_moved(
-    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No file has its path. A run killed in its second phase ends with the same bytes in another place."""
     adapter = SMALL + PHASES.replace("iterations = 1", "iterations = 2\nlora.rank = 2")
@@ -129,23 +125,21 @@ def test_a_run_of_phases_with_an_adapter_can_be_moved(
     assert base_name(tmp_path / "out") == str((SEARCH / "model").resolve())
 
 
-def test_resume_refuses_a_changed_side_model(straight: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    copied(straight, here)
+def test_resume_refuses_a_changed_side_model(straight: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copied(straight, home)
     shutil.rmtree(SHARPEN / "model")
     (SEARCH / "model" / "tokenizer.json").open("a").write("\n")
     for words in ([], ["--changed"]):
         assert main(["resume", str(RUN), *words]) == 3
-        assert (
-            "the model reference in method.models differs from that at the start of this run" in capsys.readouterr().err
-        )
+        assert "the model reference in method.models" in capsys.readouterr().err
 
 
 def test_a_run_that_stops_in_each_phase_ends_with_the_same_bytes(
-    straight: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    straight: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(straight)
     expected = results()
-    begun(here)
+    begun(home)
     assert resume(str(RUN), RunOptions(stop_after=0.0)) == 0
     assert f"continue: groupwise resume {RUN}\n" in capsys.readouterr().out
     assert not (SEARCH / "model").exists() and finished_run(RUN) is None
@@ -154,7 +148,7 @@ def test_a_run_that_stops_in_each_phase_ends_with_the_same_bytes(
         resume(str(RUN))
     assert finished_run(RUN) == SEARCH and not (SHARPEN / "recipe.toml").exists()
     monkeypatch.undo()
-    monkeypatch.chdir(here)
+    monkeypatch.chdir(home)
     assert resume(str(RUN)) == 0
     assert results() == expected
 
@@ -179,17 +173,17 @@ def stop_at_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_killed_run_ends_with_the_same_bytes(
-    owner: Any, name: str, call: int, straight: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+    owner: Any, name: str, call: int, straight: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed within the first phase, at its model, before the second, within it, and at the last page."""
     monkeypatch.chdir(straight)
     expected = results()
-    begun(here)
+    begun(home)
     for when in ("before", "after"):
         shutil.rmtree(RUN)
-        begun(here)
-        assert forked(lambda when=when: killed(owner, name, call, when), here / "log") == -signal.SIGKILL
-        assert forked(lambda: resume(str(RUN)), here / "log") == 0
+        begun(home)
+        assert forked(lambda when=when: killed(owner, name, call, when), home / "log") == -signal.SIGKILL
+        assert forked(lambda: resume(str(RUN)), home / "log") == 0
         assert results() == expected
 
 
@@ -211,7 +205,7 @@ def killed(owner: Any, name: str, call: int, when: str, run: str = str(RUN)) -> 
     return resume(run)
 
 
-def test_train_writes_a_recipe_that_runs_again(here: Path) -> None:
+def test_train_writes_a_recipe_that_runs_again(home: Path) -> None:
     Path("two.toml").write_text(SMALL + PHASES)
     assert main(["train", "two.toml", "--iterations", "0", "--phase.1.iterations", "0"]) == 0
     (first,) = Path("runs").iterdir()
@@ -224,7 +218,7 @@ def test_train_writes_a_recipe_that_runs_again(here: Path) -> None:
     assert RunInfo.read(RunLayout(first / "2-sharpen")).command == RunInfo.read(RunLayout(first / "1-search")).command
 
 
-def test_a_warm_start_and_two_phases_give_the_same_bytes(here: Path) -> None:
+def test_a_warm_start_and_two_phases_give_the_same_bytes(home: Path) -> None:
     """The reference model of the second phase is the model after the first, as it is after a warm start."""
     rows = ({"prompt": p, "answer": a} for p, a in demonstrations(3, 8, 1.0))
     Path("shown.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -241,8 +235,8 @@ def test_a_warm_start_and_two_phases_give_the_same_bytes(here: Path) -> None:
         assert (one / name).read_bytes() == (two / name).read_bytes(), name
 
 
-def test_commands_use_the_last_finished_phase(straight: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    copied(straight, here)
+def test_commands_use_the_last_finished_phase(straight: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copied(straight, home)
     assert main(["eval", str(RUN), "--samples", "1", "--problems", "2"]) == 0
     assert len(list((SHARPEN / "evaluations").iterdir())) == 1
     shutil.copytree(RUN, "copy")
@@ -260,9 +254,9 @@ def test_commands_use_the_last_finished_phase(straight: Path, here: Path, capsys
 
 
 def test_resume_refuses_another_recipe_for_a_started_phase(
-    straight: Path, here: Path, capsys: pytest.CaptureFixture[str]
+    straight: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    copied(straight, here)
+    copied(straight, home)
     recipe = RUN / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("optimizer.lr = 1e-4", "optimizer.lr = 1e-3\nsave.keep = 1"))
     assert main(["resume", str(RUN)]) == 3
@@ -301,14 +295,14 @@ def test_a_phase_puts_no_adapter_on_the_adapter_of_an_earlier_one() -> None:
     assert standing_in(last, replace(sharpen, model="calculator")).lora == sharpen.lora
 
 
-def test_train_starts_nothing_if_a_later_phase_is_wrong(here: Path) -> None:
+def test_train_starts_nothing_if_a_later_phase_is_wrong(home: Path) -> None:
     Path("two.toml").write_text(SMALL + PHASES + 'task = "calculater"')
     assert main(["train", "two.toml"]) == 2
     assert not Path("runs").exists()
 
 
-def test_directories_of_phases(here: Path) -> None:
-    begun(here)
+def test_directories_of_phases(home: Path) -> None:
+    begun(home)
     assert runs_in(RUN) == [RUN] and whole_run(SEARCH) == RUN and whole_run(RUN) == RUN
     for text in ("phase = 3", "[[phase]]\nname = '../x'", "[[phase]]", "[", SMALL):
         (RUN / "recipe.toml").write_text(text)

@@ -22,8 +22,7 @@ CLUSTER = LAPTOP.replace("count = 1", "count = 4\nlink_gb_s = 1.0")
 
 
 @pytest.fixture
-def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.chdir(tmp_path)
+def machines(home: Path) -> str:
     Path("core.toml").write_text(LAPTOP)
     Path("cluster.toml").write_text(CLUSTER)
     return "core.toml"

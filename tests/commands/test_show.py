@@ -98,10 +98,9 @@ def test_show_and_diff_read_files_and_runs(tmp_path):
     assert show_diff("dapo", "dapo") == "no difference"
 
 
-def test_user_code_is_shown_by_name_and_not_imported(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_file.py").write_text("raise SystemExit('imported')")
-    path = tmp_path / "mine.toml"
+def test_user_code_is_shown_by_name_and_not_imported(home):
+    (home / "my_file.py").write_text("raise SystemExit('imported')")
+    path = home / "mine.toml"
     path.write_text(
         "method.filter = 'my_file:mine'\nmethod.objective.surrogate = { kind = 'my_file:MyClip', high = 1 }"
     )

@@ -58,8 +58,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return calls
 
 
-def test_the_same_command_continues_a_sweep(calls, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_the_same_command_continues_a_sweep(calls, home, capsys):
     command = ["sweep", "a.toml", "--seed", "0..2", "--prompts", "4"]
     assert main(command) == 130  # stopped in the second run
     assert calls == [("train", "seed-0"), ("train", "seed-1")]
@@ -71,10 +70,10 @@ def test_the_same_command_continues_a_sweep(calls, tmp_path, monkeypatch, capsys
     assert [row.split()[0] for row in rows[1:3]] == ["0", "1"] and rows[2].split()[-1] == "6"
     assert rows[4].split() == ["figure", "seeds", "mean", "first", "mean", "last", "range", "of", "last"]
     assert rows[5].split()[:2] == ["eval/accuracy_greedy", "2"]  # the third has no run directory
-    page = (tmp_path / "sweeps/a/report.html").read_text()
+    page = (home / "sweeps/a/report.html").read_text()
     assert page.count("<span class=name>") == 2
     assert "<caption>Runs</caption>" in page and "<caption>Seeds</caption>" in page
-    metrics = [json.loads(line) for line in (tmp_path / "sweeps/a/seed-0-20260101-000000/metrics.jsonl").open()]
+    metrics = [json.loads(line) for line in (home / "sweeps/a/seed-0-20260101-000000/metrics.jsonl").open()]
     last = [m for m in metrics if "eval/accuracy_greedy" in m][-1]
     cells = [f"{last[name]:.3f}" for name in ("eval/accuracy_greedy", "eval/low_greedy", "eval/high_greedy")]
     assert rows[1].split()[3:7] == [cells[0], cells[1], "to", cells[2]]
@@ -113,15 +112,13 @@ def test_without_several_seeds_nothing_is_pooled(tmp_path):
     assert seed_rows([result(tmp_path, high, high=high) for high in ("0.2", "0.3")]) == []
 
 
-def test_a_combination_without_a_run_does_not_shift_the_others(calls, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_combination_without_a_run_does_not_shift_the_others(calls, home, capsys):
     assert main(["sweep", "a.toml", "--seed", "2,0"]) == 0  # the run of seed 2 diverges before it has a directory
     table = capsys.readouterr().out.partition("seed  figure")[2].splitlines()
     assert next(line.split()[0] for line in table[1:] if line) == "0"
 
 
-def test_a_directory_holds_one_sweep(calls, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_directory_holds_one_sweep(calls, home, capsys):
     assert main(["sweep", "a.toml", "--seed", "0,3"]) == 0
     assert main(["sweep", "a.toml", "--seed", "0,3", "--prompts", "8"]) == 2
     assert "belongs to another sweep" in capsys.readouterr().err
@@ -129,11 +126,10 @@ def test_a_directory_holds_one_sweep(calls, tmp_path, monkeypatch, capsys):
     assert len(calls) == 4
 
 
-def test_a_sweep_trains(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "r.toml").write_text(RECIPE)
+def test_a_sweep_trains(home, capsys):
+    (home / "r.toml").write_text(RECIPE)
     assert main(["sweep", "r.toml", "--method.objective.surrogate.high", "0.2,0.3"]) == 0
-    runs = sorted((tmp_path / "sweeps/r").glob("high-*"))
+    runs = sorted((home / "sweeps/r").glob("high-*"))
     assert [("high = 0.2" in (run / "recipe.toml").read_text(), (run / "model").is_dir()) for run in runs] == [
         (True, True),
         (False, True),

@@ -68,8 +68,7 @@ class Guess:
 TURNS = ["--environment", "game:Guess", "--method.strategy", "Turns", "--evaluate.strategy", "Turns"]
 
 
-def test_conversations_with_a_user_environment(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_conversations_with_a_user_environment(home: Path, capsys) -> None:
     Path("game.py").write_text(GAME.replace("?", ";"))
     words = ["sample", "calculator", "7*5=", *TURNS, "--sampling.max_tokens", "30", "--use", "game.py"]
     assert main([*words, "-n", "2", "--answer", "3\x1b5"]) == 0

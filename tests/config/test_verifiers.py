@@ -120,8 +120,7 @@ def test_a_user_s_class_and_function_are_verifiers(use: Use) -> None:
 @pytest.mark.parametrize(
     "value", ["near:Near", "code/near.py:grade", '{ kind = "Function", name = "f", file = "near.py" }']
 )
-def test_a_recipe_alone_loads_no_file(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_recipe_alone_loads_no_file(value: str, home: Path) -> None:
     Path("near.py").write_text("raise SystemExit")
     nested = f'{{ kind = "Noisy", verifier = {value if value.startswith("{") else repr(value)} }}'
     for text in (value, nested):

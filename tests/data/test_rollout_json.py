@@ -29,16 +29,11 @@ def test_every_field_of_a_rollout_comes_back() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"other": 1},
-        {"tokens": 5},
-        {"finish": "never"},
-        {"views": [1]},
-        {"path": [5]},
-        {"verdict": {}},
+        {"other": 1}, {"tokens": 5}, {"finish": "never"}, {"views": [1]}, {"path": [5]}, {"verdict": {}},
         {"likeliest": [[[7]]]},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_other_data_raise(change: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         from_json(Sample, to_json(SAMPLE) | change)

@@ -3,20 +3,33 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from groupwise.data import Engine
 from groupwise.engines import EngineServer, Identity, NativeEngine, Remote
+from groupwise.engines.remote.wire import PROTOCOL, encode
 from groupwise.models import Decoder
 from tests.rollout.fakes import VOCABULARY, decoder, engine, without_end_token
 
 LARGEST = 1 << 24
 """The most bytes of a weights file that these engines load."""
 IDENTITY = Identity(model="m", tokenizer="t", dtype="float64", seed=11)
+HELLO = encode({"id": 0, "do": "hello", "protocol": PROTOCOL})
+T = TypeVar("T")
 _TASKS: set[asyncio.Task[None]] = set()
+
+
+def run(call: Awaitable[T]) -> T:
+    """The result of a call, in a loop of its own; an error after a minute."""
+
+    async def limited() -> T:
+        async with asyncio.timeout(60):
+            return await call
+
+    return asyncio.run(limited())
 
 
 def server(engine: Engine) -> EngineServer:
@@ -63,4 +76,4 @@ def changed(model: Decoder) -> dict[str, Tensor]:
     return weights(model)
 
 
-__all__ = ["IDENTITY", "blank", "changed", "engine", "pair", "remote", "server", "weights"]
+__all__ = ["HELLO", "IDENTITY", "blank", "changed", "engine", "pair", "remote", "run", "server", "weights"]

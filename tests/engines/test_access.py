@@ -86,12 +86,9 @@ def test_a_recipe_cannot_name_them(kind: str, key: str, word: str, value: str) -
     assert caught.value.fix == f"use the command-line option {word}"
 
 
-def test_check_names_the_engines_and_runs_no_interpreter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ran = tmp_path / "ran"
-    program = canary(tmp_path / DEFAULT_PYTHON, ran)
+def test_check_names_the_engines_and_runs_no_interpreter(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = home / "ran"
+    program = canary(home / DEFAULT_PYTHON, ran)
     words = ["--engine", '{ kind = "Vllm", addresses = ["one.sock"] }']
     assert main(["check", *words]) == 2
     assert f"add --engine-python {DEFAULT_PYTHON} to the command" in capsys.readouterr().out and not ran.exists()
@@ -102,13 +99,12 @@ def test_check_names_the_engines_and_runs_no_interpreter(
     assert "engines: one.sock get prompts and weights" in notes
 
 
-def test_the_doctor_only_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_doctor_only_looks(home: Path) -> None:
     assert not doctor.vllm().ok
-    program = canary(tmp_path / DEFAULT_PYTHON, tmp_path / "ran")
+    program = canary(home / DEFAULT_PYTHON, home / "ran")
     finding = doctor.vllm()
-    assert finding.ok and f"--engine-python {DEFAULT_PYTHON}" in finding.seen and not (tmp_path / "ran").exists()
-    assert not doctor.vllm(str(program)).ok and (tmp_path / "ran").exists()
+    assert finding.ok and f"--engine-python {DEFAULT_PYTHON}" in finding.seen and not (home / "ran").exists()
+    assert not doctor.vllm(str(program)).ok and (home / "ran").exists()
 
 
 def test_resume_asks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,13 +141,12 @@ def test_the_words_are_recorded_and_printed_again(tmp_path: Path) -> None:
     assert resume_call(tmp_path) == f"gw.resume({json.dumps(str(tmp_path))}, permissions=gw.Permissions({permissions}))"
 
 
-def test_the_library_has_the_same_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_library_has_the_same_words(home: Path) -> None:
     for call in (gw.train, gw.evaluate):
-        program = canary(tmp_path / "python", tmp_path / call.__name__)
+        program = canary(home / "python", home / call.__name__)
         given = {} if call is gw.train else {"model": "calculator"}
         with pytest.raises(GroupwiseError, match="the command names none"):
             call(**given, engine="Vllm")
         with pytest.raises(GroupwiseError, match="no environment of vLLM at"):
             call(**given, engine="Vllm", permissions=Permissions(engine_python=program))
-        assert (tmp_path / call.__name__).exists()
+        assert (home / call.__name__).exists()

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import pytest
 from torch import Tensor
@@ -16,24 +16,15 @@ from groupwise.engines.remote import slots
 from groupwise.engines.remote.heartbeat import PACE, Heartbeat, Owed
 from groupwise.engines.remote.wire import PROTOCOL, encode, read_message
 from groupwise.models import Decoder
-from tests.engines.lines import IDENTITY, blank, changed, engine, pair, remote, server, weights
+from tests.engines.lines import IDENTITY, blank, changed, engine, pair, remote, run, server, weights
 from tests.rollout.fakes import FakeEngine, decoder, generate, request, without_end_token
 
-T = TypeVar("T")
 REQUESTS = [request(i, stream=(j,)) for i in range(4) for j in range(4)]
 
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "PAUSE", 0.0)
-
-
-def run(call: Awaitable[T]) -> T:
-    async def limited() -> T:
-        async with asyncio.timeout(60):
-            return await call
-
-    return asyncio.run(limited())
 
 
 def fleet(

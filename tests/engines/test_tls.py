@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -31,23 +31,13 @@ from groupwise.engines.remote import tls_server as listening
 from groupwise.engines.remote.secret import LEAST, VARIABLE, prove
 from groupwise.engines.remote.tls import client_context, listener_on, reachable
 from groupwise.engines.remote.weights_file import WeightsFile, write_weights
-from groupwise.engines.remote.wire import LARGEST_GREETING, PROTOCOL, encode, read_message
-from tests.engines.lines import IDENTITY, LARGEST, blank, changed, engine, weights
+from groupwise.engines.remote.wire import LARGEST_GREETING, encode, read_message
+from tests.engines.lines import HELLO, IDENTITY, LARGEST, blank, changed, engine, run, weights
 from tests.rollout.fakes import VOCABULARY, FakeEngine, decoder, request
 from tests.rollout.fakes import tokenizer as letters
 
-T = TypeVar("T")
 KEY = HostKey.new()
 SECRET = b"s" * LEAST
-HELLO = encode({"id": 0, "do": "hello", "protocol": PROTOCOL})
-
-
-def run(call: Awaitable[T]) -> T:
-    async def limited() -> T:
-        async with asyncio.timeout(60):
-            return await call
-
-    return asyncio.run(limited())
 
 
 @asynccontextmanager

@@ -251,17 +251,9 @@ def test_an_engine_for_other_hosts_gives_the_bytes_of_the_native_run(tmp_path: P
     places.mkdir()
     words = [sys.executable, "-m", "groupwise"]
     serve = [
-        "serve",
-        "calculator",
-        "--engine",
-        "Vllm",
-        "--engine-python",
-        PYTHON,
-        "--listen",
-        "127.0.0.1:0",
-        "--max-num-seqs",
-        "64",
-    ]
+        "serve", "calculator", "--engine", "Vllm", "--engine-python", PYTHON, "--listen", "127.0.0.1:0",
+        "--max-num-seqs", "64",
+    ]  # fmt: skip
     process = subprocess.Popen(
         [*words, *serve], env={**environment, "TMPDIR": str(places)}, stdout=subprocess.PIPE, text=True
     )

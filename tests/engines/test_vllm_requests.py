@@ -201,9 +201,8 @@ def test_models_that_vllm_cannot_run_are_refused_with_the_reason(monkeypatch: py
 
 
 def test_a_run_without_the_environment_ends_before_it_starts_with_the_fix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(MissingRequirement):
         build()()
     words = ["train", "--engine.kind", "Vllm", "--iterations", "1", "--prompts", "4", "--evaluate.problems", "1"]

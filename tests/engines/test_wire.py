@@ -5,9 +5,8 @@ import json
 import math
 import os
 import stat
-from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -19,19 +18,8 @@ from groupwise.data.rollout_json import to_json
 from groupwise.engines import Identity, Remote, read_weights, write_weights
 from groupwise.engines.remote.server import bound
 from groupwise.engines.remote.wire import LARGEST_REQUEST, PROTOCOL, encode, error_json, error_of, read_message
-from tests.engines.lines import IDENTITY, LARGEST, blank, pair, remote, server, weights
+from tests.engines.lines import HELLO, IDENTITY, LARGEST, blank, pair, remote, run, server, weights
 from tests.rollout.fakes import VOCABULARY, FakeEngine, decoder, engine, request, sampling
-
-T = TypeVar("T")
-HELLO = encode({"id": 0, "do": "hello", "protocol": PROTOCOL})
-
-
-def run(call: Awaitable[T]) -> T:
-    async def limited() -> T:
-        async with asyncio.timeout(60):
-            return await call
-
-    return asyncio.run(limited())
 
 
 def test_a_remote_engine_gives_the_bits_of_the_engine_behind_it(tmp_path: Path) -> None:

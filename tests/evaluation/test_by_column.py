@@ -54,8 +54,7 @@ def test_a_column_that_cannot_name_metrics_is_refused(rows: list[dict], what: st
     check_column("", [])
 
 
-def test_a_run_and_an_evaluation_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_run_and_an_evaluation_have_it(home: Path) -> None:
     for name, rows in (("train", ROWS[::2]), ("test", ROWS[1::2])):
         Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     fields = {"task": "train.jsonl", "held_out": "test.jsonl", "verifier": "last_number", "evaluate.by_column": "level",

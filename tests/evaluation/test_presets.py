@@ -101,8 +101,7 @@ def test_a_preset_resets_the_mixture_and_the_held_out_task_of_a_run(tmp_path: Pa
     assert recipe.machine.dtype == "float64"  # the machine of the run stays
 
 
-def test_a_suite_from_disk_is_printed_with_its_mean_and_departures(data, model, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_suite_from_disk_is_printed_with_its_mean_and_departures(data, model, home, capsys) -> None:
     exact = ["--verifier", '{kind = "math", place = "boxed", symbolic = false}']
     flags = ["--preset", "r1-zero-suite", "--data", str(data), "--sampling.max_tokens", "3", *exact]
     assert main(["eval", str(model), *flags]) == 0
@@ -111,7 +110,7 @@ def test_a_suite_from_disk_is_printed_with_its_mean_and_departures(data, model, 
         PAPERS["r1-zero-suite"][0]
     )
     assert "mean of 5  0.000  (0.000 .. 0." in output.out
-    (file,) = (tmp_path / "evaluations").iterdir()
+    (file,) = (home / "evaluations").iterdir()
     assert file.name.startswith("r1-zero-suite-") and output.out.splitlines()[-1] == f"written: evaluations/{file.name}"
     written = json.loads(file.read_text())
     assert written["departures"][:2] == [

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 
 
@@ -19,8 +17,7 @@ def executed(source: str, space: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), "cell", "eval"), space) if isinstance(last, ast.Expr) else None
 
 
-def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_notebook_runs(home: Path) -> None:
     cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
     space: dict[str, Any] = {"__name__": "__main__"}
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from groupwise.config.recipe import Evaluate, Machine, Recipe, Save
-from groupwise.config.recipe_toml import write
+from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.config.user_code import Use
 from groupwise.data import Sampling
 from groupwise.learner import AdamW
@@ -136,6 +136,13 @@ def left(run: Path) -> dict[str, Any]:
     return {"state": newest.state} | {str(path.relative_to(run)): path.read_bytes() for path in files}
 
 
+def left_without_recipe(run: Path) -> dict[str, Any]:
+    """The same without the recipe, which names engines and ranks."""
+    files = left(run)
+    files["state"].pop("recipe")
+    return files
+
+
 def alive(run: Path, recipe: Recipe) -> None:
     """Assert one line per iteration and a policy that has not collapsed: collapsed runs are all equal."""
     metrics = lines(run)
@@ -168,3 +175,21 @@ def ready(recipe: Recipe) -> RunObjects:
     """Engine, learner and buffer before the first iteration. A fork that uses them does not change its parent's."""
     torch.zeros(1, requires_grad=True).backward(torch.ones(1))  # imports SymPy here, and not in each fork
     return build(recipe, Use())
+
+
+def run_recipe(directory: Path, name: str, iterations: int, stop_at: int, changes: dict[str, Any]) -> Path:
+    """A run of a recipe of the repository; with `stop_at` it is stopped after that iteration and resumed."""
+    fields = {"evaluate.problems": 4, "evaluate.every": 0, "save.every": 1, "method.group_size": 4, **changes}
+    recipe = read_recipe(
+        Path(__file__).parents[2] / "recipes" / f"{name}.toml",
+        [(field, str(value)) for field, value in {**fields, "iterations": iterations}.items()],
+    )
+    directory.mkdir()
+    first = replace(recipe, iterations=stop_at) if stop_at else recipe
+    begin(directory, build(first, Use()), Use())
+    run_from(directory, build(first, Use()))
+    if stop_at:
+        file = directory / "recipe.toml"
+        file.write_text(file.read_text().replace(f"iterations = {stop_at}", f"iterations = {iterations}"))
+        run_from(directory, build(recipe, Use()), changed=True)
+    return directory

@@ -189,7 +189,7 @@ def test_a_model_on_the_way_that_cannot_be_written_is_an_error_at_the_end(
         write(layout, objects, model, disk)
 
     monkeypatch.setattr(commands, "write_model_directory", full)
-    with pytest.raises(Storage, match="models of these iterations could not be written: 1") as refusal:
+    with pytest.raises(Storage, match="could not be written: 1") as refusal:
         run_from(run, ready(recipe), disk=Quick())
     assert f"groupwise export {run} A_NEW_DIRECTORY --at 1" in refusal.value.fix
     assert (run / "model").is_dir() and (run / "report.html").is_file() and (run / "models/000002").is_dir()
@@ -594,7 +594,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
 
 def test_three_steps_in_a_row_without_a_gradient(tmp_path: Path) -> None:
     objects = poisoned(run := tmp_path / "run", lambda call: call >= 2)
-    with pytest.raises(Diverged, match="3 optimizer steps in a row were skipped") as error:
+    with pytest.raises(Diverged, match="3 optimizer steps in a row") as error:
         run_from(run, objects, disk=Quick())
     assert str(run / "skipped") in error.value.evidence and error.value.code == 5
     assert not isinstance(error.value, NoSignal | Unverifiable | Mismatch)

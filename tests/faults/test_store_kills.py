@@ -17,16 +17,10 @@ from groupwise.runs.info_file import write_info
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs, log_paths
 from groupwise.runs.open_run import write_recipe
+from tests.faults.small_runs import Quick
 from tests.runs.infos import INFO
 
 OPERATIONS = ("mkdir", "write", "append", "truncate", "sync", "replace", "remove")
-
-
-class Quick(Disk):
-    """A disk that does not sync. `Powered` models cuts of the power."""
-
-    def sync(self, path: Path) -> None:
-        pass
 
 
 class Intercepted(Quick):

@@ -1,35 +1,64 @@
-"""Made-up groups of denoising steps, as transcriptions read them and as a batch, and the comparison of whole paths."""
+"""Linear velocity fields, made-up groups of denoising steps, and the comparison of whole paths with transcriptions."""
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from groupwise.data import ENVIRONMENT, WRITTEN, Batch, Draw, Finish, Logp, Outcome, Prompt, Rollout, Sample, Verdict
 from groupwise.data import pack as packed
 from groupwise.methods import Method
-from groupwise.models import Denoise, encode_action
+from groupwise.models import Denoise, FlowPolicy, FlowShape, encode_action
 from groupwise.training.loop import compute_advantages
 from tests.golden import papers_flow as papers
-from tests.golden.test_flow import FIRST, SIZE, STEPS, WORDS, LinearField, near, policy_of
 
+STEPS, WORDS, SIZE, FIRST = 4, 2, 2, 65
 REWARDS = ([1.0, 0.0, 0.25], [0.0, 1.0, 0.5])
 Groups = list[tuple[list[list[papers.Step]], list[float]]]
 
 
+def f64(x: Any) -> Tensor:
+    return torch.tensor(x, dtype=torch.float64)
+
+
+def near(x: Any, expected: Any, tolerance: float = 1e-6) -> None:
+    got = np.asarray(x.detach() if isinstance(x, Tensor) else x, float).ravel()
+    np.testing.assert_allclose(got, np.asarray(expected, float).ravel(), rtol=0, atol=tolerance)
+
+
+def policy_of(network: nn.Module, denoise: Denoise) -> FlowPolicy:
+    shape = FlowShape(vocabulary=FIRST + WORDS, layers=1, state=(SIZE,), words=WORDS, prompt_length=1, width=2)
+    policy = FlowPolicy(shape, denoise)
+    policy.velocity = network  # type: ignore[assignment]
+    return policy.double()
+
+
+class LinearField(nn.Module):
+    """The velocity field of `papers.Field` as a module."""
+
+    def __init__(self, field: papers.Field) -> None:
+        super().__init__()
+        self.w = nn.Parameter(f64(field.w.tolist()))
+        self.b, self.c = f64(field.b.tolist()), f64(field.c.tolist())
+
+    def forward(self, x: Tensor, t: Tensor, words: Tensor) -> Tensor:
+        return x @ self.w + t[:, None] * self.b + self.c[words[:, 0] - FIRST]
+
+
 def made_up(
-    denoise: Denoise, rng: np.random.Generator, written: Sequence[int] = (), part: str = ""
+    denoise: Denoise, rng: np.random.Generator, written: Sequence[Sequence[int]] = (), part: str = ""
 ) -> tuple[Groups, Batch]:
-    """Two groups of three samples with random actions at all steps but the last, or written ones at one step a group.
+    """Two groups of three samples with random actions at all steps but the last, or with `written` ones at its steps.
 
     Their scores are `REWARDS`; with `part` they are that subscore instead.
     """
     groups, rollouts = [], []
     for g, rewards in enumerate(REWARDS):
-        steps = [written[g]] if written else list(range(STEPS - 1))
+        steps = written[g] if written else range(STEPS - 1)
         samples, members = [], []
         for i, reward in enumerate(rewards):
             arrays = rng.normal(size=(len(steps), 3, SIZE)).astype(np.float32)
@@ -58,7 +87,7 @@ def compare_whole_path(
 ) -> None:
     """Loss of a method and its gradient by the weights of the velocity, against `paper(groups, new, old, other)`.
 
-    `other` is the side model. The derivatives of the transcription are complex steps.
+    `other` is the side model, but for "old".
     """
     assert method.denoise is not None
     w, b, c = rng.normal(size=(SIZE, SIZE)), rng.normal(size=SIZE), rng.normal(size=(WORDS, SIZE))
@@ -66,7 +95,7 @@ def compare_whole_path(
     new = papers.Field(w + moved * rng.normal(size=w.shape), b, c)
     other = papers.Field(w + 0.1 * rng.normal(size=w.shape), b, c)
     policy, sampler, side = (policy_of(LinearField(f), method.denoise) for f in (new, old, other))
-    side_models = dict.fromkeys(dict(method.models), side)
+    side_models = dict.fromkeys(dict(method.models), side) | {"old": sampler}
     before = sampler.measure(batch, [Logp("policy")], {})[Logp("policy")].detach()
     wanted = [Logp("policy"), *sorted((m for m in method.needs if not hasattr(m, "in_batch")), key=repr)]
     numbers = policy.measure(batch, wanted, side_models)
@@ -78,9 +107,15 @@ def compare_whole_path(
     assert isinstance(gradient, Tensor) and bool(torch.any(gradient))
     value = paper(groups, new, old, other)
     near(loss, value, 1e-12 * max(abs(value), 1))
-    expected = np.zeros_like(w)
-    for place in np.ndindex(*w.shape):
-        h = np.zeros(w.shape, complex)
-        h[place] = 1e-30j
-        expected[place] = paper(groups, papers.Field(new.w + h, b, c), old, other).imag / 1e-30
+    expected = slope(lambda field: paper(groups, field, old, other), new)
     near(gradient / abs(expected).max(), expected / abs(expected).max(), 1e-10)
+
+
+def slope(paper: Callable[[papers.Field], Any], field: papers.Field) -> np.ndarray:
+    """The derivative of a transcription by the weights of a field, by complex steps."""
+    slopes = np.zeros_like(field.w)
+    for index in np.ndindex(*field.w.shape):
+        h = np.zeros(field.w.shape, complex)
+        h[index] = 1e-30j
+        slopes[index] = paper(replace(field, w=field.w + h)).imag / 1e-30
+    return slopes

@@ -363,17 +363,9 @@ def test_agreement_with_a_group_without_correct_answers():
 
 
 HOSTILE = (
-    "",
-    "{",
-    "[" * 100_000,
-    '{"math_notion": ' + "[" * 50_000 + "}",
-    '{"pass_rate": ' + "9" * 5000 + "}",
-    "{}" * 9000,
-    '{"pass_rate": true, "solution_length": "4", "math_notion": {"a": 1}}',
-    '{"pass_rate": NaN}',
-    "3;4;5",
-    "null",
-)
+    "", "{", "[" * 100_000, '{"math_notion": ' + "[" * 50_000 + "}", '{"pass_rate": ' + "9" * 5000 + "}", "{}" * 9000,
+    '{"pass_rate": true, "solution_length": "4", "math_notion": {"a": 1}}', '{"pass_rate": NaN}', "3;4;5", "null",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))

@@ -6,14 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch import Tensor, nn
 
 from groupwise.advantages import Bounded, Standardised
 from groupwise.data import (
-    ENVIRONMENT,
     WRITTEN,
-    Batch,
     Draw,
     Finish,
     Logp,
@@ -32,8 +29,6 @@ from groupwise.models import (
     DanceNoise,
     Denoise,
     FlowNoise,
-    FlowPolicy,
-    FlowShape,
     ImplicitError,
     IntegratedNoise,
     Noise,
@@ -43,20 +38,10 @@ from groupwise.models import (
     log_density,
 )
 from groupwise.objective import Clip, Objective, token_mean
-from groupwise.training.loop import compute_advantages
 from tests.golden import papers_flow as papers
+from tests.golden.flow_groups import FIRST, STEPS, compare_whole_path, f64, made_up, near, policy_of
 
-STEPS, WORDS, SIZE, FIRST = 4, 2, 2, 65
 X, V, E = [1.0, -0.5], [0.8, -0.2], [0.3, -1.2]
-
-
-def f64(x: Any) -> Tensor:
-    return torch.tensor(x, dtype=torch.float64)
-
-
-def near(x: Any, expected: Any, tolerance: float = 1e-6) -> None:
-    got = np.asarray(x.detach() if isinstance(x, Tensor) else x, float).ravel()
-    np.testing.assert_allclose(got, np.asarray(expected, float).ravel(), rtol=0, atol=tolerance)
 
 
 def at(noise: Noise, velocity: list[float], now: float = 0.6, then: float = 0.5) -> tuple[Tensor, Tensor]:
@@ -150,13 +135,6 @@ class Fixed(nn.Module):
         return self.value.expand_as(x)
 
 
-def policy_of(network: nn.Module, denoise: Denoise) -> FlowPolicy:
-    shape = FlowShape(vocabulary=FIRST + WORDS, layers=1, state=(SIZE,), words=WORDS, prompt_length=1, width=2)
-    policy = FlowPolicy(shape, denoise)
-    policy.velocity = network  # type: ignore[assignment]
-    return policy.double()
-
-
 @pytest.mark.parametrize(("beta", "errors", "loss"), [(1.0, (0.06, 0.18), 0.48), (0.1, (0.114, 0.126), 5.88)])
 def test_worked_loss_of_diffusion_nft(beta: float, errors: tuple[float, float], loss: float) -> None:
     denoise = Denoise(steps=5)  # the time of step 2 is 0.6
@@ -176,47 +154,6 @@ def test_worked_loss_of_diffusion_nft(beta: float, errors: tuple[float, float], 
     near(-surrogate(batch.having(advantage=f64([0.7]), measures=numbers)), loss, 1e-5)
 
 
-class LinearField(nn.Module):
-    """The velocity field of `papers.Field` as a module."""
-
-    def __init__(self, field: papers.Field) -> None:
-        super().__init__()
-        self.w = nn.Parameter(f64(field.w.tolist()))
-        self.b, self.c = f64(field.b.tolist()), f64(field.c.tolist())
-
-    def forward(self, x: Tensor, t: Tensor, words: Tensor) -> Tensor:
-        return x @ self.w + t[:, None] * self.b + self.c[words[:, 0] - FIRST]
-
-
-def made_up(
-    method: Method, rng: np.random.Generator
-) -> tuple[list[tuple[list[list[papers.Step]], list[float]]], Batch]:
-    """Two groups of three samples with random actions: as the transcription reads them, and as a batch."""
-    denoise, forward = method.denoise, method.strategy != flow_grpo().strategy
-    assert denoise is not None
-    groups, rollouts = [], []
-    for g, rewards in enumerate(([1.0, 0.0, 0.25], [0.0, 1.0, 0.5])):
-        members: list[list[papers.Step]] = []
-        samples = []
-        for i, reward in enumerate(rewards):
-            arrays = rng.normal(size=(STEPS - 1, 3, SIZE)).astype(np.float32)
-            actions = tuple(encode_action(*(a[:2] if forward else a)) for a in arrays)
-            members.append([
-                papers.Step(*denoise.times[t : t + 2], g, *(a.astype(float) for a in arrays[t]))
-                for t in range(STEPS - 1)
-            ])  # fmt: skip
-            last = () if forward else (STEPS - 1,)
-            origin = (WRITTEN if forward else 0,) * (STEPS - 1) + (ENVIRONMENT,) * len(last)
-            samples.append(Sample(
-                context=(FIRST + g,), stream=(i,), limit=STEPS, tokens=(*range(STEPS - 1), *last), origin=origin,
-                logp=(math.nan,) * len(origin), path=actions + (actions[0],) * len(last), finish=Finish.stop,
-                verdict=Verdict(Outcome.scored, score=reward),
-            ))  # fmt: skip
-        groups.append((members, rewards))
-        rollouts.append(Rollout(Draw(g, Prompt(str(g), (FIRST + g,)), 3), tuple(samples)))
-    return groups, pack(rollouts)
-
-
 PAPERS: dict[Callable[..., Method], Callable[..., Any]] = {
     flow_grpo: papers.paper_flow_grpo,
     grpo_guard: papers.paper_grpo_guard,
@@ -227,33 +164,10 @@ PAPERS: dict[Callable[..., Method], Callable[..., Any]] = {
 @pytest.mark.parametrize("publish", PAPERS, ids=["flow_grpo", "grpo_guard", "diffusion_nft"])
 def test_whole_path(publish: Callable[..., Method]) -> None:
     """Loss, and its gradient by the weights of the velocity: clipped and unclipped steps."""
-    for moved in (1e-6, 1e-2):
-        compare_whole_path(publish, moved)
-
-
-def compare_whole_path(publish: Callable[..., Method], moved: float) -> None:
-    method, rng = publish(steps=STEPS), np.random.default_rng(7)
+    method = publish(steps=STEPS)
     assert method.denoise is not None
-    groups, batch = made_up(method, rng)
-    w, b, c = rng.normal(size=(SIZE, SIZE)), rng.normal(size=SIZE), rng.normal(size=(WORDS, SIZE))
-    old = papers.Field(w, b, c)
-    new = papers.Field(w + moved * rng.normal(size=w.shape), b, c)
-    ref = papers.Field(w + 0.1 * rng.normal(size=w.shape), b, c)
-    policies = [policy_of(LinearField(f), method.denoise) for f in (new, old, ref)]
-    side = {"old": policies[1], "reference": policies[2]}
-    measures = sorted(method.needs, key=repr)
-    before = policies[1].measure(batch, [Logp("policy")], {})[Logp("policy")].detach()
-    numbers = policies[0].measure(batch, [Logp("policy"), *measures], side)
-    logp = numbers.pop(Logp("policy"))
-    step = compute_advantages(batch.having(logp_old=before, measures=numbers), method)
-    loss = method.objective(method.objective.prepare(step).having(logp=logp))
-    loss.backward()
-    gradient = policies[0].velocity.w.grad
-    assert gradient is not None
-    near(loss, PAPERS[publish](groups, new, old, ref), 1e-12)
-    expected = np.zeros_like(w)
-    for place in np.ndindex(*w.shape):
-        h = np.zeros(w.shape, complex)
-        h[place] = 1e-30j
-        expected[place] = PAPERS[publish](groups, papers.Field(new.w + h, b, c), old, ref).imag / 1e-30
-    near(gradient, expected, 1e-10)
+    written = [range(STEPS - 1)] * 2 if method.strategy != flow_grpo().strategy else ()
+    for moved in (1e-6, 1e-2):
+        rng = np.random.default_rng(7)
+        groups, batch = made_up(method.denoise, rng, written)
+        compare_whole_path(method, PAPERS[publish], groups, batch, rng, moved)

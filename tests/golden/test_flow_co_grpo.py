@@ -33,7 +33,7 @@ from groupwise.models import Commit, MaskedPolicy, MaskedShape, Unmask, Unmaskin
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import Independent
 from groupwise.training.loop import compute_advantages
-from tests.golden.test_flow import f64, near
+from tests.golden.flow_groups import f64, near
 from tests.rollout.fakes import sampler_of
 
 CELLS, SYMBOLS, WORDS, STEPS = 5, 3, 2, 3

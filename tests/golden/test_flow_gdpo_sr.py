@@ -13,8 +13,7 @@ from groupwise.methods import GroupPreference, gdpo_sr
 from groupwise.objective import Objective, Preference, group_mean, pair_mean
 from groupwise.rewards import ContentWeighted
 from tests.golden.f0 import f64
-from tests.golden.flow_groups import compare_whole_path, made_up
-from tests.golden.test_flow import near
+from tests.golden.flow_groups import compare_whole_path, made_up, near
 
 ERRORS, REFERENCE = [0.100, 0.102, 0.101], [0.1001, 0.1018, 0.1012]
 SCORES = {"psnr": [24.0, 25.0, 26.0], "maniqa": [0.6, 0.5, 0.4], "musiq": [70.0, 72.0, 65.0], "texture": [0.75] * 3}
@@ -110,5 +109,5 @@ def paper_gdpo_sr(groups, new, old, ref, beta):  # type: ignore[no-untyped-def]
 def test_whole_path(beta: float) -> None:
     method, rng = gdpo_sr(steps=4, beta=beta), np.random.default_rng(5)
     assert method.denoise is not None
-    groups, batch = made_up(method.denoise, rng, written=(1, 2))
+    groups, batch = made_up(method.denoise, rng, written=((1,), (2,)))
     compare_whole_path(method, lambda *fields: paper_gdpo_sr(*fields, beta=beta), groups, batch, rng, moved=0.1)

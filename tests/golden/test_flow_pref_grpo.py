@@ -16,8 +16,7 @@ from groupwise.core import Usage
 from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Sampler, Strategy, Verdict, pack
 from groupwise.methods import HigherScore, PairJudge, PairwiseWins, pref_grpo
 from tests.golden import papers_flow as papers
-from tests.golden.flow_groups import compare_whole_path, made_up
-from tests.golden.test_flow import near
+from tests.golden.flow_groups import compare_whole_path, made_up, near
 from tests.rollout.fakes import FakeEngine, sampler_of
 
 DRAW = Draw(0, Prompt("p", (3,)), 4)

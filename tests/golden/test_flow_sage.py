@@ -11,8 +11,7 @@ from groupwise.methods import EqualisedSteps, KLFromOld, sage_grpo_flow
 from groupwise.models import CPSNoise, DanceNoise, FlowNoise, IntegratedNoise, Noise, StepConstant, StepKL
 from groupwise.models.flow.policy import sensitivity
 from tests.golden import papers_flow as papers
-from tests.golden.flow_groups import compare_whole_path, made_up
-from tests.golden.test_flow import FIRST, LinearField, f64, near, policy_of
+from tests.golden.flow_groups import FIRST, LinearField, compare_whole_path, f64, made_up, near, policy_of
 
 SPANS = ((1.0, 0.95), (0.6, 0.5), (0.2, 0.1), (0.1, 0.0))
 SENSITIVITIES = [0.030078, 0.401939, 1.016595, 1.695300]

@@ -21,7 +21,7 @@ from groupwise.engines.remote.replica import Replica
 from groupwise.learner import Learner
 from groupwise.training.build import RunObjects
 from tests.engines.test_processes import wait_until_gone
-from tests.faults.small_runs import left
+from tests.faults.small_runs import left_without_recipe
 
 pytestmark = pytest.mark.kill
 
@@ -36,20 +36,13 @@ LAGS = (0, 1)
 SHARED = Path("/dev/shm")
 
 
-def trained(run: gw.Run) -> dict[str, Any]:
-    """Metrics, samples, model and newest checkpoint of a run, without its recipe, which names the engine."""
-    files = left(run.directory)
-    files["state"].pop("recipe")
-    return files
-
-
 @pytest.fixture(scope="module")
 def native(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
     """By lag, the files of the undisturbed run, with the engine in the trainer's process."""
     out = tmp_path_factory.mktemp("native")
     return {
-        max_staleness: trained(
-            gw.train(out=out / str(max_staleness), **SMALL, **{"cluster.max_staleness": max_staleness})
+        max_staleness: left_without_recipe(
+            gw.train(out=out / str(max_staleness), **SMALL, **{"cluster.max_staleness": max_staleness}).directory
         )
         for max_staleness in LAGS
     }
@@ -171,7 +164,7 @@ def test_a_run_ends_as_if_undisturbed(
     )
     assert disturbance.sent == [*TARGETS[target]]
     wait_until_gone(sorted(disturbance.pids))
-    assert trained(run) == native[max_staleness]
+    assert left_without_recipe(run.directory) == native[max_staleness]
 
 
 SERVE = [sys.executable, "-m", "groupwise", "serve", "calculator"]
@@ -213,7 +206,7 @@ def test_an_engine_on_another_host_that_is_started_again_comes_back(
     permitted = {"engine_secret": tmp_path / "secret", "engine_exchange": exchange}
     try:
         run = gw.train(out=tmp_path / "runs", engine=served, **permitted, **SMALL)
-        assert trained(run) == native[0] and counts[0] > 60
+        assert left_without_recipe(run.directory) == native[0] and counts[0] > 60
     finally:
         for process in started:
             process.kill()

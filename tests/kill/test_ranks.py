@@ -12,7 +12,7 @@ import groupwise as gw
 from groupwise.cluster.local import LocalProcesses
 from groupwise.training.recorder import Recorder
 from tests.engines.test_processes import wait_until_gone
-from tests.faults.small_runs import forked, left
+from tests.faults.small_runs import forked, left_without_recipe
 
 pytestmark = pytest.mark.kill
 
@@ -25,17 +25,10 @@ SMALL = {
 BOUNDARIES = [(when, count) for count in range(1, SAVES + 1) for when in ("before", "after")]
 
 
-def trained(run: Path) -> dict[str, Any]:
-    """Metrics, samples, model and newest checkpoint of a run, without its recipe, which has the number of ranks."""
-    files = left(run)
-    files["state"].pop("recipe")
-    return files
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The files of a run in one process."""
-    return trained(gw.train(out=tmp_path_factory.mktemp("undisturbed"), **SMALL).directory)
+    return left_without_recipe(gw.train(out=tmp_path_factory.mktemp("undisturbed"), **SMALL).directory)
 
 
 def killed_run(out: Path, victim: str, when: str, count: int) -> None:
@@ -79,4 +72,4 @@ def test_a_run_resumed_on_any_number_of_ranks_ends_as_if_undisturbed(
     for ranks in (1, 2, 4):
         again = Path(shutil.copytree(run, tmp_path / f"{ranks}" / run.name, symlinks=True))
         assert forked(lambda again=again, ranks=ranks: gw.resume(again, ranks=ranks) and 0, log) == 0, log.read_text()
-        assert trained(again) == undisturbed, ranks
+        assert left_without_recipe(again) == undisturbed, ranks

@@ -92,17 +92,9 @@ def _numbers(left: ast.expr, right: ast.expr) -> bool:
 
 
 REMAINDERS = (
-    "ranks",
-    "ranks.lanes",
-    "PROBLEMS",
-    "self.kv_heads",
-    "many",
-    "few",
-    "vocabulary",
-    "every",
-    "settings.save_every",
+    "ranks", "ranks.lanes", "PROBLEMS", "self.kv_heads", "many", "few", "vocabulary", "every", "settings.save_every",
     "n",
-)
+)  # fmt: skip
 REMAINDERS += (
     "len(places)",
     "len(self.values)",
@@ -143,22 +135,11 @@ def test_what_runs_in_the_sandbox_is_imported_by_no_other_file():
 @pytest.mark.parametrize(
     "line",
     [
-        "eval(text)",
-        "builtins.exec(text)",
-        "sympy.sympify(text)",
-        "sympy_parser.parse_expr(text)",
-        "ast.literal_eval(match[1])",
-        "text.format(x)",
-        "template % value",
-        "template % (a, b)",
-        "template % {'a': 1}",
-        "import sympy",
-        "from math_verify import parse",
-        "from sympy.parsing import latex",
-        "importlib.import_module('sympy')",
-        "importlib.import_module(name)",
-        "Environment().from_string(text)",
+        "eval(text)", "builtins.exec(text)", "sympy.sympify(text)", "sympy_parser.parse_expr(text)",
+        "ast.literal_eval(match[1])", "text.format(x)", "template % value", "template % (a, b)", "template % {'a': 1}",
+        "import sympy", "from math_verify import parse", "from sympy.parsing import latex",
+        "importlib.import_module('sympy')", "importlib.import_module(name)", "Environment().from_string(text)",
     ],
-)
+)  # fmt: skip
 def test_each_way_is_seen(line: str):
     assert list(findings(ast.parse(line)))

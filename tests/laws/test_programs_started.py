@@ -88,25 +88,14 @@ def test_each_start_of_a_program_has_a_source_of_its_words() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "subprocess.run([self.python])",
-        "subprocess.Popen(words)",
-        "subprocess.check_output(words)",
-        "os.execvp(python, words)",
-        "os.posix_spawn(python, words, {})",
-        "os.spawnv(0, python, words)",
-        "os.system(text)",
-        "os.popen(text)",
-        "asyncio.create_subprocess_shell(text)",
-        "loop.subprocess_exec(protocol, python)",
-        "start = os.execv",
-        "from subprocess import Popen",
-        "from os import execv",
-        "from asyncio import create_subprocess_exec",
-        "import multiprocessing",
-        "from multiprocessing import Process",
-        "pty.spawn(words)",
+        "subprocess.run([self.python])", "subprocess.Popen(words)", "subprocess.check_output(words)",
+        "os.execvp(python, words)", "os.posix_spawn(python, words, {})", "os.spawnv(0, python, words)",
+        "os.system(text)", "os.popen(text)", "asyncio.create_subprocess_shell(text)",
+        "loop.subprocess_exec(protocol, python)", "start = os.execv", "from subprocess import Popen",
+        "from os import execv", "from asyncio import create_subprocess_exec", "import multiprocessing",
+        "from multiprocessing import Process", "pty.spawn(words)",
     ],
-)
+)  # fmt: skip
 def test_each_way_is_seen(line: str) -> None:
     assert list(findings(ast.parse(line)))
 

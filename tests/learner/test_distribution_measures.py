@@ -72,8 +72,7 @@ def test_the_label_of_a_users_measure_names_its_fields() -> None:
     assert label_of(Quartile()) == "quartile" and label_of(Quartile("teacher")) == "quartile/teacher"
 
 
-def test_a_measure_and_an_auxiliary_loss_of_a_users_file_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_measure_and_an_auxiliary_loss_of_a_users_file_train(home: Path) -> None:
     Path("mine.py").write_text(USER_FILE)
     small = ["--iterations", "1", "--prompts", "2", "--evaluate.problems", "4", "--method.group_size", "4"]
     small += ["--method.minibatches", "2"]

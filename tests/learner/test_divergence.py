@@ -163,7 +163,7 @@ def test_another_vocabulary_is_refused() -> None:
     it = learner(model(seed=3, shape=replace(SHAPE, vocabulary=19)))
     with pytest.raises(Usage, match="same number of logits"):
         it.compute_measures(pack(ragged()), (WHOLE,), frozenset({Divergence("teacher")}))
-    with pytest.raises(ValueError, match="alpha, the mixing weight of a divergence, is 2"):
+    with pytest.raises(ValueError, match=r"alpha.* is 2"):
         Divergence("teacher", 2.0)
 
 

@@ -98,7 +98,7 @@ def test_a_policy_that_omits_a_measure_is_an_error_with_its_name() -> None:
 
 def test_a_language_model_names_a_measure_that_it_cannot_compute() -> None:
     learner = Learner(model(), optimizer=AdamW(), steps=1)
-    with pytest.raises(Usage, match="a language model does not compute the measure Distance"):
+    with pytest.raises(Usage, match="Distance"):
         learner.compute_measures(pack(ragged()), [WHOLE], frozenset({Distance("policy")}))
 
 

@@ -143,10 +143,10 @@ def test_a_given_model_needs_the_policys_vocabulary(tmp_path: Path) -> None:
     path = directory(tmp_path / "teacher", vocabulary=SHAPE.vocabulary + 4)
     method = replace(grpo(), models=(("reference", FromDirectory(str(path))),))
     recipe = Recipe(method=method, prompts=2, sampling=Sampling(max_tokens=24))
-    with pytest.raises(Usage, match=r"the model reference in method.models and the policy have different vocabularies"):
+    with pytest.raises(Usage, match=r"reference.*vocabular"):
         build(recipe, Use()).new_learner()
     (error,) = check_inputs(recipe, Use()).errors
-    assert "reference in method.models and the policy have different vocabularies" in error.what
+    assert "reference" in error.what and "vocabular" in error.what
     missing = replace(method, models=(("reference", FromDirectory(str(tmp_path / "absent"))),))
     (error,) = check_inputs(replace(recipe, method=missing), Use()).errors
     assert f"method.models.reference: there is no model at {tmp_path / 'absent'}" in error.what

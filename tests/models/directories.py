@@ -10,19 +10,10 @@ from groupwise.models import Decoder, Shape, Tokenizer, write_model
 
 def shape(family: str = "qwen3", **changes: object) -> Shape:
     fields = {
-        "vocabulary": 40,
-        "width": 32,
-        "layers": 2,
-        "heads": 4,
-        "kv_heads": 2,
-        "head_dim": 12,
-        "inner": 48,
-        "positions": 128,
-        "rope_theta": 5000.0,
-        "eps": 1e-5,
-        "qk_norm": family == "qwen3",
+        "vocabulary": 40, "width": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 12, "inner": 48,
+        "positions": 128, "rope_theta": 5000.0, "eps": 1e-5, "qk_norm": family == "qwen3",
         "qkv_bias": family == "qwen2",
-    }
+    }  # fmt: skip
     return Shape(family=family, **{**fields, **changes})  # pyright: ignore[reportArgumentType]
 
 

@@ -35,10 +35,10 @@ def made(path: Path, kind: str, **changes: Any) -> nn.Module:
     return model
 
 
-def load(path: Path, dtype: torch.dtype = torch.float32) -> nn.Module:
+def load(path: Path, dtype: torch.dtype = torch.float32, attention: str = "eager") -> nn.Module:
     """Load with transformers; assert that no tensor is missing or unexpected."""
     model, notes = transformers.AutoModelForCausalLM.from_pretrained(
-        path, dtype=dtype, local_files_only=True, output_loading_info=True, attn_implementation="eager"
+        path, dtype=dtype, local_files_only=True, output_loading_info=True, attn_implementation=attention
     )
     assert not any(notes.get(k) for k in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     if dtype == torch.float64 and model._can_set_experts_implementation():

@@ -193,8 +193,7 @@ def test_a_pipeline_is_found_by_name_once_its_parts_are_in_the_cache(tmp_path: P
     assert not any("flux1-dev" in line for line in server.asked)
 
 
-def test_a_local_directory_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_local_directory_takes_precedence(home: Path) -> None:
     made = directory(Path("tiny/model"))
     assert find_model("tiny/model") == made and base_name("tiny/model") == str(made.resolve())
     assert commit_of("tiny/model") == commit_of("calculator") == commit_of(made.resolve()) == ""

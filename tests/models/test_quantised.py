@@ -29,11 +29,8 @@ def quantised(path: Path, scheme: str) -> Path:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_check_and_train_refuse_it(
-    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    model = quantised(tmp_path / "model", scheme)
+def test_check_and_train_refuse_it(scheme: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = quantised(home / "model", scheme)
     fields = [("model", str(model)), ("sampling.max_tokens", "8"), ("lora.rank", "2")]
     errors = [error for error in check(None, fields) if "is quantised" in error.what]
     assert len(errors) == 1 and isinstance(errors[0], BadData)

@@ -16,8 +16,8 @@ from groupwise.models.lora import check_targets
 from tests.models.directories import characters
 from tests.models.plain import load, made, weighed, written
 from tests.models.plain import theirs as plainly
+from tests.models.test_families import BACKBONES
 from tests.models.test_lora import taught
-from tests.models.test_transformers_model import CASES
 
 peft = pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
 TARGETS: dict[str, tuple[str, ...]] = {
@@ -30,7 +30,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
 
 
 def base(home: Path, name: str) -> Path:
-    kind, changes = CASES[name]
+    kind, changes = BACKBONES[name]
     made(home / "base", kind, **changes)
     return home / "base"
 

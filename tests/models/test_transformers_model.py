@@ -11,103 +11,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from groupwise.core import BadData, Usage
-from groupwise.models import read_model, read_shape, write_model
+from groupwise.models import read_model, read_shape
 from groupwise.models.decoder.transformers_model import TransformersModel
-from tests.models.directories import characters, directory
-from tests.models.plain import PROMPT, generated, greedy, load, made, ours, theirs, written
+from tests.models.directories import directory
+from tests.models.plain import PROMPT, greedy, made, ours, written
 from tests.models.test_checkpoint import change
-from tests.models.test_families import rope
-
-MOE = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True}
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "gemma": ("Gemma", {"head_dim": 12}),
-    "gemma2": (
-        "Gemma2",
-        {
-            "head_dim": 12,
-            "sliding_window": 9,
-            "attn_logit_softcapping": 0.5,
-            "final_logit_softcapping": 2.0,
-            "query_pre_attn_scalar": 10,
-        },
-    ),
-    "gemma3": (
-        "Gemma3Text",
-        {
-            "head_dim": 12,
-            "sliding_window": 9,
-            "query_pre_attn_scalar": 10,
-            "layer_types": ["sliding_attention", "full_attention"],
-        },
-    ),
-    "gpt2": (
-        "GPT2",
-        {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 250, "scale_attn_by_inverse_layer_idx": True},
-    ),
-    "phi": ("Phi", {"partial_rotary_factor": 0.5, "num_key_value_heads": 4}),
-    "qwen3 moe": ("Qwen3Moe", {"head_dim": 12, **MOE}),
-    "cohere": ("Cohere", {"logit_scale": 0.3, "use_qk_norm": True}),
-    "granite": ("Granite", {"logits_scaling": 3.0, "residual_multiplier": 0.7, "attention_multiplier": 0.4}),
-    "deepseek": (
-        "DeepseekV3",
-        {
-            "q_lora_rank": 16,
-            "kv_lora_rank": 16,
-            "qk_nope_head_dim": 8,
-            "qk_rope_head_dim": 4,
-            "v_head_dim": 6,
-            "num_key_value_heads": 4,
-            "n_routed_experts": 4,
-            "n_group": 1,
-            "topk_group": 1,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 16,
-            "first_k_dense_replace": 1,
-        },
-    ),
-    "a llama of another activation": ("Llama", {"hidden_act": "gelu"}),
-    "a llama that turns half": ("Llama", rope("default", partial_rotary_factor=0.5)),
-}
-
-
-@pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Any]:
-    kind, changes = CASES[request.param]
-    return tmp_path, made(tmp_path, kind, **changes)
-
-
-def test_log_probs_and_gradients_equal_the_plain_forward(case: tuple[Path, Any]) -> None:
-    path, _ = case
-    model = read_model(path, dtype=torch.float64)
-    assert isinstance(model, TransformersModel)
-    (logp, ours_by), (expected, by) = ours(model, written()), theirs(load(path, torch.float64), written())
-    assert expected.std() > 0.1
-    assert torch.allclose(logp, expected, rtol=0, atol=2e-5)
-    assert ours_by.keys() == by.keys()
-    assert all((g - by[name]).norm() <= 1e-4 * by[name].norm() + 1e-6 for name, g in ours_by.items())
-    assert sum(bool(g.norm() > 1e-4) for g in by.values()) > len(by) / 2
-
-
-def test_greedy_answers_equal_generate(case: tuple[Path, Any]) -> None:
-    path, model = case
-    read, prompts = read_model(path), (PROMPT, PROMPT[20:110])
-    answers = [greedy(read, prompt) for prompt in prompts]
-    assert answers == [generated(model, prompt) for prompt in prompts]
-    assert len(set(sum(answers, ()))) > 1
-
-
-def test_transformers_loads_the_directories_that_we_write(case: tuple[Path, Any], tmp_path: Path) -> None:
-    path, model = case
-    write_model(read_model(path), tmp_path / "again", tokenizer=characters())
-    with torch.no_grad():
-        actual, expected = (m(torch.tensor([PROMPT])).logits for m in (load(tmp_path / "again"), model))
-    assert torch.allclose(actual, expected, rtol=0, atol=1e-5)
-    assert read_shape(tmp_path / "again") == read_shape(path)
-    assert json.loads((tmp_path / "again" / "generation_config.json").read_text())["eos_token_id"] == [0]
+from tests.models.test_families import BACKBONES
 
 
 def test_recomputed_layers_give_equal_gradients(tmp_path: Path) -> None:
-    made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1])
+    made(tmp_path, *BACKBONES["gpt2"][:1], **BACKBONES["gpt2"][1])
     model = read_model(tmp_path, dtype=torch.float64)
     kept = ours(model, written())[1]
     assert not model.recompute
@@ -126,7 +39,7 @@ def test_recomputed_layers_give_equal_gradients(tmp_path: Path) -> None:
 
 def test_padding_beyond_the_last_position_is_allowed(tmp_path: Path) -> None:
     """A prompt of 245 tokens fits; all but the last are padded to 248. Learned positions end at 246."""
-    kind, changes = CASES["gpt2"]
+    kind, changes = BACKBONES["gpt2"]
     made(tmp_path, kind, **{**changes, "n_positions": 246, "max_position_embeddings": 246})
     assert read_shape(tmp_path).positions == 246
     assert len(greedy(read_model(tmp_path), PROMPT + PROMPT[:95], most=1)) == 1
@@ -167,7 +80,7 @@ def test_a_model_without_attention_heads_is_refused(tmp_path: Path) -> None:
 
 
 def test_directories_with_other_tensors_than_described_are_refused(tmp_path: Path) -> None:
-    made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1])
+    made(tmp_path, *BACKBONES["gpt2"][:1], **BACKBONES["gpt2"][1])
     file = tmp_path / "model.safetensors"
     weights, whole = load_file(file), file.read_bytes()
     save_file({n: x for n, x in weights.items() if n != "transformer.h.0.attn.c_attn.weight"}, file)
@@ -193,7 +106,7 @@ def test_unknown_rope_types_are_refused_by_transformers(tmp_path: Path) -> None:
 
 
 def test_recompute_is_refused_without_gradient_checkpointing(tmp_path: Path) -> None:
-    made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1])
+    made(tmp_path, *BACKBONES["gpt2"][:1], **BACKBONES["gpt2"][1])
     model = read_model(tmp_path)
     assert isinstance(model, TransformersModel)
     model._layers = list  # pyright: ignore[reportAttributeAccessIssue]
@@ -202,7 +115,7 @@ def test_recompute_is_refused_without_gradient_checkpointing(tmp_path: Path) -> 
 
 
 def test_modules_of_transformers_are_not_compiled(tmp_path: Path) -> None:
-    made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1])
+    made(tmp_path, *BACKBONES["gpt2"][:1], **BACKBONES["gpt2"][1])
     model = read_model(tmp_path)
     model.compiled = False
     with pytest.raises(Usage, match="is not compiled here"):

@@ -67,8 +67,7 @@ def test_a_finished_run_and_an_export_are_uploaded(
     assert hub.uploads == [("me/sums", names), ("me/again", names)]
 
 
-def test_errors_come_before_the_run(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_errors_come_before_the_run(hub: FakeHub, home: Path) -> None:
     for name in ("sums", "me/sums@main", "../x"):
         with pytest.raises(Usage, match="is not a name on the hub"):
             check_upload(name)
@@ -80,7 +79,7 @@ def test_errors_come_before_the_run(hub: FakeHub, tmp_path: Path, monkeypatch: p
         check_upload("me/sums")
     hub.token = None
     assert main(["train", "--push", "me/sums"]) == 4
-    assert list(tmp_path.iterdir()) == []
+    assert list(home.iterdir()) == []
 
 
 def test_a_failed_upload_names_the_command_that_repeats_it(hub: FakeHub) -> None:

@@ -46,17 +46,10 @@ def test_complete_keeps_answers_that_stopped() -> None:
 
 
 MASKS: dict[str, Mask] = {
-    "HasView": HasView("sibling"),
-    "InsideClip": InsideClip(),
-    "OfRole": OfRole("answer"),
-    "OnPolicy": OnPolicy(0.0),
-    "OutsideSteps": OutsideSteps(first=1, count=1),
-    "Reject": Reject(),
-    "TakingTurns": TakingTurns(("answer",)),
-    "complete": complete,
-    "positive_advantage": positive_advantage,
-    "written_tokens": written_tokens,
-}
+    "HasView": HasView("sibling"), "InsideClip": InsideClip(), "OfRole": OfRole("answer"), "OnPolicy": OnPolicy(0.0),
+    "OutsideSteps": OutsideSteps(first=1, count=1), "Reject": Reject(), "TakingTurns": TakingTurns(("answer",)),
+    "complete": complete, "positive_advantage": positive_advantage, "written_tokens": written_tokens,
+}  # fmt: skip
 
 
 def test_every_mask_is_listed() -> None:

@@ -89,16 +89,11 @@ def test_the_gates_temperature_depends_on_the_sign() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Clip(low=-0.1),
-        lambda: Clip(high=-0.1),
-        lambda: ClippedWeight(floor=-1.0),
-        lambda: ClippedWeight(floor=1.1),
-        lambda: ClippedWeight(cap=0.28),
-        lambda: SoftGate(positive=0.0),
-        lambda: SoftGate(negative=-1.0),
-        lambda: SoftGate(negative=math.inf),
+        lambda: Clip(low=-0.1), lambda: Clip(high=-0.1), lambda: ClippedWeight(floor=-1.0),
+        lambda: ClippedWeight(floor=1.1), lambda: ClippedWeight(cap=0.28), lambda: SoftGate(positive=0.0),
+        lambda: SoftGate(negative=-1.0), lambda: SoftGate(negative=math.inf),
     ],
-)
+)  # fmt: skip
 def test_invalid_constants_are_refused(make: Any) -> None:
     with pytest.raises(ValueError):
         make()

@@ -143,24 +143,12 @@ def draw(
         finish = "length" if outcome == "malformed" else "stop"
         group.append(
             {
-                "draw": number,
-                "prompt_id": f"p{prompt}{canary}",
-                "prompt": f"{question}={canary}",
-                "group": 0,
-                "role": "answer",
-                "text": text,
-                "finish": finish,
-                "outcome": outcome,
-                "score": None,
-                "cause": "timeout" if lucky > 0.995 else None,
-                "feedback": None,
-                "reward": float(right),
-                "selected": True,
-                "parts": {},
-                "gold": str(total),
-                "length": len(text) + (finish == "stop"),
+                "draw": number, "prompt_id": f"p{prompt}{canary}", "prompt": f"{question}={canary}", "group": 0,
+                "role": "answer", "text": text, "finish": finish, "outcome": outcome, "score": None,
+                "cause": "timeout" if lucky > 0.995 else None, "feedback": None, "reward": float(right),
+                "selected": True, "parts": {}, "gold": str(total), "length": len(text) + (finish == "stop"),
             }
-        )
+        )  # fmt: skip
     rewards = np.array([s["reward"] for s in group])
     for sample, z in zip(group, (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)):
         sample["advantage"] = float(z)

@@ -213,15 +213,9 @@ def test_long_answers_are_cut_to_fit_and_counted(tmp_path):
 
     n = 60_000
     sample = {
-        "draw": 0,
-        "group": 0,
-        "prompt_id": "p",
-        "prompt": "x",
-        "text": "é" * n,
-        "outcome": "wrong",
-        "finish": "length",
+        "draw": 0, "group": 0, "prompt_id": "p", "prompt": "x", "text": "é" * n, "outcome": "wrong", "finish": "length",
         "length": n,
-    }
+    }  # fmt: skip
     for i in (1, 2):
         write_lines(run / "samples" / f"{i:06d}.jsonl", [sample, sample])
         ends = np.tile(np.arange(1, n + 1, dtype=np.int32), 2)
@@ -273,16 +267,10 @@ def test_thinning_keeps_every_extreme():
 @pytest.mark.parametrize(
     "array",
     [
-        np.arange(5),
-        np.array([0, 70_000]),
-        np.array([-1, 2**31 - 1]),
-        np.array([2**40, 1]),
-        np.random.default_rng(0).normal(size=99),
-        np.full(4, 0.1),
-        np.zeros(0),
-        np.array([np.nan, 1.5]),
+        np.arange(5), np.array([0, 70_000]), np.array([-1, 2**31 - 1]), np.array([2**40, 1]),
+        np.random.default_rng(0).normal(size=99), np.full(4, 0.1), np.zeros(0), np.array([np.nan, 1.5]),
     ],
-)
+)  # fmt: skip
 def test_packing_loses_nothing(array):
     np.testing.assert_array_equal(unpack(json.loads(as_json(packed(array)))), array)
 
@@ -308,16 +296,9 @@ def test_the_headline(tmp_path):
 
 
 QUIET = {
-    "entropy": 0.5,
-    "frac_reward_zero_std": 0.2,
-    "completions/clipped_ratio": 0.1,
-    "grad_norm": 1.0,
-    "steps_skipped": 0,
-    "sampling/sampling_logp_difference/max": 1e-6,
-    "outcome/correct": 99.0,
-    "outcome/unverifiable": 1.0,
-    "loss": 0.1,
-}
+    "entropy": 0.5, "frac_reward_zero_std": 0.2, "completions/clipped_ratio": 0.1, "grad_norm": 1.0, "steps_skipped": 0,
+    "sampling/sampling_logp_difference/max": 1e-6, "outcome/correct": 99.0, "outcome/unverifiable": 1.0, "loss": 0.1,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

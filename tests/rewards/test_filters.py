@@ -49,20 +49,11 @@ def selected(scores: list[float]) -> list[bool]:
 @pytest.mark.parametrize(
     "scores, live",
     [
-        ([1, 1, 1], False),
-        ([0, 0, 0], False),
-        ([1, 0, 0], True),
-        ([1, 1, 0], True),
-        ([1], False),
-        ([0], False),
-        ([NAN, 1, 1], False),
-        ([NAN, 0, 0], False),
-        ([NAN, 1, 0], True),
-        ([NAN, NAN], False),
-        ([0.5, 0.5], False),
+        ([1, 1, 1], False), ([0, 0, 0], False), ([1, 0, 0], True), ([1, 1, 0], True), ([1], False), ([0], False),
+        ([NAN, 1, 1], False), ([NAN, 0, 0], False), ([NAN, 1, 0], True), ([NAN, NAN], False), ([0.5, 0.5], False),
         ([0.5, 1], True),
     ],
-)
+)  # fmt: skip
 def test_a_rollout_is_selected_whole_or_not_at_all(scores: list[float], live: bool) -> None:
     assert selected(scores) == [live] * len(scores)
 

@@ -61,7 +61,7 @@ def request(i: int = 0, **changes: Any) -> GenerationRequest:
     return GenerationRequest(**{**fields, **changes})
 
 
-def generate(e: NativeEngine, requests: Sequence[GenerationRequest]) -> list[Generation]:
+def generate(e: Any, requests: Sequence[GenerationRequest]) -> list[Generation]:
     """The generations of concurrent requests."""
 
     async def go() -> list[Generation]:
@@ -165,6 +165,8 @@ def judged_by(grade: Any) -> Verifier:
 
 
 def sampler_of(engine: Any, draw: Draw, *, verifier: Any = always_correct, **changes: Any) -> DrawSampler:
-    """The sampler of a draw, with a fake or a native engine."""
+    """The sampler of a draw, with a fake or a native engine; `changes` are of its setting, or its purpose."""
+    own = {name: changes.pop(name) for name in ("purpose",) if name in changes}
     fields = {"engine": engine, "tokenizer": tokenizer(), "sampling": sampling(), "seed": 11}
-    return DrawSampler(draw=draw, setting=RolloutSetting(**(fields | changes), verifier=judged_by(verifier)))
+    setting = RolloutSetting(**(fields | changes), verifier=judged_by(verifier))
+    return DrawSampler(draw=draw, setting=setting, **own)

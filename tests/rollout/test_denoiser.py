@@ -1,7 +1,6 @@
 """The engine of flow policies: bits, keyed noise, log-probs of the learner, interruptions; and the packaged models."""
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -39,13 +38,11 @@ from groupwise.models import (
     IntegratedNoise,
     Noise,
     decode_action,
-    find_model,
     normals,
-    read_model,
 )
 from groupwise.models.flow.policy import log_density
 from groupwise.rollout import Independent, Retraced
-from tests.rollout.fakes import sampler_of
+from tests.rollout.fakes import generate, sampler_of
 
 FIRST = 65
 SHAPE = FlowShape(vocabulary=FIRST + 3, layers=1, state=(3, 2, 2), words=3, prompt_length=2, width=16)
@@ -57,52 +54,17 @@ def policy_with(denoise: Denoise | None = None, seed: int = 0) -> FlowPolicy:
     return FlowPolicy(SHAPE, denoise or Denoise(steps=8))
 
 
-def generated(engine: DenoisingEngine, requests: Sequence[GenerationRequest]) -> list[Generation]:
-    async def all_of_them() -> list[Generation]:
-        return await asyncio.gather(*map(engine.sample, requests))
-
-    return asyncio.run(all_of_them())
-
-
 def alone(policy: FlowPolicy, request: GenerationRequest = REQUEST, seed: int = 0) -> Generation:
-    return generated(DenoisingEngine(policy, seed=seed), [request])[0]
+    return generate(DenoisingEngine(policy, seed=seed), [request])[0]
 
 
-def assert_equal(a: Generation, b: Generation) -> None:
-    """Equal to the bit. The log-prob of a step without noise is NaN."""
-    assert a.path == b.path and a.versions == b.versions and a.logp[:-1] == b.logp[:-1]
+def bits(generation: Generation) -> tuple[object, ...]:
+    """Without the log-prob of the last step, which has no noise: it is NaN."""
+    return generation.tokens, generation.path, generation.versions, generation.logp[:-1]
 
 
 def others(n: int) -> list[GenerationRequest]:
     return [replace(REQUEST, context=(FIRST + i % 3, FIRST), draw=i, stream=(i, 1)) for i in range(n)]
-
-
-@pytest.mark.parametrize("n", [1, 15, 16, 40])
-@pytest.mark.parametrize("model", ["tiny", "quilts"])
-def test_other_samples_change_no_bit(n: int, model: str) -> None:
-    torch.set_num_threads(1)
-    policy, request, extra = policy_with(), REQUEST, others(n)
-    if model == "quilts":
-        policy = read_model(find_model("quilts"))
-        assert isinstance(policy, FlowPolicy)
-        request, *extra = (replace(r, context=(FIRST, FIRST + 1, FIRST + 2, FIRST)) for r in (request, *extra))
-    among = generated(DenoisingEngine(policy, seed=0), [*extra[: n // 2], request, *extra[n // 2 :]])[n // 2]
-    assert_equal(among, alone(policy, request))
-
-
-def test_samples_wait_for_rows_and_change_no_bit() -> None:
-    requests = [REQUEST, *others(6)]
-    few, many = (generated(DenoisingEngine(policy_with(), seed=0, max_num_seqs=rows), requests) for rows in (2, 256))
-    for one, other in zip(few, many, strict=True):
-        assert_equal(one, other)
-
-
-def test_random_numbers_are_keyed_by_seed_purpose_draw_and_stream() -> None:
-    policy = policy_with()
-    first = alone(policy).path
-    changed = [replace(REQUEST, purpose=4), replace(REQUEST, draw=6), replace(REQUEST, stream=(3,))]
-    assert all(alone(policy, request).path != first for request in changed)
-    assert alone(policy, seed=1).path != first and alone(policy).path == first
 
 
 def test_the_first_state_and_each_noise_are_normals_of_their_own_step() -> None:
@@ -265,7 +227,7 @@ def test_a_cancelled_request_leaves_and_an_error_reaches_all_callers(monkeypatch
         task.cancel()
         return await engine.sample(REQUEST)
 
-    assert_equal(asyncio.run(cancelled()), alone(policy_with()))
+    assert bits(asyncio.run(cancelled())) == bits(alone(policy_with()))
 
     def fail(*_: object) -> None:
         raise RuntimeError("no memory")
@@ -284,7 +246,7 @@ def test_a_request_may_ask_for_another_number_of_steps(temperature: float) -> No
     request = replace(REQUEST, limit=20, sampling=Sampling(temperature=temperature))
     mixed = [replace(request, steps=20), request, replace(request, steps=3, stream=(3,))]
     policy = policy_with(Denoise(steps=8, shift=3.0))
-    for ours, steps, asked in zip(generated(DenoisingEngine(policy, seed=0), mixed), (20, 8, 3), mixed, strict=True):
+    for ours, steps, asked in zip(generate(DenoisingEngine(policy, seed=0), mixed), (20, 8, 3), mixed, strict=True):
         assert ours.tokens == tuple(range(steps)) and ours.finish is Finish.stop
         theirs = alone(policy_with(Denoise(steps=steps, shift=3.0)), replace(asked, steps=None))
         assert ours.path == theirs.path and ours.versions == theirs.versions

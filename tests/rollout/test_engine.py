@@ -30,14 +30,9 @@ from tests.rollout.fakes import (
 
 MODEL = decoder()
 SAMPLINGS = [
-    Sampling(),
-    Sampling(temperature=0.6),
-    Sampling(temperature=1.3),
-    Sampling(top_p=0.7),
-    Sampling(top_k=3),
-    Sampling(min_p=0.2),
-    Sampling(temperature=1.3, top_p=0.9, top_k=6, min_p=0.05),
-]
+    Sampling(), Sampling(temperature=0.6), Sampling(temperature=1.3), Sampling(top_p=0.7), Sampling(top_k=3),
+    Sampling(min_p=0.2), Sampling(temperature=1.3, top_p=0.9, top_k=6, min_p=0.05),
+]  # fmt: skip
 
 
 def enumerated(row: Sequence[float], sampling: Sampling) -> dict[int, float]:

@@ -27,17 +27,16 @@ from groupwise.data import (
 )
 from groupwise.engines import NativeEngine
 from groupwise.models import Decoder, Purpose
-from groupwise.rollout import DrawSampler, Independent, RolloutSetting
+from groupwise.rollout import DrawSampler, Independent
 from tests.rollout.fakes import (
     FakeEngine,
-    always_correct,
     decoder,
     draw,
     engine,
     generate,
-    judged_by,
     logits,
     request,
+    sampler_of,
     sampling,
     tokenizer,
     verdict,
@@ -52,14 +51,8 @@ def counting(request: Any) -> Ids:
     return (*range(request.at + 1, 11), 0)
 
 
-def sampler(engine: Any = None, verifier: Any = always_correct, **changes: Any) -> DrawSampler:
-    fields: dict[str, Any] = {
-        "draw": draw(4), "engine": engine or FakeEngine(counting), "verifier": verifier, "tokenizer": tokenizer(),
-        "sampling": sampling(), "seed": 11,
-    }  # fmt: skip
-    fields |= changes
-    own = {name: fields.pop(name) for name in ("draw", "purpose") if name in fields}
-    return DrawSampler(**own, setting=RolloutSetting(**{**fields, "verifier": judged_by(fields["verifier"])}))
+def sampler(engine: Any = None, **changes: Any) -> DrawSampler:
+    return sampler_of(engine or FakeEngine(counting), changes.pop("draw", draw(4)), **changes)
 
 
 def run(coroutine: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from groupwise.data import Generation, GenerationRequest
 from groupwise.models import Model, read_model
 from tests.models.plain import made
-from tests.models.test_transformers_model import CASES
+from tests.models.test_families import BACKBONES
 from tests.rollout.fakes import engine, generate
 from tests.rollout.test_bits import measured, other
 
@@ -24,7 +24,7 @@ def case(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Model, list[Generation], float]:
     """A random model, its generations for the measured requests, each in its own engine, and the tolerance."""
-    kind, changes = CASES[request.param]
+    kind, changes = BACKBONES[request.param]
     path = tmp_path_factory.mktemp("made")
     made(path, kind, **changes)
     model = read_model(path)

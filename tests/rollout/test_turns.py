@@ -35,20 +35,11 @@ from groupwise.engines import NativeEngine
 from groupwise.environments import calculator_tools, user_environment
 from groupwise.learner.forward import forward
 from groupwise.models import Tokenizer, find_template
-from groupwise.rollout import DrawSampler, RolloutSetting, Turns
+from groupwise.rollout import DrawSampler, Turns
 from groupwise.rollout.conversation import ReplayMismatch
 from tests.models.directories import bytes_
 from tests.models.test_templates import CHATML, trained, transformers_ids
-from tests.rollout.fakes import (
-    FakeEngine,
-    always_correct,
-    decoder,
-    engine,
-    judged_by,
-    sampling,
-    tokenizer,
-    without_end_token,
-)
+from tests.rollout.fakes import FakeEngine, decoder, engine, sampler_of, sampling, tokenizer, without_end_token
 
 END = 0
 PROMPT = Prompt("p", (3, 1, 4), row={"answer": "7"})
@@ -106,12 +97,10 @@ def sampler(
     environment: Callable[[], Environment] | None, script: Any = None, n: int = 1, **changes: Any
 ) -> DrawSampler:
     fields: dict[str, Any] = {
-        "draw": Draw(4, PROMPT, n), "engine": FakeEngine(script), "verifier": always_correct, "tokenizer": tokenizer(),
-        "sampling": sampling(max_tokens=40), "seed": 11, "environment": environment,
+        "engine": FakeEngine(script), "draw": Draw(4, PROMPT, n), "sampling": sampling(max_tokens=40),
+        "environment": environment,
     }  # fmt: skip
-    fields |= changes
-    own = {name: fields.pop(name) for name in ("draw", "purpose") if name in fields}
-    return DrawSampler(**own, setting=RolloutSetting(**{**fields, "verifier": judged_by(fields["verifier"])}))
+    return sampler_of(**(fields | changes))
 
 
 def rollout(s: DrawSampler, turns: Turns = Turns()) -> Rollout:  # noqa: B008

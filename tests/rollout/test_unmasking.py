@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +28,7 @@ from groupwise.data import (
 from groupwise.engines.steps.unmasking import UnmaskingEngine
 from groupwise.methods import CoSampled
 from groupwise.models import Commit, Knobs, MaskedPolicy, MaskedShape, Unmask, decode_masked, find_model, read_model
-from tests.rollout.fakes import sampler_of
+from tests.rollout.fakes import generate, sampler_of
 
 SHAPE = MaskedShape(
     vocabulary=64 + 1 + 6 + 5, layers=2, cells=6, symbols=3, words=5, prompt_length=2, width=16, heads=2
@@ -48,15 +47,8 @@ def policy_with(unmask: Unmask = UNMASK, seed: int = 0) -> MaskedPolicy:
     return policy
 
 
-def generated(engine: UnmaskingEngine, requests: Sequence[GenerationRequest]) -> list[Generation]:
-    async def all_of_them() -> list[Generation]:
-        return await asyncio.gather(*map(engine.sample, requests))
-
-    return asyncio.run(all_of_them())
-
-
 def alone(policy: MaskedPolicy, request: GenerationRequest = REQUEST, seed: int = 0) -> Generation:
-    return generated(UnmaskingEngine(policy, seed=seed), [request])[0]
+    return generate(UnmaskingEngine(policy, seed=seed), [request])[0]
 
 
 def bits(generation: Generation) -> tuple[object, ...]:
@@ -72,35 +64,6 @@ def sample_of(generation: Generation, request: GenerationRequest = REQUEST) -> S
         context=request.context, stream=request.stream, tokens=generation.tokens, origin=generation.versions,
         logp=generation.logp, path=generation.path, finish=generation.finish, verdict=Verdict(Outcome.scored, 0.0),
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("n", [1, 15, 16, 40])
-@pytest.mark.parametrize("model", ["tiny", "beads"])
-def test_other_samples_change_no_bit(n: int, model: str) -> None:
-    torch.set_num_threads(1)
-    policy, request, extra = policy_with(), REQUEST, others(n)
-    if model == "beads":
-        policy = read_model(find_model("beads"))
-        assert isinstance(policy, MaskedPolicy)
-        first = policy.shape.first_word
-        request, *extra = (replace(r, context=(first, first + 2, first + 3), limit=64) for r in (request, *extra))
-    among = generated(UnmaskingEngine(policy, seed=0), [*extra[: n // 2], request, *extra[n // 2 :]])[n // 2]
-    assert bits(among) == bits(alone(policy, request))
-
-
-def test_samples_wait_for_rows_and_change_no_bit() -> None:
-    requests = [REQUEST, *others(20)]
-    few, many = (generated(UnmaskingEngine(policy_with(), seed=0, max_num_seqs=rows), requests) for rows in (16, 256))
-    assert list(map(bits, few)) == list(map(bits, many))
-    assert len({generation.tokens for generation in many}) > 10
-
-
-def test_random_numbers_are_keyed_by_seed_purpose_draw_and_stream() -> None:
-    policy = policy_with()
-    first = alone(policy).path
-    changed = [replace(REQUEST, purpose=4), replace(REQUEST, draw=6), replace(REQUEST, stream=(3,))]
-    assert all(alone(policy, request).path != first for request in changed)
-    assert alone(policy, seed=1).path != first and alone(policy).path == first
 
 
 def test_a_sample_replays_from_its_actions() -> None:
@@ -145,7 +108,7 @@ def test_a_sample_replays_from_its_actions() -> None:
 def test_log_probs_are_the_learners() -> None:
     policy = policy_with()
     requests = others(9)
-    samples = [sample_of(g, r) for g, r in zip(generated(UnmaskingEngine(policy, seed=0), requests), requests)]
+    samples = [sample_of(g, r) for g, r in zip(generate(UnmaskingEngine(policy, seed=0), requests), requests)]
     batch = pack([Rollout(Draw(0, Prompt("p", REQUEST.context), 9), tuple(samples))])
     numbers = policy.measure(batch, [Logp("policy"), Entropy()], {})
     torch.testing.assert_close(numbers[Logp("policy")].double(), batch.logp_engine, atol=2e-6, rtol=0)

@@ -64,14 +64,9 @@ def names(run: Path) -> list[str]:
 def test_tensors_read_back_bit_equal(tmp_path: Path, dtype: torch.dtype) -> None:
     odd = torch.tensor([[0.0, -0.0, math.inf], [-math.inf, math.nan, 0.1]], dtype=torch.float64).to(dtype)
     saved = {
-        "odd": odd,
-        "turned": odd.T,
-        "tied": odd,
-        "view": odd[0],
-        "empty": odd[:0],
-        "none": odd[:, :0],
+        "odd": odd, "turned": odd.T, "tied": odd, "view": odd[0], "empty": odd[:0], "none": odd[:, :0],
         "one": odd[1, 2],
-    }
+    }  # fmt: skip
     save_checkpoint(RunLayout(tmp_path), 7, saved, {}, keep=1)
     newest = newest_checkpoint(RunLayout(tmp_path))
     assert newest and newest.tensors().keys() == saved.keys()
@@ -111,7 +106,7 @@ def test_a_run_without_checkpoints(tmp_path: Path) -> None:
 def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     save(tmp_path, 9, 10, 11, 1_000_000, keep=2)
     assert names(tmp_path) == ["000011", "1000000"] and verified_iteration(tmp_path) == 1_000_000
-    with pytest.raises(ValueError, match="keep, the number of checkpoints to keep, is 0: needs keep >= 1"):
+    with pytest.raises(ValueError, match=r"keep.*is 0.*keep >= 1"):
         save(tmp_path, 12, keep=0)
 
 
@@ -184,16 +179,10 @@ def replace_by_directory(path: Path, rng: random.Random) -> None:
 @pytest.mark.parametrize(
     ("damage", "times"),
     [
-        (flip_bit, 60),
-        (truncate, 30),
-        (extend, 2),
-        (zero, 1),
-        (unlink, 1),
-        (replace_by_link, 1),
-        (replace_by_pipe, 1),
+        (flip_bit, 60), (truncate, 30), (extend, 2), (zero, 1), (unlink, 1), (replace_by_link, 1), (replace_by_pipe, 1),
         (replace_by_directory, 1),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_newest_checkpoint_is_named_and_the_previous_one_is_used(
     tmp_path: Path, name: str, damage: Callable[[Path, random.Random], None], times: int
 ) -> None:

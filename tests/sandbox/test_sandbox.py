@@ -40,20 +40,8 @@ def typed(sandbox: Sandbox, code: str, stdin: str = "") -> Execution:
 # Values
 
 PLAIN = [
-    None,
-    True,
-    0,
-    -7,
-    2**200,
-    0.1,
-    -0.0,
-    1e308,
-    "",
-    "é\ud800\x00\u2028",
-    [],
-    [1, [2.5, None]],
-    {"a": {"b": [True]}},
-]
+    None, True, 0, -7, 2**200, 0.1, -0.0, 1e308, "", "é\ud800\x00\u2028", [], [1, [2.5, None]], {"a": {"b": [True]}},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("value", PLAIN, ids=repr)

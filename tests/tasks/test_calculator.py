@@ -1,6 +1,5 @@
 """The calculator's problems, split and grading, each against a second implementation."""
 
-import asyncio
 import re
 from fractions import Fraction
 from functools import cache
@@ -10,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import Outcome, Prompt, Sample, Task, Verifier
+from groupwise.data import Outcome, Prompt, Task, Verifier
 from groupwise.tasks import Calculator, calculator_answer, demonstrations
 from groupwise.tasks.calculator import OPERANDS, how_many, is_held_out, numbered, solve
+from tests.tasks.test_sums import totals
+from tests.verifiers.built import verdict_of
 
 TASK = Calculator().build(lambda text: tuple(map(ord, text)))
 
@@ -20,16 +21,6 @@ TASK = Calculator().build(lambda text: tuple(map(ord, text)))
 @cache
 def training() -> list[Prompt]:
     return [TASK[i] for i in range(len(TASK))]
-
-
-def totals(problem: str) -> list[int]:
-    """Running totals, left to right, by brackets and Python's arithmetic."""
-    first, *steps = re.findall(r"[+*-]?\d", problem)
-    values, expression = [int(first)], first
-    for step in steps:
-        expression = f"({expression}){step}"
-        values.append(eval(expression))
-    return values
 
 
 def assert_legal(problem: str) -> None:
@@ -53,7 +44,7 @@ def brute_force(operands: int) -> list[str]:
 
 def judge(problem: str, text: str):
     prompt = Prompt(problem, (), problem, {"answer": solve(problem)[1]})
-    return asyncio.run(calculator_answer(prompt, Sample(context=(), stream=(0,), text=text)))
+    return verdict_of(calculator_answer, text, prompt)
 
 
 # Problems

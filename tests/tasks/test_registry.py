@@ -30,10 +30,9 @@ def test_names_lead_to_tasks(tmp_path):
     assert len(task_of(tmp_path, 1, 2, 3).held_out) >= 1
 
 
-def test_a_folder_with_the_name_of_a_packaged_task_does_not_hide_it(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "calculator").mkdir()
-    (tmp_path / "calculator" / "train.jsonl").write_text('{"prompt": "p", "answer": "1"}\n' * 3)
+def test_a_folder_with_the_name_of_a_packaged_task_does_not_hide_it(home):
+    (home / "calculator").mkdir()
+    (home / "calculator" / "train.jsonl").write_text('{"prompt": "p", "answer": "1"}\n' * 3)
     assert named_task("calculator") == Calculator() and named_task("./calculator") == Rows("./calculator")
     assert isinstance(named_task("./calculator").build(encode), Problems)
 

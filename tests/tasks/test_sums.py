@@ -1,6 +1,5 @@
 """The tasks of sums: problems, split, rows and demonstrations, each against Python's arithmetic."""
 
-import asyncio
 import re
 from collections import Counter
 from dataclasses import replace
@@ -11,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import ENVIRONMENT, WRITTEN, Ids, Outcome, Prompt, Sample, Task, Verdict, Verifier
+from groupwise.data import ENVIRONMENT, WRITTEN, Ids, Outcome, Prompt, Task
 from groupwise.models import conversation_turn, encode_answer, find_model, find_template, read_tokenizer
 from groupwise.tasks import named_task, need_environment, read_demonstrations
 from groupwise.tasks.demonstrations import PACKAGED
 from groupwise.tasks.hinted_sums import PROMPT_FORMS, WEIGHTS, hinted_demonstrations
 from groupwise.tasks.proposals import proposed_problem
 from groupwise.verifiers import usual_verifier
-from tests.verifiers.built import built
+from tests.verifiers.built import built, verdict_of
 
 SIZES = {
     "delegated_sums": {4: 2048, 5: 2048},
@@ -83,13 +82,6 @@ def is_held_out(problem: str) -> bool:
     return int(sha256(problem.encode()).hexdigest()[:16], 16) % 10 == 0
 
 
-def grade(verifier: Verifier, prompt: Prompt, text: str) -> Verdict:
-    async def judged() -> Verdict:
-        return await verifier(prompt, Sample(context=(), stream=(0,), text=text))
-
-    return asyncio.run(judged())
-
-
 @pytest.mark.parametrize("name", SIZES)
 def test_sizes_and_split(name: str) -> None:
     task = task_of(name)
@@ -123,9 +115,9 @@ def test_the_order_is_fixed(name: str) -> None:
 def test_the_solution_is_right_for_the_usual_verifier(name: str) -> None:
     verifier = built(usual_verifier(named_task(name)), task_of(name))
     for prompt in task_of(name).held_out[:8]:
-        verdict = grade(verifier, prompt, prompt.row["solution"])
+        verdict = verdict_of(verifier, prompt.row["solution"], prompt)
         assert verdict.outcome is Outcome.correct and verdict.subscores["progress"] == 1
-        assert grade(verifier, prompt, f"#{prompt.row['answer'] + 1}").outcome is Outcome.wrong
+        assert verdict_of(verifier, f"#{prompt.row['answer'] + 1}", prompt).outcome is Outcome.wrong
 
 
 # Demonstrations

@@ -1,6 +1,5 @@
 """The task `tiny_countdown`, against all expressions of its numbers."""
 
-import asyncio
 import re
 from collections import Counter
 from hashlib import sha256
@@ -8,21 +7,18 @@ from itertools import permutations, product
 
 import pytest
 
-from groupwise.data import Outcome, Prompt, Sample, Task, Verdict
+from groupwise.data import Outcome, Prompt, Task, Verdict
 from groupwise.tasks import named_task
 from groupwise.tasks.tiny_countdown import countdown_demonstrations
 from groupwise.verifiers import usual_verifier
-from tests.verifiers.built import built
+from tests.verifiers.built import built, verdict_of
 
 TASK = named_task("tiny_countdown").build(lambda text: tuple(map(ord, text)))
 VERIFIER = built(usual_verifier(named_task("tiny_countdown")), TASK)
 
 
 def grade(prompt: Prompt, text: str) -> Verdict:
-    async def judged() -> Verdict:
-        return await VERIFIER(prompt, Sample(context=(), stream=(0,), text=text))
-
-    return asyncio.run(judged())
+    return verdict_of(VERIFIER, text, prompt)
 
 
 def parsed(problem: str) -> tuple[int, list[int]]:

@@ -45,18 +45,8 @@ def fits_the_task(method: Method) -> bool:
 NAMES = [method.__name__ for method in published if fits_the_task(method())]
 """The methods that this task can train. Those with other needs have their toys beside their strategies."""
 LEARNERS = (
-    "grpo",
-    "dr_grpo",
-    "dapo",
-    "gspo",
-    "gspo_token",
-    "cispo",
-    "gmpo",
-    "sapo",
-    "rloo",
-    "reinforce_pp",
-    "reinforce",
-)
+    "grpo", "dr_grpo", "dapo", "gspo", "gspo_token", "cispo", "gmpo", "sapo", "rloo", "reinforce_pp", "reinforce",
+)  # fmt: skip
 """Methods whose learning is tested in the suite. `test_every_method_runs.py` trains all of them for two steps."""
 
 

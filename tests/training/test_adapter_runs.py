@@ -13,14 +13,10 @@ from groupwise.models import find_model
 from tests.commands.test_bad_input import SMALL, error_of
 from tests.models.directories import directory
 
+pytestmark = pytest.mark.usefixtures("home")
+
 pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
 LORA = ["--lora.rank", "2", "--optimizer.lr", "0.002", "--lora.targets", '["q_proj", "down_proj"]']
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def trained(*words: str) -> Path:

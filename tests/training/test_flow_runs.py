@@ -1,7 +1,6 @@
 """Whole runs of flow policies: they learn, resume to the bit, and end as solved; check refuses unfit recipes."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 from safetensors.torch import save_file
 
 from groupwise.commands.chat import chat
-from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Use
 from groupwise.core import BadData, Usage
 from groupwise.data import Finish, Outcome, Prompt, Sample
@@ -20,34 +18,16 @@ from groupwise.models import encode_action, find_model, picture_of, png, read_mo
 from groupwise.models.flow.latent_pictures import read_png
 from groupwise.report.pictures import picture as picture_in_report
 from groupwise.tasks import Rings, named_task
-from groupwise.training.build import build
 from groupwise.verifiers import RingDirection
 from tests.checks import check
-from tests.faults.small_runs import begin, reopen, run_from
+from tests.faults.small_runs import lines, reopen, run_recipe
 from tests.verifiers.built import built
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-SMALL: dict[str, Any] = {"method.group_size": 4, "evaluate.problems": 4, "evaluate.every": 0, "save.every": 1}
 
 
 def rings_run(directory: Path, iterations: int, stop_at: int = 0, **changes: Any) -> Path:
-    """A small run of the recipe `rings`; with `stop_at` it is stopped after that iteration and resumed."""
-    fields = [(name, str(value)) for name, value in {**SMALL, "iterations": iterations, **changes}.items()]
-    recipe = read_recipe(RECIPES / "rings.toml", fields)
-    use = Use()
-    directory.mkdir()
-    first = replace(recipe, iterations=stop_at) if stop_at else recipe
-    begin(directory, build(first, use), use, "flow_grpo", "train")
-    run_from(directory, build(first, use))
-    if stop_at:
-        text = (directory / "recipe.toml").read_text().replace(f"iterations = {stop_at}", f"iterations = {iterations}")
-        (directory / "recipe.toml").write_text(text)
-        run_from(directory, build(recipe, use), changed=True)
-    return directory
-
-
-def lines(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return run_recipe(directory, "rings", iterations, stop_at, changes)
 
 
 METHODS = (

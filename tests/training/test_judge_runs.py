@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import main
-from tests.commands import test_bad_input
 from tests.commands.test_bad_input import error_of
 from tests.verifiers import test_llm_judge
 from tests.verifiers.test_llm_judge import Server, says
 
-server, home = test_llm_judge.server, test_bad_input.home
+server = test_llm_judge.server
+pytestmark = pytest.mark.usefixtures("home")
 SMALL = """\
 prompts = 1
 iterations = 1

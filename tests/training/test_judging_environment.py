@@ -39,9 +39,8 @@ class Judge(Tools):
 
 
 @pytest.fixture
-def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+def rows(home: Path) -> list[tuple[str, str]]:
     """A folder with rows without answers and the environments; the fields that name the rows."""
-    monkeypatch.chdir(tmp_path)
     Path("games.py").write_text(CODE)
     Path("games.jsonl").write_text("".join(json.dumps({"prompt": f"{i}+1="}) + "\n" for i in range(9)))
     return [("task", "games.jsonl"), ("columns.answer", "")]

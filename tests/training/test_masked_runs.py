@@ -11,39 +11,20 @@ import torch
 
 from groupwise.__main__ import main
 from groupwise.config.recipe_toml import read_recipe
-from groupwise.config.user_code import Use
 from groupwise.core import BadData
 from groupwise.data import Outcome, Prompt, Sample
 from groupwise.methods import co_grpo
 from groupwise.models import MaskedPolicy, Unmask, find_model, read_model, read_tokenizer, write_model
 from groupwise.tasks.beads import has_pattern
-from groupwise.training.build import build
 from groupwise.verifiers import BeadString
 from tests.checks import check
-from tests.faults.small_runs import begin, run_from
+from tests.faults.small_runs import lines, run_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-SMALL: dict[str, Any] = {"method.group_size": 4, "prompts": 6, "evaluate.problems": 4, "evaluate.every": 0}
 
 
 def beads_run(directory: Path, iterations: int, stop_at: int = 0, **changes: Any) -> Path:
-    """A small run of the recipe `beads`; with `stop_at` it is stopped after that iteration and resumed."""
-    fields = [(k, str(x)) for k, x in {**SMALL, "save.every": 1, "iterations": iterations, **changes}.items()]
-    recipe = read_recipe(RECIPES / "beads.toml", fields)
-    use = Use()
-    directory.mkdir()
-    first = replace(recipe, iterations=stop_at) if stop_at else recipe
-    begin(directory, build(first, use), use, "co_grpo", "train")
-    run_from(directory, build(first, use))
-    if stop_at:
-        text = (directory / "recipe.toml").read_text().replace(f"iterations = {stop_at}", f"iterations = {iterations}")
-        (directory / "recipe.toml").write_text(text)
-        run_from(directory, build(recipe, use), changed=True)
-    return directory
-
-
-def lines(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return run_recipe(directory, "beads", iterations, stop_at, {"prompts": 6, **changes})
 
 
 @pytest.mark.parametrize("form", ["joint", "alternating"])

@@ -20,20 +20,19 @@ MENDED = "def grade(answer):\n    return len(answer) / 8\n"
 
 
 def test_a_run_goes_on_with_a_mended_grader_and_records_both_hashes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "v.py").write_text(BROKEN)
-    (tmp_path / "helper.py").write_text("MADE_UP = ('a made-up answer',)")
+    (home / "v.py").write_text(BROKEN)
+    (home / "helper.py").write_text("MADE_UP = ('a made-up answer',)")
     assert main(["train", "--out", ".", "--name", "run", "--verifier", "v:grade", "--use", "v.py", *SMALL]) == 5
     error = capsys.readouterr().err
     assert "v.py:6 in grade: KeyError: 'boom'" in error and "correct the verifier" in error
-    (run,) = tmp_path.glob("run*/")
+    (run,) = home.glob("run*/")
     assert f"continue from the last checkpoint: groupwise resume {run.name} --use v.py" in error
     old = json.loads((run / "run.json").read_text())["use"]
     assert sorted(old) == ["v", "v/helper.py"]
 
-    (tmp_path / "v.py").write_text(MENDED)
+    (home / "v.py").write_text(MENDED)
     assert main(["resume", run.name, "--use", "v.py"]) == 3
     assert "add --changed to the command" in capsys.readouterr().err
     assert main(["resume", run.name, "--use", "v.py", "--changed"]) == 0
@@ -45,11 +44,8 @@ def test_a_run_goes_on_with_a_mended_grader_and_records_both_hashes(
     assert main(["resume", run.name, "--use", "v.py"]) == 0  # the new file is now the run's
 
 
-def test_an_environment_that_fails_is_named_in_the_fix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "e.py").write_text(
+def test_an_environment_that_fails_is_named_in_the_fix(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "e.py").write_text(
         "class World:\n    def reset(self, prompt, random): return None\n"
         "    def step(self, message):\n        raise KeyError('door')\n"
     )

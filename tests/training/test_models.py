@@ -24,34 +24,25 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_run_from_a_directory_to_a_directory(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_run_from_a_directory_to_a_directory(name: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kind, changes = KINDS[name]
-    made(tmp_path / "made", kind, **changes)
-    model = read_model(tmp_path / "made")
+    made(home / "made", kind, **changes)
+    model = read_model(home / "made")
     assert isinstance(model, TransformersModel) == (name == "foreign")
-    write_model(model, tmp_path / "tiny", tokenizer=characters())
+    write_model(model, home / "tiny", tokenizer=characters())
     capsys.readouterr()
     Path("mine.py").write_text("def grade(prompt, answer, gold):\n    return len(answer) % 2 == 0\n")
     mine = [
-        "--verifier",
-        "mine:grade",
-        "--use",
-        "mine.py",
-        "--machine.gradient_checkpointing",
-        "true",
-        "--optimizer.lr",
+        "--verifier", "mine:grade", "--use", "mine.py", "--machine.gradient_checkpointing", "true", "--optimizer.lr",
         "0.01",
-    ]
+    ]  # fmt: skip
     assert main(["train", "--model", "tiny", *SMALL, *mine]) == 0
     output = capsys.readouterr()
     assert "done: 1 iterations" in output.out and "%|" not in output.err
     (run,) = Path("runs").iterdir()
     line = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert line["sampling/sampling_logp_difference/max"] < 1e-4
-    before, after = (load(path).state_dict() for path in (tmp_path / "tiny", run / "model"))
+    before, after = (load(path).state_dict() for path in (home / "tiny", run / "model"))
     assert any(not torch.equal(before[name], after[name]) for name in before)
     assert main(["eval", str(run), "--samples", "2", "--use", "mine.py"]) == 0
 
@@ -67,15 +58,9 @@ def test_an_adapter_on_a_transformers_model(
     write_model(read_model(tmp_path / "made"), tmp_path / "tiny", tokenizer=characters())
     Path("mine.py").write_text("def grade(prompt, answer, gold):\n    return len(answer) % 2 == 0\n")
     mine = [
-        "--verifier",
-        "mine:grade",
-        "--use",
-        "mine.py",
-        "--optimizer.lr",
-        "0.01",
-        "--machine.gradient_checkpointing",
+        "--verifier", "mine:grade", "--use", "mine.py", "--optimizer.lr", "0.01", "--machine.gradient_checkpointing",
         "true",
-    ]
+    ]  # fmt: skip
     lora = ["--lora.rank", "2", "--lora.targets", '["c_attn", "c_fc"]']
     capsys.readouterr()
     assert main(["train", "--model", "tiny", "--name", "first", *SMALL, *lora, *mine]) == 0

@@ -19,8 +19,7 @@ GRADE = "def grade(prompt, answer, gold):\n    return answer.strip() == str(gold
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def here(home: Path) -> None:
     for name, shift in (("a", 0), ("b", 0), ("c", 1)):
         sums = [{"prompt": f"{i}+{i}=", "answer": 2 * i + shift} for i in range(1, 40)]
         Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sums))

@@ -112,7 +112,7 @@ def test_by_default_no_remote_code_runs(model: Path, capsys: pytest.CaptureFixtu
     for command in (("train", "--model", "x", *SMALL), ("eval", "x"), ("sample", "x", "1+1=")):
         output = error_of(capsys, 3, *command)
         assert "brings its own code" in output and "modeling_x.XForCausalLM" in output
-        assert TRUST in output and "Python of that directory is then executed, with your rights" in output
+        assert TRUST in output and "executed" in output
     Path("r.toml").write_text('model = "x"\nmethod = "grpo"\n')
     assert main(["check", "r.toml"]) == 3 and TRUST in capsys.readouterr().out
     for look in (read_model, outline):

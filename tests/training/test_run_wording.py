@@ -13,11 +13,8 @@ from groupwise.rollout.prompt_template import worded
 SMALL = ["--method", "igrpo", "--method.group_size", "2", "--method.drafts", "2", "--prompts", "2", "--iterations", "1"]
 
 
-def test_the_run_s_recipe_has_the_texts_and_goes_on_with_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_run_s_recipe_has_the_texts_and_goes_on_with_them(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They are no change of the published method, and `show` prints both forms with their source."""
-    monkeypatch.chdir(tmp_path)
     assert main(["train", *SMALL, "--evaluate.every", "0", "--evaluate.problems", "2", "--name", "a"]) == 0
     assert (
         "method.strategy.prompt_template is auto, here packaged: '{problem}{draft};{problem}'"

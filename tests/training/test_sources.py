@@ -33,9 +33,8 @@ CALCULATOR = read_tokenizer(find_model("calculator"))
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def here(home: Path) -> None:
     """Four files of problems in the working directory."""
-    monkeypatch.chdir(tmp_path)
     rows("a.jsonl", [{"prompt": f"{i}+2=", "answer": i + 2} for i in range(1, 21)])
     rows("b.jsonl", [{"q": f"{i}*3=", "x": {"gold": str(i * 3)}} for i in range(1, 5)])
     rows("c.jsonl", [{"prompt": f"{i}-1=", "answer": i - 1} for i in range(1, 5)])

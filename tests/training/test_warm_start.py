@@ -45,13 +45,9 @@ from tests.models.test_templates import trained
 from tests.rollout.fakes import sampling
 from tests.rollout.test_turns import Replies, rollout, sampler
 
+pytestmark = pytest.mark.usefixtures("home")
+
 SHOWN = [Demonstration((1, 2, 3), (4, 5, 0)), Demonstration((6, 2), (7, 0)), Demonstration((1, 2, 3), (9, 9, 9, 9, 0))]
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def file(n: int = 24) -> str:

@@ -28,14 +28,9 @@ from groupwise.verifiers.audit import (
 from tests.verifiers.built import built
 
 CASES = (
-    Case("yes 1", "1", True),
-    Case("no 1", "1", True),
-    Case("none 1", "1", True),
-    Case("yes 2", "1", False),
-    Case("no 2", "1", False),
-    Case("boom", "1", True),
-    Case("None", "1", False),
-)
+    Case("yes 1", "1", True), Case("no 1", "1", True), Case("none 1", "1", True), Case("yes 2", "1", False),
+    Case("no 2", "1", False), Case("boom", "1", True), Case("None", "1", False),
+)  # fmt: skip
 
 
 async def word(prompt: Prompt, sample: Sample) -> Verdict:

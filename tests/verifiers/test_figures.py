@@ -1,6 +1,5 @@
 """The verifier of figures: their number, colour and shape in pictures of two sizes, and its four verdicts."""
 
-import asyncio
 from typing import Any
 
 import numpy as np
@@ -9,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groupwise.core import BadData, Usage
-from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
-from groupwise.models import encode_action
+from groupwise.data import Finish, Outcome, Verdict
 from groupwise.tasks import GLYPH_COLOURS, named_task
-from tests.verifiers.built import built
+from tests.verifiers.built import built, verdict_of_picture
 
 SHAPES = {
     "square": np.ones((9, 9)),
@@ -34,14 +32,8 @@ def painted(*figures: tuple[str, str], scale: int = 1) -> np.ndarray:
     return picture.repeat(scale, 1).repeat(scale, 2)
 
 
-def verdict(
-    picture: Any, problem: str = "2 red square", name: Any = "figures", finish: Finish = Finish.stop
-) -> Verdict:
-    array = np.asarray(picture, np.float32)
-    path = (encode_action(array, array, array),)
-    sample = Sample(context=(1,), stream=(0,), tokens=(9,), origin=(0,), logp=(0.0,), path=path, finish=finish)
-    verifier: Any = built(name, None)
-    return asyncio.run(verifier(Prompt("p", (1,), problem, {"answer": problem}), sample))
+def verdict(picture: Any, problem: str = "2 red square", name: Any = "figures", **how: Any) -> Verdict:
+    return verdict_of_picture(picture, problem, name, **how)
 
 
 @pytest.mark.parametrize("scale", [1, 5])

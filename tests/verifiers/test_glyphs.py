@@ -1,6 +1,5 @@
 """The verifier of pictures with two patches: its four verdicts, its parts, and the packaged model's data."""
 
-import asyncio
 from typing import Any
 
 import numpy as np
@@ -9,11 +8,10 @@ import torch
 from tools.flow_models import glyph_pictures
 
 from groupwise.core import BadData, Usage
-from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
-from groupwise.models import encode_action
+from groupwise.data import Finish, Outcome, Verdict
 from groupwise.tasks import GLYPH_COLOURS, GLYPH_RELATIONS, named_task
 from groupwise.tasks.glyphs import glyph_split
-from tests.verifiers.built import built
+from tests.verifiers.built import built, verdict_of_picture
 
 
 def painted(**places: str) -> np.ndarray:
@@ -26,14 +24,8 @@ def painted(**places: str) -> np.ndarray:
     return picture
 
 
-def verdict(
-    picture: Any, problem: str = "red left blue", name: Any = "glyph_patches", finish: Finish = Finish.stop
-) -> Verdict:
-    array = np.asarray(picture, np.float32)
-    path = (encode_action(array, array, array),)
-    sample = Sample(context=(1,), stream=(0,), tokens=(9,), origin=(0,), logp=(0.0,), path=path, finish=finish)
-    verifier: Any = built(name, None)
-    return asyncio.run(verifier(Prompt("p", (1,), problem, {"answer": problem}), sample))
+def verdict(picture: Any, problem: str = "red left blue", name: Any = "glyph_patches", **how: Any) -> Verdict:
+    return verdict_of_picture(picture, problem, name, **how)
 
 
 @pytest.mark.parametrize(

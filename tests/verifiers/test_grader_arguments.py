@@ -16,7 +16,7 @@ from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.tasks import Each
 from groupwise.verifiers import Combined, Function, LastNumber, Member, grade_function
 from groupwise.verifiers.arguments import MissingColumn, Parameters
-from tests.verifiers.built import built
+from tests.verifiers.built import built, graders
 
 GRADERS = """
 import os
@@ -84,9 +84,7 @@ PROMPT = Prompt("p", (1,), "2+2=", {"answer": 4, "level": 2, "source": "a"})
 
 @pytest.fixture(scope="module")
 def user(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    file = tmp_path_factory.mktemp("graders") / "graders.py"
-    file.write_text(GRADERS)
-    return load_use(Permissions(use=[file])).modules["graders"]
+    return graders(tmp_path_factory.mktemp("graders"), GRADERS)
 
 
 @pytest.fixture

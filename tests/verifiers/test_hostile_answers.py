@@ -168,13 +168,8 @@ def test_a_slow_answer_is_wrong_and_a_slow_pattern_unverifiable():
 def test_the_calculator_accepts_arithmetic_only(tmp_path: Path):
     """Whatever the text, a value or a ValueError; Python's parser sees no name, quote or attribute."""
     answers = [
-        *attacks(str(tmp_path / "canary")),
-        *texts(),
-        *BOMBS,
-        "9e99*" * 39 + "9",
-        "1e308*" * 30 + "1",
-        "1/7e308" * 20,
-    ]
+        *attacks(str(tmp_path / "canary")), *texts(), *BOMBS, "9e99*" * 39 + "9", "1e308*" * 30 + "1", "1/7e308" * 20,
+    ]  # fmt: skip
     answers += ["(" * 99 + "1" + ")" * 99, "-" * 199 + "1", "1" + "/9e300" * 30, "'\\d'", "1if 1else 2", "0x1for x"]
     for text in answers:
         try:

@@ -93,15 +93,9 @@ def test_the_table(unboxed, every: int):
 
 
 UNREAD = [
-    ("x+1", "[x]+1"),
-    (r"\frac{y}{x}", r"\frac{dy}{dx}"),
-    ("xt", "x(t)"),
-    ("f(x)^{-1}", "f^{-1}(x)"),
-    (r"\frac{1}{2x}", "1/2x"),
-    (r"\frac{\sin x}{2}", r"\sin x/2"),
-    ("x^3", "x3"),
-    ("7s+e+v+e+n", "7s+e+v+e+n seven"),
-]
+    ("x+1", "[x]+1"), (r"\frac{y}{x}", r"\frac{dy}{dx}"), ("xt", "x(t)"), ("f(x)^{-1}", "f^{-1}(x)"),
+    (r"\frac{1}{2x}", "1/2x"), (r"\frac{\sin x}{2}", r"\sin x/2"), ("x^3", "x3"), ("7s+e+v+e+n", "7s+e+v+e+n seven"),
+]  # fmt: skip
 
 
 @needs_extra
@@ -152,25 +146,13 @@ RULES = [
     ("Answer: 3\nI doubt that the answer is 4", "last", "either", "3"),
 ]
 NO_ANSWERS = [
-    r"\boxed{17" + " " * 1000 + "or 18}",
-    r"\boxed{17" + r"\," * 500 + "or 18}",
-    r"\boxed{17" + " " * 1200,
-    "Answer: 17" + " " * 1000 + "or 18",
-    "<think>a</think> <answer>17" + " " * 1000 + "or 18</answer>",
-    "The answer is 17? No. It is 18.",
-    "The answer is 17. No, wait: it is 18.",
-    r"So $\boxed{17}$? No, it is 18.",
-    "The answer cannot be: 17",
-    "A wrong answer is 17.",
-    r"\boxed{\boxed{17}+1}",
-    r"\boxed{18, not \boxed{17}}",
-    r"so $-\boxed{17}$",
-    r"so $\boxed{17}^2$",
-    r"It is not \boxed{17}.",
-    r"\boxed{17} is wrong.",
-    "I doubt that the answer is 17.",
-    "If x=2, the answer is 17.",
-]
+    r"\boxed{17" + " " * 1000 + "or 18}", r"\boxed{17" + r"\," * 500 + "or 18}", r"\boxed{17" + " " * 1200,
+    "Answer: 17" + " " * 1000 + "or 18", "<think>a</think> <answer>17" + " " * 1000 + "or 18</answer>",
+    "The answer is 17? No. It is 18.", "The answer is 17. No, wait: it is 18.", r"So $\boxed{17}$? No, it is 18.",
+    "The answer cannot be: 17", "A wrong answer is 17.", r"\boxed{\boxed{17}+1}", r"\boxed{18, not \boxed{17}}",
+    r"so $-\boxed{17}$", r"so $\boxed{17}^2$", r"It is not \boxed{17}.", r"\boxed{17} is wrong.",
+    "I doubt that the answer is 17.", "If x=2, the answer is 17.",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text,which,place,answer", RULES)
@@ -201,32 +183,12 @@ def test_appended_guesses_never_score(gold, guesses):
 
 
 BOMBS = [
-    "{" * 1_000_000,
-    "9" * 10_000_000,
-    "9^{9^{9^9}}",
-    "9**9**9**9",
-    "9^9^9^9",
-    "((((9^9)^9)^9)^9)^9",
-    "2^{2^{2^{2^{2^{2}}}}}",
-    "10^{100000000}",
-    "(10^7)!",
-    "99999999!",
-    "3!!!!!!!!!!",
-    r"\binom{10000000}{5000000}",
-    r"\Gamma(10^7)",
-    r"\sum_{k=1}^{10^9} k^k",
-    r"\prod_{k=1}^{100000} k",
-    r"\int_0^1 x^{x^{x^x}} dx",
-    "(" * 2000 + "1" + ")" * 2000,
-    r"\frac{1}" * 150,
-    r"\sqrt{" * 100 + "2" + "}" * 100,
-    "1+" * 480 + "1",
-    "x" * 900,
-    "1," * 480,
-    r"\text{" * 140 + "}" * 140,
-    "-" * 900 + "1",
-    "e^{e^{e^{79}}}",
-]
+    "{" * 1_000_000, "9" * 10_000_000, "9^{9^{9^9}}", "9**9**9**9", "9^9^9^9", "((((9^9)^9)^9)^9)^9",
+    "2^{2^{2^{2^{2^{2}}}}}", "10^{100000000}", "(10^7)!", "99999999!", "3!!!!!!!!!!", r"\binom{10000000}{5000000}",
+    r"\Gamma(10^7)", r"\sum_{k=1}^{10^9} k^k", r"\prod_{k=1}^{100000} k", r"\int_0^1 x^{x^{x^x}} dx",
+    "(" * 2000 + "1" + ")" * 2000, r"\frac{1}" * 150, r"\sqrt{" * 100 + "2" + "}" * 100, "1+" * 480 + "1", "x" * 900,
+    "1," * 480, r"\text{" * 140 + "}" * 140, "-" * 900 + "1", "e^{e^{e^{79}}}",
+]  # fmt: skip
 
 
 @pytest.mark.t(41)

@@ -11,35 +11,22 @@ from groupwise.data import Outcome, Prompt, Sample, Verifier
 from groupwise.tasks import calculator_answer
 from groupwise.verifiers import Exact, LastNumber
 from groupwise.verifiers.numbers import as_number
+from tests.verifiers.built import ask
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
 
 
-def judge(verifier: Verifier, text: str, gold: object):
-    prompt = Prompt("p", (), "p", {"answer": gold})
-    return asyncio.run(verifier(prompt, Sample(context=(), stream=(0,), text=text)))
-
-
 EXACT = [
-    ("Paris", "Paris", RIGHT),
-    ("  Paris\n", "Paris", RIGHT),
-    ("New\n  York", "New York ", RIGHT),
-    ("paris", "Paris", WRONG),
-    ("Paris.", "Paris", WRONG),
-    ("NewYork", "New York", WRONG),
-    ("37", 37, RIGHT),
-    ("037", 37, WRONG),
-    ("3.5", 3.5, RIGHT),
-    ("", "Paris", MALFORMED),
-    (" \n\t", "Paris", MALFORMED),
-    ("a", ["a"], UNKNOWN),
-    ("True", True, UNKNOWN),
-]
+    ("Paris", "Paris", RIGHT), ("  Paris\n", "Paris", RIGHT), ("New\n  York", "New York ", RIGHT),
+    ("paris", "Paris", WRONG), ("Paris.", "Paris", WRONG), ("NewYork", "New York", WRONG), ("37", 37, RIGHT),
+    ("037", 37, WRONG), ("3.5", 3.5, RIGHT), ("", "Paris", MALFORMED), (" \n\t", "Paris", MALFORMED),
+    ("a", ["a"], UNKNOWN), ("True", True, UNKNOWN),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text,gold,outcome", EXACT)
 def test_exact(text: str, gold: object, outcome: Outcome):
-    verdict = judge(Exact(), text, gold)
+    verdict = ask(Exact(), text, gold)
     assert verdict.outcome is outcome
     assert bool(verdict.cause) is (outcome is UNKNOWN)
 
@@ -125,7 +112,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize("text,gold,outcome", NUMBERS, ids=[f"{t[:30]!r}~{str(g)[:20]!r}" for t, g, _ in NUMBERS])
 def test_last_number(text: str, gold: object, outcome: Outcome):
-    verdict = judge(LastNumber(), text, gold)
+    verdict = ask(LastNumber(), text, gold)
     assert verdict.outcome is outcome
     assert bool(verdict.cause) is (outcome is UNKNOWN)
 
@@ -133,8 +120,8 @@ def test_last_number(text: str, gold: object, outcome: Outcome):
 @given(st.decimals(-(10**9), 10**9, allow_nan=False, places=3))
 def test_common_spellings_of_a_number(number):
     for written in (f"{number}", f"{number:,}", f"**{number}**", f"$ {number}.", f"so {number} km", f"={number}\n"):
-        assert judge(LastNumber(), written, str(number)).outcome is RIGHT
-    assert judge(LastNumber(), f"{number + 1}", str(number)).outcome is WRONG
+        assert ask(LastNumber(), written, str(number)).outcome is RIGHT
+    assert ask(LastNumber(), f"{number + 1}", str(number)).outcome is WRONG
 
 
 @given(st.fractions())
@@ -147,13 +134,13 @@ def test_fractions_are_exact(number: Fraction):
     "bomb", ["9^9^9^9", "{" * 1_000_000, "1," * 500_000, "1e" * 500_000, "1/" * 500_000, "1e" + "9" * 1_000_000 + "x"]
 )
 def test_bombs_are_read_as_text(verifier: Verifier, bomb: str):
-    assert judge(verifier, bomb, 37).outcome in (WRONG, MALFORMED)
+    assert ask(verifier, bomb, 37).outcome in (WRONG, MALFORMED)
 
 
 @given(st.text())
 def test_no_text_raises(text: str):
-    assert judge(LastNumber(), text, 7).outcome in (RIGHT, WRONG, MALFORMED)
-    assert judge(Exact(), text, 7).outcome in (RIGHT, WRONG, MALFORMED)
+    assert ask(LastNumber(), text, 7).outcome in (RIGHT, WRONG, MALFORMED)
+    assert ask(Exact(), text, 7).outcome in (RIGHT, WRONG, MALFORMED)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 r"""Dr. GRPO's grader: each rule and each fault, on answers whose verdicts follow from the rule."""
 
-import asyncio
 import importlib.util
 import os
 import shutil
@@ -11,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groupwise.core import MissingRequirement, Usage
-from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
+from groupwise.data import Outcome, Verifier
 from groupwise.verifiers import MathDrGrpo
 from groupwise.verifiers.math.published_graders import answer_of
 from groupwise.verifiers.math.r1_zero import is_plain, math_form, prm_form, repeats
-from tests.verifiers.built import built
+from tests.verifiers.built import ask, built
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
 needs_extra = pytest.mark.skipif(
@@ -31,11 +30,6 @@ def graders() -> Iterator[dict[str, Verifier]]:
     yield verifiers
     for verifier in verifiers.values():
         verifier.close()  # type: ignore[attr-defined]
-
-
-def ask(verifier: Verifier, text: str, gold: object) -> Verdict:
-    sample = Sample(context=(), stream=(0,), text=text)
-    return asyncio.run(verifier(Prompt("p", (), "p", {"answer": gold}), sample))  # type: ignore[arg-type]
 
 
 FAST = [

@@ -1,7 +1,6 @@
 """Several verifiers at once: the outcome of the first, the weighted mean of all scores, a part for each."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -12,13 +11,9 @@ from groupwise.objective import describe_samples
 from groupwise.verifiers import Combined, Format, Function, LastNumber, Member
 from groupwise.verifiers.several import CombinedVerifier, RunningMember
 from tests.rollout.fakes import judged_by
-from tests.verifiers.built import built
+from tests.verifiers.built import ask, built
 
 SHAPED = Combined((Member("right", LastNumber()), Member("shape", Format(tags=("a",)), 0.25)))
-
-
-def ask(verifier: Any, text: str, gold: Any = 4) -> Verdict:
-    return asyncio.run(verifier(Prompt("p", (), "p", {"answer": gold}), Sample(context=(), stream=(0,), text=text)))
 
 
 @pytest.mark.parametrize(

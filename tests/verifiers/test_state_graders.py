@@ -18,7 +18,7 @@ from groupwise.models import encode_action
 from groupwise.verifiers import Combined, Function, Member, grade_function
 from groupwise.verifiers.arguments import Parameters
 from tests.checks import check
-from tests.verifiers.built import built
+from tests.verifiers.built import built, graders
 
 GRADERS = """
 import numpy as np
@@ -59,9 +59,7 @@ PROMPT = Prompt("p", (1,), "red", {"note": {"shape": [1]}})
 
 @pytest.fixture(scope="module")
 def user(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    file = tmp_path_factory.mktemp("graders") / "graders.py"
-    file.write_text(GRADERS)
-    return load_use(Permissions(use=[file])).modules["graders"]
+    return graders(tmp_path_factory.mktemp("graders"), GRADERS)
 
 
 def picture(value: float) -> Sample:

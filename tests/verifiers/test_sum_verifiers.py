@@ -1,14 +1,12 @@
 """The verifiers of sums: each step, a price, and a new problem at the end."""
 
-import asyncio
-
 import pytest
 
 from groupwise.core import Usage
-from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
+from groupwise.data import Outcome, Prompt, Verdict, Verifier
 from groupwise.tasks import named_task
 from groupwise.verifiers import SumProposal, SumSteps
-from tests.verifiers.built import built
+from tests.verifiers.built import built, verdict_of
 
 RIGHT, WRONG, MALFORMED = Outcome.correct, Outcome.wrong, Outcome.malformed
 PROBLEM = Prompt("p", (), "7*5+8-9=", {"answer": 34})
@@ -19,10 +17,7 @@ STEPS = SumSteps()
 
 
 def grade(text: str, verifier: Verifier = STEPS, prompt: Prompt = PROBLEM) -> Verdict:
-    async def judged() -> Verdict:
-        return await verifier(prompt, Sample(context=(), stream=(0,), text=text))
-
-    return asyncio.run(judged())
+    return verdict_of(verifier, text, prompt)
 
 
 CASES = [

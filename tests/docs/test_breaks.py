@@ -55,11 +55,20 @@ def test_a_tool_can_be_imported(tool: str) -> None:
 
 
 def test_the_rules_break_what_all_methods_share_and_leave_out_names_that_exist() -> None:
-    from tools.rule_breaks import KEYWORDS_LEFT_OUT, LEFT_OUT, SHARED, broken, changes, definitions_of, places, text_of
+    from tools.rule_breaks import (
+        KEYWORDS_LEFT_OUT,
+        LEFT_OUT,
+        SHARED,
+        broken,
+        changes,
+        definitions_of,
+        sites_of,
+        text_of,
+    )
 
     for thing in SHARED:
         module, definition = definitions_of(thing)[0]
-        sites = [(what, node, new) for node in places(definition) for what, new in changes(node, text_of(module))]
+        sites = [(what, node, new) for node in sites_of(definition) for what, new in changes(node, text_of(module))]
         assert list(broken(module, definition, sites, ("grpo",))), thing
     source = "".join(path.read_text() for path in (HOME / "src").rglob("*.py"))
     assert [name for name in LEFT_OUT if f"def {name}(" not in source] == []

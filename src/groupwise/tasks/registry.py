@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from groupwise.core import Usage, check_types, class_name, looks_like_path, or_near, part_names, plain_name
+from groupwise.core import Usage, check_types, class_name, home_of, looks_like_path, or_near, part_names, plain_name
 from groupwise.data import Ids, Task, TaskKind
 from groupwise.tasks.presets import PRESETS
 from groupwise.tasks.problems import Problems
@@ -89,7 +89,7 @@ def named_task(text: str) -> TaskKind:
     if ":" in kind:
         fix = f"pass the value: task={kind.rpartition(':')[2]}(...)"
         raise Usage(f"{text!r} names a class in a file, which only a recipe's text may do", fix=fix)
-    return getattr(import_module("groupwise.tasks"), kind)(*arguments)
+    return getattr(import_module(home_of(kind)), kind)(*arguments)
 
 
 def packaged_names() -> Sequence[str]:

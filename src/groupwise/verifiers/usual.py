@@ -67,6 +67,7 @@ PUBLISHED: Mapping[str, VerifierKind] = {"countdown": Countdown(), "gsm8k": Last
 def usual_verifier(task: TaskKind) -> VerifierKind | None:
     """The default verifier of a packaged or published task; None for a user's data.
 
+    >>> from groupwise.tasks import Rows
     >>> usual_verifier(PublishedSet("gsm8k")), usual_verifier(Rows("rows.jsonl"))
     (LastNumber(), None)
     """

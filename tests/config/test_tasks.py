@@ -115,7 +115,7 @@ def test_fields_are_set_by_path_and_compared() -> None:
         ("{ kind = 'PublishedSet', name = 'gsm9k' }", "no published set is called 'gsm9k'"),
         ("{ kind = 'Rows' }", "Rows needs source"),
         ("{ kind = 'Clip' }", "Clip is not a TaskKind"),
-        ("{ kind = 'calculater' }", "unknown part 'calculater'; similar: Calculator"),
+        ("{ kind = 'calculater' }", "unknown component 'calculater'; similar: Calculator"),
         ("{ source = 'a.jsonl' }", "Calculator has no field 'source', and no other"),
         ("evens:Other", "Other is not a dataclass"),
         ("evens.py:Even", "evens.py does not define 'Even'"),

@@ -375,7 +375,7 @@ prompts = true; method = 'gspo'
 optimizer.lr = true; method = 'gspo'
     recipe.optimizer.lr: True is a boolean; expected a number
 task = 3; method = 'gspo'
-    recipe.task: 3 is a whole number; expected the name of a part or a table
+    recipe.task: 3 is a whole number; expected the name of a component or a table
 method = 3
     recipe.method: 3 is a whole number; expected the name of a component or a table
 optimizer.betas = [1.0]; method = 'gspo'

@@ -40,6 +40,7 @@ ALLOWED = {
     ("config/registry.py", "importlib.import_module(method_files()[name])"): "a file of the package, by its table",
     ("methods/published.py", "import_module(module)"): "a file of this package, by the table of its room",
     ("config/registry.py", "importlib.import_module(f'groupwise.{room}')"): "files of the package",
+    ("tasks/registry.py", "import_module(home_of(kind))"): "a file of the package, by the table of its room",
     (
         "config/registry.py",
         "importlib.import_module(f'groupwise.{home}')",

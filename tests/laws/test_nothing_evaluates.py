@@ -97,7 +97,7 @@ REMAINDERS = (
     "n",
 )  # fmt: skip
 REMAINDERS += (
-    "len(places)",
+    "len(indices)",
     "len(self.values)",
     "sizes['heads']",
     "len(streams)",

@@ -1,7 +1,7 @@
 """Your own reward on an instruct model: it learns to answer with a JSON object whose two numbers have a given sum.
 
-    python examples/own_reward.py
-    python examples/own_reward.py my-model
+python examples/own_reward.py
+python examples/own_reward.py my-model
 """
 
 import json
@@ -21,7 +21,9 @@ def read(answer: str) -> dict[str, int] | None:
         value = json.loads(answer)
     except ValueError:
         return None
-    good = isinstance(value, dict) and value.keys() == {"a", "b"} and all(type(x) is int and x > 0 for x in value.values())
+    good = (
+        isinstance(value, dict) and value.keys() == {"a", "b"} and all(type(x) is int and x > 0 for x in value.values())
+    )
     return value if good else None
 
 

@@ -16,7 +16,7 @@ def sections() -> dict[str, str]:
 
 
 def test_the_page_runs(tmp_path: Path) -> None:
-    assert len(follow("docs/why.md", tmp_path)) == 12
+    assert len(follow("docs/why.md", tmp_path)) == 13
     assert len(list(tmp_path.glob("runs/*/report.html"))) == 4
 
 

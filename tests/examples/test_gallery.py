@@ -1,4 +1,4 @@
-"""The five examples of the gallery, with a tiny model of random weights in place of theirs: each trains an iteration."""
+"""The five examples of the gallery train an iteration of a tiny model of random weights."""
 
 import json
 import runpy
@@ -16,9 +16,7 @@ from tests.docs.test_pages import HOME, blocks
 from tests.docs.warm_shell import run
 from tests.sandbox.boxes import needed
 
-TINY = (
-    "--iterations 1 --prompts 4 --method.group_size 2 --sampling.max_tokens 6 --evaluate.problems 2 --machine.device cpu"
-)
+TINY = "--iterations 1 --prompts 4 --method.group_size 2 --sampling.max_tokens 6 --evaluate.problems 2 --machine.device cpu"
 
 
 @pytest.fixture
@@ -52,7 +50,11 @@ def test_own_reward(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     example = runpy.run_path(str(HOME / "examples" / "own_reward.py"))
     assert commands()["own_reward"] == "python examples/own_reward.py"
-    for answer, right, shape in (('{"a": 2, "b": 3}', True, 1.0), ('{"a": 2, "b": 2}', False, 1.0), ("a=2", False, 0.0)):
+    for answer, right, shape in (
+        ('{"a": 2, "b": 3}', True, 1.0),
+        ('{"a": 2, "b": 2}', False, 1.0),
+        ("a=2", False, 0.0),
+    ):
         assert example["right"](answer, 5) is right and example["shape"](answer) == shape
     tiny = {"prompts": 2, "iterations": 1, "max_tokens": 6, "evaluate": {"problems": 2}}
     trained = example["train"]("tiny", method=gw.grpo(group_size=2), **tiny)

@@ -87,7 +87,7 @@ def test_markdown_of_github_becomes_that_of_mkdocs() -> None:
         ("docs/methods/gspo_token.md", 2.0),
     ],
 )
-def test_the_search_finds_a_method_before_its_variants_and_install_first(page: str, times: float | None) -> None:
+def test_the_search_finds_a_method_before_its_variants_and_install_first(page: str, times: float) -> None:
     shown = SimpleNamespace(file=SimpleNamespace(src_uri=page), meta={})
     on_page_markdown("text", shown)
     assert shown.meta == ({"search": {"boost": times}} if times else {})

@@ -16,7 +16,7 @@ from tests.docs.test_pages import HOME, blocks
 from tests.docs.warm_shell import run
 from tests.sandbox.boxes import needed
 
-TINY = "--iterations 1 --prompts 4 --method.group_size 2 --sampling.max_tokens 6 --evaluate.problems 2 --machine.device cpu"
+TINY = "--iterations 1 --prompts 4 --method.group_size 2 --sampling.max_tokens 6 --evaluate.problems 2"
 
 
 @pytest.fixture

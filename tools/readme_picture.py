@@ -30,20 +30,9 @@ def trained(out: Path) -> Path:
     return max(out.glob("picture-*"))
 
 
-def photograph(report: Path, out: Path) -> list[Path]:
+def photograph(browser: Any, report: Path, out: Path) -> list[Path]:
     """Write both pictures of a report; return their paths."""
-    from playwright.sync_api import sync_playwright
-
-    program = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if program is None:
-        raise SystemExit("Chromium is missing: install the system package chromium")
-    with sync_playwright() as player:
-        browser = player.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        pictures = [
-            _photograph(browser, report, out / f"rollouts-{scheme}.png", scheme) for scheme in ("light", "dark")
-        ]
-        browser.close()
-    return pictures
+    return [_photograph(browser, report, out, scheme) for scheme in ("light", "dark")]
 
 
 def _photograph(browser: Any, report: Path, out: Path, scheme: str) -> Path:
@@ -70,9 +59,17 @@ def _photograph(browser: Any, report: Path, out: Path, scheme: str) -> Path:
 
 
 def main() -> int:
+    from playwright.sync_api import sync_playwright
+
+    program = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if program is None:
+        raise SystemExit("Chromium is missing: install the system package chromium")
     run = Path(sys.argv[1]) if len(sys.argv) > 1 else trained(DOCS.parent / "build" / "picture")
-    for path in photograph(run / "report.html", DOCS):
-        print(f"{path}: {path.stat().st_size:,} bytes")
+    with sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        for path in photograph(browser, run / "report.html", DOCS):
+            print(f"{path}: {path.stat().st_size:,} bytes")
+        browser.close()
     return 0
 
 

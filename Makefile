@@ -54,7 +54,7 @@ flow: $(VENV)/base  ## the packaged flow models of the tasks rings, quilts and g
 	$(BIN)/python -m tools.flow_models src/groupwise/models
 	$(BIN)/python -m tools.masked_models src/groupwise/models
 
-seeds: $(VENV)/base  ## the table and the curve of the README: ten seeds of the packaged recipe
+seeds: $(VENV)/base  ## benchmarks/SEEDS.md and its curve: ten seeds of the packaged recipe
 	$(BIN)/python benchmarks/seeds.py
 
 laptop: $(VENV)/base  ## the tables and curves of docs/laptop.md: three seeds per recipe

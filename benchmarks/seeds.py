@@ -1,4 +1,4 @@
-"""Run the packaged recipe once per seed, and write the table and the curve of the README.
+"""Run the packaged recipe once per seed, and write benchmarks/SEEDS.md with its curve.
 
 `make seeds` runs all ten. `make laptop` runs other recipes with three seeds each, for docs/laptop.md. A trial run,
 which changes no page:
@@ -21,7 +21,7 @@ from curve import draw, evaluations
 
 HOME = Path(__file__).resolve().parents[1]
 SEEDS, SHOWN, FEW = range(10), range(5), range(3)
-"""All seeds, the seeds in the README, and the seeds of other recipes. They were fixed before any run."""
+"""All seeds, the seeds of the curve, and the seeds of other recipes. They were fixed before any run."""
 ENOUGH = 0.85
 """Greedy held-out accuracy that each seed should reach."""
 HEAD = ("seed", "greedy before", "greedy after", "sampled before", "sampled after", "length before", "length after",
@@ -116,22 +116,15 @@ def page(runs: Sequence[Run], about: dict[str, Any]) -> str:
             "",
             *table(runs, summary(runs)),
             "",
+            "![Greedy held-out accuracy over iterations, five seeds and their mean](../docs/curve.svg)",
+            "",
+            "Held-out accuracy for seeds 0 to 4 (thin) and their mean (thick).",
+            "",
             f"Of {len(runs)}, {verdict}.",
             "",
             taken(about),
             "",
         ]
-    )
-
-
-def excerpt(runs: Sequence[Run]) -> str:
-    """The README's table: five seeds, their mean and spread, and the worst of all seeds."""
-    shown = [run for run in runs if run.seed in SHOWN]
-    mean, _, spread = summary(shown)
-    worst = min(runs, key=lambda run: run.reached)
-    more = [mean, spread, (f"worst of {len(runs)}: {worst.seed}", worst.numbers)]
-    return "\n".join(
-        [*table(shown, more), "", "From `make seeds`. All seeds: [benchmarks/SEEDS.md](benchmarks/SEEDS.md)."]
     )
 
 
@@ -163,7 +156,7 @@ def other(recipe: Path, only: Sequence[int] | None, iterations: int | None, out:
 
 
 def packaged(only: Sequence[int] | None, iterations: int | None, out: Path) -> None:
-    """Run the packaged recipe; write SEEDS.md and the README's table and curve, or next to the runs for a trial run."""
+    """Run the packaged recipe; write SEEDS.md and its curve, or both next to the runs for a trial run."""
     trial = only is not None or iterations is not None
     runs = []
     for seed in only or SEEDS:
@@ -173,9 +166,6 @@ def packaged(only: Sequence[int] | None, iterations: int | None, out: Path) -> N
     about = json.loads((runs[0].directory / "run.json").read_text())
     (pages / "SEEDS.md").write_text(page(runs, about))
     picture.write_text(draw([evaluations(run.directory) for run in runs if trial or run.seed in SHOWN]))
-    if not trial:
-        readme = HOME / "README.md"
-        readme.write_text(between(readme.read_text(), excerpt(runs)))
     print(f"{pages / 'SEEDS.md'}\n{picture}")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from groupwise.certificates.studies import Trial, read_results
 from groupwise.core import MissingRequirement
 from studies.figures import need_matplotlib, new_figure, write_svg
+from studies.index import index_blocks
 from studies.pages import RESULTS, changed_results, filled, read_exact, store_exact, total_cost, written
 from studies.running import HOME, find_study, run_jobs
 from studies.study import SEEDS, Results, Study
@@ -36,7 +37,7 @@ NAMES = (
     "smollm2",
 )
 """The studies, in the order in which `make studies` runs them."""
-COST_PAGE = "README.md"
+INDEX = "docs/studies/index.md"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "\n".join([text for study in able for text in changed_results(study, HOME, home)] or ["no result changed"])
         )
     else:
-        write_cost(home)
+        write_index(home)
         for trial in unread_trials(read_results(home / RESULTS)):
             print(f"no study reads this run, remove its line from {RESULTS}: {trial}", flush=True)
     if missing:
@@ -137,10 +138,11 @@ def write(study: Study, home: Path) -> None:
         write_svg(figure, study.alt, study.svg(home))
 
 
-def write_cost(home: Path) -> None:
-    """Write the cost of all studies into the page that has the mark `studies_cost`."""
-    path, sentence = home / COST_PAGE, total_cost(map(find_study, NAMES), read_results(home / RESULTS))
-    path.write_text(filled(path.read_text(encoding="utf-8"), {"studies_cost": sentence}), encoding="utf-8")
+def write_index(home: Path) -> None:
+    """Write the verdict of each study and the cost of all studies into the index of the pages."""
+    path, results = home / INDEX, read_results(home / RESULTS)
+    blocks = {**index_blocks(results, read_exact(home)), "studies_cost": total_cost(map(find_study, NAMES), results)}
+    path.write_text(filled(path.read_text(encoding="utf-8"), blocks), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     return {
         "rates": f"{table(head, rows)}\n\n{cost(m)}",
         "clip_fraction": (
-            f"- [Clip fraction](docs/studies/clip-fraction.md): at a learning rate of 1e-4 GSPO clips a share "
+            f"At a learning rate of 1e-4 GSPO clips a share "
             f"of {clipped[1].brief} of the tokens, GRPO {clipped[0].brief}; the share of right answers at the end "
             f"differs by {right[1].minus(right[0]).stated('higher', 'lower')}."
         ),
@@ -110,5 +110,4 @@ STUDY = Study(
     draw=draw,
     alt="Share of clipped tokens and of right answers for GRPO and GSPO at two learning rates; a point is a seed.",
     panels=2,
-    excerpts=("README.md",),
 )

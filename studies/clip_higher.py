@@ -65,7 +65,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
         "bounds": f"{table(head, rows)}\n\n{len(m.seeds)} seeds. Before training pass@64 is "
         f"{m.mean(BOUNDS[0], MANY, 0, 0).mean:.3f}.\n\n{cost(m)}",
         "clip_higher": (
-            f"- [Clip-higher](docs/studies/clip-higher.md): with an upper bound of 0.28 for 0.2 the entropy differs by "
+            f"With an upper bound of 0.28 for 0.2 the entropy differs by "
             f"{more[ENTROPY].stated('higher', 'lower')} and pass@64 by {more[MANY].stated('higher', 'lower')}."
         ),
     }
@@ -104,5 +104,4 @@ STUDY = Study(
     draw=draw,
     alt="Entropy over iterations and held-out pass@64 after training, for three upper bounds of the ratio.",
     panels=2,
-    excerpts=("README.md",),
 )

@@ -64,7 +64,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     return {
         "twin": f"{table(head, rows)}\n\n{table(('right at the end', 'difference', 'bases', 'result'), results)}\n\n"
         f"{cost(measured['twin'])}",
-        "dense_twin": "- [Dense twin](docs/studies/dense-twin.md): GSPO's share of right answers minus GRPO's is "
+        "dense_twin": "GSPO's share of right answers minus GRPO's is "
         + " and ".join(f"{x.stated()} on {NAMES[name]}" for name, x in gains.items())
         + ".",
     }
@@ -103,5 +103,4 @@ STUDY = Study(
     alt="Share of right answers over iterations under GRPO and GSPO: on dense models, and on mixtures of experts.",
     panels=4,
     bases=BASES,
-    excerpts=("README.md",),
 )

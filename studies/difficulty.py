@@ -95,7 +95,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
             table(("difference of differences", "by the std", "seeds", "result"), results),
             cost(m),
         ]),
-        "difficulty": "- [Difficulty bias](docs/studies/difficulty.md): relative to a question with half of the "
+        "difficulty": "Relative to a question with half of the "
         f"answers right, one with 1 in 32 has the weight {exact['std'][0]:.2f} with the std and "
         f"{exact['centred'][0]:.2f} without; trained, the std changes the accuracy of hard sums by "
         f"{gains['hard'].brief}, of middle ones by {gains['middle'].brief}; the bias is {bias['hard'].verdict}.",
@@ -135,5 +135,4 @@ STUDY = Study(
     "less towards 0 and 1. Then the held-out accuracy of easy, middle and hard sums over iterations, with and without.",
     panels=4,
     exact=exact,
-    excerpts=("README.md",),
 )

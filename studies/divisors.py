@@ -88,7 +88,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     return {
         "exact": table(("divisor", "distance of the gradient", "push on wrong answers"), computed),
         **{name: trained(m) for name, m in measured.items()},
-        "divisors": "- [Divisors](docs/studies/divisors.md): the token mean over microbatches of one group has a "
+        "divisors": "The token mean over microbatches of one group has a "
         f"gradient {distance.brief} of its norm away from that over the whole step{by_length(measured)}.",
     }
 
@@ -141,5 +141,4 @@ STUDY = Study(
     alt="Distance of the gradient to the token mean's and push on the length of wrong answers, by divisor.",
     panels=2,
     exact=exact,
-    excerpts=("README.md",),
 )

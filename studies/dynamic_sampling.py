@@ -55,10 +55,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
         f"Without dynamic sampling {100 * dead.mean:.0f} % of the groups have no gradient in the last eight "
         f"iterations. "
         f"With it a run generates {tokens[1].mean / tokens[0].mean:.1f} times as many tokens.\n\n{cost(m)}",
-        "dynamic_sampling": (
-            f"- [Dynamic sampling](docs/studies/dynamic-sampling.md): it changes sampled held-out accuracy by "
-            f"{' and by '.join(texts)}."
-        ),
+        "dynamic_sampling": (f"It changes sampled held-out accuracy by {' and by '.join(texts)}."),
     }
 
 
@@ -109,5 +106,4 @@ STUDY = Study(
     alt="Held-out accuracy with and without dynamic sampling over iterations and over generated tokens, and the share "
     "of groups without gradient.",
     panels=3,
-    excerpts=("README.md",),
 )

@@ -98,7 +98,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     gspo, grpo = ([change(m, name, x).stated("higher", "lower") for x in ENGINES] for name in ("gspo", "grpo"))
     return {part: comparison(measured[part], engines) for part, (_, engines) in PARTS.items() if part in measured} | {
         "engine_logprobs": (
-            f"- [Old log-probs from the engine](docs/studies/engine-logprobs.md): with them in place of recomputed "
+            f"With them in place of recomputed "
             f"ones, GSPO's share of right answers changes by {gspo[0]} in bfloat16 and by {gspo[1]} with stale "
             f"samples, GRPO's by {grpo[0]} and by {grpo[1]}."
         )
@@ -144,6 +144,5 @@ STUDY = Study(
     alt="Right answers, and the spread of the ratios, over iterations, for GRPO and GSPO with old log-probs of the "
     "learner and of the engine, in bfloat16, with stale samples, and with an 8-bit engine.",
     panels=6,
-    excerpts=("README.md",),
     use=("studies/rounded_engine.py",),
 )

@@ -72,8 +72,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     each = ", ".join(f"{gain(m, regime).stated(*RESULTS)} ({regime})" for regime in SIDES)
     return {
         "regimes": f"{table(head, rows)}\n\n{cost(m)}",
-        "gspo_regimes": f"- [Where GSPO wins](docs/studies/gspo-regimes.md): GSPO's share of right answers minus "
-        f"GRPO's is {each}.",
+        "gspo_regimes": f"GSPO's share of right answers minus GRPO's is {each}.",
     }
 
 
@@ -107,5 +106,4 @@ STUDY = Study(
     alt="Share of right answers over iterations with GRPO and GSPO in four regimes: more minibatches, more epochs, "
     "longer answers, and wider bounds of GSPO.",
     panels=4,
-    excerpts=("README.md",),
 )

@@ -88,7 +88,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
         f"{before[2]:.1f}, cut {before[3]:.3f}. All five techniques minus naive GRPO: {total} "
         f"({total.result(*RESULTS)}, {len(m.seeds)} seeds).\n\n{cost(m)}",
         "ladder": (
-            f"- [DAPO's ladder](docs/studies/ladder.md): the paper climbs from 30 to 50; here all five techniques "
+            f"The paper climbs from 30 to 50; here all five techniques "
             f"together change held-out accuracy by {total.stated(*RESULTS)}, and the last one, dynamic "
             f"sampling, by {last.stated(*RESULTS)}."
         ),
@@ -127,5 +127,4 @@ STUDY = Study(
     draw=draw,
     alt="Held-out accuracy and pass@8 of each rung of DAPO's ladder; a small point is a seed, the line is their mean.",
     panels=2,
-    excerpts=("README.md",),
 )

@@ -93,7 +93,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
         "push": table(("objective", "wrong answers", "right answers", "all answers"), pushes),
         "two_numbers": lengths(ends_exact(exact), beside, UNTIL),
         **{part: model(m) for part, m in measured.items()},
-        "length_bias": f"- [Length bias](docs/studies/length-bias.md): in the smallest policy with a length, wrong "
+        "length_bias": f"In the smallest policy with a length, wrong "
         f"answers end {small['grpo'].stated()} tokens longer than right ones with GRPO, "
         f"{small['dr_grpo'].stated()} with Dr. GRPO."
         + (in_words(measured["long"], measured["coin"]) if "long" in measured else ""),
@@ -144,5 +144,4 @@ STUDY = Study(
     "divided by length, wrong answers grow and right ones shrink; else both stay. Below, a language model on the coin.",
     panels=8,
     exact=exact,
-    excerpts=("README.md",),
 )

@@ -92,14 +92,14 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m, methods = measured["rates"], PARTS["rates"][0]
     rungs = {key: rung(m, key, RATES, LAST) for key in methods}
     gspo, replay = (in_words(rungs[key].minus(rungs["grpo"])) for key in ("gspo", "R2"))
-    text = f"the largest stable of three learning rates, beside GRPO's: with GSPO {gspo}; with routing replay {replay}"
+    text = f"The largest stable of three learning rates, beside GRPO's: with GSPO {gspo}; with routing replay {replay}"
     if ordinary := measured.get("ordinary"):
         gain = ordinary.mean("gspo 5e-5", RIGHT, *END).minus(ordinary.mean("grpo 5e-5", RIGHT, *END))
         text += f". At an ordinary rate GSPO's share of right answers minus GRPO's is {gain.stated()}"
     return {
         **{part: comparison(part, m) for part, m in measured.items()},
         "bases": by_base(m, {key: METHODS[key][0] for key in methods}, RATES, LAST),
-        "moe": f"- [Mixtures of experts](docs/studies/moe.md): {text}.",
+        "moe": f"{text}.",
     }
 
 
@@ -144,5 +144,4 @@ STUDY = Study(
     "spread of ratios, and changed choices over iterations.",
     panels=12,
     bases=BASES,
-    excerpts=("README.md",),
 )

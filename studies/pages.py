@@ -18,13 +18,12 @@ RESULTS, EXACT = Path("studies/results.jsonl"), Path("studies/exact.json")
 
 
 def written(study: Study, home: Path) -> dict[Path, str]:
-    """The text of a study's page, of other pages with its blocks, and of its CSV file, from the stored results."""
-    measured, blocks, texts = study.measured(read_results(home / RESULTS)), blocks_of(study, home), dict[Path, str]()
+    """The text of a study's page and of its CSV file, from the stored results."""
+    measured, path = study.measured(read_results(home / RESULTS)), home / study.page
+    texts = {path: filled(path.read_text(encoding="utf-8"), blocks_of(study, home))}
     if next(iter(study.parts)) in measured:
         rows = study.rows(measured, read_exact(home).get(study.name, {}))
         texts[study.svg(home).with_suffix(".csv")] = csv_text(rows)
-    for path in (home / page for page in (study.page, *study.excerpts)):
-        texts[path] = filled(path.read_text(encoding="utf-8"), blocks)
     return texts
 
 

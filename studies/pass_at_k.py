@@ -62,7 +62,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     ]
     return {
         **{name: part(m) for name, m in measured.items()},
-        "pass_at_k": f"- [Pass@k](docs/studies/pass-at-k.md): {'; '.join(texts)}.",
+        "pass_at_k": f"{'; '.join(texts)}."[:1].upper() + f"{'; '.join(texts)}."[1:],
     }
 
 
@@ -104,5 +104,4 @@ STUDY = Study(
     draw=draw,
     alt="Pass@k against k before and after training with GRPO, on two tasks.",
     panels=2,
-    excerpts=("README.md",),
 )

@@ -66,7 +66,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
         "gap": f"With the full budget the share of right answers at the end is higher by {gap.mean:.3f} (95 % interval "
         f"{low:.3f} to {high:.3f}, {len(m.seeds)} seeds).",
         "r1_zero": (
-            f"- [R1-Zero](docs/studies/r1-zero.md): accuracy and length rise together; the share of right answers "
+            f"Accuracy and length rise together; the share of right answers "
             f"changes by {change['full'].stated(*RESULTS)}, and in a budget without room for the steps by "
             f"{change['short'].stated(*RESULTS)}."
         ),
@@ -106,5 +106,4 @@ STUDY = Study(
     draw=draw,
     alt="Share of right answers and length over iterations with the full and a short budget.",
     panels=2,
-    excerpts=("README.md",),
 )

@@ -79,7 +79,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     return {
         **{part: spreads(own) for part, own in measured.items()},
         "ratio_drift": (
-            f"- [Token and sequence ratios](docs/studies/ratio-drift.md): in the same steps the mean log-ratios of "
+            f"In the same steps the mean log-ratios of "
             f"answers spread {grpo} times as far as those of tokens with GRPO, {gspo} with GSPO; independent ones, "
             f"{independent} times."
         ),
@@ -119,6 +119,5 @@ STUDY = Study(
     alt="Standard deviation over iterations of the log-ratios of tokens, of their means over an answer, and of such "
     "means if log-ratios were independent, in the same runs of GRPO and of GSPO.",
     panels=2,
-    excerpts=("README.md",),
     use=("studies/ratio_spreads.py",),
 )

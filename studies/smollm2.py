@@ -80,14 +80,14 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     entropy = " and ".join(f"{m.mean('grpo', 'entropy', at, at).mean:.3f} in iteration {at}" for at in (1, LAST))
     added = f"Pass@1 after minus pass@64 before: {beside}. The entropy of a token is {entropy}."
     texts = {"rl": f"{added}\n\n{part(m, LAST)}"}
-    sentence = f"on 48 sums of two numbers training changes pass@1 by {gain[1].stated(*RESULTS)} "
+    sentence = f"On 48 sums of two numbers training changes pass@1 by {gain[1].stated(*RESULTS)} "
     sentence += f"and pass@64 by {gain[64].stated(*RESULTS)}"
     if m := measured.get("templates"):
         shares = sorted((share(m, key, "sampled")[0], one.label) for key, one in m.arms.items())
         (low, worst), (high, best) = shares[0], shares[-1]
         sentence += f"; without training, {low:.2f} of the answers are right with {worst} and {high:.2f} with {best}"
         texts["templates"] = templates(m)
-    return {**texts, "smollm2": f"- [SmolLM2](docs/studies/smollm2.md): {sentence}."}
+    return {**texts, "smollm2": f"{sentence}."}
 
 
 def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, ...]]:
@@ -134,6 +134,5 @@ STUDY = Study(
     draw=draw,
     alt="Pass@k of SmolLM2 against k before and after training, and its accuracy in four templates.",
     panels=2,
-    excerpts=("README.md",),
     requires=partial(find_model, "smollm2"),
 )

@@ -147,11 +147,11 @@ class Study:
     """A study: what runs, and what its page says about the results.
 
     `parts` are comparisons by name, each with its arms; `exact` computes numbers that need no run. `blocks` returns the
-    generated texts of the page by name, that of a part under its name. `rows` are the numbers of the figure, with their
-    head. `draw` draws it onto the panels of a figure; `alt` is its alternative text. `excerpts` are other pages that
-    show a block. The first part is needed for all of them. `bases` makes the models of each seed that settings name,
-    such as `@base`. `requires` raises MissingRequirement where the runs need something that is not installed. `use` are
-    files of parts that the runs load.
+    generated texts of the page by name, that of a part under its name, and the result in a sentence under the study's.
+    `rows` are the numbers of the figure, with their head. `draw` draws it onto the panels of a figure; `alt` is its
+    alternative text. The first part is needed for all of them. `bases` makes the models of each seed that settings
+    name, such as `@base`. `requires` raises MissingRequirement where the runs need something that is not installed.
+    `use` are files of parts that the runs load.
     """
 
     name: str
@@ -164,7 +164,6 @@ class Study:
     alt: str
     panels: int = 1
     exact: Callable[[], Exact] = dict
-    excerpts: tuple[str, ...] = ()
     bases: Mapping[str, Callable[[int, Path], Recipe]] = field(default_factory=dict)
     requires: Callable[[], object] = dict
     use: tuple[str, ...] = ()

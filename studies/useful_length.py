@@ -91,7 +91,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     return {
         "searches": f"{lengths(m)}\n\n{others(m)}\n\n{cost(m)}",
         "useful_length": (
-            f"- [Length bias where length has a use](docs/studies/useful-length.md): with GRPO wrong answers end "
+            f"With GRPO wrong answers end "
             f"{grpo} tokens longer than with Dr. GRPO, without its std {no_std}; held-out accuracy differs by "
             f"{accuracy.stated('higher', 'lower')} with GRPO."
         ),
@@ -128,5 +128,4 @@ STUDY = Study(
     alt="Mean length of wrong and right answers over iterations, for four objectives, on a task in which an answer may "
     "try as often as it likes.",
     panels=4,
-    excerpts=("README.md",),
 )

@@ -1,4 +1,4 @@
-"""The pages of the documentation site, a hook of mkdocs: README, docs/, and the files of the repository they link to.
+"""The pages of the documentation site, a hook of mkdocs: docs/, and the files of the repository that they link to.
 
 The site keeps the paths of the repository, so a link works in both. It adds a page for each published method, which is
 not in the repository; links to a method's line in docs/methods.md lead to that page.
@@ -19,6 +19,21 @@ HOME = Path(__file__).parents[1]
 LINK = re.compile(r"\]\(([^)#\s]+)")
 FENCE = re.compile(r"^```(\w+) (\S+)$", re.MULTILINE)
 COMMENT = re.compile(r"^(<!-- .* -->)$", re.MULTILINE)
+
+START = "docs/index.md"
+PLACES = {START: "index.html"}
+"""The address of a page in the site, where it is not that of its file."""
+FURTHER = ("docs/rollouts-dark.png", "docs/site.css")
+"""Files of the site that no page links to."""
+BOOSTS = {
+    "docs/install.md": 8.0,
+    "docs/library.md": 2.0,
+    "docs/methods.md": 0.5,
+    "docs/atlas.md": 0.5,
+    "CHANGELOG.md": 0.2,
+}
+"""How much more a page counts in the search than others, by its file."""
+PICTURE = re.compile(r"^!\[(.*)\]\((\S+)-light\.png\)$", re.MULTILINE)
 
 METHOD_FILE = re.compile(r"\]\(\.\./src/groupwise/methods/\w+/(\w+)\.py\)")
 METHOD_LINE = re.compile(r"\]\((\S*)methods\.md#(\w+)\)")
@@ -50,8 +65,11 @@ def on_files(files: Any, config: Any) -> Any:
     """The files of the site: those of the theme, and the pages of the repository in place of those of docs/."""
     from mkdocs.structure.files import File, Files
 
-    pages = ["README.md", *(path.relative_to(HOME).as_posix() for path in HOME.glob("docs/**/*.md"))]
-    own = [File(path, str(HOME), config.site_dir, config.use_directory_urls) for path in linked_files(pages)]
+    pages = [path.relative_to(HOME).as_posix() for path in HOME.glob("docs/**/*.md")]
+    own = [
+        File(path, str(HOME), config.site_dir, config.use_directory_urls, dest_uri=PLACES.get(path))
+        for path in [*linked_files(pages), *FURTHER]
+    ]
     own += [File.generated(config, page_of(name), content=method_page(name)) for name in methods()]
     return Files([*own, *(file for file in files if file.src_dir != config.docs_dir)])
 
@@ -60,10 +78,22 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """GitHub's Markdown as mkdocs takes it, with links to the pages of methods.
 
     Blocks with the name of a file, such as `toml short.toml`, get it as their title. Comments are separated from the
-    tables between them.
+    tables between them. A light picture gets its dark one beside it.
     """
+    source = page.file.src_uri
+    if boost := boost_of(source):
+        page.meta["search"] = {"boost": boost}
+    markdown = PICTURE.sub(r"![\1](\2-light.png#only-light)\n![\1](\2-dark.png#only-dark)", markdown)
     markdown = COMMENT.sub(r"\n\1\n", FENCE.sub(r'```\1 title="\2"', markdown))
-    return with_method_links(markdown, page.file.src_uri)
+    return with_method_links(markdown, source)
+
+
+def boost_of(page: str) -> float | None:
+    """How much more a page counts in the search: that of a method 4 times, that of a variant of another one twice."""
+    if Path(page).parent.name != "methods":
+        return BOOSTS.get(page)
+    name = Path(page).stem
+    return 2.0 if any(name.startswith(f"{other}_") for other in methods()) else 4.0
 
 
 def with_method_links(markdown: str, page: str) -> str:

@@ -1,4 +1,4 @@
-"""Write benchmarks/RESULTS.md, its pictures and the README's table from the raw measurements."""
+"""Write benchmarks/RESULTS.md, its pictures and the README's line from the raw measurements."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -113,16 +113,14 @@ def summary(regime: Regime, data: dict[str, Any]) -> str:
 
 
 def excerpt(results: Results) -> str:
-    """The README's table."""
-    rows = []
-    for letter in SHOWN:
-        if letter in results:
-            regime, data = REGIMES[letter], results[letter]["data"]
-            middle, least, most = spread([ratio(regime, pair) for pair in counted(data["pairs"])])
-            rows.append(f"| {regime.title} | {middle:.1f} | {least:.1f} .. {most:.1f} |")
-    head = ["| equal work on one core | time of TRL / time of Groupwise | range |", "|---|---|---|"]
-    tail = "From `make bench`. The method and all results: [benchmarks/RESULTS.md](benchmarks/RESULTS.md)."
-    return "\n".join([*head, *rows, "", tail])
+    """The README's line: the least and the largest ratio of the regimes in `SHOWN`."""
+    ratios = [
+        spread([ratio(REGIMES[letter], pair) for pair in counted(results[letter]["data"]["pairs"])])[0]
+        for letter in SHOWN
+        if letter in results
+    ]
+    bounds = f"{min(ratios):.1f} to {max(ratios):.1f}"
+    return f"TRL takes {bounds} times as long for equal work on one core ([`make bench`](benchmarks/RESULTS.md))."
 
 
 def between(text: str, part: str) -> str:

@@ -10,7 +10,6 @@ from xml.etree import ElementTree
 import pytest
 
 HOME = Path(__file__).parents[2]
-OPEN, CLOSE = "<!-- seeds -->", "<!-- /seeds -->"
 ABOUT = {"versions": {"torch": "2.9.9"}, "iterations": 20}
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -55,22 +54,15 @@ def test_the_page_has_mean_least_spread_and_the_seeds_below_the_bound(seeds: Mod
     assert "20 iterations each" in page and "torch 2.9.9" in page
 
 
-def test_the_readme_shows_five_and_the_worst_of_all(seeds: ModuleType, tmp_path: Path) -> None:
-    lines = seeds.excerpt(runs_of(seeds, tmp_path, LAST)).splitlines()
-    assert [line.split("|")[1].strip() for line in lines[2:10]] == [*"01234", "mean", "spread", "worst of 10: 6"]
-    assert "| mean | 0.250 | 0.893 |" in lines[7] and "| spread | 0.000 | 0.110 |" in lines[8]
-    assert "| worst of 10: 6 | 0.250 | 0.800 |" in lines[9]
-
-
 def test_only_text_between_the_marks_is_replaced(seeds: ModuleType) -> None:
-    readme = (HOME / "README.md").read_text()
-    once = seeds.between(readme, "| x |")
-    assert once.count("| x |") == 1 and seeds.between(once, "| x |") == once
-    assert once.partition(OPEN)[0] == readme.partition(OPEN)[0]
-    assert once.partition(CLOSE)[2] == readme.partition(CLOSE)[2]
+    page = (HOME / "docs" / "laptop.md").read_text()
+    once = seeds.between(page, "| x |", "programs")
+    assert once.count("| x |") == 1 and seeds.between(once, "| x |", "programs") == once
+    assert once.partition("<!-- programs -->")[0] == page.partition("<!-- programs -->")[0]
+    assert once.partition("<!-- /programs -->")[2] == page.partition("<!-- /programs -->")[2]
 
 
-def test_a_trial_run_does_not_change_the_readme(
+def test_a_trial_run_does_not_change_the_page(
     seeds: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands = []

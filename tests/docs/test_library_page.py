@@ -10,9 +10,10 @@ from tests.docs.test_pages import HOME, follow
 
 
 def test_the_page_runs(tmp_path: Path) -> None:
-    assert follow("docs/library.md", tmp_path) == ["python train.py"]
-    (run,) = (tmp_path / "runs").iterdir()
+    assert follow("docs/library.md", tmp_path) == ["python train.py", "python early_stopping.py"]
+    run, stopped = sorted((tmp_path / "runs").iterdir())
     assert gw.Run(run).done == 2 and (run / "code" / "reward.py").is_file()
+    assert gw.Run(stopped).done < gw.Run(stopped).iterations
 
 
 def test_the_table_of_names_has_those_of_the_package_once_each() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tools.site_pages import linked_files, on_config, on_page_markdown, with_method_links
+from tools.site_pages import START, linked_files, on_config, on_page_markdown, with_method_links
 
 from groupwise.methods.families import FAMILIES, method_files
 from tests.docs.test_pages import HOME, METHOD_PAGES, PAGES, text_of
@@ -41,7 +41,8 @@ def anchors(page: str) -> set[str]:
 def test_every_page_is_in_the_navigation_once() -> None:
     pages = in_navigation(CONFIG["nav"])
     assert len(pages) == len(set(pages)) and CONFIG["strict"]
-    assert set(pages) == {page for page in linked_files(PAGES) if page.endswith(".md")}
+    shown = [page for page in PAGES if page != "README.md"]  # the site begins with docs/index.md
+    assert set(pages) == {page for page in linked_files(shown) if page.endswith(".md")} and START in pages
 
 
 @pytest.mark.parametrize("page", [*PAGES, *METHOD_PAGES])
@@ -69,10 +70,27 @@ def test_the_navigation_has_each_method_in_its_family() -> None:
 
 
 def test_markdown_of_github_becomes_that_of_mkdocs() -> None:
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="docs/runs.md"))
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="docs/runs.md"), meta={})
+    both = "![x](r-light.png#only-light)\n![x](r-dark.png#only-dark)\n"
+    assert on_page_markdown("![x](r-light.png)\n", page) == both
     assert on_page_markdown("<!-- a -->\n| x |\n<!-- /a -->\n", page) == "\n<!-- a -->\n\n| x |\n\n<!-- /a -->\n\n"
     assert on_page_markdown("```toml short.toml\na = 1\n```\n", page).startswith('```toml title="short.toml"\n')
     assert on_page_markdown("```sh\nls -l\n```\n", page) == "```sh\nls -l\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("page", "times"),
+    [
+        ("docs/runs.md", None),
+        ("docs/install.md", 8.0),
+        ("docs/methods/gspo.md", 4.0),
+        ("docs/methods/gspo_token.md", 2.0),
+    ],
+)
+def test_the_search_finds_a_method_before_its_variants_and_install_first(page: str, times: float) -> None:
+    shown = SimpleNamespace(file=SimpleNamespace(src_uri=page), meta={})
+    on_page_markdown("text", shown)
+    assert shown.meta == ({"search": {"boost": times}} if times else {})
 
 
 def test_the_site_builds(tmp_path: Path) -> None:
@@ -88,6 +106,8 @@ def test_the_site_builds(tmp_path: Path) -> None:
         loaded = re.findall(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=\"?(https?:[^\s\">]+)", page.read_text())
         assert loaded == [], page
     docs = tmp_path / "site" / "docs"
+    start = (tmp_path / "site" / "index.html").read_text()
+    assert all(door in start for door in ("Train a model", "Read a method", "Extend", "docs/install.html"))
     assert 'class="filename">short.toml' in (docs / "runs.html").read_text()
     entries = json.loads((tmp_path / "site/search/search_index.json").read_text())["docs"]
     titles = {entry["location"]: entry["title"] for entry in entries}

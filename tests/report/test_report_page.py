@@ -1,12 +1,14 @@
 """Tests of the report in a browser: plots, text, and that no text of a model can run as a script."""
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tools.readme_picture import DOCS, HEIGHT, WIDTH, photograph
 
 from groupwise.report.report import write_report
 from tests.report.fixture_run import CANARIES, write_comparison, write_lines, write_run
@@ -430,3 +432,10 @@ def test_a_damaged_comparison_is_named_and_the_page_stays(visit, tmp_path):
     (run / "whatif" / "000001.json").write_bytes(b"\xff")
     text = visit(write_report([run])).locator("#compared").inner_text()
     assert "whatif/000003.json could not be read" in text and "whatif/000001.json could not be read" in text
+
+
+def test_the_picture_of_the_readme_is_one_group_with_an_open_chain(browser, report, tmp_path):
+    light, dark = photograph(browser, report, tmp_path)
+    assert (light.name, dark.name) == ("rollouts-light.png", "rollouts-dark.png")
+    sizes = {struct.unpack(">II", path.read_bytes()[16:24]) for path in (light, dark, *DOCS.glob("rollouts-*.png"))}
+    assert sizes == {(WIDTH * 3 // 2, HEIGHT * 3 // 2)} and light.read_bytes() != dark.read_bytes()

@@ -36,7 +36,7 @@ from groupwise.rewards import mixed_outcomes
 from groupwise.tasks.largest import is_held_out
 from groupwise.training.build_tasks import task_of, templates
 from studies import __main__ as command
-from studies import clip_higher, difficulty, engine_logprobs, ladder, levels, mixtures, moe, push, smollm2
+from studies import clip_higher, difficulty, engine_logprobs, index, ladder, levels, mixtures, moe, push, smollm2
 from studies import running as study_runs
 
 HOME = Path(__file__).parents[2]
@@ -271,8 +271,26 @@ def test_the_cost_counts_each_run_once_and_missing_ones_with_the_mean_of_their_p
     assert total_cost([STUDIES[0]], stored).startswith("All studies together are 20 runs, which take 10 CPU minutes")
     every = {trial: stored[next(iter(coin))] for trial in STUDIES[0].trials(SEEDS)}
     assert total_cost([STUDIES[0]], every).endswith("without the warm starts; all are stored.")
-    page = (HOME / command.COST_PAGE).read_text("utf-8")
+    page = (HOME / command.INDEX).read_text("utf-8")
     assert total_cost(STUDIES, read_results(HOME / RESULTS)) in page, "python -m studies --page"
+
+
+def test_the_index_has_each_study_once_with_its_verdict() -> None:
+    """A verdict follows from the interval and the side that the paper claims; the heading counts the verdicts."""
+    assert sorted(effect.study.name for effect in index.EFFECTS) == sorted(command.NAMES)
+    blocks, page = (
+        index.index_blocks(read_results(HOME / RESULTS), read_exact(HOME)),
+        (HOME / command.INDEX).read_text(),
+    )
+    assert filled(page, blocks) == page, "python -m studies --page"
+    here = [row.split(" | ")[2] for row in blocks["effects"].splitlines()[2:]]
+    for word in ("confirmed", "not seen", "opposite", "mixed"):
+        assert f"{sum(text.startswith(word) for text in here)} {word}" in blocks["counts"]
+    sides = [(1.0, 1.1, 0.9), (-1.0, -1.1, -0.9), (1.0, -1.0, 0.1)]
+    claim = replace(index.EFFECTS[0], estimates=lambda m, exact: [Estimate(x) for x in sides])
+    assert claim.verdicts({}, {}) == ["confirmed", "opposite", "not seen"]
+    assert replace(claim, sign=-1).verdicts({}, {}) == ["opposite", "confirmed", "not seen"]
+    assert replace(claim, border=2.0).verdicts({}, {}) == ["opposite", "opposite", "not seen"]
 
 
 def test_a_study_without_its_requirement_is_left_out_unless_the_command_names_it(
@@ -288,7 +306,7 @@ def test_a_study_without_its_requirement_is_left_out_unless_the_command_names_it
     monkeypatch.setattr(command, "need_matplotlib", lambda: None)
     monkeypatch.setattr(command, "run_jobs", lambda jobs, name, *others: ran.append(name) or 0)
     monkeypatch.setattr(command, "write", lambda study, home: pages.append(study.name))
-    monkeypatch.setattr(command, "write_cost", lambda home: None)
+    monkeypatch.setattr(command, "write_index", lambda home: None)
     monkeypatch.setattr(command, "unread_trials", lambda results: [])
     assert command.main([]) == 0
     assert (ran, pages) == (["ladder"], ["ladder", "smollm2"])

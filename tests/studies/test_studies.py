@@ -33,6 +33,7 @@ from groupwise.methods import dapo, dr_grpo, grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.objective import Clip, complete, group_token_mean, sequence_mean, token_mean
 from groupwise.rewards import mixed_outcomes
+from groupwise.tasks import Rows
 from groupwise.tasks.largest import is_held_out
 from groupwise.training.build_tasks import task_of, templates
 from studies import __main__ as command
@@ -329,7 +330,8 @@ def test_the_held_out_problems_of_levels_are_those_of_the_test_file(monkeypatch:
     held_out = task_of(recipe, templates(recipe, read_tokenizer(find_model(recipe.model)))).held_out
     evaluated = [prompt.row for prompt in held_out[: recipe.evaluate.problems]]
     assert Counter(row["level"] for row in evaluated) == dict.fromkeys(difficulty.LEVELS, levels.HELD_OUT)
-    stored = [json.loads(line) for line in (HOME / recipe.held_out).read_text("utf-8").splitlines()]
+    assert isinstance(recipe.held_out, Rows)
+    stored = [json.loads(line) for line in (HOME / recipe.held_out.source).read_text("utf-8").splitlines()]
     assert [(row["level"], row["answer"]) for row in evaluated] == [(row["level"], row["answer"]) for row in stored]
 
 

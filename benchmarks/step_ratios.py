@@ -17,7 +17,7 @@ from torch import Tensor
 
 from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe_toml import read_recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.data import Batch
 from groupwise.learner import Learner
 from groupwise.lifecycle.run import run_from
@@ -61,7 +61,7 @@ def recorded(ratios: list[tuple[Tensor, Tensor]]) -> Iterator[None]:
 
 def ratios_of(method: str, seed: int) -> Sequence[tuple[float, float]]:
     """Mean minus 1 and standard deviation of the ratio at each denoising step of a run."""
-    recipe, ratios, use = read_recipe(find_recipe("rings"), fields_of(method, seed)), [], Use()
+    recipe, ratios, use = read_recipe(find_recipe("rings"), fields_of(method, seed)), [], UserCode()
     with tempfile.TemporaryDirectory() as folder, recorded(ratios):
         objects = build(recipe, use)
         with RunLock(RunLayout(Path(folder))) as lock:

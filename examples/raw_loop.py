@@ -15,8 +15,8 @@ from groupwise.advantages import Standardised, every_token
 from groupwise.data import Batch, Draw, Finish, Prompt, Rollout, Sample, pack
 from groupwise.models import (
     Decoder,
+    PrefixPacking,
     Purpose,
-    Shared,
     Tokenizer,
     choose,
     find_model,
@@ -50,7 +50,9 @@ def sample(model: Decoder, tokenizer: Tokenizer, draws: list[Draw]) -> list[Roll
         if not live:
             break
         rows = [groups[d][i] for d, i in live]
-        layout = Shared.of([s.context for s in rows], [(*s.tokens, 0) for s in rows])  # 0: a place for the new token
+        layout = PrefixPacking.of(
+            [s.context for s in rows], [(*s.tokens, 0) for s in rows]
+        )  # 0: a place for the new token
         last = layout.source[torch.arange(t, (t + 1) * len(rows), t + 1)]
         logp = logprobs(model.head(model(layout.tokens, layout)[last]))
         u = uniform((SEED, Purpose.SAMPLE), [draws[d].id for d, _ in live], [i for _, i in live], t)
@@ -71,7 +73,7 @@ def verified(prompt: Prompt, sample: Sample, tokenizer: Tokenizer) -> Sample:
 
 def forward(model: Decoder, batch: Batch) -> torch.Tensor:
     """Log-prob of each token of the batch, in the graph. Equal contexts are forwarded once."""
-    layout = Shared.of([s.context for s in batch.samples], [s.tokens for s in batch.samples])
+    layout = PrefixPacking.of([s.context for s in batch.samples], [s.tokens for s in batch.samples])
     logp = logprobs(model.head(model(layout.tokens, layout)[layout.source]))
     return logp.gather(-1, layout.target[:, None])[:, 0]
 

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.checks import check as checks
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import GroupwiseError
 
 
 def check(
     source: str | Path | None,
     overrides: Sequence[tuple[str, Any]] = (),
-    use: Use | None = None,
+    use: UserCode | None = None,
     notify: Callable[[str], None] = lambda line: None,
 ) -> Sequence[GroupwiseError]:
     """The errors of a recipe. `notify` gets its notes."""

@@ -28,7 +28,7 @@ from benchmarks.trl_comparison.turns import NoMoreTurns, print_json
 import groupwise.training.build as builder
 from groupwise.advantages import Standardised
 from groupwise.config.recipe import Cluster, Evaluate, Machine, Recipe, Save
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Sampler, Sampling, Verdict, Verifier
 from groupwise.engines import Native
 from groupwise.learner import AdamW
@@ -144,7 +144,7 @@ def measure(
         assert regime.net is not None
         never = frozenset({regime.net.vocabulary})
         builder.read_tokenizer = lambda path: replace(read_tokenizer(path), eos=never)
-    ready = builder.build(recipe, Use())
+    ready = builder.build(recipe, UserCode())
     if regime.lengths is not None:
         ready = replace(ready, setting=replace(ready.setting, verifier=EvenSum()))
 

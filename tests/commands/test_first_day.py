@@ -21,7 +21,7 @@ from groupwise.config.fields import recipe_fields
 from groupwise.config.keyword_arguments import overrides_of
 from groupwise.config.recipe_toml import read_recipe, read_with_problems
 from groupwise.config.trl_verl_names import EARLIER_FIELDS, FIELD_HINTS, OTHER_NAMES, OTHER_VALUES
-from groupwise.config.user_code import Permissions, Use, load_use
+from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import BadData, InvalidValue, Usage
 from groupwise.data import Outcome, Prompt
 from groupwise.data.verdicts import as_verdict
@@ -114,7 +114,9 @@ def test_an_option_without_a_value_does_not_take_the_next_option(capsys: pytest.
 @pytest.mark.parametrize(("old", "new"), EARLIER_FIELDS.items())
 def test_an_earlier_name_of_a_field_is_answered_with_the_present_one(old: str, new: str) -> None:
     method = "" if old.startswith("method.") else "method = 'grpo'\n"
-    _, problems = read_with_problems(f"{method}{old} = 1" if method else f"method.base = 'grpo'\n{old} = 1", [], Use())
+    _, problems = read_with_problems(
+        f"{method}{old} = 1" if method else f"method.base = 'grpo'\n{old} = 1", [], UserCode()
+    )
     assert new in recipe_fields() or new in ("extra_tasks", "engine.placement"), new
     assert f"write {new}, its name here" in str(problems[0])
 
@@ -122,7 +124,7 @@ def test_an_earlier_name_of_a_field_is_answered_with_the_present_one(old: str, n
 @pytest.mark.parametrize(("field", "old"), OTHER_VALUES)
 def test_a_value_of_verl_or_of_an_earlier_recipe_is_answered_with_the_present_one(field: str, old: str) -> None:
     kind = 'engine.kind = "Served"\n' if field.startswith("engine.") else ""
-    _, problems = read_with_problems(f"method.base = 'grpo'\n{kind}{field} = '{old}'", [], Use())
+    _, problems = read_with_problems(f"method.base = 'grpo'\n{kind}{field} = '{old}'", [], UserCode())
     assert f"write {OTHER_VALUES[field, old]!r}, its name here" in str(problems[0])
 
 
@@ -131,7 +133,7 @@ def test_names_of_other_libraries_are_those_of_the_page() -> None:
     for name, field in OTHER_NAMES.items():
         rows = [line for line in page.splitlines() if f"{name}`" in line or f"{name} =" in line]
         assert any(f"`{field}" in line for line in rows), name
-        _, problems = read_with_problems(f"method = 'grpo'\nverl.{name} = 1", [], Use())
+        _, problems = read_with_problems(f"method = 'grpo'\nverl.{name} = 1", [], UserCode())
         assert f"write {field}" in str(problems[0])
     for name in FIELD_HINTS:
         assert any(f"{name}`" in line or f"{name} =" in line or f"{name}." in line for line in page.splitlines()), name
@@ -141,7 +143,7 @@ def test_names_of_other_libraries_are_those_of_the_page() -> None:
     "text", ["prompts = 'four'", "method.group_size = 0", "metod = 'x'", "sampling = 3", "seed = -1"]
 )
 def test_every_refusal_of_a_recipe_has_a_fix(text: str) -> None:
-    _, problems = read_with_problems(text if "method" in text else f"method = 'grpo'\n{text}", [], Use())
+    _, problems = read_with_problems(text if "method" in text else f"method = 'grpo'\n{text}", [], UserCode())
     assert problems and all(problem.fix for problem in problems)
 
 
@@ -174,7 +176,7 @@ def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("value", "words"), [("2020-01-01", "is a date"), ("07:32:00", "is a time")])
 def test_a_date_is_no_string(value: str, words: str) -> None:
-    _, problems = read_with_problems(f"method = 'grpo'\noptimizer.lr = {value}", [], Use())
+    _, problems = read_with_problems(f"method = 'grpo'\noptimizer.lr = {value}", [], UserCode())
     assert words in str(problems[0])
 
 
@@ -284,7 +286,7 @@ def test_a_method_with_a_name_and_fields_has_its_fix() -> None:
 
 def test_a_table_of_verl_has_a_row_for_each_of_its_fields() -> None:
     text = "[data]\ntrain_batch_size = 64\nnumber = 3\n[actor_rollout_ref.actor]\nppo_epochs = 2"
-    _, problems = read_with_problems(f"method = 'grpo'\n{text}", [], Use())
+    _, problems = read_with_problems(f"method = 'grpo'\n{text}", [], UserCode())
     assert [(problem.what.partition("no field ")[2], problem.fix) for problem in problems] == [
         ("'data.train_batch_size'", "write prompts, its name here"),
         ("'data.number'", "docs/coming-from.md has a row for each option of TRL and verl"),

@@ -17,7 +17,7 @@ from groupwise.checks.check import second_adapter, standing_in
 from groupwise.commands.train import resume
 from groupwise.config.phase_recipes import read_phases
 from groupwise.config.toml import read_toml
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.data import ACCURACY_GREEDY, GRAD_NORM
 from groupwise.learner import Learner
 from groupwise.lifecycle import run as running
@@ -285,7 +285,7 @@ def test_check_reads_every_phase_before_the_first_starts() -> None:
 def test_a_phase_puts_no_adapter_on_the_adapter_of_an_earlier_one() -> None:
     data = read_toml(SMALL + PHASES)
     data["lora"] = data["phase"][1]["lora"] = {"rank": 2}
-    (search, _), (sharpen, _) = (phase.recipe(lambda *_: "blank", Use()) for phase in read_phases(data))
+    (search, _), (sharpen, _) = (phase.recipe(lambda *_: "blank", UserCode()) for phase in read_phases(data))
     assert search and sharpen and search.lora and sharpen.lora
     last = read_phases(data)[1]
     (error,) = second_adapter(last, sharpen, {"search": search})

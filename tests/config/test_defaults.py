@@ -9,7 +9,7 @@ from groupwise.config.defaults import LEARNING_RATES, complete_phases, learning_
 from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.toml import DEFAULT, read_toml
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.methods import GatedTurns, Method, published, reference_of
 from groupwise.models import Decoder, write_model
@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def recipe_of(*fields: tuple[str, str], source: str | None = None):
     start = starting_point(source, fields)
-    return read_recipe(start.source, start.fields, Use()), start.note
+    return read_recipe(start.source, start.fields, UserCode()), start.note
 
 
 @pytest.mark.parametrize("fields", [(), (("model", "calculator"),), (("task", "calculator"), ("seed", "3"))])
@@ -109,7 +109,7 @@ def test_answers_on_a_cpu_are_short_unless_a_recipe_or_the_user_says_more(tmp_pa
 
     def budget(*fields: tuple[str, str], source: str | None = None, train: bool = True) -> int:
         start = starting_point(source, [model, ("machine.device", "cpu"), *fields], train=train)
-        return read_recipe(start.source, start.fields, Use()).sampling.max_tokens
+        return read_recipe(start.source, start.fields, UserCode()).sampling.max_tokens
 
     assert budget() == 128 and budget(("machine", '{ device = "cpu" }')) == 128
     assert "sampling.max_tokens 128 (on a CPU)" in starting_point(None, [model, ("machine.device", "cpu")]).note

@@ -7,7 +7,7 @@ import pytest
 from groupwise.config.phase_recipes import Phase, read_phases
 from groupwise.config.recipe import Recipe
 from groupwise.config.toml import read_toml
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.learner import FromDirectory
 from groupwise.tasks import PublishedSet, Rows
@@ -43,7 +43,7 @@ def phases(text: str) -> tuple[Phase, ...]:
 def recipes(text: str) -> list[Recipe]:
     read = []
     for phase in phases(text):
-        recipe, problems = phase.recipe(lambda name, path: f"run/{name}/{path}", Use())
+        recipe, problems = phase.recipe(lambda name, path: f"run/{name}/{path}", UserCode())
         assert recipe is not None and not problems
         read.append(recipe)
     return read
@@ -51,7 +51,7 @@ def recipes(text: str) -> list[Recipe]:
 
 def problem(text: str) -> str:
     """The only problem of the last phase."""
-    (error,) = phases(text)[-1].recipe(lambda name, path: f"run/{name}/{path}", Use())[1]
+    (error,) = phases(text)[-1].recipe(lambda name, path: f"run/{name}/{path}", UserCode())[1]
     return str(error)
 
 

@@ -13,7 +13,7 @@ from groupwise.config.parse_values import default
 from groupwise.config.recipe import ExtraTask, Recipe
 from groupwise.config.recipe_toml import read_recipe, read_with_problems, write
 from groupwise.config.registry import UnloadedPart, fitting_names, part_named
-from groupwise.config.user_code import Permissions, Use, load_use
+from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import Usage, class_name, plain_name
 from groupwise.data import Task, TaskKind
 from groupwise.tasks import BigSums, Calculator, PublishedSet, ReasoningGym, Rows, named_task
@@ -48,12 +48,12 @@ class Other:
 """
 
 
-def recipe(*overrides: tuple[str, object], text: str = "method = 'grpo'", use: Use | None = None) -> Recipe:
+def recipe(*overrides: tuple[str, object], text: str = "method = 'grpo'", use: UserCode | None = None) -> Recipe:
     return read_recipe(text, overrides, use)
 
 
 @pytest.fixture
-def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Use:
+def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserCode:
     monkeypatch.chdir(tmp_path)
     Path("evens.py").write_text(EVENS)
     return load_use(Permissions(use=["evens.py"]))
@@ -121,7 +121,7 @@ def test_fields_are_set_by_path_and_compared() -> None:
         ("evens.py:Even", "evens.py does not define 'Even'"),
     ],
 )
-def test_other_values_are_answered_with_what_to_write(value: str, what: str, use: Use) -> None:
+def test_other_values_are_answered_with_what_to_write(value: str, what: str, use: UserCode) -> None:
     for path in ("task", "held_out"):
         if not (path == "held_out" and value.startswith("{ source")):
             with pytest.raises(Usage) as caught:
@@ -129,7 +129,7 @@ def test_other_values_are_answered_with_what_to_write(value: str, what: str, use
             assert what.replace("recipe.task.", f"recipe.{path}.") in str(caught.value) and caught.value.fix
 
 
-def test_a_class_in_a_user_s_file_is_a_task(use: Use) -> None:
+def test_a_class_in_a_user_s_file_is_a_task(use: UserCode) -> None:
     own = recipe(("task", "evens:Evens"), ("task.step", "3"), ("verifier", "exact"), use=use)
     assert write(own).count('[task]\nkind = "evens:Evens"\nstep = 3\n') == 1 and own.task.label == "evens"
     assert recipe(text=write(own), use=use) == own
@@ -143,7 +143,7 @@ def test_a_class_in_a_user_s_file_is_a_task(use: Use) -> None:
     assert sources(unloaded)[0].template == "no" and write(unloaded) == write(own)
 
 
-def test_a_run_of_a_user_s_task_starts_and_resumes(use: Use) -> None:
+def test_a_run_of_a_user_s_task_starts_and_resumes(use: UserCode) -> None:
     small = {
         "prompts": 2,
         "method.minibatches": 1,

@@ -23,7 +23,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import override, read_recipe, read_with_problems, write
 from groupwise.config.registry import UnloadedPart, fitting_names, parts, public_name
 from groupwise.config.toml import keys_of
-from groupwise.config.user_code import Permissions, Use, load_use
+from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import BadData, Usage, part_names
 from groupwise.engines import Native
 from groupwise.learner import InitialPolicy, SquaredValueLoss, ValueModel
@@ -34,7 +34,7 @@ NAMES = [method.__name__ for method in published]
 REFERENCE = (("reference", InitialPolicy()),)
 
 
-def method_from(text: str, use: Use | None = None) -> Method:
+def method_from(text: str, use: UserCode | None = None) -> Method:
     """A method read from its TOML, as part of a recipe."""
     indented = re.sub(r"^(\[+)", r"\1method.", text, flags=re.MULTILINE)
     prompts = tomllib.loads(text)["minibatches"]

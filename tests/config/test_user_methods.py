@@ -7,7 +7,7 @@ import pytest
 
 from groupwise.checks.check_method import dry_run, inactive_parts
 from groupwise.config.recipe_toml import override, read_recipe, write
-from groupwise.config.user_code import Permissions, Use, load_use
+from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import Usage
 from groupwise.learner import InitialPolicy
 from groupwise.methods import dapo, gmpo, grpo, gspo
@@ -75,13 +75,13 @@ def number():
 
 
 @pytest.fixture
-def use(tmp_path: Path) -> Use:
+def use(tmp_path: Path) -> UserCode:
     (tmp_path / "mine.py").write_text(MINE)
     return load_use(Permissions(use=[str(tmp_path / "mine.py")]))
 
 
 @pytest.mark.parametrize("form", ["method = 'mine:etr'", "method = { base = 'mine:etr' }"])
-def test_a_method_of_a_users_file_is_read_checked_written_and_changed(form: str, use: Use) -> None:
+def test_a_method_of_a_users_file_is_read_checked_written_and_changed(form: str, use: UserCode) -> None:
     recipe = read_recipe(form, use=use)
     assert type(recipe.method.advantage[0]).__name__ == "Scaled" and dry_run(recipe) == []
     text = write(recipe)
@@ -90,7 +90,7 @@ def test_a_method_of_a_users_file_is_read_checked_written_and_changed(form: str,
     assert changed.method.group_size == 4 and changed.method.advantage[0].factor == 3.0
 
 
-def test_parts_of_a_users_file_are_found_by_name_in_their_sockets(use: Use) -> None:
+def test_parts_of_a_users_file_are_found_by_name_in_their_sockets(use: UserCode) -> None:
     text = """
 [method]
 base = "grpo"
@@ -112,7 +112,7 @@ objective = { aggregate = "mine:third_mean" }
         ("grpoo", "unknown method 'grpoo'; did you mean grpo?"),
     ],
 )
-def test_an_invalid_method_of_a_users_file_is_refused(name: str, what: str, use: Use) -> None:
+def test_an_invalid_method_of_a_users_file_is_refused(name: str, what: str, use: UserCode) -> None:
     with pytest.raises(Usage) as error:
         read_recipe(f"method = '{name}'", use=use)
     assert what in str(error.value)
@@ -124,7 +124,7 @@ def test_a_method_of_a_file_that_is_not_loaded_is_refused_with_the_option() -> N
     assert "--use mine.py" in str(error.value)
 
 
-def test_an_untyped_field_holds_a_part_or_a_number(use: Use) -> None:
+def test_an_untyped_field_holds_a_part_or_a_number(use: UserCode) -> None:
     text = "method.base = 'grpo'\nmethod.advantage = [{ kind = 'mine:Wrapped', inner = %s, times = 3 }]"
     recipe = read_recipe(text % "{ kind = 'mine:Scaled', factor = 5 }", use=use)
     (wrapped,) = recipe.method.advantage

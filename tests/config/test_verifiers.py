@@ -11,7 +11,7 @@ from groupwise.config.parse_values import default
 from groupwise.config.recipe import ExtraTask, Recipe
 from groupwise.config.recipe_toml import read_recipe, read_verifier, write
 from groupwise.config.registry import fitting_names, part_named
-from groupwise.config.user_code import Permissions, Use, load_use
+from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import Usage, class_name, plain_name
 from groupwise.data import Verifier, VerifierKind
 from groupwise.verifiers import Combined, Exact, Function, Grading, Hackable, Judge, Math, Member, Noisy, Regex
@@ -48,12 +48,12 @@ def grade(answer):
 """
 
 
-def recipe(*overrides: tuple[str, object], text: str = "method = 'grpo'", use: Use | None = None) -> Recipe:
+def recipe(*overrides: tuple[str, object], text: str = "method = 'grpo'", use: UserCode | None = None) -> Recipe:
     return read_recipe(text, overrides, use)
 
 
 @pytest.fixture
-def use(tmp_path: Path) -> Use:
+def use(tmp_path: Path) -> UserCode:
     (tmp_path / "near.py").write_text(NEAR)
     return load_use(Permissions(use=[tmp_path / "near.py"]))
 
@@ -64,7 +64,7 @@ def test_every_verifier_is_a_value_that_reads_back(name: str) -> None:
     kind = EXAMPLES[name] if name in EXAMPLES else read_verifier(plain_name(name))
     assert isinstance(kind, KINDS[name]) and (name in EXAMPLES or kind == read_verifier(name))
     written = write(replace(recipe(), verifier=kind, extra_tasks=(ExtraTask(task="a.jsonl", verifier=kind),)))
-    again = recipe(text=written, use=Use(in_memory={"brief": len}))
+    again = recipe(text=written, use=UserCode(in_memory={"brief": len}))
     assert (again.verifier, again.extra_tasks[0].verifier) == (kind, kind)
     for field in fields(KINDS[name]):
         assert f"{field.name}:" in field_help(f"verifier.{field.name}") and field.name in field_help("verifier")
@@ -103,7 +103,7 @@ def test_other_texts_are_answered_with_what_to_write(value: str, what: str) -> N
     assert what in str(caught.value) and caught.value.fix
 
 
-def test_a_user_s_class_and_function_are_verifiers(use: Use) -> None:
+def test_a_user_s_class_and_function_are_verifiers(use: UserCode) -> None:
     near = recipe(("verifier", "near:Near"), ("verifier.tolerance", "0.5"), use=use)
     assert write(near).count('kind = "near:Near"\ntolerance = 0.5') == 1
     assert recipe(text=write(near), use=use).verifier == near.verifier

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.config.recipe_toml import read_with_problems
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 
 PAGE = (Path(__file__).parents[2] / "docs" / "coming-from.md").read_text()
 RIGHT = [line.rstrip("|").rsplit(" | ", 1)[1] for line in PAGE.splitlines() if line.startswith("| ")]
@@ -17,7 +17,7 @@ BASE = 'method.base = "grpo"\nprompts = 16'
 @pytest.mark.parametrize(("path", "value"), LINES, ids=lambda x: x)
 def test_a_line_can_be_read(path: str, value: str) -> None:
     base = BASE.replace('"grpo"', value) if path == "method.base" else BASE
-    recipe, problems = read_with_problems(base, [] if path == "method.base" else [(path, value)], Use())
+    recipe, problems = read_with_problems(base, [] if path == "method.base" else [(path, value)], UserCode())
     assert recipe is not None and problems == []
 
 

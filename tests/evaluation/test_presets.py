@@ -10,7 +10,7 @@ from groupwise.__main__ import main
 from groupwise.config.defaults import RecipeSource
 from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.toml import DEFAULT
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, MissingRequirement, Usage
 from groupwise.data import Sampling
 from groupwise.evaluation.presets import PUBLISHED, find_published
@@ -66,7 +66,7 @@ def test_a_preset_has_its_paper_s_protocol(name: str) -> None:
     published = find_published(name)
     assert dict(published.tasks) == tasks and published.samples == samples and tasks.keys() <= PRESETS.keys()
     for task, overrides in zip(tasks, published.recipes([])):
-        recipe, law = recipe_and_sampling(RecipeSource(DEFAULT, tuple(overrides)), Use())
+        recipe, law = recipe_and_sampling(RecipeSource(DEFAULT, tuple(overrides)), UserCode())
         (source,) = sources(recipe)
         assert (law, source.template, source.verifier) == (sampling, template, read_verifier(verifier))
         assert source.task.label.partition(":")[0] == task
@@ -84,7 +84,7 @@ def test_the_verifiers_of_the_papers_are_available(template: str) -> None:
 
 def test_the_template_r1_has_its_own_verifier_and_stop() -> None:
     for overrides in find_published("r1-zero-suite").recipes([("template", "r1")]):
-        recipe, law = recipe_and_sampling(RecipeSource(DEFAULT, tuple(overrides)), Use())
+        recipe, law = recipe_and_sampling(RecipeSource(DEFAULT, tuple(overrides)), UserCode())
         assert (sources(recipe)[0].verifier, law.stop) == (MathDrGrpo(tag=True), ("</answer>",))
     assert find_published("r1-zero-suite").departures([("template", "r1")], []) == ["template r1, not qwen_math"]
 
@@ -95,7 +95,7 @@ def test_a_preset_resets_the_mixture_and_the_held_out_task_of_a_run(tmp_path: Pa
     toml += 'columns = { prompt = "q" }\nextra_tasks = [{ task = "c.jsonl" }]\n[machine]\ndtype = "float64"\n'
     mixed.write_text(toml)
     (overrides,) = find_published("aime24-dapo").recipes([])
-    recipe, _ = recipe_and_sampling(RecipeSource(mixed, tuple(overrides)), Use())
+    recipe, _ = recipe_and_sampling(RecipeSource(mixed, tuple(overrides)), UserCode())
     (source,) = sources(recipe)
     assert source.task == PublishedSet("aime24", "datasets:BytedTsinghua-SIA/AIME-2024") and recipe.held_out is None
     assert recipe.machine.dtype == "float64"  # the machine of the run stays

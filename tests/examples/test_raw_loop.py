@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.config.recipe_toml import read_recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.training.build import build
 from groupwise.training.loop import learn
 
@@ -37,7 +37,7 @@ def library_losses(iterations: int) -> tuple[list[float], list[tuple[int, ...]]]
     from groupwise.data import pack
 
     recipe = read_recipe(RECIPE)
-    ready = build(recipe, Use())
+    ready = build(recipe, UserCode())
     losses, tokens = [], []
 
     async def run() -> None:

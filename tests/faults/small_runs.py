@@ -16,7 +16,7 @@ import torch
 
 from groupwise.config.recipe import Evaluate, Machine, Recipe, Save
 from groupwise.config.recipe_toml import read_recipe, write
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.data import Sampling
 from groupwise.learner import AdamW
 from groupwise.lifecycle import run as running
@@ -83,7 +83,7 @@ def begun(run: Path, recipe: Recipe) -> Path:
     text = write(recipe)
     facts = identity(recipe, templates(recipe, tokenizer_of(recipe.model)), text)
     with RunLock(RunLayout(run)) as lock:
-        start_run(lock, describe_run(run.name, recipe, "", Use(), "", {"data": (), **facts}), text, disk=Quick())
+        start_run(lock, describe_run(run.name, recipe, "", UserCode(), "", {"data": (), **facts}), text, disk=Quick())
     return run
 
 
@@ -100,13 +100,13 @@ def run_from(directory: Path, objects: RunObjects, stop_after: float | None = No
         return running.run_from(run, objects, stop_after, **how)
 
 
-def reopen(directory: Path, use: Use, iterations: int | None = None) -> RunObjects:
+def reopen(directory: Path, use: UserCode, iterations: int | None = None) -> RunObjects:
     """The objects of a run, built again as `resume` builds them."""
     with opened(directory) as run:
         return starting.reopen(run, use, iterations)[1]
 
 
-def begin(directory: Path, objects: RunObjects, use: Use, base: str = "", command: str = "") -> OpenRun:
+def begin(directory: Path, objects: RunObjects, use: UserCode, base: str = "", command: str = "") -> OpenRun:
     """Make an empty directory a run, as `train` does."""
     with RunLock(RunLayout(directory)) as lock:
         return starting.begin(lock, objects, use, base, command)
@@ -114,7 +114,9 @@ def begin(directory: Path, objects: RunObjects, use: Use, base: str = "", comman
 
 def ran(run: Path, recipe: Recipe, **how: Any) -> Path:
     """Compute a run to its end in this process."""
-    code = run_from(run if run.exists() else begun(run, recipe), build(recipe, Use()), **{"disk": Quick()} | how).code
+    code = run_from(
+        run if run.exists() else begun(run, recipe), build(recipe, UserCode()), **{"disk": Quick()} | how
+    ).code
     assert code == 0
     return run
 
@@ -174,7 +176,7 @@ def forked(act: Callable[[], object], log: Path, *, checks: bool = False) -> int
 def ready(recipe: Recipe) -> RunObjects:
     """Engine, learner and buffer before the first iteration. A fork that uses them does not change its parent's."""
     torch.zeros(1, requires_grad=True).backward(torch.ones(1))  # imports SymPy here, and not in each fork
-    return build(recipe, Use())
+    return build(recipe, UserCode())
 
 
 def run_recipe(directory: Path, name: str, iterations: int, stop_at: int, changes: dict[str, Any]) -> Path:
@@ -186,10 +188,10 @@ def run_recipe(directory: Path, name: str, iterations: int, stop_at: int, change
     )
     directory.mkdir()
     first = replace(recipe, iterations=stop_at) if stop_at else recipe
-    begin(directory, build(first, Use()), Use())
-    run_from(directory, build(first, Use()))
+    begin(directory, build(first, UserCode()), UserCode())
+    run_from(directory, build(first, UserCode()))
     if stop_at:
         file = directory / "recipe.toml"
         file.write_text(file.read_text().replace(f"iterations = {stop_at}", f"iterations = {iterations}"))
-        run_from(directory, build(recipe, Use()), changed=True)
+        run_from(directory, build(recipe, UserCode()), changed=True)
     return directory

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import groupwise as gw
 from groupwise.config.recipe import Machine, Recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import WorkerLost
 from groupwise.data import Logp
 from groupwise.learner import EMA, InitialPolicy, Ranks, measure_plan
@@ -55,7 +55,7 @@ def averaged(ranks: Ranks) -> dict[str, Tensor]:
 def from_directory(ranks: Ranks, teacher: str = "calculator") -> dict[str, Tensor]:
     """A policy and a side model from directories, as a run reads them."""
     method = gw.on_policy_distillation(teacher=teacher)
-    recipe, use = Recipe(method=method, model="calculator", iterations=9, machine=Machine(dtype="float32")), Use()
+    recipe, use = Recipe(method=method, model="calculator", iterations=9, machine=Machine(dtype="float32")), UserCode()
     it = (
         follower(recipe, use, ranks)
         if ranks.shards and ranks.rank

@@ -13,7 +13,7 @@ from groupwise.data import Batch, Divergence, Logp, Measure, pack
 from groupwise.learner import AdamW, FromDirectory, InitialPolicy, Learner, StepPlan
 from groupwise.learner.divergence import divergence
 from groupwise.methods import Method
-from groupwise.models import Decoder, Shared
+from groupwise.models import Decoder, PrefixPacking
 from groupwise.objective import KL, Clip, Objective, token_mean
 from tests.learner.small import SHAPE, model, ragged
 from tests.learner.test_gradients import credited
@@ -54,7 +54,7 @@ def dense_distributions(decoder: Decoder, batch: Batch) -> Tensor:
     rows = []
     for sample in batch.samples:
         if sample.tokens:
-            layout = Shared.of([sample.context], [sample.tokens])
+            layout = PrefixPacking.of([sample.context], [sample.tokens])
             logits = decoder.head(decoder(layout.tokens, layout))
             rows.append((logits[layout.source] / 0.7).log_softmax(-1))
     return torch.cat(rows)

@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised, every_token
 from groupwise.data import Batch, pack
 from groupwise.learner import AdamW, Learner, StepPlan, forward, make_plan
 from groupwise.methods import SoftGate
-from groupwise.models import Decoder, Shared
+from groupwise.models import Decoder, PrefixPacking
 from groupwise.objective import (
     Clip,
     ClippedWeight,
@@ -64,7 +64,7 @@ def plain_gradient(batch: Batch, objective: Objective, dtype: torch.dtype = torc
         if not sample.tokens:
             continue
         ids = (*sample.context, *sample.tokens)
-        layout = Shared.of([ids[:1]], [(*ids[1:], 0)])
+        layout = PrefixPacking.of([ids[:1]], [(*ids[1:], 0)])
         logp = (decoder.head(decoder(layout.tokens, layout)) / 0.7).log_softmax(-1)
         logps += [logp[len(sample.context) - 1 + t, token] for t, token in enumerate(sample.tokens)]
     objective(step.having(logp=torch.stack(logps))).backward()
@@ -101,7 +101,7 @@ def test_the_embeddings_gradient_is_added_in_place(tied: bool) -> None:
         it.model.model.adds_in_place = in_place
         it._backward(objective.prepare(batch), StepPlan((tuple(range(9)), tuple(range(9, 24)))), objective)
         found.append([p.grad for p in it.model.parameters()])
-        layout = Shared.of([(1, 2)], [(3, 4)])
+        layout = PrefixPacking.of([(1, 2)], [(3, 4)])
         graphs.append(nodes(it.model(layout.tokens, layout).grad_fn))
     for plain, ours in zip(*found, strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-15)
@@ -175,7 +175,7 @@ class AnyHead(torch.nn.Module):
         super().__init__()
         self.decoder = decoder
 
-    def forward(self, tokens: torch.Tensor, layout: Shared) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, layout: PrefixPacking) -> torch.Tensor:
         return self.decoder(tokens, layout)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -199,7 +199,7 @@ def test_entropy_is_that_of_the_distribution():
     batch, decoder = pack(ragged()), model()
     _, entropy = forward(decoder, batch, temperature=0.7)
     sample = batch.samples[0]
-    layout = Shared.of([sample.context], [sample.tokens])
+    layout = PrefixPacking.of([sample.context], [sample.tokens])
     probs = (decoder.head(decoder(layout.tokens, layout))[layout.source] / 0.7).softmax(-1)
     wanted = torch.distributions.Categorical(probs=probs).entropy()
     torch.testing.assert_close(entropy[: len(wanted)], wanted.detach(), rtol=1e-12, atol=0)

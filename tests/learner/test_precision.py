@@ -57,8 +57,8 @@ import sys, torch
 from groupwise.methods import gspo
 from groupwise.training.build import build
 from groupwise.config.recipe import Recipe
-from groupwise.config.user_code import Use
-it = build(Recipe(method=gspo()), Use()).new_learner()
+from groupwise.config.user_code import UserCode
+it = build(Recipe(method=gspo()), UserCode()).new_learner()
 for p in it.model.parameters():
     p.grad = torch.ones_like(p)
 it.optimizer.step(1e-3, 1.0)

@@ -9,7 +9,7 @@ import torch
 from groupwise.checks.check_inputs import check_inputs
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.data import Logp, Sampling, pack
 from groupwise.learner import EMA, AdamW, FromDirectory, InitialPolicy, Learner, SamplingPolicy, StepPlan
@@ -144,12 +144,12 @@ def test_a_given_model_needs_the_policys_vocabulary(tmp_path: Path) -> None:
     method = replace(grpo(), models=(("reference", FromDirectory(str(path))),))
     recipe = Recipe(method=method, prompts=2, sampling=Sampling(max_tokens=24))
     with pytest.raises(Usage, match=r"reference.*vocabular"):
-        build(recipe, Use()).new_learner()
-    (error,) = check_inputs(recipe, Use()).errors
+        build(recipe, UserCode()).new_learner()
+    (error,) = check_inputs(recipe, UserCode()).errors
     assert "reference" in error.what and "vocabular" in error.what
     missing = replace(method, models=(("reference", FromDirectory(str(tmp_path / "absent"))),))
-    (error,) = check_inputs(replace(recipe, method=missing), Use()).errors
+    (error,) = check_inputs(replace(recipe, method=missing), UserCode()).errors
     assert f"method.models.reference: there is no model at {tmp_path / 'absent'}" in error.what
     packaged = replace(recipe, method=replace(method, models=(("reference", FromDirectory("calculator")),)))
-    it = build(packaged, Use()).new_learner()
+    it = build(packaged, UserCode()).new_learner()
     assert not any(p.requires_grad for p in it.models["reference"].parameters())

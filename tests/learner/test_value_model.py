@@ -14,7 +14,7 @@ from groupwise.learner import AdamW, ClippedValueLoss, InitialPolicy, Learner, S
 from groupwise.learner.auxiliary import Forwarded, Forwards
 from groupwise.learner.forward import hidden_states
 from groupwise.methods import GAE, Method
-from groupwise.models import Shape, Shared
+from groupwise.models import PrefixPacking, Shape
 from groupwise.training.loop import compute_advantages
 from tests.learner.small import SHAPE, model, ragged
 from tests.learner.test_gradients import OBJECTIVES, close, credited
@@ -59,7 +59,7 @@ def plain_values(it: Learner, batch: Batch, trunk: Any) -> Tensor:
     values: list[Tensor] = []
     for sample in batch.samples:
         ids = (*sample.context, *sample.tokens)
-        layout = Shared.of([ids[:1]], [(*ids[1:], 0)])
+        layout = PrefixPacking.of([ids[:1]], [(*ids[1:], 0)])
         states = trunk(layout.tokens, layout)[len(sample.context) - 1 :]
         values += [states[t] for t in range(len(sample.tokens))]
     head = it._critics["critic"].head

@@ -22,7 +22,7 @@ from groupwise.data import (
 )  # fmt: skip
 from groupwise.learner import EMA, AdamW, FromDirectory, Learner, StepPlan
 from groupwise.learner.divergence import between
-from groupwise.models import Decoder, Shared
+from groupwise.models import Decoder, PrefixPacking
 from groupwise.objective import describe_gap
 from tests.learner.small import model, ragged
 from tests.learner.test_gradients import OBJECTIVES, credited
@@ -57,7 +57,7 @@ def dense(decoder: Decoder, batch: Batch, view: str) -> Tensor:
         if not context:
             rows.append(torch.full((len(sample.tokens), 17), math.nan, dtype=torch.float64))
         elif sample.tokens:
-            layout = Shared.of([context], [sample.tokens])
+            layout = PrefixPacking.of([context], [sample.tokens])
             rows.append((decoder.head(decoder(layout.tokens, layout))[layout.source] / 0.7).log_softmax(-1).detach())
     return torch.cat(rows)
 

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from groupwise.data import Generation
-from groupwise.models import Decoder, Shared, drop_blocks, read_model, with_blocked_weights
+from groupwise.models import Decoder, PrefixPacking, drop_blocks, read_model, with_blocked_weights
 from groupwise.models.decoder.blocked_weights import LEAST, Blocked, gains
 from tests.models.plain import made
 from tests.rollout.fakes import decoder, engine, generate, request
 
 pytestmark = pytest.mark.skipif(not gains(torch.zeros(LEAST)), reason="oneDNN's blocks are used on x86 alone")
 LARGE = {"width": 256, "head_dim": 64, "inner": 300, "layers": 2, "vocabulary": 300}
-LAYOUT = Shared.of([(1, 2, 3)] * 3, [(4, 5), tuple(range(6, 40)), (7, 8, 9)])
+LAYOUT = PrefixPacking.of([(1, 2, 3)] * 3, [(4, 5), tuple(range(6, 40)), (7, 8, 9)])
 
 
 def large(tied: bool, dtype: torch.dtype = torch.float32) -> Decoder:

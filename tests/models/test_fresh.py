@@ -11,7 +11,7 @@ from groupwise import models
 from groupwise.__main__ import main
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.toml import DEFAULT
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import BadData
 from groupwise.models import Decoder, find_model, read_model, read_shape, weight_files, write_fresh, write_model
 from groupwise.training.build import build
@@ -76,8 +76,8 @@ def test_packaged_models_have_a_head_size_that_vllm_takes() -> None:
 
 def test_other_seeds_give_other_weights() -> None:
     def weights(seed: str) -> torch.Tensor:
-        recipe = read_recipe(DEFAULT, [("model", "blank"), ("seed", seed)], Use())
-        return build(recipe, Use()).model.state_dict()["model.embed_tokens.weight"]
+        recipe = read_recipe(DEFAULT, [("model", "blank"), ("seed", seed)], UserCode())
+        return build(recipe, UserCode()).model.state_dict()["model.embed_tokens.weight"]
 
     assert torch.equal(weights("1"), weights("1")) and not torch.equal(weights("1"), weights("2"))
 

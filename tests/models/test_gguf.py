@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from groupwise.core import BadData, MissingRequirement, Storage
-from groupwise.models import Shape, Shared, find_model, find_template, read_model, read_tokenizer
+from groupwise.models import PrefixPacking, Shape, find_model, find_template, read_model, read_tokenizer
 from groupwise.models.decoder import gguf_cache as caches
 from groupwise.models.decoder.gguf import gguf_config
 from groupwise.models.decoder.gguf_header import read_gguf_header
@@ -37,7 +37,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @torch.no_grad()
 def logits(directory: Path) -> Tensor:
-    model, layout = read_model(directory), Shared.of([PROMPT], [(0,)])
+    model, layout = read_model(directory), PrefixPacking.of([PROMPT], [(0,)])
     return model.head(model(layout.tokens, layout))
 
 

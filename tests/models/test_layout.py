@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from groupwise.data import Backbone, Layout
-from groupwise.models import Decoder, Shape, Shared
+from groupwise.models import Decoder, PrefixPacking, Shape
 
 TINY = Shape(
     vocabulary=11,
@@ -59,7 +59,7 @@ def plain(model: Decoder, contexts: list[tuple[int, ...]], tokens: list[tuple[in
 
 
 def shared(model: Decoder, contexts: list[tuple[int, ...]], tokens: list[tuple[int, ...]]) -> Tensor:
-    layout = Shared.of(contexts, tokens)
+    layout = PrefixPacking.of(contexts, tokens)
     return model.head(model(layout.tokens, layout)[layout.source])
 
 
@@ -127,7 +127,7 @@ def test_shared_forward_and_gradients_equal_each_sample_alone(
 def test_a_shared_long_context_gives_the_attention_of_each_row_alone(dtype: torch.dtype) -> None:
     """Each output and each gradient by itself, against float64; and no copy of the context is saved for backward."""
     contexts = [(1,) * 90, (2,) * 70, (1,) * 90, (1,) * 90, (3,) * 20]
-    layout = Shared.of(contexts, [(1,) * 30, (2, 2), (1, 2, 4, 5), (7,) * 60, (7, 8)])
+    layout = PrefixPacking.of(contexts, [(1,) * 30, (2, 2), (1, 2, 4, 5), (7,) * 60, (7, 8)])
     draw = torch.Generator().manual_seed(0)
     exact = [torch.randn(len(layout.tokens), h, 8, generator=draw, dtype=torch.float64) for h in (4, 2, 2, 4)]
     exact = [x.to(dtype).double() for x in exact]
@@ -156,7 +156,7 @@ def test_a_shared_long_context_gives_the_attention_of_each_row_alone(dtype: torc
 
 
 def test_equal_contexts_are_forwarded_once_and_last_tokens_never() -> None:
-    layout = Shared.of([(1, 2), (3,), (1, 2), (1,), (4,)], [(5, 6), (7,), (8, 9, 10), (), (5,)])
+    layout = PrefixPacking.of([(1, 2), (3,), (1, 2), (1,), (4,)], [(5, 6), (7,), (8, 9, 10), (), (5,)])
     assert layout.tokens.tolist() == [1, 2, 3, 4, 5, 8, 9]
     assert layout.position.tolist() == [0, 1, 0, 0, 2, 2, 3]
     assert layout.source.tolist() == [1, 4, 2, 1, 5, 6, 3]
@@ -164,7 +164,9 @@ def test_equal_contexts_are_forwarded_once_and_last_tokens_never() -> None:
 
 
 def test_shared_prefixes_of_answers_are_forwarded_once() -> None:
-    layout = Shared.of([(1, 2), (1, 2), (3,), (1, 2), (1, 2)], [(5, 6, 7, 0), (5, 6, 8, 0), (5, 6, 0), (5, 0), (5, 6)])
+    layout = PrefixPacking.of(
+        [(1, 2), (1, 2), (3,), (1, 2), (1, 2)], [(5, 6, 7, 0), (5, 6, 8, 0), (5, 6, 0), (5, 0), (5, 6)]
+    )
     assert sorted(layout.tokens.tolist()) == [1, 2, 3, 5, 5, 6, 6, 7, 8]
     paths = [(), (5,), (5, 6), (5, 6, 7), (), (5,), (5, 6), (5, 6, 8)], [(), (5,), (5, 6)], [(), (5,), (), (5,)]
     before = [(1, 2, *p) for p in paths[0]] + [(3, *p) for p in paths[1]] + [(1, 2, *p) for p in paths[2]]
@@ -177,15 +179,15 @@ def test_shared_prefixes_of_answers_are_forwarded_once() -> None:
 def test_contexts_with_different_content_share_nothing() -> None:
     """Equal placeholder ids with different images, here given by their hashes."""
     contexts, tokens = [(1, 2)] * 3, [(7, 8), (7, 9), (7, 9)]
-    shared = Shared.of(contexts, tokens, contents=["cat", "dog", "cat"])
-    assert len(shared.tokens) == len(Shared.of(contexts[:2], tokens[::2]).tokens) + 2 + 1
+    shared = PrefixPacking.of(contexts, tokens, contents=["cat", "dog", "cat"])
+    assert len(shared.tokens) == len(PrefixPacking.of(contexts[:2], tokens[::2]).tokens) + 2 + 1
     assert shared.source[2:4].tolist() != shared.source[4:6].tolist()
-    plain = Shared.of(contexts, tokens)
-    assert torch.equal(Shared.of(contexts, tokens, contents=["cat"] * 3).tokens, plain.tokens)
+    plain = PrefixPacking.of(contexts, tokens)
+    assert torch.equal(PrefixPacking.of(contexts, tokens, contents=["cat"] * 3).tokens, plain.tokens)
 
 
 def test_a_group_of_one_answer_costs_one_answer() -> None:
-    layout = Shared.of([(1, 2, 3)] * 16, [(4,) * 20] * 16)
+    layout = PrefixPacking.of([(1, 2, 3)] * 16, [(4,) * 20] * 16)
     assert len(layout.tokens) == 3 + 19
     assert len(layout.source) == 16 * 20
 
@@ -198,9 +200,9 @@ def test_a_microbatch_without_tokens_is_valid() -> None:
 
 def test_an_empty_context_is_refused() -> None:
     with pytest.raises(ValueError, match="context is empty"):
-        Shared.of([(1,), ()], [(2,), (3,)])
+        PrefixPacking.of([(1,), ()], [(2,), (3,)])
     with pytest.raises(ValueError, match="2 contexts for 1 samples"):
-        Shared.of([(1,), (1,)], [(2,)])
+        PrefixPacking.of([(1,), (1,)], [(2,)])
 
 
 @pytest.mark.t(13)
@@ -211,7 +213,7 @@ def test_padding_brings_in_no_other_row(long: int, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("groupwise.models.decoder.prefix_packing.LONG", long)
     contexts = [(1, 2, 3), (4,) * 9, (1, 2, 3), (5,) * 30, (1, 2, 3)]
     tokens = [(1,) * 3, (2,) * 25, (3,) * 14, (4,) * 40, (5,)]
-    layout = Shared.of(contexts, tokens)
+    layout = PrefixPacking.of(contexts, tokens)
     draw = torch.Generator().manual_seed(0)
     n = len(layout.tokens)
     clean = [torch.randn(n, h, 8, generator=draw, dtype=torch.float64) for h in (4, 2, 2)]
@@ -236,7 +238,7 @@ def test_padding_brings_in_no_other_row(long: int, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("long", [30, 90])
 def test_gradients_are_the_same_bits_on_several_threads(long: int) -> None:
     """A shared context gathers gradients from many rows at once, which may not depend on who comes first."""
-    layout = Shared.of([(1,) * long] * 64, [(i, *(2,) * 20) for i in range(64)])
+    layout = PrefixPacking.of([(1,) * long] * 64, [(i, *(2,) * 20) for i in range(64)])
     draw = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(len(layout.tokens), h, 16, generator=draw, requires_grad=True) for h in (4, 2, 2))
     threads = torch.get_num_threads()
@@ -252,12 +254,12 @@ def test_gradients_are_the_same_bits_on_several_threads(long: int) -> None:
 
 
 def test_sockets_fit() -> None:
-    assert isinstance(Shared.of([(1,)], [(2,)]), Layout)
+    assert isinstance(PrefixPacking.of([(1,)], [(2,)]), Layout)
     assert isinstance(decoder(), Backbone)
 
 
 def test_positions_and_norms_keep_the_dtype_of_the_weights() -> None:
-    layout = Shared.of([(1, 2, 3)], [(4, 5)])
+    layout = PrefixPacking.of([(1, 2, 3)], [(4, 5)])
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         hidden = decoder(dtype)(layout.tokens, layout)
         assert hidden.dtype == dtype

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers.pre_tokenizers import ByteLevel
 
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, GroupwiseError, MissingRequirement
 from groupwise.data import GenerationRequest, Sampling
 from groupwise.engines.steps.denoising import DenoisingEngine
@@ -441,7 +441,7 @@ def test_check_refuses_recipes_that_do_not_fit_a_pipeline(tiny: Path, changes: d
         del fields["lora.rank"]
     if fields["method"] == "grpo":
         del fields["method.denoise.steps"]
-    errors = check(None, [*fields.items()], Use())
+    errors = check(None, [*fields.items()], UserCode())
     assert any(message in str(error) for error in errors) if message else errors == [], errors
 
 
@@ -451,7 +451,7 @@ def test_check_knows_which_flux_takes_guidance(flux: Path, tmp_path: Path) -> No
 
     def found(model: Path, **changes: Any) -> str:
         fields = dict(small(model)) | changes
-        return "\n".join(map(str, check(None, [*fields.items()], Use())))
+        return "\n".join(map(str, check(None, [*fields.items()], UserCode())))
 
     assert found(flux, **{"pipeline.guidance": "7"}) == found(schnell) == ""
     assert "distilled to make pictures without guidance" in found(schnell, **{"pipeline.guidance": "3.5"})

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from groupwise.models import Experts, Routes, Shared, experts_of, outline
+from groupwise.models import Experts, PrefixPacking, Routes, experts_of, outline
 from groupwise.models.decoder.transformers_model import TransformersModel
 from tests.models.directories import directory
 from tests.models.mixtures import mixture, routers
 from tests.models.plain import PROMPT, made
 
-TEXT = Shared.of([PROMPT[:20], PROMPT[:20]], [PROMPT[20:40], PROMPT[50:60]])
+TEXT = PrefixPacking.of([PROMPT[:20], PROMPT[:20]], [PROMPT[20:40], PROMPT[50:60]])
 
 
 @pytest.fixture(scope="module")

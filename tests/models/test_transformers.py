@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from groupwise.models import Decoder, Shared, Tokenizer, read_model, read_tokenizer, write_model
+from groupwise.models import Decoder, PrefixPacking, Tokenizer, read_model, read_tokenizer, write_model
 from tests.models import plain
 from tests.models.directories import bytes_, characters, directory, shape
 from tests.models.plain import made
@@ -28,7 +28,7 @@ def theirs(path: Path, family: str, **changes: object) -> nn.Module:
 
 @torch.no_grad()
 def logits(model: Decoder, ids: tuple[int, ...]) -> Tensor:
-    layout = Shared.of([ids], [(0,)])
+    layout = PrefixPacking.of([ids], [(0,)])
     return model.head(model(layout.tokens, layout))
 
 

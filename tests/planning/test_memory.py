@@ -16,7 +16,7 @@ from groupwise.engines import Served
 from groupwise.engines.native import native_engine as engine
 from groupwise.learner.forward import LOGITS_AT_ONCE
 from groupwise.learner.linear_logprobs import NARROWEST as NARROWEST_BLOCK
-from groupwise.models import Decoder, Lora, Shape, Shared, find_model, read_shape
+from groupwise.models import Decoder, Lora, PrefixPacking, Shape, find_model, read_shape
 from groupwise.models.decoder import blocked_weights as blocks
 from groupwise.models.decoder import prefix_packing as layout
 from groupwise.planning import activations as stored
@@ -164,7 +164,7 @@ def saved_bytes(decoder: Decoder, packed: Packed) -> int:
 
     prompts = [ids(packed.context) for _ in range(packed.prompts)]
     contexts = [prompts[i % packed.prompts] for i in range(packed.answers)]
-    shared = Shared.of(contexts, [ids(packed.answer + 1) for _ in contexts])  # the last token is not forwarded
+    shared = PrefixPacking.of(contexts, [ids(packed.answer + 1) for _ in contexts])  # the last token is not forwarded
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         hidden = decoder(shared.tokens, shared)
     assert hidden.requires_grad

@@ -9,7 +9,7 @@ import torch
 from groupwise.__main__ import main
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Evaluate, Machine, Recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.data import Sampling
 from groupwise.engines import Served
 from groupwise.lifecycle.start import read_checked, time_notes
@@ -62,10 +62,10 @@ def test_the_measurement_leaves_no_trace() -> None:
 
 
 def test_other_machines_and_processes_have_no_line() -> None:
-    inputs = read_checked(RECIPE, Use(), lambda line: None)
-    assert len(time_notes(RECIPE, inputs, Use())) == 1
+    inputs = read_checked(RECIPE, UserCode(), lambda line: None)
+    assert len(time_notes(RECIPE, inputs, UserCode())) == 1
     for other in (replace(RECIPE, engine=Served()), replace(RECIPE, machine=Machine(device="cuda"))):
-        assert time_notes(other, inputs, Use()) == []
+        assert time_notes(other, inputs, UserCode()) == []
 
 
 def test_the_line_is_on_the_screen_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

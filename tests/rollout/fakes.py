@@ -23,7 +23,7 @@ from groupwise.data import (
     Verifier,
 )
 from groupwise.engines import NativeEngine
-from groupwise.models import Decoder, Model, Shape, Shared, Tokenizer
+from groupwise.models import Decoder, Model, PrefixPacking, Shape, Tokenizer
 from groupwise.rollout import DrawSampler, RolloutSetting
 from tests.models.directories import characters
 
@@ -73,7 +73,7 @@ def generate(e: Any, requests: Sequence[GenerationRequest]) -> list[Generation]:
 def logits(model: Decoder, context: Ids, tokens: Ids) -> Tensor:
     """The logits before each token, from one forward of the whole sequence by the learner's layout."""
     with torch.no_grad():
-        layout = Shared.of([context], [tokens])
+        layout = PrefixPacking.of([context], [tokens])
         return model.head(model(layout.tokens, layout))[layout.source]
 
 

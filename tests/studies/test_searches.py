@@ -9,7 +9,7 @@ import pytest
 from studies.study import Measured
 
 from groupwise.certificates.studies import Trial, TrialResult
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.training.build import read_inputs
 from studies import searches, useful_length
 
@@ -68,7 +68,7 @@ def test_arms_differ_by_advantage_and_aggregate_alone_and_evaluate_the_held_out_
         method = replace(plain.method, advantage=own.advantage,
                          objective=replace(plain.method.objective, aggregate=own.objective.aggregate))  # fmt: skip
         assert replace(recipe, method=plain.method) == plain and own == method, key
-    task = read_inputs(plain, Use()).task
+    task = read_inputs(plain, UserCode()).task
     assert sorted(prompt.text for prompt in task.held_out) == sorted(row["prompt"] for row in STORED["test"])
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from groupwise.config.recipe_toml import read_verifier
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Usage
 from groupwise.data import Verifier
 from groupwise.tasks import Calculator, Problems, PublishedSet, Rows, named_task
@@ -84,7 +84,7 @@ def test_names_lead_to_verifiers(tmp_path):
 )
 def test_an_unknown_verifier_gets_a_suggestion(tmp_path, name: str, message: str):
     with pytest.raises(Usage) as caught:
-        Grading(task_of(tmp_path, 1)).build(read_verifier(name, Use()))
+        Grading(task_of(tmp_path, 1)).build(read_verifier(name, UserCode()))
     assert message in caught.value.fix
 
 

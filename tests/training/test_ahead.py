@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from groupwise.checks.check_data import check_rows
 from groupwise.config.recipe import Cluster
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Usage
 from groupwise.data import Draw, Ids, Outcome, Prompt, Rollout, Sample, Verdict
 from groupwise.data.rollout_json import from_json, to_json
@@ -236,7 +236,7 @@ def test_a_smaller_lag_than_the_checkpoints_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         Usage, match=r"cluster.max_staleness is 0, but the checkpoint has samples of . later iterations"
     ):
-        run_from(run, reopen(run, Use()), changed=True)
+        run_from(run, reopen(run, UserCode()), changed=True)
 
 
 def test_rows_that_no_checkpoint_can_hold_are_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import NoSignal
 from groupwise.data import (
     ENTROPY_SHARE,
@@ -142,12 +142,12 @@ def test_a_solved_run_goes_on_only_if_it_is_extended(
 ) -> None:
     run = Path(shutil.copytree(solved, tmp_path / "run"))
     before = left(run)
-    ending = run_from(run, always_right(reopen(run, Use())), disk=Quick())
+    ending = run_from(run, always_right(reopen(run, UserCode())), disk=Quick())
     assert ending.code == 0 and ending.message.startswith("solved: ") and left(run) == before
     output = capsys.readouterr().err
     assert "nothing to do: the task is solved, after 3 of 9 iterations" in output
     assert f"groupwise resume {run} --iterations 18" in output
-    ending = run_from(run, always_right(reopen(run, Use(), 18)), disk=Quick())
+    ending = run_from(run, always_right(reopen(run, UserCode(), 18)), disk=Quick())
     assert [line["iteration"] for line in lines(run)] == [0, 1, 2, 3, 4, 5, 6]
     assert "after 6 of 18 iterations" in ending.message
     assert (run / "model").is_dir() and (run / "models" / "000003").is_dir()

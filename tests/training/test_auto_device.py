@@ -9,7 +9,7 @@ import torch
 
 from groupwise.config.recipe import Evaluate
 from groupwise.config.recipe_toml import read_recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.data import Sampling
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.layout import RunLayout
@@ -34,8 +34,8 @@ def test_a_run_keeps_the_dtype_of_its_first_machine(
     with monkeypatch.context() as gpu, elsewhere():
         stub_gpu(gpu)
         gpu.setattr(building, "prepare", lambda machine: AWAY)
-        ready = build(AUTO, Use())
-        begin(run, ready, Use(), "", "")
+        ready = build(AUTO, UserCode())
+        begin(run, ready, UserCode(), "", "")
         created, new_learner = [], RunObjects.new_learner
         gpu.setattr(RunObjects, "new_learner", lambda *args: created.append(new_learner(*args)) or created[-1])
         assert run_from(run, ready, disk=Quick()).code == 0
@@ -46,7 +46,7 @@ def test_a_run_keeps_the_dtype_of_its_first_machine(
     assert (machine.device, machine.dtype, run_json(run)["device"]) == ("auto", "bfloat16", "meta")
     assert "device:" not in capsys.readouterr().err
 
-    ready = reopen(run, Use(), 2)
+    ready = reopen(run, UserCode(), 2)
     assert (ready.recipe.machine.dtype, ready.device) == ("bfloat16", "cpu")
     assert run_from(run, ready, disk=Quick()).code == 0
     assert "warning: device: meta -> cpu" in capsys.readouterr().err
@@ -57,7 +57,7 @@ def test_a_run_keeps_the_dtype_of_its_first_machine(
 
 
 def test_a_run_on_a_cpu_records_float32(tmp_path: Path) -> None:
-    ready = build(AUTO, Use())
-    begin(tmp_path, ready, Use(), "", "")
+    ready = build(AUTO, UserCode())
+    begin(tmp_path, ready, UserCode(), "", "")
     machine = read_recipe(tmp_path / "recipe.toml").machine
     assert (machine.device, machine.dtype, run_json(tmp_path)["device"]) == ("auto", "float32", "cpu")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from groupwise.config.recipe import Machine
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import MissingRequirement
 from groupwise.engines import Native
 from groupwise.learner import Learner
@@ -27,14 +27,16 @@ def test_recompute_changes_no_bit_of_a_run(tmp_path: Path) -> None:
     )
     assert plain["state"].pop("recipe") != again["state"].pop("recipe")  # a checkpoint contains the text of its recipe
     assert plain == again
-    assert build(replace(EVERY, machine=Machine(gradient_checkpointing=True)), Use()).model.model.recompute
+    assert build(replace(EVERY, machine=Machine(gradient_checkpointing=True)), UserCode()).model.model.recompute
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-3), ("float64", 1e-3), ("bfloat16", 2.0)])
 def test_the_bound_on_the_gap_depends_on_the_dtype(dtype, bound) -> None:
     recipe = replace(EVERY, machine=Machine(dtype=dtype))
-    assert build(recipe, Use()).new_guards().max_logprob_diff == bound
-    assert build(replace(recipe, engine=Native(max_logprob_diff=0.25)), Use()).new_guards().max_logprob_diff == 0.25
+    assert build(recipe, UserCode()).new_guards().max_logprob_diff == bound
+    assert (
+        build(replace(recipe, engine=Native(max_logprob_diff=0.25)), UserCode()).new_guards().max_logprob_diff == 0.25
+    )
 
 
 def test_only_models_that_a_part_needs_are_built() -> None:
@@ -42,11 +44,11 @@ def test_only_models_that_a_part_needs_are_built() -> None:
     off = replace(method, objective=replace(method.objective, penalties=(KL(0.0),)))
     rising = replace(off, schedules=(("objective.penalties.0.coefficient", Ramp(0.0, 0.1, 5)),))
     for it, names in ((method, ["reference"]), (off, []), (rising, ["reference"])):
-        assert list(build(replace(EVERY, method=it), Use()).new_learner().models) == names
+        assert list(build(replace(EVERY, method=it), UserCode()).new_learner().models) == names
 
 
 def test_the_objects_of_a_run_are_assembled_once() -> None:
-    objects = build(EVERY, Use())
+    objects = build(EVERY, UserCode())
     for field in fields(objects):
         with pytest.raises(FrozenInstanceError):
             setattr(objects, field.name, None)
@@ -56,7 +58,7 @@ def test_the_objects_of_a_run_are_assembled_once() -> None:
 
 
 def test_samplers_have_the_recipes_template_and_the_models_positions() -> None:
-    objects = build(EVERY, Use())
+    objects = build(EVERY, UserCode())
     prompt = objects.task[0]
     assert objects.setting.template is not None and objects.setting.template(prompt.text) == prompt.context
     assert objects.setting.positions == objects.model.shape.positions

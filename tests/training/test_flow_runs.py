@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from groupwise.commands.chat import chat
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Usage
 from groupwise.data import Finish, Outcome, Prompt, Sample
 from groupwise.inference.evaluate_model import evaluate, sample
@@ -138,11 +138,11 @@ def test_resume_and_eval_refuse_samples_without_their_last_denoising_step(tmp_pa
         assert old in recipe.read_text()
         recipe.write_text(recipe.read_text().replace(old, new))
     with pytest.raises(Usage, match=r"sampling.max_tokens is 5: a sample of rings has 10 steps"):
-        reopen(run, Use())
+        reopen(run, UserCode())
     with pytest.raises(Usage, match=r"sampling.max_tokens is 5"):
-        evaluate("rings", [("task", "rings"), ("verifier", "ring_direction"), ("sampling.max_tokens", "5")], Use())
+        evaluate("rings", [("task", "rings"), ("verifier", "ring_direction"), ("sampling.max_tokens", "5")], UserCode())
     with pytest.raises(Usage, match=r"sampling.max_tokens is 5"):
-        sample("rings", "north", [("sampling.max_tokens", "5")], Use())
+        sample("rings", "north", [("sampling.max_tokens", "5")], UserCode())
 
 
 def test_chat_refuses_a_model_that_makes_pictures() -> None:

@@ -20,7 +20,7 @@ from groupwise.cluster.local import LocalProcesses
 from groupwise.cluster.messages import message, read_message, recipe_of_followers
 from groupwise.config.recipe import Cluster, Machine
 from groupwise.config.recipe_toml import read_recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, InvalidValue, Usage, WorkerLost
 from groupwise.learner.distributed import ConnectionClosed
 from groupwise.learner.fsdp import Shards
@@ -273,12 +273,12 @@ def test_several_ranks_need_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_machine, "find_device", lambda machine: torch.device("cuda"))
     monkeypatch.setattr(check_machine, "machine_line", lambda machine: "")
     recipe = read_recipe("cluster.ranks = 2\nmethod = 'grpo'")
-    (error,) = check_machine.check_machine(recipe, Use(), train=True).errors
+    (error,) = check_machine.check_machine(recipe, UserCode(), train=True).errors
     assert isinstance(error, Usage) and "--machine.device cpu" in error.fix and recipe.machine == Machine()
 
 
 def test_other_ranks_need_no_function_in_memory() -> None:
-    use = Use(in_memory={"grade": lambda answer: 1.0})
+    use = UserCode(in_memory={"grade": lambda answer: 1.0})
     text = "cluster.ranks = 2\nmethod = 'grpo'\nverifier = { kind = 'Function', name = 'grade' }\n"
     with pytest.raises(Usage):
         read_recipe(text)

@@ -9,7 +9,7 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.commands.compare import differences, flat
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.models import find_model, read_model, read_tokenizer, write_model
 from groupwise.training import protocols as protocols_module
 from groupwise.training.protocols import digest, model_hash, versions
@@ -131,6 +131,6 @@ def test_versions_are_of_installed_packages() -> None:
 def test_a_verifier_s_hash_covers_the_files_of_verifiers_and_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[Path] = []
     monkeypatch.setattr(protocols_module, "file_hash", lambda path: hashed.append(path) or "x")
-    protocols_module.verifiers_hash((), Use())
+    protocols_module.verifiers_hash((), UserCode())
     names = {"/".join(path.parts[-2:]) for path in hashed}
     assert {"verifiers/numbers.py", "math/verifier.py", "sandbox/server.py", "tasks/gym.py"} <= names

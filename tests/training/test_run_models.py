@@ -14,7 +14,7 @@ from groupwise.commands.export import export_model
 from groupwise.config.parse_values import hints_of
 from groupwise.config.recipe import Evaluate, Recipe, Save
 from groupwise.config.recipe_toml import read_recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Storage, Usage
 from groupwise.inference.open_model import BEST, export, find_run_model
 from groupwise.lifecycle.run_handle import Control
@@ -169,7 +169,7 @@ def test_a_finished_run_that_is_extended_equals_a_longer_run(tmp_path: Path, kep
     recipe = replace(CONSTANT, save=Save(every=1, keep=9, export_every=1), iterations=2)
     run = ran(tmp_path / "run", recipe)
     short = files(run / "model")
-    again = reopen(run, Use(), 3)
+    again = reopen(run, UserCode(), 3)
     assert not (run / "model").exists() and files(run / "models/000002") == short
     assert run_from(run, again, disk=Quick()).code == 0
     assert (run / "metrics.jsonl").read_bytes() == (kept / "metrics.jsonl").read_bytes()
@@ -185,7 +185,7 @@ def test_rate_and_schedules_see_the_new_total(tmp_path: Path) -> None:
     method = replace(SMALL.method, schedules=(("objective.surrogate.high", Ramp(0.1, 0.5)),))
     recipe = replace(SMALL, method=method, iterations=1)
     run = ran(tmp_path / "run", recipe)
-    run_from(run, reopen(run, Use(), 3), disk=Quick())
+    run_from(run, reopen(run, UserCode(), 3), disk=Quick())
     whole = ran(tmp_path / "whole", replace(recipe, iterations=3))
     rates = [[line["learning_rate"] for line in lines(path)[1:]] for path in (run, whole)]
     assert rates[0][0] != rates[1][0] and rates[0][1:] == rates[1][1:]
@@ -193,12 +193,12 @@ def test_rate_and_schedules_see_the_new_total(tmp_path: Path) -> None:
 
 def test_an_extension_that_is_killed_goes_on(run: Path) -> None:
     """The number is in run.json before the loop starts, so that a plain `resume` continues."""
-    reopen(run, Use(), 4)
+    reopen(run, UserCode(), 4)
     assert RunInfo.read(RunLayout(run)).changes == ()
-    assert run_from(run, reopen(run, Use()), disk=Quick()).code == 0
+    assert run_from(run, reopen(run, UserCode()), disk=Quick()).code == 0
     assert RunInfo.read(RunLayout(run)).changes == ({"iteration": 3, "changes": ["recipe.iterations: 3 -> 4"]},)
     assert len(lines(run)) == 5
-    reopen(run, Use(), 4)  # again: no change
+    reopen(run, UserCode(), 4)  # again: no change
     assert (run / "model").is_dir()
 
 
@@ -206,7 +206,7 @@ def test_an_edit_of_the_recipe_is_not_accepted_with_an_extension(run: Path) -> N
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("lr = 0.0003", "lr = 0.5"))
     with pytest.raises(BadData, match="were changed") as error:
-        run_from(run, reopen(run, Use(), 4), disk=Quick())
+        run_from(run, reopen(run, UserCode(), 4), disk=Quick())
     assert "optimizer.lr: 0.0003 -> 0.5" in error.value.evidence
 
 
@@ -242,7 +242,7 @@ def test_resume_does_not_begin_again(run: Path, capsys: pytest.CaptureFixture[st
 def test_a_run_without_an_iteration_begins(tmp_path: Path) -> None:
     run = begun(tmp_path / "run", replace(CONSTANT, iterations=1))
     (run / "metrics.jsonl").write_text('{"iteration": 0}\n')
-    reopen(run, Use())
+    reopen(run, UserCode())
 
 
 # The best checkpoint
@@ -331,7 +331,7 @@ def test_models_of_iterations_that_are_computed_again_are_removed(run: Path) -> 
     (run / "models/000002/config.json").unlink()
     seen: list[list[str]] = []
     control = Control(lambda run, line: seen.append(sorted(path.name for path in (run / "models").iterdir())))
-    assert run_from(run, reopen(run, Use()), control=control, disk=Quick()).code == 0
+    assert run_from(run, reopen(run, UserCode()), control=control, disk=Quick()).code == 0
     assert seen == [["000001", "000002"], ["000001", "000002"]] and files(run / "models/000002") == second
 
 

@@ -12,7 +12,7 @@ from groupwise.checks.check_inputs import check_inputs
 from groupwise.config.diff import diff
 from groupwise.config.recipe import Columns, ExtraTask, Recipe
 from groupwise.config.recipe_toml import read_recipe, write
-from groupwise.config.user_code import Permissions, Use, load_use
+from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import BadData, Usage
 from groupwise.data import Draw, Rollout, Sampler, Sampling
 from groupwise.methods import grpo
@@ -59,7 +59,7 @@ AIME = PublishedSet("aime24", "e.jsonl")
 
 def test_a_single_task_is_not_wrapped() -> None:
     assert isinstance(task_of(recipe(), templates(recipe(), CALCULATOR)), Problems)
-    assert verifier_of(recipe(), task_of(recipe(), templates(recipe(), CALCULATOR)), Use()) == Exact()
+    assert verifier_of(recipe(), task_of(recipe(), templates(recipe(), CALCULATOR)), UserCode()) == Exact()
 
 
 def test_a_mixture_has_a_verifier_per_task() -> None:
@@ -68,7 +68,7 @@ def test_a_mixture_has_a_verifier_per_task() -> None:
     assert isinstance(task, Mixture)
     assert [p.text for p in task.held_out] == ["1-1=", "2-1=", "3-1=", "4-1="]
     assert {task_index(p) for p in task.training} == {0, 1} and len(task) > len(task.training)
-    assert verifier_of(mixed, task, Use()) == Each((Exact(), LastNumber(), Exact()))
+    assert verifier_of(mixed, task, UserCode()) == Each((Exact(), LastNumber(), Exact()))
 
 
 def test_a_named_task_has_a_default_verifier_and_template() -> None:
@@ -100,7 +100,7 @@ def test_the_verdict_deadline_is_that_of_the_slowest_verifier() -> None:
 def test_a_recipe_with_a_mixture_reads_back_and_differs() -> None:
     mixed = recipe(extra_tasks=(B, ExtraTask(task="c.jsonl")), held_out="c.jsonl", template="Q: {prompt}")
     Path("r.toml").write_text(write(mixed))
-    assert read_recipe(Path("r.toml"), (), Use()) == mixed
+    assert read_recipe(Path("r.toml"), (), UserCode()) == mixed
     assert any(line.startswith("extra_tasks: none -> ") for line in diff(recipe(), mixed))
 
 
@@ -199,7 +199,7 @@ def test_check_prints_the_data(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_hints_about_templates() -> None:
-    notes_printed = check_inputs(recipe(template="r1"), Use()).notes
+    notes_printed = check_inputs(recipe(template="r1"), UserCode()).notes
     assert not any("</answer>" in line for line in notes_printed)  # this model has no such characters
     from groupwise.checks.check_data import data_notes
 
@@ -275,7 +275,7 @@ def test_a_resumed_mixture_ends_with_the_bytes_of_one_without_a_stop(capsys: pyt
 def test_a_missing_user_verifier_is_a_usage_error() -> None:
     Path("r.toml").write_text(write(recipe(extra_tasks=(replace(B, verifier=Function("grade", "my_file.py")),))))
     with pytest.raises(Usage, match="my_file"):
-        read_recipe(Path("r.toml"), (), Use())
+        read_recipe(Path("r.toml"), (), UserCode())
 
 
 def test_a_held_out_task_may_have_fixed_columns() -> None:
@@ -287,10 +287,10 @@ def test_a_held_out_task_may_have_fixed_columns() -> None:
 def test_a_mixed_task_without_training_problems_is_refused() -> None:
     rows("e.jsonl", [{"problem": "7*7=", "answer": "49"}])
     mixed = recipe(extra_tasks=(ExtraTask(task=AIME),), template="no", sampling=Sampling(max_tokens=8))
-    assert [problem.what for problem in check_inputs(mixed, Use()).errors] == [
+    assert [problem.what for problem in check_inputs(mixed, UserCode()).errors] == [
         "aime24:e.jsonl has no training problems"
     ]
-    assert check_inputs(recipe(sampling=Sampling(max_tokens=8)), Use()).errors == []
+    assert check_inputs(recipe(sampling=Sampling(max_tokens=8)), UserCode()).errors == []
 
 
 def test_code_tests_of_a_mixture_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +299,7 @@ def test_code_tests_of_a_mixture_are_checked(monkeypatch: pytest.MonkeyPatch) ->
     tried: list[str] = []
     monkeypatch.setattr(CodeVerifier, "gate", lambda self, prompts: tried.extend(p.text for p in prompts))
     mixed = recipe(extra_tasks=(ExtraTask(task="e.jsonl", verifier=Code()),), sampling=Sampling(max_tokens=8))
-    assert check_inputs(mixed, Use(unsafe_local_exec=True)).errors == []
+    assert check_inputs(mixed, UserCode(unsafe_local_exec=True)).errors == []
     assert sorted(tried) == ["1+1=", "1+2="]
 
 

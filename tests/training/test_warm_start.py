@@ -17,12 +17,12 @@ from safetensors.torch import load_file
 
 from groupwise.__main__ import main
 from groupwise.config.recipe import WarmStart
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import BadData
 from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, Draw, Prompt
 from groupwise.learner import AdamW, Learner
 from groupwise.models import (
-    Shared,
+    PrefixPacking,
     Tokenizer,
     conversation_turn,
     encode_answer,
@@ -69,7 +69,7 @@ def test_the_loss_is_the_mean_negative_log_prob_of_answer_tokens() -> None:
     losses_per_token = []
     for d in SHOWN:
         for k, token in enumerate(d.answer):
-            layout = Shared.of([d.context + d.answer[:k]], [(token,)])
+            layout = PrefixPacking.of([d.context + d.answer[:k]], [(token,)])
             logits = plain.head(plain(layout.tokens, layout))[-1]
             losses_per_token.append(-torch.log_softmax(logits.detach(), 0)[token])
     assert len(losses_per_token) == 10 == taken.batch.tokens
@@ -81,7 +81,7 @@ def test_only_the_assistant_s_tokens_of_a_conversation_are_trained() -> None:
     origin = (WRITTEN, WRITTEN, TEMPLATE, ENVIRONMENT, ENVIRONMENT, WRITTEN, WRITTEN)
     shown, it, plain = Demonstration((1, 2), (4, 0, 8, 7, 6, 5, 0), origin), learner(1), model()
     (taken,) = supervised_steps(it, [shown], per_step=1, order=lambda epoch: range(1), microbatch_tokens=99)
-    layout = Shared.of([shown.context], [shown.answer])
+    layout = PrefixPacking.of([shown.context], [shown.answer])
     logprobs = torch.log_softmax(plain.head(plain(layout.tokens, layout))[layout.source].detach(), -1)
     losses_per_token = [-logprobs[i, token] for i, token in enumerate(shown.answer) if origin[i] == WRITTEN]
     assert taken.batch.tokens == len(losses_per_token) == 4
@@ -121,7 +121,7 @@ def test_a_run_starts_from_the_weights_of_the_phase(capsys: pytest.CaptureFixtur
 
 def test_reference_and_master_weights_are_those_after_the_phase(home: Path) -> None:
     recipe = replace(EVERY, warm_start=phase(steps=3), machine=replace(EVERY.machine, dtype="bfloat16"))
-    ready = build(recipe, Use())
+    ready = build(recipe, UserCode())
     before = {name: x.clone() for name, x in ready.model.state_dict().items()}
     assert asyncio.run(warm_start(RunLayout(begun(home / "run", recipe)), ready, lambda: "", print))
     learner = ready.new_learner()
@@ -155,9 +155,9 @@ def test_a_resume_within_the_phase_gives_the_same_model(home: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Progress, "notify", lambda self, text: stop_at_two(text))
-        assert run_from(run, build(recipe, Use())).code == 143
+        assert run_from(run, build(recipe, UserCode())).code == 143
     assert not (run / "checkpoints").exists() and list((run / "warm_start" / "checkpoints").glob("00000[2-7]"))
-    assert run_from(run, build(recipe, Use())).code == 0
+    assert run_from(run, build(recipe, UserCode())).code == 0
     for name in ("metrics.jsonl", "warm_start/metrics.jsonl", "model/model.safetensors"):
         assert (run / name).read_bytes() == (straight / name).read_bytes(), name
 

@@ -188,7 +188,7 @@ RULINGS = [
     ("Verdict(1, 2)", RIGHT, 2.0, ""),
     ("Verdict(4)", UNKNOWN, None, "scored without a score"),
     ("Verdict(1, 'high')", UNKNOWN, None, "invalid Verdict"),
-    ("Verdict(1, subscores={'a': float('nan')})", UNKNOWN, None, "part a, which is not finite"),
+    ("Verdict(1, subscores={'a': float('nan')})", UNKNOWN, None, "subscore a, which is not finite"),
     ("Verdict(1, subscores={'a': 'b'})", UNKNOWN, None, "invalid Verdict"),
     ("Verdict(1, subscores={'a': 10**400})", UNKNOWN, None, "invalid Verdict"),
     ("Verdict(1, feedback='x' * 2**21)", UNKNOWN, None, "a reply of more than"),

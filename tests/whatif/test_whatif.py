@@ -14,7 +14,7 @@ import torch
 
 from groupwise.__main__ import main
 from groupwise.advantages import centred
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Storage, Usage
 from groupwise.methods import grpo, gspo
 from groupwise.objective import Clips, TruncatedImportance, complete, token_mean
@@ -44,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read(run: Path, iteration: int | None = None) -> StoredIteration:
-    return read_iteration(str(run), iteration, Use())
+    return read_iteration(str(run), iteration, UserCode())
 
 
 def own(stored: StoredIteration) -> Recomputed:

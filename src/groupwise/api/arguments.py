@@ -10,7 +10,7 @@ from groupwise.api.rows import answer_column, rows_in_memory, write_rows
 from groupwise.config.defaults import is_set, tables_of
 from groupwise.config.keyword_arguments import fields_of, overrides_of
 from groupwise.config.toml import PlainText
-from groupwise.config.user_code import Permissions, Use, load_use
+from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.tasks import Rows
 
 ANSWER_COLUMN = "columns.answer"
@@ -29,7 +29,7 @@ class Arguments:
 
     def write(
         self, data: Path, code: Path, allowed: Permissions, source: str | Path | None = None
-    ) -> tuple[list[tuple[str, Any]], Use]:
+    ) -> tuple[list[tuple[str, Any]], UserCode]:
         """Write the data rows to the file `data`, and reward functions with a source text to the folder `code`.
 
         `source` is the recipe that the arguments change. Returns the overrides with the fields for these files, and the

@@ -11,7 +11,7 @@ from groupwise.config.devices import resolved
 from groupwise.config.recipe import Cluster
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.toml import read_with_overrides
-from groupwise.config.user_code import Use, load_use
+from groupwise.config.user_code import UserCode, load_use
 from groupwise.lifecycle.start import with_ranks
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.phase_directories import KEY, runs_in
@@ -44,7 +44,7 @@ def restarted(source: str | Path | None, overrides: Sequence[tuple[str, str]], o
     return rank.recorded_run(cluster.ranks, cluster.deadline) if rank else None
 
 
-def cluster_of(source: str | Path | None, overrides: Sequence[tuple[str, str]], use: Use) -> Cluster:
+def cluster_of(source: str | Path | None, overrides: Sequence[tuple[str, str]], use: UserCode) -> Cluster:
     """The processes of a new run."""
     chosen = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
     return resolved(read_recipe(chosen.source, chosen.fields, use)).cluster

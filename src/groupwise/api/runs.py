@@ -19,7 +19,7 @@ from groupwise.config.keyword_arguments import base_name
 from groupwise.config.phase_recipes import read_phases
 from groupwise.config.recipe_toml import base_of, read_recipe
 from groupwise.config.toml import DEFAULT, is_toml, read_toml, read_with_overrides, without_command_text
-from groupwise.config.user_code import Use, function_hash, load_use
+from groupwise.config.user_code import UserCode, function_hash, load_use
 from groupwise.core import BadData, Usage, raise_all
 from groupwise.lifecycle.run import run_from
 from groupwise.lifecycle.run_handle import Control, Ending
@@ -65,7 +65,12 @@ def start(
 
 
 def start_phases(
-    layout: RunLayout, data: Mapping[str, Any], use: Use, options: RunOptions, finish: Finish, control: Control | None
+    layout: RunLayout,
+    data: Mapping[str, Any],
+    use: UserCode,
+    options: RunOptions,
+    finish: Finish,
+    control: Control | None,
 ) -> Ending:
     """Check all phases of a recipe, write the recipe to the run's directory, and run the phases."""
     data, notes = complete_phases(data, trust_remote_code=use.trust_remote_code)
@@ -160,7 +165,7 @@ def run_name(source: str | Path | None, arguments: Arguments) -> str:
 # Code
 
 
-def recorded_code(folder: Path, info: RunInfo | None, reward: Reward, options: RunOptions) -> Use:
+def recorded_code(folder: Path, info: RunInfo | None, reward: Reward, options: RunOptions) -> UserCode:
     """Load the user's code of a run again. `BadData` if it has changed since the start, unless `options.changed`.
 
     `folder` has the files that the library wrote. `info` is None for a run of phases none of which has started: no

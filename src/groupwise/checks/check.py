@@ -14,7 +14,7 @@ from groupwise.config.phase_recipes import Phase, read_phases
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_with_problems
 from groupwise.config.toml import read_with_overrides, without_command_text
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import GroupwiseError, Usage
 from groupwise.models import find_model, weight_files
 from groupwise.runs.phase_directories import KEY
@@ -38,12 +38,12 @@ INPUT_FIELDS = (
 """Recipe fields about model, data, verifier and sampling. They can be checked even if the method is invalid."""
 
 
-def check(source: str | Path | None, overrides: Sequence[tuple[str, Any]] = (), use: Use | None = None) -> Checked:
+def check(source: str | Path | None, overrides: Sequence[tuple[str, Any]] = (), use: UserCode | None = None) -> Checked:
     """All errors of a recipe: in its text, its model directory, its task, and its method's formulas; and its notes.
 
     Without a source, it is the recipe of `train` without one.
     """
-    use = use or Use()
+    use = use or UserCode()
     try:
         if source is not None and KEY in (data := without_command_text(read_with_overrides(source, overrides))):
             data, notes = complete_phases(data, trust_remote_code=use.trust_remote_code)
@@ -65,7 +65,7 @@ def check(source: str | Path | None, overrides: Sequence[tuple[str, Any]] = (), 
     return checked + Checked(new, [*found.notes, *differences], found.inputs)
 
 
-def check_phases(phases: Sequence[Phase], use: Use) -> Checked:
+def check_phases(phases: Sequence[Phase], use: UserCode) -> Checked:
     """All errors and notes of a recipe with phases that can be found before the first phase starts.
 
     In place of the model of an earlier phase, a phase is checked with the model that the earlier phase starts from.

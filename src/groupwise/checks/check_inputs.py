@@ -14,7 +14,7 @@ from groupwise.checks.check_needs import need_notes, unmet_needs
 from groupwise.checks.checked import Checked
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, GroupwiseError, Usage
 from groupwise.data import Task, Verifier, all_problems, notices_of
 from groupwise.engines import Native
@@ -28,7 +28,9 @@ from groupwise.training.environments import check_judge, environment_of, frame_o
 from groupwise.training.fill_templates import wording_notes
 
 
-def check_inputs(recipe: Recipe, use: Use, *, train: bool = True, fetch: bool = True, method: bool = True) -> Checked:
+def check_inputs(
+    recipe: Recipe, use: UserCode, *, train: bool = True, fetch: bool = True, method: bool = True
+) -> Checked:
     """Errors and notes about trackers, environment, model directory and weights, then from `check_task`.
 
     With `train` the task must have training problems. With `fetch` the weights of a model on the hub are downloaded and
@@ -56,7 +58,7 @@ def check_inputs(recipe: Recipe, use: Use, *, train: bool = True, fetch: bool = 
 
 def check_task(
     recipe: Recipe,
-    use: Use,
+    use: UserCode,
     directory: Path,
     earlier: Sequence[GroupwiseError],
     *,
@@ -122,7 +124,7 @@ def longest_request(recipe: Recipe, task: Task, demonstrations: Sequence[Demonst
     return max([longest, *(len(d.context) + len(d.answer) for d in demonstrations)])
 
 
-def shape_for(recipe: Recipe, directory: Path, task: Task, longest: int, use: Use) -> Sizes:
+def shape_for(recipe: Recipe, directory: Path, task: Task, longest: int, use: UserCode) -> Sizes:
     """The shape of the model for requests of at most `longest` tokens. Raises an error if the prompts do not fit it."""
     refuse_long_prompts(recipe, read_shape(directory, trust_remote_code=use.trust_remote_code).positions, task)
     shape = read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)

@@ -11,7 +11,7 @@ from groupwise.cluster.external import ExternalRank
 from groupwise.cluster.launch import check_launch
 from groupwise.config.devices import device_label
 from groupwise.config.recipe import Machine, Recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import GroupwiseError, MissingRequirement, Usage
 from groupwise.engines import Served
 from groupwise.models import Shape
@@ -22,7 +22,7 @@ from groupwise.runs.trackers import OPENERS
 from groupwise.training.build import find_device
 
 
-def check_machine(recipe: Recipe, use: Use, *, train: bool) -> Checked:
+def check_machine(recipe: Recipe, use: UserCode, *, train: bool) -> Checked:
     """Errors of the device and of the packages that trackers need. More threads than cores are a warning.
 
     Another note has device and dtype, which `auto` may have chosen.

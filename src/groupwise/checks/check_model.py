@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from groupwise.config.recipe import Recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import GroupwiseError, Usage
 from groupwise.data import all_problems
 from groupwise.engines import Served
@@ -24,7 +24,7 @@ from groupwise.models import (
 from groupwise.training.build import Inputs, check_engine, check_vocabulary
 
 
-def check_model(recipe: Recipe, directory: Path, use: Use, *, weights: bool) -> None:
+def check_model(recipe: Recipe, directory: Path, use: UserCode, *, weights: bool) -> None:
     """Check the shape of the model in a directory, its routers, and that the recipe's adapter fits it.
 
     Raises a `GroupwiseError`.

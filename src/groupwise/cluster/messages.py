@@ -16,7 +16,7 @@ from torch import Tensor
 from groupwise.cluster.rank_threads import interruptible
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe, write
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.data import Draw, Prompt, Rollout
 from groupwise.data.rollout_json import to_json
 from groupwise.learner import Learner, Ranks, Replicas
@@ -28,7 +28,7 @@ def recipe_of_followers(recipe: Recipe) -> str:
     return write(replace(recipe, verifier=None, extra_tasks=()))
 
 
-def received_recipe(header: Mapping[str, Any], use: Use) -> Recipe:
+def received_recipe(header: Mapping[str, Any], use: UserCode) -> Recipe:
     """The recipe in the first message. `use` holds the loaded files that it names code from."""
     return read_recipe(header["recipe"], (), use)
 

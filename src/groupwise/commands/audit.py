@@ -10,7 +10,7 @@ import numpy as np
 from groupwise.commands.table import aligned
 from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.toml import CommandText
-from groupwise.config.user_code import Permissions, Use, load_use
+from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import MissingRequirement, Usage, plain_name, visible
 from groupwise.data import Outcome, Verdict, Verifier, VerifierKind
 from groupwise.evaluation.interval import score
@@ -90,7 +90,7 @@ def cases_for(kind: VerifierKind, path: str | None) -> tuple[tuple[Case, ...], s
     return cases, f"the packaged cases of {table}"
 
 
-def build(kind: VerifierKind, use: Use) -> Verifier:
+def build(kind: VerifierKind, use: UserCode) -> Verifier:
     """The verifier with these settings, for any problems."""
     sandbox = partial(Sandbox, unsafe=use.unsafe_local_exec)
 

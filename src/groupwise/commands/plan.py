@@ -11,7 +11,7 @@ from groupwise.config.defaults import starting_point
 from groupwise.config.packaged import named_recipe
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
-from groupwise.config.user_code import Permissions, Use, load_use
+from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import Storage, Usage, visible
 from groupwise.data import all_problems
 from groupwise.models import base_directory, find_model, kind_of
@@ -80,7 +80,7 @@ MEMORY_PLANS = {"pipeline": plan_of_pipeline}
 """Kinds of models whose memory alone is planned, not their seconds."""
 
 
-def with_rates_of(run: str, machines: Machines, use: Use) -> Machines:
+def with_rates_of(run: str, machines: Machines, use: UserCode) -> Machines:
     """The machines, calibrated by the seconds of a finished run."""
     directory = existing_run(run).run
     recipe = read_recipe(RunLayout(directory).recipe, (), use)
@@ -88,7 +88,7 @@ def with_rates_of(run: str, machines: Machines, use: Use) -> Machines:
     return calibrated(machines, directory, recipe, shape, longest_prompt(recipe, use))
 
 
-def longest_prompt(recipe: Recipe, use: Use) -> int:
+def longest_prompt(recipe: Recipe, use: UserCode) -> int:
     """The longest prompt of the recipe's task, in tokens."""
     return max(len(prompt.context) for prompt in all_problems(read_inputs(recipe, use).task))
 

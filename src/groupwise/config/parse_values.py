@@ -24,7 +24,7 @@ from groupwise.config.registry import (
 )
 from groupwise.config.toml import CommandText, default_method
 from groupwise.config.trl_verl_names import other_value_fix, verifier_fix
-from groupwise.config.user_code import FROM_PYTHON, Use
+from groupwise.config.user_code import FROM_PYTHON, UserCode
 from groupwise.core import InvalidValue, Usage, class_name, plain_name
 from groupwise.data import TaskKind, VerifierKind, name_of
 from groupwise.methods import Method
@@ -42,7 +42,7 @@ class Reading:
     user's files becomes an `UnloadedPart`.
     """
 
-    use: Use | None = None
+    use: UserCode | None = None
     problems: list[Usage] = field(default_factory=list)
 
     def problem(self, where: str, what: str, fix: str = "") -> Any:

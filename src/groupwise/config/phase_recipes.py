@@ -10,7 +10,7 @@ from typing import Any
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import base_of, read_tables
 from groupwise.config.references import REFERENCE, Locate, with_paths
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.runs.phase_directories import KEY, NAME
 
@@ -40,7 +40,7 @@ class Phase:
         reference = str(self.changes.get("model", self.common.get("model", "")))
         return reference[1:].removesuffix("/model") if REFERENCE.match(reference) else ""
 
-    def recipe(self, locate: Locate, use: Use | None) -> tuple[Recipe | None, list[Usage]]:
+    def recipe(self, locate: Locate, use: UserCode | None) -> tuple[Recipe | None, list[Usage]]:
         """The recipe of the phase (None if it is invalid), and all its problems.
 
         `locate` returns the path for a reference: of `@search/model`, it receives `search` and `model`.

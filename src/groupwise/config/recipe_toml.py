@@ -25,7 +25,7 @@ from groupwise.config.toml import (
     read_with_overrides,
     set_path,
 )
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.data import VerifierKind
 from groupwise.methods import Now
@@ -39,7 +39,7 @@ T = TypeVar("T")
 # Reading
 
 
-def read_recipe(source: str | Path, overrides: Sequence[tuple[str, Any]] = (), use: Use | None = None) -> Recipe:
+def read_recipe(source: str | Path, overrides: Sequence[tuple[str, Any]] = (), use: UserCode | None = None) -> Recipe:
     """Read a recipe from a TOML file, or TOML text (a string with a newline or `=`), with overrides by dotted path.
 
     Raises `Usage` with all problems. `use` holds the loaded files of `--use`, which the recipe may name code from.
@@ -48,16 +48,16 @@ def read_recipe(source: str | Path, overrides: Sequence[tuple[str, Any]] = (), u
     >>> recipe.prompts, recipe.method.group_size, recipe.method.objective.surrogate.high
     (8, 4, 0.3)
     """
-    recipe, problems = read_with_problems(source, overrides, use or Use())
+    recipe, problems = read_with_problems(source, overrides, use or UserCode())
     if problems or recipe is None:
         raise one_error(problems)
     return recipe
 
 
-def read_run_recipe(run: OpenRun, overrides: Sequence[tuple[str, Any]] = (), use: Use | None = None) -> Recipe:
+def read_run_recipe(run: OpenRun, overrides: Sequence[tuple[str, Any]] = (), use: UserCode | None = None) -> Recipe:
     """The recipe of an open run, as `read_recipe` reads it from a file."""
     data = overridden(parse_toml(run.recipe, str(run.layout.recipe)), overrides)
-    recipe, problems = read_data(located(data, run.earlier), use or Use())
+    recipe, problems = read_data(located(data, run.earlier), use or UserCode())
     if problems or recipe is None:
         raise one_error(problems)
     return recipe
@@ -65,14 +65,14 @@ def read_run_recipe(run: OpenRun, overrides: Sequence[tuple[str, Any]] = (), use
 
 def read(kind: type[T], source: str | Path) -> T:
     """Read a value of any frozen dataclass from TOML. Raises `Usage` with all errors."""
-    reading = Reading(Use())
+    reading = Reading(UserCode())
     value = reading.table(kind, read_toml(source), MISSING, kind.__name__)
     if reading.problems:
         raise one_error(reading.problems)
     return value
 
 
-def read_verifier(data: Any, use: Use | None = None) -> VerifierKind:
+def read_verifier(data: Any, use: UserCode | None = None) -> VerifierKind:
     """Read a verifier from TOML data, a name or a table. Raises `Usage` with all errors.
 
     Without `use`, code in the user's files becomes an `UnloadedPart`.
@@ -89,7 +89,7 @@ def read_verifier(data: Any, use: Use | None = None) -> VerifierKind:
 
 def read_over(value: T, where: str, overrides: Sequence[tuple[str, Any]]) -> T:
     """Override fields of a dataclass; `where` is its path in error messages. Raises `Usage` with all errors."""
-    reading, data = Reading(Use()), {}
+    reading, data = Reading(UserCode()), {}
     for path, override in overrides:
         set_path(data, path, override_value(override))
     changed = reading.table(type(value), data, value, where)
@@ -101,7 +101,7 @@ def read_over(value: T, where: str, overrides: Sequence[tuple[str, Any]]) -> T:
 def read_with_problems(
     source: str | Path,
     overrides: Sequence[tuple[str, Any]] = (),
-    use: Use | None = None,
+    use: UserCode | None = None,
     *,
     only: Sequence[str] | None = None,
 ) -> tuple[Recipe | None, list[Usage]]:
@@ -120,7 +120,7 @@ def read_with_problems(
 
 
 def read_data(
-    data: Mapping[str, Any], use: Use | None, *, only: Sequence[str] | None = None
+    data: Mapping[str, Any], use: UserCode | None, *, only: Sequence[str] | None = None
 ) -> tuple[Recipe | None, list[Usage]]:
     """As `read_with_problems`, from the recipe's data."""
     if KEY in data:
@@ -131,7 +131,9 @@ def read_data(
     return read_tables([("recipe", data)], use)
 
 
-def read_tables(tables: Sequence[tuple[str, Mapping[str, Any]]], use: Use | None) -> tuple[Recipe | None, list[Usage]]:
+def read_tables(
+    tables: Sequence[tuple[str, Mapping[str, Any]]], use: UserCode | None
+) -> tuple[Recipe | None, list[Usage]]:
     """Read a recipe from TOML tables, each of which overrides the ones before it: the recipe, or None, and all errors.
 
     `tables` are pairs of the path for messages and the data.
@@ -165,14 +167,14 @@ def base_of(data: Mapping[str, Any]) -> str:
     return str(method.get("base", "")) if isinstance(method, dict) else str(method)
 
 
-def override(value: T, path: str, text: Any, use: Use | None = None) -> T:
+def override(value: T, path: str, text: Any, use: UserCode | None = None) -> T:
     """Change one field by dotted path: `override(method, "objective.surrogate.high", "0.35")` returns a new method.
 
     `text` is the name of a component, or TOML. Raises `Usage`.
     """
     data: dict[str, Any] = {}
     set_path(data, path, CommandText(text) if isinstance(text, str) else text)
-    reading = Reading(use or Use())
+    reading = Reading(use or UserCode())
     changed = reading.table(type(value), data, value, type(value).__name__.lower())
     if reading.problems:
         raise one_error(reading.problems)

@@ -70,7 +70,7 @@ class Permissions:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Use:
+class UserCode:
     """The user's code that a command may run: loaded files, functions of the calling program, and permissions.
 
     `modules` and `paths` are the files by stem. `hashes` has the SHA-256 of each, and of each file that it imports from
@@ -166,10 +166,10 @@ def function_hash(function: Callable[..., Any]) -> str:
         return ""
 
 
-def load_use(allowed: Permissions, recorded: Mapping[str, str] | None = None, *, accept: bool = False) -> Use:
+def load_use(allowed: Permissions, recorded: Mapping[str, str] | None = None, *, accept: bool = False) -> UserCode:
     """Execute the files of `use`. The path and SHA-256 of each are printed before it runs.
 
-    A file may import others from its folder. `recorded` are the hashes in a run's run.json (`Use.hashes`): unless
+    A file may import others from its folder. `recorded` are the hashes in a run's run.json (`UserCode.hashes`): unless
     `accept`, an error is raised before any file runs if the set of files (`Usage`) or a hash (`BadData`) differs.
     """
     access, engines = JudgeAccess(tuple(allowed.keys), tuple(allowed.judges)), allowed.engines
@@ -198,7 +198,7 @@ def load_use(allowed: Permissions, recorded: Mapping[str, str] | None = None, *,
         print(TRUST, flush=True)
     modules = {stem: _run(stem, path, source, imports[stem]) for stem, (path, source) in sources.items()}
     named = {stem: str(path) for stem, (path, _) in sources.items()}
-    return Use(
+    return UserCode(
         modules, hashes, named, changes, allowed.unsafe_local_exec, allowed.trust_remote_code, access, engines=engines
     )
 

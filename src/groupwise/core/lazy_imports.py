@@ -131,7 +131,7 @@ def _socket(name: str, bases: Mapping[str, str]) -> str:
     return ""
 
 
-class Room(ModuleType):
+class LazyPackage(ModuleType):
     """A package that imports its public names on first use."""
 
     def __getattr__(self, name: str) -> Any:
@@ -163,4 +163,4 @@ def opened(name: str) -> ModuleType:
 
 def open_room(name: str) -> None:
     """Make a subpackage import its public names on first use. Its `__init__` calls this with its `__name__`."""
-    sys.modules[name].__class__ = Room
+    sys.modules[name].__class__ = LazyPackage

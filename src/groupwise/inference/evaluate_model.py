@@ -14,7 +14,7 @@ from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import one_error
 from groupwise.config.recipe_toml import read_over, read_with_problems
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import Usage, raise_all
 from groupwise.data import Outcome, Prompt, Rollout, Sample, Sampling, Strategy, Verdict, Verifier
 from groupwise.engines import Fleet, Native
@@ -45,7 +45,7 @@ ALL = 1 << 30
 def evaluate(
     model_or_run: str,
     overrides: Sequence[tuple[str, Any]],
-    use: Use,
+    use: UserCode,
     *,
     at: At = None,
     before: Callable[[Path], None] = lambda folder: None,
@@ -137,7 +137,7 @@ def greedy(sampling: Sampling) -> Sampling:
 
 
 def results_of_task(
-    recipe: Recipe, samplings: Sequence[tuple[int, Sampling]], use: Use, inputs: Inputs
+    recipe: Recipe, samplings: Sequence[tuple[int, Sampling]], use: UserCode, inputs: Inputs
 ) -> list[dict[str, Any]]:
     """The results on one task: one for each pair (answers per problem, sampling)."""
     ready = build(recipe, use, inputs)
@@ -166,14 +166,14 @@ def find_model_of(model_or_run: str, at: At = None) -> RunModel | None:
     return None
 
 
-def model_overrides(name: str, of_run: RunModel | None, use: Use) -> list[tuple[str, str]]:
+def model_overrides(name: str, of_run: RunModel | None, use: UserCode) -> list[tuple[str, str]]:
     """Overrides that select the model. A run's final model directory includes its adapter, so `lora` becomes none."""
     if of_run is None:
         return [("model", name)]
     return [("model", str(model_directory(of_run, use, notify))), ("lora", "none")]
 
 
-def recipe_and_sampling(start: RecipeSource, use: Use | None) -> tuple[Recipe, Sampling]:
+def recipe_and_sampling(start: RecipeSource, use: UserCode | None) -> tuple[Recipe, Sampling]:
     """The recipe, and separately the sampling of the answers, which may be greedy or truncated, unlike the recipe's.
 
     Without `use`, code in the user's files is not loaded.
@@ -226,7 +226,9 @@ class OpenModel:
         return tuple(replace(s, verdict=None) if s.verdict is UNGRADED else s for s in rollout.samples)
 
 
-async def open_model(model_or_run: str, overrides: Sequence[tuple[str, Any]], use: Use, at: At = None) -> OpenModel:
+async def open_model(
+    model_or_run: str, overrides: Sequence[tuple[str, Any]], use: UserCode, at: At = None
+) -> OpenModel:
     """Load a model directory or a run's model with the run's recipe, or else with the packaged one."""
     of_run = find_model_of(model_or_run, at)
     changes = [*model_overrides(model_or_run, of_run, use), *overrides]
@@ -265,7 +267,7 @@ def sample(
     model_or_run: str,
     prompt: str,
     overrides: Sequence[tuple[str, Any]],
-    use: Use,
+    use: UserCode,
     *,
     at: At = None,
     n: int = 1,

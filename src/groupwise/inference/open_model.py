@@ -8,7 +8,7 @@ from pathlib import Path
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_with_problems
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, GroupwiseError, Usage, visible
 from groupwise.learner.update import restore_policy
 from groupwise.lifecycle.resume_checks import check_model_code
@@ -28,7 +28,7 @@ from groupwise.training.build import DTYPES, write_trained
 
 BEST = "best"
 """The value of `at` that means the best checkpoint."""
-NO_CODE = Use()
+NO_CODE = UserCode()
 At = int | str | None
 """Which model of a run: an iteration, BEST, or None for the finished model (else the newest checkpoint)."""
 
@@ -97,7 +97,7 @@ def best_checkpoint(layout: RunLayout) -> tuple[int, str]:
     return best, describe_best(values, best, recipe.evaluate.best_metric)
 
 
-def model_directory(model: RunModel, use: Use, notify: Callable[[str], None]) -> Path:
+def model_directory(model: RunModel, use: UserCode, notify: Callable[[str], None]) -> Path:
     """The directory of a run's model. A checkpoint's model is written to `models/` of the run on first use.
 
     Passes one line to `notify`, unless it is the model of the finished run.
@@ -115,7 +115,9 @@ def model_directory(model: RunModel, use: Use, notify: Callable[[str], None]) ->
     return directory
 
 
-def export(run: Path, out: Path, at: At = None, dtype: str = "", use: Use = NO_CODE, disk: Disk = DISK) -> RunModel:
+def export(
+    run: Path, out: Path, at: At = None, dtype: str = "", use: UserCode = NO_CODE, disk: Disk = DISK
+) -> RunModel:
     """Write a model of a run to the directory `out`, which must not exist. Returns the model that was written.
 
     `dtype` converts a model's weights, for example to bfloat16. An adapter is written with its tokenizer.
@@ -140,7 +142,7 @@ def export(run: Path, out: Path, at: At = None, dtype: str = "", use: Use = NO_C
     return model
 
 
-def write_checkpoint_model(model: RunModel, path: Path, use: Use, dtype: str = "") -> None:
+def write_checkpoint_model(model: RunModel, path: Path, use: UserCode, dtype: str = "") -> None:
     """Write the model of a checkpoint to a directory, with the files that the finished model has."""
     assert model.checkpoint is not None, "the model is a directory already"
     checkpoint = read_checkpoint(model.checkpoint)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from groupwise.data import Batch
 from groupwise.learner.distributed import Alone, Ranks
-from groupwise.learner.forward import States
+from groupwise.learner.forward import TokenStates
 from groupwise.learner.gradient_tree import order_of
 from groupwise.learner.routing import RoutedForward
-from groupwise.models import Shared
+from groupwise.models import PrefixPacking
 
 __all__ = ["AuxiliaryLoss", "RouterBalance"]
 
@@ -28,7 +28,7 @@ class Forwarded:
     """
 
     batch: Batch
-    states: States | None
+    states: TokenStates | None
     logp: Float[Tensor, " n"]
     routed: RoutedForward | None
     values: Callable[[str], Float[Tensor, " n"]]
@@ -119,5 +119,5 @@ def _load(step: Forwards, microbatch: Batch) -> Float[Tensor, "routers count"]:
     assert routed is not None, "a balanced model has routers"
     samples, device = microbatch.samples, microbatch.token_index.device
     contexts, tokens, contents = ([getattr(s, name) for s in samples] for name in ("context", "tokens", "content"))
-    routed(step.model, microbatch, Shared.of(contexts, tokens, contents=contents, device=device))
+    routed(step.model, microbatch, PrefixPacking.of(contexts, tokens, contents=contents, device=device))
     return routed.load()

@@ -11,7 +11,7 @@ from torch import Tensor
 from groupwise.core import Usage
 from groupwise.data import Batch, DistributionMeasure, Divergence, Entropy, Logp, Measure, Value, in_graph
 from groupwise.learner.divergence import divergence
-from groupwise.learner.forward import States, hidden_states, of_distributions, token_logprobs
+from groupwise.learner.forward import TokenStates, hidden_states, of_distributions, token_logprobs
 
 
 def reads_policy(measure: Measure) -> bool:
@@ -32,10 +32,10 @@ class MicrobatchMeasures:
     """
 
     def __init__(
-        self, models: Mapping[str, Any], batch: Batch, *, temperature: float, policy: States | None = None
+        self, models: Mapping[str, Any], batch: Batch, *, temperature: float, policy: TokenStates | None = None
     ) -> None:
         self.models, self.batch, self.temperature = models, batch, temperature
-        self._states: dict[tuple[str, str], States] = {} if policy is None else {("policy", ""): policy}
+        self._states: dict[tuple[str, str], TokenStates] = {} if policy is None else {("policy", ""): policy}
         self._logprobs: dict[tuple[str, str], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, measure: Measure) -> Float[Tensor, " n"]:
@@ -65,12 +65,12 @@ class MicrobatchMeasures:
     def divergence(self, measure: Divergence) -> Float[Tensor, " m"]:
         """The divergence from the other model at each token whose sample has the measure's second prompt (view)."""
         mine, other = self.states("policy", ""), self.states(measure.model, measure.view)
-        pair = mine.pair[self.batch.under(measure.view)[1]] if measure.view else mine.pair
+        pair = mine.pair_of_token[self.batch.under(measure.view)[1]] if measure.view else mine.pair_of_token
         return divergence(
             self.models["policy"],
             mine.hidden.index_select(0, pair),
             self.models[measure.model],
-            other.hidden.index_select(0, other.pair),
+            other.hidden.index_select(0, other.pair_of_token),
             alpha=measure.alpha,
             temperature=self.temperature,
         )
@@ -82,7 +82,7 @@ class MicrobatchMeasures:
             self._logprobs[name, view] = token_logprobs(self.models[name], states, temperature=self.temperature)
         return self._logprobs[name, view]
 
-    def states(self, name: str, view: str) -> States:
+    def states(self, name: str, view: str) -> TokenStates:
         """A model's hidden states of all tokens whose sample has the second prompt `view`; "" means all."""
         if (name, view) not in self._states:
             batch = self.batch.under(view)[0] if view else self.batch

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from groupwise.data import Backbone, Batch, DistributionMeasure, LinearHead
 from groupwise.learner.linear_logprobs import linear_logprobs
-from groupwise.models import Shared, logprobs
+from groupwise.models import PrefixPacking, logprobs
 
 __all__ = ["forward"]
 
@@ -19,25 +19,25 @@ LOGITS_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class States:
+class TokenStates:
     """The hidden states that predict a batch's tokens, without the repetitions of samples with a shared prefix."""
 
     hidden: Float[Tensor, "pairs width"]
     target: Int[Tensor, " pairs"]
-    pair: Int[Tensor, " n"]
+    pair_of_token: Int[Tensor, " n"]
     """For each trainable token, the index of its (hidden state, target) pair."""
 
 
 def hidden_states(
-    model: Backbone, batch: Batch, through: Callable[[Backbone, Batch, Shared], Tensor] | None = None
-) -> States:
+    model: Backbone, batch: Batch, through: Callable[[Backbone, Batch, PrefixPacking], Tensor] | None = None
+) -> TokenStates:
     """Run the model on a batch; returns the hidden states that predict its trainable tokens.
 
     `through` replaces the model's forward pass.
     """
     device = batch.token_index.device
     samples = batch.samples
-    layout = Shared.of(
+    layout = PrefixPacking.of(
         [s.context for s in samples], [s.tokens for s in samples], contents=[s.content for s in samples], device=device
     )
     starts = batch.length.cumsum(0) - batch.length
@@ -47,11 +47,11 @@ def hidden_states(
     pairs, pair = (layout.target[rows] * packed + layout.source[rows]).unique(return_inverse=True)
     hidden = model(layout.tokens, layout) if through is None else through(model, batch, layout)
     hidden = hidden.index_select(0, pairs % packed)  # its gradient is summed in a fixed order
-    return States(hidden, pairs // packed, pair)
+    return TokenStates(hidden, pairs // packed, pair)
 
 
 def token_logprobs(
-    model: Backbone, states: States, *, temperature: float, logits_at_once: int = LOGITS_AT_ONCE
+    model: Backbone, states: TokenStates, *, temperature: float, logits_at_once: int = LOGITS_AT_ONCE
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """Log-probs (in the graph) and entropies in nats (detached) of the tokens.
 
@@ -62,7 +62,7 @@ def token_logprobs(
         logp, entropy = linear_logprobs(states.hidden, model.unembedding, states.target, **bound)
     else:
         logp, entropy = chunked_logprobs(model.head, states.hidden, states.target, **bound)
-    return logp.index_select(0, states.pair), entropy.index_select(0, states.pair)
+    return logp.index_select(0, states.pair_of_token), entropy.index_select(0, states.pair_of_token)
 
 
 def forward(
@@ -71,7 +71,7 @@ def forward(
     *,
     temperature: float,
     logits_at_once: int = LOGITS_AT_ONCE,
-    through: Callable[[Backbone, Batch, Shared], Tensor] | None = None,
+    through: Callable[[Backbone, Batch, PrefixPacking], Tensor] | None = None,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """Log-probs (in the graph) and entropies in nats (detached) of every trainable token of the batch.
 
@@ -84,7 +84,7 @@ def forward(
 @torch.no_grad()
 def of_distributions(
     model: Backbone,
-    states: States,
+    states: TokenStates,
     measure: DistributionMeasure,
     *,
     temperature: float,
@@ -92,13 +92,13 @@ def of_distributions(
 ) -> Float[Tensor, " n"]:
     """A number per token that is computed from the whole distribution, such as the entropy, in chunks of logits."""
     if not len(states.target):
-        return states.hidden.sum(-1).index_select(0, states.pair)
+        return states.hidden.sum(-1).index_select(0, states.pair_of_token)
     size = max(1, logits_at_once // model.head(states.hidden[:1]).shape[-1])
     chunks = [
         measure(logprobs(model.head(rows), temperature), ids)
         for rows, ids in zip(states.hidden.split(size), states.target.split(size))
     ]
-    return torch.cat(chunks).index_select(0, states.pair)
+    return torch.cat(chunks).index_select(0, states.pair_of_token)
 
 
 def chunked_logprobs(

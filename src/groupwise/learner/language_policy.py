@@ -8,7 +8,7 @@ from torch import Tensor
 
 from groupwise.data import Backbone, Batch, Measure, Policy
 from groupwise.learner.compute_measures import MicrobatchMeasures, reads_policy
-from groupwise.learner.forward import States, hidden_states
+from groupwise.learner.forward import TokenStates, hidden_states
 from groupwise.learner.routing import RoutedForward
 
 __all__ = ["LanguagePolicy"]
@@ -23,7 +23,7 @@ class LanguagePolicy:
 
     def __init__(self, model: Backbone, *, temperature: float = 1.0, routed: RoutedForward | None = None) -> None:
         self.model, self.temperature, self.routed = model, temperature, routed
-        self.states: States | None = None
+        self.states: TokenStates | None = None
 
     def measure(
         self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any]

@@ -13,7 +13,7 @@ from groupwise.core import Usage
 from groupwise.data import Batch, Sample
 from groupwise.learner.distributed import Ranks
 from groupwise.learner.gradient_tree import joined
-from groupwise.models import Experts, Routes, Shared
+from groupwise.models import Experts, PrefixPacking, Routes
 
 __all__ = ["RouterReplay", "check_routing", "mixture", "routes_experts"]
 
@@ -36,7 +36,7 @@ class RoutedForward:
     def __init__(self, experts: Experts, *, replay: bool = False, keep_logits: bool = False) -> None:
         self.experts, self.replay, self.keep_logits = experts, replay, keep_logits
 
-    def __call__(self, model: Any, batch: Batch, layout: Shared) -> Float[Tensor, "n width"]:
+    def __call__(self, model: Any, batch: Batch, layout: PrefixPacking) -> Float[Tensor, "n width"]:
         """Forward the model: its hidden states. With `replay`, tokens go to the experts in `batch.routes`."""
         self.rows, device = rows_of(batch, layout), layout.tokens.device
         recorded = None
@@ -149,7 +149,7 @@ def mixture(model: Any) -> Experts | None:
     return getattr(model, "experts", None)
 
 
-def rows_of(batch: Batch, layout: Shared) -> list[list[int]]:
+def rows_of(batch: Batch, layout: PrefixPacking) -> list[list[int]]:
     """The packed index of each token of a sample's context and answer, in order, without the answer's last token."""
     rows, source, first = [], layout.source.tolist(), 0
     for sample in batch.samples:

@@ -17,7 +17,7 @@ from groupwise.data import Backbone, Batch, Entropy, Logp, Measure, Memory, Poli
 from groupwise.learner.auxiliary import AuxiliaryLoss, Forwarded, Forwards, Term, coefficient_of
 from groupwise.learner.compute_measures import reads_policy
 from groupwise.learner.distributed import Alone, Ranks
-from groupwise.learner.forward import States
+from groupwise.learner.forward import TokenStates
 from groupwise.learner.gradient_tree import LaneSums, joined, order_of
 from groupwise.learner.language_policy import LanguagePolicy, policy_of
 from groupwise.learner.microbatch_sums import MicrobatchSums
@@ -318,7 +318,7 @@ class Learner:
             sums=MicrobatchSums.pack(values, [*in_loss, loss], step_routing.choices_of(routed)),
         )
 
-    def _values(self, part: Batch, states: States | None, name: str) -> Float[Tensor, " n"]:
+    def _values(self, part: Batch, states: TokenStates | None, name: str) -> Float[Tensor, " n"]:
         """A critic's values for a microbatch, with gradient."""
         assert states is not None, "the policy of a value model is a language model"
         return self._critics[name].values(part, lambda: states)

@@ -11,11 +11,11 @@ from torch import Tensor
 from groupwise.data import Batch, Credit
 from groupwise.learner.auxiliary import AuxiliaryLoss
 from groupwise.learner.distributed import Ranks
-from groupwise.learner.forward import States, hidden_states
+from groupwise.learner.forward import TokenStates, hidden_states
 from groupwise.learner.optimizer import AdamW, Optimizer
 from groupwise.learner.side_models import SideModel
 from groupwise.learner.value_losses import ClippedValueLoss
-from groupwise.models import Shared, logprob_dtype
+from groupwise.models import PrefixPacking, logprob_dtype
 
 __all__ = ["ValueModel"]
 
@@ -58,11 +58,11 @@ class Critic(torch.nn.Module):
         self.head = ranks.held(head)
         self.optimizer = Optimizer((p for p in self.parameters() if p.requires_grad), part.optimizer, ranks)
 
-    def values(self, batch: Batch, policy: Callable[[], States]) -> Float[Tensor, " n"]:
+    def values(self, batch: Batch, policy: Callable[[], TokenStates]) -> Float[Tensor, " n"]:
         """The value before each token, with gradient. With a shared trunk it reads the hidden states of `policy`."""
         states = policy() if self.trunk is None else hidden_states(self.trunk, batch)  # pyright: ignore[reportArgumentType]
         hidden = states.hidden if self.part.trains_trunk else states.hidden.detach()
-        return self.head(hidden.to(self.head.weight.dtype)).squeeze(-1).index_select(0, states.pair)
+        return self.head(hidden.to(self.head.weight.dtype)).squeeze(-1).index_select(0, states.pair_of_token)
 
     def step(self, steps_taken: int, steps: int, norm: float) -> None:
         """Take an optimizer step with the accumulated gradient, whose global norm is `norm`."""
@@ -73,5 +73,5 @@ class Critic(torch.nn.Module):
 @torch.no_grad()
 def _width(policy: Any) -> int:
     """The size of the model's last hidden state, measured by a forward pass of one token."""
-    layout = Shared.of([(0,)], [(0,)], device=next(policy.parameters()).device)
+    layout = PrefixPacking.of([(0,)], [(0,)], device=next(policy.parameters()).device)
     return policy(layout.tokens, layout).shape[-1]

@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 from groupwise.config.recipe import Recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.data import ACCURACY_GREEDY, INTERVALS, SCORE_GREEDY
 from groupwise.models import find_model, stored_dtype
 from groupwise.runs.jsonl import read_lines
@@ -46,7 +46,7 @@ def nothing_to_do(layout: RunLayout, ready: RunObjects, recorder: Recorder) -> l
     return [f"nothing to do: {count} are done"] if recorder.done >= iterations else []
 
 
-def code_of(use: Use) -> tuple[str, tuple[str, ...]]:
+def code_of(use: UserCode) -> tuple[str, tuple[str, ...]]:
     """The command-line options for the code of a run, and the names of its functions in memory."""
     return use.options, tuple(use.in_memory)
 

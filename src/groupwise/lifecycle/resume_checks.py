@@ -9,7 +9,7 @@ from groupwise.config.devices import resolved
 from groupwise.config.diff import diff
 from groupwise.config.recipe import Cluster, Recipe, Save
 from groupwise.config.recipe_toml import read_with_problems
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, read_regular
 from groupwise.data import data_stats
 from groupwise.learner import FromDirectory
@@ -203,7 +203,7 @@ def check_given_models(info: RunInfo, recipe: Recipe) -> None:
             )
 
 
-def check_model_code(info: RunInfo, recipe: Recipe, use: Use) -> None:
+def check_model_code(info: RunInfo, recipe: Recipe, use: UserCode) -> None:
     """`BadData` if Python files of the model differ from those at the start. Must be called before any of them runs."""
     then, now = info.trust_remote_code, remote_code(find_model(recipe.model))
     if use.trust_remote_code and then != now:

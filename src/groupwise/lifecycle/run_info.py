@@ -9,14 +9,16 @@ from typing import Any
 from groupwise.config.diff import diff
 from groupwise.config.recipe import Recipe
 from groupwise.config.references import with_references
-from groupwise.config.user_code import Use, function_hash
+from groupwise.config.user_code import UserCode, function_hash
 from groupwise.methods import Method, published, reference_of
 from groupwise.models import commit_of, find_model, remote_code
 from groupwise.rollout.prompt_template import FORMS, worded
 from groupwise.runs.info import RunInfo
 
 
-def describe_run(name: str, recipe: Recipe, base: str, use: Use, command: str, identity: Mapping[str, Any]) -> RunInfo:
+def describe_run(
+    name: str, recipe: Recipe, base: str, use: UserCode, command: str, identity: Mapping[str, Any]
+) -> RunInfo:
     """The content of a new run.json. `base` is the recipe's published method; `identity`, the hashes of data and model.
 
     The identity comes from `identity`, `data_record` and `RunObjects.adapter`.

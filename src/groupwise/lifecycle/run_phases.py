@@ -9,7 +9,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import one_error
 from groupwise.config.recipe_toml import write_for
 from groupwise.config.toml import parse_toml
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import BadData
 from groupwise.lifecycle.resume_checks import recipe_changes
 from groupwise.lifecycle.run import run_from
@@ -29,7 +29,7 @@ from groupwise.training.fill_templates import in_form
 def run_phases(
     layout: RunLayout,
     text: str,
-    use: Use,
+    use: UserCode,
     finish: Callable[[Ending], object],
     notify: Callable[[str], None],
     stop_after: float | None = None,
@@ -84,7 +84,7 @@ def run_phases(
     return ending
 
 
-def phase_recipe(layout: RunLayout, phase: Phase, use: Use) -> Recipe:
+def phase_recipe(layout: RunLayout, phase: Phase, use: UserCode) -> Recipe:
     """The recipe of a phase. References to earlier phases become their directories. Raises `Usage`."""
 
     def locate(name: str, path: str) -> str:

@@ -17,7 +17,7 @@ from groupwise.cluster.launch import check_launch
 from groupwise.config.devices import device_of, resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_run_recipe, write_for
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import Storage, raise_all
 from groupwise.data import all_problems
 from groupwise.engines import Fleet, Native
@@ -51,7 +51,7 @@ def directory_name(task: str) -> str:
     return re.sub(r"[^\w.-]+", "-", Path(task.partition("@")[0]).stem).strip("-")
 
 
-def read_checked(recipe: Recipe, use: Use, notify: Callable[[str], None]) -> Inputs:
+def read_checked(recipe: Recipe, use: UserCode, notify: Callable[[str], None]) -> Inputs:
     """Read and check the inputs of a run. Raises all errors of the recipe as one; `notify` gets notes for the user."""
     checked = Checked(dry_run(recipe)) + check_inputs(recipe, use)
     raise_all(checked.errors)
@@ -61,7 +61,7 @@ def read_checked(recipe: Recipe, use: Use, notify: Callable[[str], None]) -> Inp
     return checked.inputs
 
 
-def time_notes(recipe: Recipe, inputs: Inputs, use: Use) -> list[str]:
+def time_notes(recipe: Recipe, inputs: Inputs, use: UserCode) -> list[str]:
     """Lines about the seconds of a run of one process on a CPU; none for others, whose rates are not known."""
     recipe = resolved(recipe)
     shape = read_shape(find_model(recipe.model), trust_remote_code=use.trust_remote_code)
@@ -79,7 +79,7 @@ def reach_engines(ready: RunObjects) -> None:
         asyncio.run(ready.engine.reach())
 
 
-def begin(lock: RunLock, ready: RunObjects, use: Use, base: str, command: str) -> OpenRun:
+def begin(lock: RunLock, ready: RunObjects, use: UserCode, base: str, command: str) -> OpenRun:
     """Write run.json and recipe.toml, which make an empty directory a run. `base` names its published method."""
     run = lock.layout.run
     phases = phases_with(run)
@@ -92,7 +92,7 @@ def begin(lock: RunLock, ready: RunObjects, use: Use, base: str, command: str) -
 
 
 def reopen(
-    run: OpenRun, use: Use, iterations: int | None = None, ranks: int | None = None, shard: str | None = None,
+    run: OpenRun, use: UserCode, iterations: int | None = None, ranks: int | None = None, shard: str | None = None,
     launch: str | None = None,
 ) -> tuple[OpenRun, RunObjects]:  # fmt: skip
     """Build the objects of a run again, to continue it. `BadData` if its data or the files of its models have changed.

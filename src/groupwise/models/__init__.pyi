@@ -15,7 +15,7 @@ from groupwise.models.decoder.decoder import Decoder as Decoder
 from groupwise.models.decoder.decoder import Shape as Shape
 from groupwise.models.decoder.packed_attention import attention as attention
 from groupwise.models.decoder.packed_attention import past as past
-from groupwise.models.decoder.prefix_packing import Shared as Shared
+from groupwise.models.decoder.prefix_packing import PrefixPacking as PrefixPacking
 from groupwise.models.decoder.routing import Experts as Experts
 from groupwise.models.decoder.routing import Routes as Routes
 from groupwise.models.decoder.routing import experts_of as experts_of

@@ -24,8 +24,8 @@ class Conversation:
 
     environment: Environment
     replay: Replay | None
-    name: str
-    """The draw's name in the replay log. Name and random stream of the sample together identify one conversation."""
+    log_key: str
+    """The draw's key in the replay log. With the random stream of the sample it identifies one conversation."""
     prompt: Prompt
     random: Callable[[], Random]
     """Creates the random generator for `reset`: equal for all samples of a draw, so their environments are equal."""
@@ -55,5 +55,5 @@ class Conversation:
         return self.environment.reset(self.prompt, self.random())
 
     def _key(self, sample: Sample) -> str:
-        fields: list[Any] = [self.name, sample.stream, sample.context, sample.tokens]
+        fields: list[Any] = [self.log_key, sample.stream, sample.context, sample.tokens]
         return sha256(json.dumps(fields).encode()).hexdigest()[:32]

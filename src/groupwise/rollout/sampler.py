@@ -174,9 +174,9 @@ class DrawSampler:
             raise Usage("the strategy needs an environment, and the recipe has none", fix=fix)
         conversation = self.conversations.get(sample.stream)
         if conversation is None:
-            name = f"{self.purpose} {self.draw.id} {self.setting.sampling.temperature}"
+            log_key = f"{self.purpose} {self.draw.id} {self.setting.sampling.temperature}"
             conversation = Conversation(
-                self.setting.environment(), self.setting.replay, name, self.draw.prompt, self.random
+                self.setting.environment(), self.setting.replay, log_key, self.draw.prompt, self.random
             )
             self.conversations[sample.stream] = conversation
         with self._awaiting("the environment"):

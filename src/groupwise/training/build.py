@@ -13,7 +13,7 @@ from torch import nn
 from groupwise.cluster.ray_replicas import RayReplicas
 from groupwise.config.devices import device_label, device_of, resolved
 from groupwise.config.recipe import Machine, Recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import MissingRequirement, Usage
 from groupwise.data import Engine, Prompt, Replay, Rollout, Sampling, Task, Verifier, gap_bound, notices_of
 from groupwise.engines.remote.access import EngineAccess
@@ -69,7 +69,7 @@ class Inputs:
     demonstrations: tuple[list[Demonstration], tuple[SourceStats, ...]] | None = None
 
 
-def read_inputs(recipe: Recipe, use: Use) -> Inputs:
+def read_inputs(recipe: Recipe, use: UserCode) -> Inputs:
     """Read tokenizer, templates and task, and build the verifier."""
     tokenizer = read_tokenizer(find_model(recipe.model))
     by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
@@ -89,7 +89,7 @@ class RunObjects:
     engine: Engine
     setting: RolloutSetting
     recipe: Recipe
-    use: Use
+    use: UserCode
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -171,7 +171,7 @@ class RunObjects:
         return await answers(self.held_out, n, setting, strategy=evaluate.strategy)
 
 
-def read_policy(recipe: Recipe, use: Use, device: torch.device) -> Model:
+def read_policy(recipe: Recipe, use: UserCode, device: torch.device) -> Model:
     """The model of a resolved recipe, with its adapter. `Usage` if the method needs experts that it lacks."""
     model = read_stored(find_model(recipe.model), recipe, use, device)
     if recipe.lora is not None:
@@ -181,7 +181,7 @@ def read_policy(recipe: Recipe, use: Use, device: torch.device) -> Model:
     return model
 
 
-def read_stored(directory: Path, recipe: Recipe, use: Use, device: torch.device) -> Model:
+def read_stored(directory: Path, recipe: Recipe, use: UserCode, device: torch.device) -> Model:
     """The model in a directory, as a resolved recipe reads it."""
     dtype, trusted = DTYPES[recipe.machine.dtype], use.trust_remote_code
     model = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
@@ -345,7 +345,7 @@ def build_engine(recipe: Recipe, model: Model, tokenizer: Tokenizer, access: Eng
     return engine.build(model, tokenizer, seed=recipe.seed, experts=experts, access=access)
 
 
-def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> RunObjects:
+def build(recipe: Recipe, use: UserCode, inputs: Inputs | None = None) -> RunObjects:
     """Build the objects of a run. `inputs` are read unless the caller has them already."""
     recipe = resolved(recipe)
     device = prepare(recipe.machine)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from groupwise.config.recipe import Columns, Recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.data import Ids, Task, TaskKind, Verifier, VerifierKind
 from groupwise.models import Template, Tokenizer, conversation_turn, encode_answer, find_template
@@ -140,7 +140,7 @@ def _load_task(source: Source, encode: Callable[[Any], tuple[int, ...]]) -> Task
     return source.task.build(encode)
 
 
-def verifier_of(recipe: Recipe, task: Task, use: Use) -> Verifier:
+def verifier_of(recipe: Recipe, task: Task, use: UserCode) -> Verifier:
     """The verifier of a recipe: packaged, from a user's file, or the task's default; for a mixture one per task."""
     if not isinstance(task, Mixture):
         return _verifier(sources(recipe)[0], task, use, recipe)
@@ -148,7 +148,7 @@ def verifier_of(recipe: Recipe, task: Task, use: Use) -> Verifier:
     return Each(tuple(_verifier(s, t, use, recipe) for s, t in zip(each, task.parts, strict=True)))
 
 
-def _verifier(source: Source, task: Task, use: Use, recipe: Recipe) -> Verifier:
+def _verifier(source: Source, task: Task, use: UserCode, recipe: Recipe) -> Verifier:
     wall = recipe.machine.verdict_deadline
     if source.verifier is None:
         raise no_verifier(source.task.label)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from groupwise.config.recipe import Recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.data import Environment, Ids, declares, name_of
 from groupwise.environments import CoinFlip, Tools, calculator_tools, python_tools, user_environment
@@ -13,7 +13,7 @@ from groupwise.training.build_tasks import Templates, held_out_sources, no_verif
 from groupwise.verifiers import ByEnvironment
 
 
-def environment_of(recipe: Recipe, use: Use) -> Callable[[], Environment] | None:
+def environment_of(recipe: Recipe, use: UserCode) -> Callable[[], Environment] | None:
     """A function that creates an environment of the recipe, packaged or from a user's file; None without one."""
     name = recipe.environment
     strategies = {"method.strategy": recipe.method.strategy, "evaluate.strategy": recipe.evaluate.strategy}
@@ -46,13 +46,13 @@ def environment_of(recipe: Recipe, use: Use) -> Callable[[], Environment] | None
     raise Usage(f"no environment is called {name!r}", fix=fix)
 
 
-def tool_schemas(recipe: Recipe, use: Use) -> Sequence[Mapping[str, Any]]:
+def tool_schemas(recipe: Recipe, use: UserCode) -> Sequence[Mapping[str, Any]]:
     """The JSON schemas of the tools of the recipe's environment, which the chat template passes to the model."""
     tools = tools_of(recipe, use)
     return tools.schemas if tools else ()
 
 
-def tools_of(recipe: Recipe, use: Use) -> Tools | None:
+def tools_of(recipe: Recipe, use: UserCode) -> Tools | None:
     """The recipe's environment if it is one with tools that need no sandbox; else None.
 
     A function in the user's file, or a subclass of `Tools`, is called once. Raises `Usage` if it fails.
@@ -73,7 +73,7 @@ def tools_of(recipe: Recipe, use: Use) -> Tools | None:
     return environment if isinstance(environment, Tools) else None
 
 
-def check_judge(recipe: Recipe, use: Use) -> None:
+def check_judge(recipe: Recipe, use: UserCode) -> None:
     """`Usage` for a task without a verifier, in an environment that gives no verdicts either: one of tools."""
     graded = (*sources(recipe), *held_out_sources(recipe))
     ungraded = [s.task.label for s in graded if isinstance(s.verifier, ByEnvironment)]

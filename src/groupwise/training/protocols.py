@@ -13,7 +13,7 @@ import groupwise
 from groupwise.config.devices import device_of
 from groupwise.config.diff import label
 from groupwise.config.registry import definition_of
-from groupwise.config.user_code import PREFIX, Use
+from groupwise.config.user_code import PREFIX, UserCode
 from groupwise.data import Prompt, Sampling, data_stats, name_of
 from groupwise.evaluation.interval import LEVEL, RESAMPLES, RULE
 from groupwise.models import Purpose, find_model, kind_of
@@ -28,7 +28,7 @@ VERIFIER_ROOMS = ("verifiers", "sandbox", "tasks")
 SEED_RULE = f"Philox4x32-10: key (seed, {int(Purpose.EVALUATE)}), counter (problem, answer, token)"
 
 
-def protocol(objects: RunObjects, sampling: Sampling, n: int, use: Use) -> dict[str, Any]:
+def protocol(objects: RunObjects, sampling: Sampling, n: int, use: UserCode) -> dict[str, Any]:
     """The protocol of one result as JSON: all settings that it depends on. The command `compare` compares them.
 
     The hash of the problems covers questions and gold answers, without the template, which has its own hash. A
@@ -68,7 +68,7 @@ def protocol(objects: RunObjects, sampling: Sampling, n: int, use: Use) -> dict[
     }
 
 
-def environment_record(name: str, use: Use) -> dict[str, Any]:
+def environment_record(name: str, use: UserCode) -> dict[str, Any]:
     """The environment's name, and the hash of its file if it is the user's, for the protocol."""
     return {"name": name, "sha256": use.digest(name.partition(":")[0])}
 
@@ -78,7 +78,7 @@ def problem(prompt: Prompt) -> list[Any]:
     return [prompt.text, dict(prompt.row)]
 
 
-def verifiers_hash(evaluated: Sequence[Source], use: Use) -> str:
+def verifiers_hash(evaluated: Sequence[Source], use: UserCode) -> str:
     """One hash of the code of all packaged verifiers and of the user's files that these sources use."""
     packaged = [path for room in VERIFIER_ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))]
     stems = {Path(f.file).stem for s in evaluated for f in functions_in(s.verifier) if f.file}
@@ -121,7 +121,7 @@ def file_hash(path: Path) -> str:
     return content.hexdigest()
 
 
-def strategy_record(strategy: Any, use: Use) -> Any:
+def strategy_record(strategy: Any, use: UserCode) -> Any:
     """A sampling strategy's name and constants, and the hash of its file if it is the user's, for the protocol."""
     stem = definition_of(strategy).__module__.removeprefix(PREFIX)
     return {"part": part(strategy), "sha256": use.digest(stem)} if stem in use.hashes else part(strategy)

@@ -33,7 +33,7 @@ from groupwise.cluster.processes import CLOSING, GRACE, Processes
 from groupwise.cluster.ray import Needs, node_address
 from groupwise.cluster.ray_ranks import RayProcesses
 from groupwise.config.recipe import Cluster, Recipe
-from groupwise.config.user_code import Permissions, Use, load_use
+from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import GroupwiseError, Usage, WorkerLost
 from groupwise.data import Rollout, pack
 from groupwise.data.rollout_json import from_json
@@ -194,7 +194,7 @@ def named_by(processes: Processes, error: WorkerLost) -> WorkerLost:
     return WorkerLost(error.what, evidence="\n".join([error.evidence, *printed]), fix=error.fix)
 
 
-def follow(ranks: Replicas, use: Use) -> None:
+def follow(ranks: Replicas, use: UserCode) -> None:
     """Take the optimizer steps of a run until rank 0 ends."""
     if (content := ranks.receive()) is None:
         return
@@ -220,7 +220,7 @@ def follow(ranks: Replicas, use: Use) -> None:
             save_shard(learner, Path(header["directory"]))
 
 
-def follower(recipe: Recipe, use: Use, ranks: Ranks) -> Learner:
+def follower(recipe: Recipe, use: UserCode, ranks: Ranks) -> Learner:
     """The learner of a rank above 0. Shards need no weights: they come from rank 0 and the checkpoint."""
     model = policy_outline(recipe) if ranks.shards else None
     return new_learner(model or read_policy(recipe, use, find_device(recipe.machine)), recipe, ranks)
@@ -233,7 +233,7 @@ def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: 
     learn(recipe, method, learner, with_rule(batch, recipe.method.unverifiable), iteration)
 
 
-def follow_external(cluster: Cluster, use: Use) -> bool:
+def follow_external(cluster: Cluster, use: UserCode) -> bool:
     """Follow a run as one of its external ranks above 0, until rank 0 ends. False, at once, in any other process."""
     if not (external := external_rank(cluster)) or not external.rank:
         return False
@@ -246,7 +246,7 @@ def external_rank(cluster: Cluster) -> ExternalRank | None:
     return ExternalRank.read(cluster.ranks) if cluster.launch == "external" and cluster.ranks > 1 else None
 
 
-def join(store: Store, host: str, rank: int, cluster: Cluster, use: Use) -> None:
+def join(store: Store, host: str, rank: int, cluster: Cluster, use: UserCode) -> None:
     """Join the ranks of a run, and follow it until rank 0 ends.
 
     On its host, the kernel ends this process with rank 0, which its user may also stop and continue (Ctrl-Z).

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import UserCode
 from groupwise.core import BadData
 from groupwise.data import Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.report.read import read as read_run
@@ -60,7 +60,7 @@ class StoredIteration:
         )
 
 
-def read_iteration(run: str, iteration: int | None, use: Use) -> StoredIteration:
+def read_iteration(run: str, iteration: int | None, use: UserCode) -> StoredIteration:
     """Read an iteration of a run; the newest one with samples by default.
 
     Raises `Storage` for a run of another format, `BadData` for an iteration without samples or without a trained one,

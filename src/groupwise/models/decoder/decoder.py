@@ -233,8 +233,8 @@ class Decoder(nn.Module):
 
     >>> decoder = Decoder.new(Shape(vocabulary=5, width=8, layers=1, heads=2, kv_heads=1, head_dim=4, inner=16,
     ...                             positions=32), seed=0)
-    >>> from groupwise.models import Shared
-    >>> layout = Shared.of([(1, 2)], [(3, 4)])
+    >>> from groupwise.models import PrefixPacking
+    >>> layout = PrefixPacking.of([(1, 2)], [(3, 4)])
     >>> decoder.head(decoder(layout.tokens, layout)).shape
     torch.Size([3, 5])
     """

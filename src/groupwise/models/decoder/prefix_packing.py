@@ -12,7 +12,7 @@ from torch import Tensor
 
 from groupwise.models.decoder.packed_attention import Block, MergedAttention
 
-__all__ = ["Shared"]
+__all__ = ["PrefixPacking"]
 
 LEAST = 16
 """Rows of at most this many tokens share one bucket (a padded block)."""
@@ -30,14 +30,14 @@ Blocks = tuple[list[Block], Int[Tensor, " n"]]
 
 
 @dataclass(frozen=True, eq=False)
-class Shared:
+class PrefixPacking:
     """Samples packed in one dimension, with shared prefixes stored once: contexts first, then answers as a tree.
 
     Each token attends to its sample's context and to the sample's earlier tokens. The hidden state at packed index
     `source[j]` predicts token `target[j]`; j runs over all samples' tokens in the given order. The last token of a
     sample predicts nothing and is not forwarded. A sample without tokens adds nothing.
 
-    >>> shared = Shared.of([(1, 2), (1, 2), (1, 2)], [(7, 8), (9,), (7, 6, 5)])
+    >>> shared = PrefixPacking.of([(1, 2), (1, 2), (1, 2)], [(7, 8), (9,), (7, 6, 5)])
     >>> shared.tokens, shared.position
     (tensor([1, 2, 7, 6]), tensor([0, 1, 2, 3]))
     >>> shared.source, shared.target
@@ -58,7 +58,7 @@ class Shared:
         *,
         contents: Sequence[str] | None = None,
         device: torch.device | str = "cpu",
-    ) -> "Shared":
+    ) -> "PrefixPacking":
         """The layout of `tokens[i]` after `contexts[i]`. ValueError for an empty context.
 
         `contents` are hashes of other content, such as images: contexts that differ in it share nothing.

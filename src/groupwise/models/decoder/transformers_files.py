@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from groupwise.core import BadData
 from groupwise.models.decoder.architectures import LAYERS, POSITIONS, SIZE
 from groupwise.models.decoder.decoder import Sizes
-from groupwise.models.decoder.prefix_packing import Shared
+from groupwise.models.decoder.prefix_packing import PrefixPacking
 from groupwise.models.decoder.transformers_model import TransformersModel, attend
 from groupwise.models.json_fields import short, whole
 from groupwise.models.model_files import read_json
@@ -148,7 +148,7 @@ def write_transformers(model: TransformersModel, path: Path) -> None:
 class _RecordingLayout:
     """A `Layout` that records each call's layer number and the shape of its keys."""
 
-    def __init__(self, layout: Shared) -> None:
+    def __init__(self, layout: PrefixPacking) -> None:
         self.layout, self.position, self.calls = layout, layout.position, []
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -163,7 +163,7 @@ def _check_packing(model: TransformersModel) -> Sizes:
     context, answers = (3, 1, 4, 1, 5), ((9, 2, 6), (5, 3, 5, 8))
     vocabulary = model.shape.vocabulary
     texts = [(tuple(t % vocabulary for t in context), tuple(t % vocabulary for t in answer)) for answer in answers]
-    layout = Shared.of([c for c, _ in texts], [a for _, a in texts], device=device)
+    layout = PrefixPacking.of([c for c, _ in texts], [a for _, a in texts], device=device)
     recording = _RecordingLayout(layout)
     packed = model.head(model(layout.tokens, recording))[layout.source]
     layers, keys = [layer for layer, *_ in recording.calls], {(kv, d) for _, kv, d in recording.calls}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 __all__ = ["CPSNoise", "DanceNoise", "FlowNoise", "IntegratedNoise", "Noise"]
 
-States = Float[Tensor, " n *state"]
+TokenStates = Float[Tensor, " n *state"]
 Times = Float[Tensor, " n"]
 NEAR_ONE = 0.997
 """The largest time in the integral of `IntegratedNoise`, which diverges at 1. SAGE-GRPO's code."""
@@ -33,7 +33,9 @@ class Noise(Protocol):
     level: float
 
     @abstractmethod
-    def __call__(self, x: States, velocity: States, now: Times, then: Times, /) -> tuple[States, Times]: ...
+    def __call__(
+        self, x: TokenStates, velocity: TokenStates, now: Times, then: Times, /
+    ) -> tuple[TokenStates, Times]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class FlowNoise(Noise):
     def __post_init__(self) -> None:
         check_level(self.level)
 
-    def __call__(self, x: States, velocity: States, now: Times, then: Times) -> tuple[States, Times]:
+    def __call__(self, x: TokenStates, velocity: TokenStates, now: Times, then: Times) -> tuple[TokenStates, Times]:
         s = self.level * (now / (1 - torch.where(now < 1, now, then))).sqrt()
         return drifted(x, velocity, now, then, s * (now - then).sqrt())
 
@@ -62,7 +64,7 @@ class DanceNoise(Noise):
     def __post_init__(self) -> None:
         check_level(self.level)
 
-    def __call__(self, x: States, velocity: States, now: Times, then: Times) -> tuple[States, Times]:
+    def __call__(self, x: TokenStates, velocity: TokenStates, now: Times, then: Times) -> tuple[TokenStates, Times]:
         return drifted(x, velocity, now, then, self.level * (now - then).sqrt())
 
 
@@ -78,7 +80,7 @@ class IntegratedNoise(Noise):
     def __post_init__(self) -> None:
         check_level(self.level)
 
-    def __call__(self, x: States, velocity: States, now: Times, then: Times) -> tuple[States, Times]:
+    def __call__(self, x: TokenStates, velocity: TokenStates, now: Times, then: Times) -> tuple[TokenStates, Times]:
         integral = (then - now) + ((1 - then) / (1 - now.clamp(max=NEAR_ONE))).log()
         return drifted(x, velocity, now, then, self.level * integral.clamp(min=0).sqrt())
 
@@ -96,7 +98,7 @@ class CPSNoise(Noise):
     def __post_init__(self) -> None:
         check_level(self.level, most=1.0)
 
-    def __call__(self, x: States, velocity: States, now: Times, then: Times) -> tuple[States, Times]:
+    def __call__(self, x: TokenStates, velocity: TokenStates, now: Times, then: Times) -> tuple[TokenStates, Times]:
         std = then * math.sin(self.level * math.pi / 2)
         data, noise = x - wide(now, x) * velocity, x + wide(1 - now, x) * velocity
         return wide(1 - then, x) * data + wide((then**2 - std**2).sqrt(), x) * noise, std
@@ -109,7 +111,7 @@ def check_level(level: float, most: float = math.inf) -> None:
         raise ValueError(f"level is {level}\nuse a number {bounds}; 0 is the deterministic step")
 
 
-def drifted(x: States, velocity: States, now: Times, then: Times, std: Times) -> tuple[States, Times]:
+def drifted(x: TokenStates, velocity: TokenStates, now: Times, then: Times, std: Times) -> tuple[TokenStates, Times]:
     """The step whose marginals equal the flow's: `x + v dt + std^2 / 2 * score`, and `std`.
 
     The score of the marginal is `-(x + (1 - t) v) / t`.
@@ -118,11 +120,11 @@ def drifted(x: States, velocity: States, now: Times, then: Times, std: Times) ->
     return euler(x, velocity, now, then) + wide(std**2 / 2, x) * score, std
 
 
-def euler(x: States, velocity: States, now: Times, then: Times) -> States:
+def euler(x: TokenStates, velocity: TokenStates, now: Times, then: Times) -> TokenStates:
     """The deterministic step `x + v dt`."""
     return x + velocity * wide(then - now, x)
 
 
-def wide(values: Shaped[Tensor, " n"], like: States) -> Shaped[Tensor, " n *ones"]:
+def wide(values: Shaped[Tensor, " n"], like: TokenStates) -> Shaped[Tensor, " n *ones"]:
     """One number per row, shaped to multiply states."""
     return values.view(-1, *(1,) * (like.dim() - 1))

@@ -23,7 +23,7 @@ from groupwise.models.sampling import logprob_dtype
 
 __all__ = ["FlowPolicy", "Surroundings", "log_density"]
 
-States = Float[Tensor, " n *state"]
+TokenStates = Float[Tensor, " n *state"]
 
 
 @runtime_checkable
@@ -153,21 +153,21 @@ class Numbers:
     """The measures of steps of one kind. Each velocity is computed once; only the policy's is in the graph."""
 
     kind: str
-    state: States
+    state: TokenStates
     """The states at which velocities are computed."""
     measures: Mapping[type, Callable[[Any], Tensor]]
 
     def __init__(self, steps: Steps, policy: FlowPolicy, side_models: Mapping[str, Any]) -> None:
         self.steps, self.policy, self.side_models = steps, policy, side_models
         self.arrays = torch.stack(steps.actions).unbind(1)
-        self._velocities: dict[str, States] = {}
+        self._velocities: dict[str, TokenStates] = {}
         self.prepare()
 
     def prepare(self) -> None:
         """Set `state` and `measures`."""
         raise NotImplementedError
 
-    def velocity(self, model: str = "policy") -> States:
+    def velocity(self, model: str = "policy") -> TokenStates:
         """The velocity of a model at the states before the steps."""
         if model not in self._velocities:
             now, words = self.steps.now, self.steps.words
@@ -201,7 +201,7 @@ class Denoising(Numbers):
             VelocityGap: lambda m: mean_square(self.velocity() - self.velocity(m.model)),
         }
 
-    def step(self, model: str) -> tuple[States, Float[Tensor, " n"]]:
+    def step(self, model: str) -> tuple[TokenStates, Float[Tensor, " n"]]:
         """Mean and standard deviation of the steps under a model."""
         return self.policy.denoise.noise(self.state, self.velocity(model), self.steps.now, self.steps.then)
 
@@ -245,13 +245,15 @@ class Renoising(Numbers):
         return mean_square(error) / error.detach().abs().flatten(1).mean(1).clamp(min=1e-5)
 
 
-def log_density(x: States, mean: States, std: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+def log_density(x: TokenStates, mean: TokenStates, std: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     """The mean, over the numbers of each state, of their log-densities under a Gaussian. Flow-GRPO's log-prob."""
     return -mean_square((x - mean) / wide(std, x)) / 2 - std.log() - 0.5 * math.log(2 * math.pi)
 
 
 @torch.no_grad()
-def sensitivity(noise: Noise, like: States, now: Float[Tensor, " n"], then: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+def sensitivity(
+    noise: Noise, like: TokenStates, now: Float[Tensor, " n"], then: Float[Tensor, " n"]
+) -> Float[Tensor, " n"]:
     """`|d mean / d velocity| / std` of steps. The mean is linear in state and velocity. 1 where that is not finite."""
     zero = torch.zeros_like(like)
     mean, std = noise(zero, zero + 1, now, then)
@@ -259,5 +261,5 @@ def sensitivity(noise: Noise, like: States, now: Float[Tensor, " n"], then: Floa
     return torch.where(ratio.isfinite() & (std > 0), ratio, 1.0)
 
 
-def mean_square(x: States) -> Float[Tensor, " n"]:
+def mean_square(x: TokenStates) -> Float[Tensor, " n"]:
     return x.flatten(1).square().mean(1)

@@ -23,6 +23,7 @@ def side(commit: str, home: Path) -> Side:
     return Side(commit, home)
 
 
+@pytest.mark.slow
 def test_both_sides_do_the_same_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(earlier_commit, "ROOT", tmp_path)
     monkeypatch.setitem(earlier_commit.WORKS, "tiny", TINY)

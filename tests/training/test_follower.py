@@ -66,6 +66,15 @@ def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return started
 
 
+def wait_until_idle(pid: int) -> None:
+    """Wait until no thread of the process has run for a quarter of a second."""
+    idle, end = 0, time.monotonic() + DEADLINE
+    while idle < 5 and time.monotonic() < end:
+        states = [t.read_text().rpartition(")")[2].split()[0] for t in Path(f"/proc/{pid}/task").glob("*/stat")]
+        idle = idle + 1 if states and set(states) == {"S"} else 0
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("shard", ["none", "full"])
 def test_signals_end_a_run_whose_rank_is_stopped(
     shard: str, tmp_path: Path, pids: list[int], monkeypatch: pytest.MonkeyPatch
@@ -75,14 +84,14 @@ def test_signals_end_a_run_whose_rank_is_stopped(
     A replica is stopped while it learns, a shard while it saves.
     """
     lines: list[str] = []
-    waits, first = Event(), Event()
+    waits, first, over = Event(), Event(), Event()
     send, handle = Shards.send, Watchdog._signal
 
     def interrupt() -> None:
-        """Two signals, once rank 0 waits; together they would count as one."""
+        """Two signals, once rank 0 waits; together they would count as one. None after the run: it would end pytest."""
         for before in (waits, first):
-            assert before.wait(DEADLINE)
-            os.kill(os.getpid(), signal.SIGINT)
+            if before.wait(DEADLINE) and not over.is_set():
+                os.kill(os.getpid(), signal.SIGINT)
 
     def said(self: Progress, line: str) -> None:
         lines.append(line)
@@ -99,12 +108,15 @@ def test_signals_end_a_run_whose_rank_is_stopped(
         handle(self, number, frame)
 
     stopped: list[int] = []
+    threads: list[Thread] = []
 
     def stop(run: gw.Run, line: dict) -> None:
         if line["iteration"] == 1:
+            wait_until_idle(pids[0])  # it has posted its next receive: without one, gloo blocks rank 0 in its send
             os.kill(pids[0], signal.SIGSTOP)
             stopped.append(pids[0])
-            Thread(target=interrupt).start()
+            threads.append(Thread(target=interrupt))
+            threads[0].start()
 
     settings = SMALL | {"cluster.ranks": 2, "cluster.shard": shard}
     settings |= {"save.every": 1 if shard == "full" else 0}
@@ -112,8 +124,14 @@ def test_signals_end_a_run_whose_rank_is_stopped(
     monkeypatch.setattr(Progress, "notify", said)
     monkeypatch.setattr(Shards, "send", sent)
     monkeypatch.setattr(Watchdog, "_signal", handled)
-    with pytest.raises(KeyboardInterrupt):
-        gw.train(out=tmp_path, on_iteration=stop, **settings)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            gw.train(out=tmp_path, on_iteration=stop, **settings)
+    finally:
+        over.set()
+        first.set()
+        waits.set()
+        threads[0].join()
     assert any("groupwise resume" in line for line in lines)
     assert not Path(f"/proc/{pids[0]}").exists()
 

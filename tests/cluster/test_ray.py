@@ -163,7 +163,7 @@ def test_a_run_has_the_bits_of_a_local_one_though_an_engine_and_an_actor_are_sto
         if counts[0] >= 10 * (2 * len(stopped) + 1) and len(stopped) < 2 and running:
             stopped.append(running[0][len(stopped)])
             os.kill(stopped[-1], signal.SIGSTOP)
-        if counts[0] == 50:
+        if counts[0] == 42:  # the run has 44 requests, and those that are sent again
             cluster.remove_node(node, allow_graceful=False)
 
     async def disturbed(self: RayReplica, request: GenerationRequest) -> Generation:
@@ -175,7 +175,7 @@ def test_a_run_has_the_bits_of_a_local_one_though_an_engine_and_an_actor_are_sto
     engine = Served(replicas=3, restarts=20, deadline=2.0)
     run = gw.train(out=tmp_path / "runs", engine=engine, **SMALL, **RAY)
     assert trained(run) == local
-    assert counts[0] > 50 and len(stopped) == 2
+    assert counts[0] > 42 and len(stopped) == 2
     wait_until_gone(sorted(stopped))
     until = time.monotonic() + 60
     while sum(node["Alive"] for node in ray.nodes()) != 2:

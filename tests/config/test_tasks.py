@@ -12,9 +12,9 @@ from groupwise.config.diff import diff
 from groupwise.config.parse_values import default
 from groupwise.config.recipe import ExtraTask, Recipe
 from groupwise.config.recipe_toml import read_recipe, read_with_problems, write
-from groupwise.config.registry import UnloadedPart, fitting_names, part_named
+from groupwise.config.registry import UnloadedPart, fitting_names
 from groupwise.config.user_code import Permissions, UserCode, load_use
-from groupwise.core import Usage, class_name, plain_name
+from groupwise.core import Usage, class_name, part_named, plain_name
 from groupwise.data import Task, TaskKind
 from groupwise.tasks import BigSums, Calculator, PublishedSet, ReasoningGym, Rows, named_task
 from groupwise.training.build_tasks import sources, task_of, templates, verifier_of
@@ -112,6 +112,7 @@ def test_fields_are_set_by_path_and_compared() -> None:
         ("{ kind = 'gsm8k', sorce = 'x' }", "PublishedSet has no field 'sorce'; did you mean source?"),
         ("{ kind = 'reasoning_gym', name = 'maze', seed = 'x' }", "recipe.task.seed: 'x' is a string"),
         ("{ kind = 'reasoning_gym', name = 'maze', size = 0 }", "use seed >= 0 and size >= 1"),
+        ("{ kind = 'reasoning_gym', name = 'maze', size = 1048577 }", "size >= 1, at most 1048576"),
         ("{ kind = 'PublishedSet', name = 'gsm9k' }", "no published set is called 'gsm9k'"),
         ("{ kind = 'Rows' }", "Rows needs source"),
         ("{ kind = 'Clip' }", "Clip is not a TaskKind"),

@@ -10,9 +10,9 @@ from groupwise.config.diff import diff
 from groupwise.config.parse_values import default
 from groupwise.config.recipe import ExtraTask, Recipe
 from groupwise.config.recipe_toml import read_recipe, read_verifier, write
-from groupwise.config.registry import fitting_names, part_named
+from groupwise.config.registry import fitting_names
 from groupwise.config.user_code import Permissions, UserCode, load_use
-from groupwise.core import Usage, class_name, plain_name
+from groupwise.core import Usage, class_name, part_named, plain_name
 from groupwise.data import Verifier, VerifierKind
 from groupwise.verifiers import Combined, Exact, Function, Grading, Hackable, Judge, Math, Member, Noisy, Regex
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from groupwise.config.registry import fitting_names, part_named
-from groupwise.core import plain_name
+from groupwise.config.registry import fitting_names
+from groupwise.core import part_named, plain_name
 from groupwise.data import VerifierKind
 from tests.docs.test_pages import HOME, follow
 

@@ -93,8 +93,8 @@ def variants(hint: Any, text: str, seen: set[Any], *, parts: bool = True) -> Ite
 
     A class that was `seen` is left out.
     """
-    from groupwise.config.registry import fitting_names, part_named
-    from groupwise.core import part_names
+    from groupwise.config.registry import fitting_names
+    from groupwise.core import part_named, part_names
 
     origin, arms = typing.get_origin(hint), typing.get_args(hint)
     if hint is str or hint is Any:
@@ -136,8 +136,8 @@ def tables(kind: Any, text: str, seen: set[Any], *, parts: bool = True) -> Itera
 
 def least(hint: Any) -> Any:
     """A value for a field without a default."""
-    from groupwise.config.registry import fitting_names, part_named
-    from groupwise.core import part_names
+    from groupwise.config.registry import fitting_names
+    from groupwise.core import part_named, part_names
 
     if getattr(hint, "__name__", "") in part_names():
         return next(n for n in fitting_names(hint) if not isinstance(part_named(n), type) or can_be_made(part_named(n)))
@@ -186,7 +186,8 @@ def recipes(seen: set[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def tasks(texts: tuple[str, ...], seen: set[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each field that names a task, with each text for short, and each task with each of its fields that has a text."""
     from groupwise.config.parse_values import hints_of
-    from groupwise.config.registry import fitting_names, part_named
+    from groupwise.config.registry import fitting_names
+    from groupwise.core import part_named
     from groupwise.data import TaskKind
     from groupwise.tasks.presets import PRESETS
 
@@ -219,7 +220,8 @@ NEEDED: dict[str, dict[str, Any]] = {
 def verifiers(texts: tuple[str, ...], seen: set[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each verifier with each of its fields that has a text, at any depth."""
     from groupwise.config.parse_values import hints_of
-    from groupwise.config.registry import fitting_names, part_named
+    from groupwise.config.registry import fitting_names
+    from groupwise.core import part_named
     from groupwise.data import VerifierKind
 
     for text in texts:

@@ -40,11 +40,7 @@ ALLOWED = {
     ("config/registry.py", "importlib.import_module(method_files()[name])"): "a file of the package, by its table",
     ("methods/published.py", "import_module(module)"): "a file of this package, by the table of its room",
     ("config/registry.py", "importlib.import_module(f'groupwise.{room}')"): "files of the package",
-    ("tasks/registry.py", "import_module(home_of(kind))"): "a file of the package, by the table of its room",
-    (
-        "config/registry.py",
-        "importlib.import_module(f'groupwise.{home}')",
-    ): "a file of the package, by the table of its room",
+    ("core/lazy_imports.py", "import_module(f'groupwise.{home}')"): "a file of the package, by the table of its room",
     ("tasks/hinted_sums.py", "PROMPT_FORMS[form].format(prompt=problem, **values)"): "literal templates of the package",
     ("runs/trackers.py", "importlib.import_module(module)"): "the package of a tracker",
     (

@@ -73,6 +73,7 @@ def wait_until_idle(pid: int) -> None:
         states = [t.read_text().rpartition(")")[2].split()[0] for t in Path(f"/proc/{pid}/task").glob("*/stat")]
         idle = idle + 1 if states and set(states) == {"S"} else 0
         time.sleep(0.05)
+    assert idle == 5, "the rank is still busy"
 
 
 @pytest.mark.parametrize("shard", ["none", "full"])

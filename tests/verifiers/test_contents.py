@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.config.registry import fitting_names, part_named
+from groupwise.config.registry import fitting_names
+from groupwise.core import part_named
 from groupwise.data import Prompt, Sample, Verdict, VerifierKind, contents_of
 from groupwise.data.contents import VerdictContents, joined_contents
 from groupwise.tasks import Each, named_task

@@ -88,16 +88,10 @@ def evaluate(
 def check_whole_reward(layout: RunLayout, reward: Reward) -> None:
     """`Usage` for a function in memory that is only a part of the run's reward. A changed function is a note."""
     run, data = layout.run, verifier_of_run(layout.run)
-    whole, passed_verifier = (read_verifier(one) if one else None for one in (data, reward.verifier))
+    whole, own = (read_verifier(one) if one else None for one in (data, reward.verifier))
+    graders = [member.verifier for member in own.members] if isinstance(own, Combined) else [own]
     parts = {member.name: member.verifier for member in whole.members} if isinstance(whole, Combined) else {}
-    passed = list(
-        map(
-            _key,
-            [m.verifier for m in passed_verifier.members]
-            if isinstance(passed_verifier, Combined)
-            else [passed_verifier],
-        )
-    )
+    passed = [_key(kind) for kind in graders]
     shared = [f.name for f in functions_in(whole) if not f.file and f in passed]
     if shared and (missing := [name for name, part in parts.items() if _key(part) not in passed]):
         raise Usage(

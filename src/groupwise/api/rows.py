@@ -19,7 +19,7 @@ def rows_in_memory(data: object) -> list[Mapping[str, Any]] | None:
 
     Raises `Usage` for anything else, `BadData` for a row that is no dict.
     """
-    if isinstance(data, str | Path | TaskKind) or (isinstance(data, Mapping) and "kind" in data):
+    if isinstance(data, str | Path | TaskKind) or (isinstance(data, Mapping) and isinstance(data.get("kind"), str)):
         return None
     if isinstance(data, Mapping):
         names = ", ".join(map(str, data))

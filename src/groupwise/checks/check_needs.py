@@ -7,8 +7,8 @@ from typing import Any
 from groupwise.checks.trial import trained_roles
 from groupwise.config.diff import label
 from groupwise.config.recipe import Recipe
-from groupwise.config.registry import fitting_names, methods, part_named
-from groupwise.core import GroupwiseError, Usage
+from groupwise.config.registry import fitting_names, methods
+from groupwise.core import GroupwiseError, Usage, part_named
 from groupwise.data import (
     Outcome,
     Role,

@@ -157,8 +157,8 @@ def learning_rate(weights: int, *, adapter: bool) -> float:
 def is_packaged(data: Mapping[str, Any]) -> bool:
     """Whether a recipe's tables set no other model and no other task than the packaged recipe."""
     packaged = read_toml(DEFAULT)
-    own, given = ({name: {**packaged, **tables}[name] for name in ("model", "task")} for tables in (packaged, data))
-    return own["model"] == str(given["model"]) and task_of(own["task"]) == task_of(given["task"])
+    chosen = {**packaged, **data}
+    return packaged["model"] == str(chosen["model"]) and task_of(packaged["task"]) == task_of(chosen["task"])
 
 
 def task_of(data: Any) -> TaskKind:

@@ -19,13 +19,12 @@ from groupwise.config.registry import (
     fits,
     fitting_names,
     methods,
-    part_named,
     socket_of,
 )
 from groupwise.config.toml import CommandText, default_method
 from groupwise.config.trl_verl_names import other_value_fix, verifier_fix
 from groupwise.config.user_code import FROM_PYTHON, UserCode
-from groupwise.core import InvalidValue, Usage, class_name, plain_name
+from groupwise.core import InvalidValue, Usage, class_name, part_named, plain_name
 from groupwise.data import TaskKind, VerifierKind, name_of
 from groupwise.methods import Method
 from groupwise.tasks import task_table

@@ -26,8 +26,8 @@ def at_least(value: object, **least: float) -> None:
     """
     check_types(value)
     for name, bound in least.items():
-        if not (field := getattr(value, name)) >= bound:
-            raise ValueError(f"{name} is {field}\nuse at least {bound}")
+        if not (number := getattr(value, name)) >= bound:
+            raise ValueError(f"{name} is {number}\nuse at least {bound}")
 
 
 def takes_task_names(*names: str) -> Callable[[type[T]], type[T]]:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, ClassVar, Literal, Protocol
 
 from groupwise.config.user_code import PREFIX
-from groupwise.core import Usage, files_of, names_of, part_names
+from groupwise.core import Usage, files_of, part_named, part_names
 from groupwise.core.lazy_imports import PART_ROOMS
 from groupwise.data import TaskKind, VerifierKind, name_of
 from groupwise.methods.families import method_files
@@ -80,12 +80,6 @@ def parts() -> Mapping[str, Any]:
     """All public objects of the rooms with components, by name; the components of the package are among them."""
     rooms = [importlib.import_module(f"groupwise.{room}") for room in PART_ROOMS]
     return {name: getattr(room, name) for room in rooms for name in room.__all__}
-
-
-def part_named(name: str) -> Any:
-    """The component, or other public object of its rooms, with this name, or None. Imports only its file."""
-    home = next((room for room in PART_ROOMS if name in names_of(f"groupwise.{room}")), None)
-    return getattr(importlib.import_module(f"groupwise.{home}"), name) if home else None
 
 
 class PublishedMethods(Mapping[str, Any]):

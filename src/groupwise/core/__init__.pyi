@@ -22,6 +22,7 @@ from groupwise.core.lazy_imports import files_of as files_of
 from groupwise.core.lazy_imports import home_of as home_of
 from groupwise.core.lazy_imports import names_of as names_of
 from groupwise.core.lazy_imports import open_room as open_room
+from groupwise.core.lazy_imports import part_named as part_named
 from groupwise.core.lazy_imports import part_names as part_names
 from groupwise.core.nesting import is_nested_deeper as is_nested_deeper
 from groupwise.core.part_naming import class_name as class_name

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-__all__ = ["bases_of", "files_of", "home_of", "names_of", "open_room", "part_names"]
+__all__ = ["bases_of", "files_of", "home_of", "names_of", "open_room", "part_named", "part_names"]
 
 ROOMS = (
     "core",
@@ -104,6 +104,12 @@ def home_of(name: str) -> str:
     'groupwise.data'
     """
     return next((f"groupwise.{room}" for room in ROOMS if name in names_of(f"groupwise.{room}")), "")
+
+
+def part_named(name: str) -> Any:
+    """The component, or other public object of its rooms, with this name, or None. Imports only its file."""
+    home = next((room for room in PART_ROOMS if name in names_of(f"groupwise.{room}")), None)
+    return getattr(import_module(f"groupwise.{home}"), name) if home else None
 
 
 @cache

@@ -13,6 +13,9 @@ from groupwise.tasks.source_stats import ContentHash, SourceStats, counted
 
 __all__ = ["ReasoningGym"]
 
+LARGEST = 2**20
+"""The most problems of a generator: all are generated before the run, and stay in memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReasoningGym(TaskKind):
@@ -28,8 +31,9 @@ class ReasoningGym(TaskKind):
 
     def __post_init__(self) -> None:
         check_types(self)
-        if self.size < 1 or self.seed < 0:
-            raise ValueError(f"seed is {self.seed} and size is {self.size}\nuse seed >= 0 and size >= 1")
+        if self.seed < 0 or not 1 <= self.size <= LARGEST:
+            what = f"seed is {self.seed} and size is {self.size}"
+            raise ValueError(f"{what}\nuse seed >= 0 and size >= 1, at most {LARGEST}")
 
     @property
     def label(self) -> str:

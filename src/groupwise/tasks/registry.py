@@ -6,11 +6,10 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from groupwise.core import Usage, check_types, class_name, home_of, looks_like_path, or_near, part_names, plain_name
+from groupwise.core import Usage, check_types, class_name, looks_like_path, or_near, part_named, part_names, plain_name
 from groupwise.data import Ids, Task, TaskKind
 from groupwise.tasks.presets import PRESETS
 from groupwise.tasks.problems import Problems
@@ -89,7 +88,7 @@ def named_task(text: str) -> TaskKind:
     if ":" in kind:
         fix = f"pass the value: task={kind.rpartition(':')[2]}(...)"
         raise Usage(f"{text!r} names a class in a file, which only a recipe's text may do", fix=fix)
-    return getattr(import_module(home_of(kind)), kind)(*arguments)
+    return part_named(kind)(*arguments)
 
 
 def packaged_names() -> Sequence[str]:

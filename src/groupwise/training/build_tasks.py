@@ -60,7 +60,7 @@ def held_out_sources(recipe: Recipe) -> tuple[Source, ...]:
 
 def _kind(recipe: Recipe, task: TaskKind | None = None) -> VerifierKind | None:
     """The recipe's verifier, else the task's default, else the environment's, which gives verdicts itself."""
-    usual = usual_verifier(task) if task else None
+    usual = None if task is None else usual_verifier(task)
     return recipe.verifier or usual or (ByEnvironment() if recipe.environment else None)
 
 

@@ -9,18 +9,26 @@ Each run is a process of one thread, `groupwise train` without evaluation and ch
 system) of a short run are subtracted from those of a long one, so start and end of a run do not count. Both sides read
 the same model files and rows. A ratio is the earlier commit's CPU seconds per trained token over this commit's: above
 1, this commit is faster.
+
+CPU seconds depend on the other work of a machine, by caches, hyperthreads and the clock. Two counts do not: retired
+instructions, where `perf` can count them (not on most virtual machines), and the calls of functions from Python, which
+one more run of each side counts under cProfile. The first see all work, the second only Python's.
 """
 
 import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from pstats import Stats
 from random import Random
+from resource import struct_rusage
 from statistics import median
 from threading import Timer
 from typing import Any
@@ -34,6 +42,9 @@ ROOT = HOME / "build" / "self"
 PAGE = HOME / "benchmarks" / "SELF.md"
 DEADLINE = 1800
 """Seconds after which one run is ended."""
+
+INSTRUCTIONS = "instructions:u"
+"""The event of `perf` that is counted: instructions in user mode."""
 
 EVEN = '''"""A reward that half of all answers get."""
 
@@ -133,11 +144,30 @@ class Side:
 
     def measure(self, arguments: Sequence[str], iterations: int) -> "Measured":
         """One run of this many iterations."""
+        counted = self.home / "instructions.csv"
+        prefix = ["perf", "stat", "-x,", "-e", INSTRUCTIONS, "-o", str(counted), "--"] if perf_counts() else []
+        used, directory = self._train([*prefix, str(self.python), "-m", "groupwise"], arguments, iterations)
+        lines = [json.loads(line) for line in (directory / "timings.jsonl").read_text().splitlines()]
+        tokens = sum(line["tokens_per_second"] * line["seconds"] for line in lines)
+        instructions = count_in(counted.read_text()) if prefix else None
+        return Measured(used.ru_utime + used.ru_stime, tokens, used.ru_maxrss / 1024, instructions)
+
+    def calls(self, arguments: Sequence[str], iterations: tuple[int, int]) -> int:
+        """The calls of functions from Python in the iterations by which a long run exceeds a short one."""
+        profile = self.home / "calls"
+        counts = []
+        for n in iterations:
+            self._train([str(self.python), "-m", "cProfile", "-o", str(profile), "-m", "groupwise"], arguments, n)
+            counts.append(Stats(str(profile)).total_calls)  # type: ignore[attr-defined]
+        return counts[1] - counts[0]
+
+    def _train(self, program: Sequence[str], arguments: Sequence[str], iterations: int) -> tuple[struct_rusage, Path]:
+        """One run: the resources of its process, and its directory."""
         out = self.home / "runs"
         before = set(out.glob("*"))
-        command = [str(self.python), "-m", "groupwise", "train", *arguments, "--iterations", str(iterations)]
+        command = [*program, "train", *arguments, "--iterations", str(iterations), "--out", str(out)]
         null, pipe = subprocess.DEVNULL, subprocess.PIPE
-        process = subprocess.Popen([*command, "--out", str(out)], cwd=ROOT, env=environment(), stdout=null, stderr=pipe)
+        process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=null, stderr=pipe)
         assert process.stderr is not None
         late = Timer(DEADLINE, process.kill)
         late.start()
@@ -147,22 +177,51 @@ class Side:
         if status:
             raise SystemExit(f"{' '.join(command)}:\n{errors.decode()}")
         (directory,) = set(out.glob("*")) - before
-        lines = [json.loads(line) for line in (directory / "timings.jsonl").read_text().splitlines()]
-        tokens = sum(line["tokens_per_second"] * line["seconds"] for line in lines)
-        return Measured(used.ru_utime + used.ru_stime, tokens, used.ru_maxrss / 1024)
+        return used, directory
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """CPU seconds (user and system), trained tokens and peak memory (MiB) of a run."""
+    """CPU seconds (user and system), trained tokens, peak memory (MiB) and instructions of a run; None if uncounted."""
 
     cpu: float
     tokens: float
     memory: float
+    instructions: int | None = None
 
     def less(self, short: "Measured") -> "Measured":
         """Without the start and the first iterations, which a shorter run measures."""
-        return Measured(self.cpu - short.cpu, self.tokens - short.tokens, self.memory)
+        counted = self.instructions is not None and short.instructions is not None
+        instructions = self.instructions - short.instructions if counted else None  # type: ignore[operator]
+        return Measured(self.cpu - short.cpu, self.tokens - short.tokens, self.memory, instructions)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A workload on both sides: the pairs (earlier, now), and the calls from Python of the earlier commit and now."""
+
+    pairs: Sequence[tuple[Measured, Measured]]
+    calls: tuple[int, int]
+
+
+@cache
+def perf_counts() -> bool:
+    """Whether `perf` is installed and counts instructions on this machine."""
+    if not shutil.which("perf"):
+        return False
+    done = run(["perf", "stat", "-x,", "-e", INSTRUCTIONS, "true"], check=False)
+    return count_in(done.stderr) is not None
+
+
+def count_in(printed: str) -> int | None:
+    """The number in the output of `perf stat -x,`; None if the machine does not count.
+
+    >>> count_in("# started\\n\\n1234,,instructions:u,5678,100.00,,")
+    1234
+    >>> count_in("<not supported>,,instructions:u,0,100.00,,")
+    """
+    first = next((line.partition(",")[0] for line in printed.splitlines() if INSTRUCTIONS in line), "")
+    return int(first) if first.isdigit() else None
 
 
 def run(command: Sequence[str], *, check: bool = True, cwd: Path = HOME) -> "subprocess.CompletedProcess[str]":
@@ -214,8 +273,8 @@ def prepare(work: Work, name: str) -> None:
     (home / "problems.jsonl").write_text("".join(lines))
 
 
-def compare(name: str, earlier: Side, now: Side, pairs: int) -> list[tuple[Measured, Measured]]:
-    """Measure a workload on both sides in turn; returns the pairs (earlier, now)."""
+def compare(name: str, earlier: Side, now: Side, pairs: int) -> Comparison:
+    """Measure a workload on both sides in turn."""
     work = WORKS[name]
     prepare(work, name)
     sides = [(side, side.arguments(work, name)) for side in (earlier, now)]
@@ -228,7 +287,8 @@ def compare(name: str, earlier: Side, now: Side, pairs: int) -> list[tuple[Measu
         found.append((measured[earlier.commit], measured[now.commit]))
         ratio = ratios(found)[-1]
         print(f"{name}: pair {pair + 1} of {pairs}, ratio of CPU seconds {ratio:.3f}", file=sys.stderr, flush=True)
-    return found
+    before, after = (side.calls(arguments, work.iterations) for side, arguments in sides)
+    return Comparison(found, (before, after))
 
 
 def ratios(pairs: Sequence[tuple[Measured, Measured]]) -> list[float]:
@@ -240,14 +300,21 @@ def ratios(pairs: Sequence[tuple[Measured, Measured]]) -> list[float]:
     return [(before.cpu / before.tokens) / (after.cpu / after.tokens) for before, after in pairs]
 
 
-def row(name: str, pairs: Sequence[tuple[Measured, Measured]]) -> str:
+def row(name: str, compared: Comparison) -> str:
     """The line of a workload in the table."""
-    found = ratios(pairs)
-    seconds = [1e6 * median(side.cpu / side.tokens for side in sides) for sides in zip(*pairs)]
-    memory = [median(side.memory for side in sides) for sides in zip(*pairs)]
+    found, sides = ratios(compared.pairs), list(zip(*compared.pairs))
+    seconds = [1e6 * median(one.cpu / one.tokens for one in side) for side in sides]
+    memory = [median(one.memory for one in side) for side in sides]
+    calls = [count / side[0].tokens for count, side in zip(compared.calls, sides)]
+    instructions = [
+        f"{median((one.instructions or 0) / one.tokens for one in side) / 1e6:,.2f}"
+        if all(one.instructions for one in side) else "-"
+        for side in sides
+    ]  # fmt: skip
     return (
         f"| {WORKS[name].title} | **{median(found):.2f}** [{min(found):.2f} .. {max(found):.2f}] "
-        f"| {seconds[0]:,.0f} / {seconds[1]:,.0f} | {memory[0]:,.0f} / {memory[1]:,.0f} | {len(found)} |"
+        f"| {seconds[0]:,.0f} / {seconds[1]:,.0f} | {' / '.join(instructions)} "
+        f"| {calls[0]:,.1f} / {calls[1]:,.1f} | {memory[0]:,.0f} / {memory[1]:,.0f} | {len(found)} |"
     )
 
 
@@ -257,13 +324,16 @@ def page(earlier: str, now: str, rows: Sequence[str]) -> str:
 
 `make bench-self BASE={earlier}` runs both commits on equal work, in turn, each in its own clone and environment, one
 thread each. A ratio is the earlier commit's CPU seconds (user and system) per trained token over this commit's: the
-median of the pairs, with minimum and maximum. In pairs of numbers, the first is the earlier commit's.
+median of the pairs, with minimum and maximum. In pairs of numbers, the first is the earlier commit's. Instructions are
+retired ones in user mode, in millions per trained token; "-" where `perf` cannot count them. Calls are those of
+functions from Python, per trained token.
 
-| work | ratio of CPU seconds | CPU s per million tokens | peak memory, MiB | pairs |
-|---|---|---|---|---|
+| work | ratio of CPU seconds | CPU s per million tokens | instructions | calls | peak memory, MiB | pairs |
+|---|---|---|---|---|---|---|
 {chr(10).join(rows)}
 
-Earlier: {earlier}. This commit: {now}. Processor: {processor()}.
+Earlier: {earlier}. This commit: {now}. Processor: {processor()}. Load at the end of the runs: {os.getloadavg()[1]:.0f}
+on {os.cpu_count()} processors; CPU seconds of a busy machine vary, counts do not.
 """
 
 

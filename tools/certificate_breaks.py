@@ -24,7 +24,7 @@ from types import CodeType, FunctionType
 import pytest
 
 TESTS = Path(__file__).parents[1] / "tests"
-ROOMS = ("golden", "laws", "learner", "methods", "rewards", "rollout", "tasks", "toys")
+ROOMS = ("data", "golden", "laws", "learner", "methods", "rewards", "rollout", "tasks", "toys")
 """The folders that have proofs."""
 SECONDS = 120
 """A break that takes longer counts as noticed: it made a loop endless."""

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.earlier_commit import HOME, Measured, Side, Work, compare, page, ratios, row, shape
+from benchmarks.earlier_commit import HOME, Comparison, Measured, Side, Work, compare, page, ratios, row, shape
 
 from benchmarks import earlier_commit
 
@@ -27,10 +27,12 @@ def side(commit: str, home: Path) -> Side:
 def test_both_sides_do_the_same_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(earlier_commit, "ROOT", tmp_path)
     monkeypatch.setitem(earlier_commit.WORKS, "tiny", TINY)
-    ((earlier, now),) = compare("tiny", side("earlier", tmp_path / "a"), side("now", tmp_path / "b"), pairs=1)
+    compared = compare("tiny", side("earlier", tmp_path / "a"), side("now", tmp_path / "b"), pairs=1)
+    ((earlier, now),) = compared.pairs
     assert earlier.tokens == pytest.approx(now.tokens) and 4 <= now.tokens <= 16
     assert earlier.memory > 100 and now.cpu != 0
-    assert "| tiny |" in row("tiny", [(earlier, now)])
+    assert "| tiny |" in row("tiny", compared)
+    assert compared.calls[0] == pytest.approx(compared.calls[1], rel=0.05) and min(compared.calls) > 1000
 
 
 def test_a_commit_that_refuses_the_recipe_ends_the_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,5 +48,13 @@ def test_a_ratio_above_1_means_that_this_commit_is_faster() -> None:
     assert long.less(short) == Measured(3.0, 300, 80)
     pairs = [(Measured(6.0, 300, 80), long.less(short)), (Measured(9.0, 300, 90), long.less(short))]
     assert ratios(pairs) == [2.0, 3.0]
-    assert "**2.50** [2.00 .. 3.00] | 25,000 / 10,000 | 85 / 80 | 2 |" in row("packaged", pairs)
+    line = row("packaged", Comparison(pairs, (600, 900)))
+    assert "**2.50** [2.00 .. 3.00] | 25,000 / 10,000 | - / - | 2.0 / 3.0 | 85 / 80 | 2 |" in line
     assert "Earlier: aa. This commit: bb." in page("aa", "bb", [])
+
+
+def test_instructions_are_those_of_the_iterations_and_per_token() -> None:
+    long = Measured(5.0, 400, 80, 9_000_000).less(Measured(2.0, 100, 50, 3_000_000))
+    assert long.instructions == 6_000_000
+    assert Measured(5.0, 400, 80).less(Measured(2.0, 100, 50)).instructions is None
+    assert "| 0.02 / 0.02 |" in row("packaged", Comparison([(long, long)], (1, 1)))

@@ -113,8 +113,10 @@ def test_a_user_s_class_and_function_are_verifiers(use: UserCode) -> None:
     for name in ("near:grade", "near.py:grade"):
         assert recipe(("verifier", name), use=use).verifier == Function("grade", "near.py")
     assert recipe(("verifier", "code/near.py:grade"), use=use).verifier == Function("grade", "code/near.py")
-    with pytest.raises(Usage, match="is not a VerifierKind"):
+    with pytest.raises(Usage, match="Other is not a VerifierKind") as caught:
         recipe(("verifier", "near:Other"), use=use)
+    assert "from groupwise.data import VerifierKind" in caught.value.fix
+    assert "class Other(VerifierKind)" in caught.value.fix
 
 
 @pytest.mark.parametrize(

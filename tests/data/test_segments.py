@@ -20,6 +20,7 @@ def test_reductions_equal_loops() -> None:
     z = s.zscore(x_of, ddof=1, eps=0.5)
     assert torch.allclose(z[at == 2], (parts[2] - parts[2].mean()) / (parts[2].std() + 0.5))
     assert z[[1, 3, 4]].tolist() == [0.0, 0.0, 0.0]
+    assert s.keep(at != 4).lengths.tolist() == [2, 0, 3, 0, 0], "the last segments are empty, and stay"
     assert s.then(Segments(torch.tensor([0, 0, 1, 1, 0]), 2)).total(x_of).tolist() == [7.0, 6.0]
 
 

@@ -24,6 +24,7 @@ from groupwise.methods import (
     expo,
     guide_grpo,
     s_grpo,
+    sage_hint,
     scaf_grpo,
     train_long_think_short,
 )
@@ -172,6 +173,18 @@ def test_ladder_levels():
         state = part.observe(state, [rollout])
         levels.append(part.draw(state, task, 1, 4)[1][0].metadata["level"])
     assert levels == [1, 2, 2, 1, 0, 0]
+
+
+@pytest.mark.parametrize(("correct", "step"), [(2, 1), (3, 0), (7, 0), (8, -1)])
+def test_light_raises_the_level_up_to_a_tenth_and_lowers_it_above_0_35(correct: int, step: int):
+    """Pass rates of 20 answers, under the method's own numbers."""
+    part, task = sage_hint(form="light").curriculum, NumberedTask(1)
+    state = part.init(task, 0)
+    for rate in (0, correct):
+        state, (draw,) = part.draw(state, task, 1, 20)
+        rollout = replace(rollout_of([1.0] * rate + [0.0] * (20 - rate)), draw=draw)
+        state = part.observe(state, [rollout])
+    assert part.draw(state, task, 1, 20)[1][0].metadata["level"] == 1 + step
 
 
 def test_unverifiable_answers_do_not_move_the_hint_level():

@@ -1,6 +1,8 @@
 """The pulse of rank 0: another rank waits as long as it beats, and not for a store that is silent."""
 
+import socket
 from collections.abc import Iterator
+from datetime import timedelta
 from threading import Event
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 from torch.distributed import DistNetworkError, DistStoreError
 
 from groupwise.core import WorkerLost
+from groupwise.learner import Replicas, distributed
 from groupwise.learner import store as stores
 from groupwise.learner.store import CALL, PULSE, STARTS, Store, awaited, host_store, join_store, pulse, wait_for_call
 
@@ -83,3 +86,18 @@ def test_rank_0_counts_up_its_pulse_until_the_end_of_the_context() -> None:
             pass
         store.set(CALL, STARTS)
         assert wait_for_call(other, SECONDS)
+
+
+def test_ranks_that_meet_name_a_host_that_vanishes(vanished: PretendedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the first contact with rank 0 and the connections of all ranks."""
+    monkeypatch.setattr(distributed, "START", timedelta(seconds=0.1))
+    monkeypatch.setattr(vanished, "set", lambda key, value: None)
+    with pytest.raises(WorkerLost, match=r"rank 1 waited for all ranks, which did not answer within 0\.2 s: the start"):
+        Replicas(vanished, 1, 2, 2, deadline=0.1)
+
+
+def test_a_host_that_accepts_connections_and_is_silent_is_no_rank_0() -> None:
+    """As a stopped process, or a host that is lost once the connection is open."""
+    message = r"rank 0 is not at 127\.0\.0\.1:\d+, after 0\.2 s"
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(WorkerLost, match=message):
+        join_store(silent.getsockname()[1], 2, deadline=0.2)

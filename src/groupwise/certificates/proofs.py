@@ -33,11 +33,12 @@ OF_EVERY_METHOD = (
 )
 """Tests with a case for each method: the laws, and the constants in the table of differences."""
 OF_EVERY_RUN = (
+    "tests/data/test_segments.py::test_reductions_equal_loops",
     "tests/learner/test_plan.py::test_steps_are_of_prompts_or_of_equally_many_samples",
     "tests/learner/test_gradients.py::test_a_step_divides_by_its_tokens_and_reports_its_loss",
     "tests/rollout/test_buffer.py::test_rules_for_unverifiable_samples",
 )
-"""Tests of what each method's run does: its steps, their divisor, and the rule for unverifiable answers."""
+"""Tests of what each method's run does: sums over groups, steps, their divisor, the rule for unverifiable answers."""
 TOY = "tests/toys/test_every_method_runs.py::test_it_trains"
 FILTERS = "tests/rewards/test_filters.py::test_selected"
 

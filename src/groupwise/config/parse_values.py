@@ -1,5 +1,6 @@
 """Converts TOML data to typed values: fields by their types, components by their names. Collects all errors."""
 
+from abc import ABC
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import date, datetime, time
@@ -16,6 +17,7 @@ from groupwise.config.registry import (
     UNREAD,
     UnloadedPart,
     closest_parts,
+    definition_of,
     fits,
     fitting_names,
     methods,
@@ -326,7 +328,20 @@ class Reading:
         use = f"use one of {', '.join(fitting_names(hint))}"
         if isfunction(part) and socket_of(part) is None:
             return self.problem(where, what, f"write @groupwise.{hint.__name__.lower()} above the function; or {use}")
+        home = definition_of(part)
+        if isinstance(home, type) and issubclass(hint, ABC) and not home.__module__.startswith("groupwise."):
+            base = f"from {front_door(hint)} import {hint.__name__}"
+            return self.problem(where, what, f"write {base} in its file, and class {home.__name__}({hint.__name__})")
         return self.problem(where, what, use)
+
+
+def front_door(socket: type) -> str:
+    """The package that users import a socket from.
+
+    >>> front_door(VerifierKind)
+    'groupwise.data'
+    """
+    return ".".join(socket.__module__.split(".")[:2])
 
 
 def verifier_suggestion(name: str) -> str:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from groupwise.core import InvalidValue, WorkerLost
-from groupwise.learner.store import Store, awaited
+from groupwise.learner.store import Store, awaited, within
 
 __all__ = ["Alone", "Ranks", "Replicas", "check_lanes"]
 
@@ -199,12 +199,16 @@ class Replicas(_WholeModels):
         self.rank, self.size, self.lanes, self.deadline, self.patience = rank, size, lanes, deadline, patience
         self._store, self._messages = store, 0
         self.waiting: Wait | None = None
-        with self.errors("all ranks", "the start"):
-            store.set(f"started/{rank}", "")
-            store.wait([f"started/{other}" for other in range(size)], START)
-            dist.init_process_group(
-                "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=deadline)
-            )
+        longest = START.total_seconds() + deadline
+        with self.errors("all ranks", "the start", longest):
+            within(longest, self._meet)
+
+    def _meet(self) -> None:
+        """Wait until all ranks have started, and connect to them."""
+        self._store.set(f"started/{self.rank}", "")
+        self._store.wait([f"started/{other}" for other in range(self.size)], START)
+        timeout = timedelta(seconds=self.deadline)
+        dist.init_process_group("gloo", store=self._store, rank=self.rank, world_size=self.size, timeout=timeout)
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         """Sum each tensor over the ranks, in place: the same bits on every rank."""
@@ -279,14 +283,17 @@ class Replicas(_WholeModels):
         return other
 
     @contextmanager
-    def errors(self, who: str, what: str) -> Iterator[None]:
-        """A wait. An error of torch.distributed becomes `WorkerLost`, which names the awaited rank."""
+    def errors(self, who: str, what: str, seconds: float | None = None) -> Iterator[None]:
+        """A wait of at most `seconds`, or `deadline`.
+
+        An error of torch.distributed becomes `WorkerLost`, which names the awaited rank.
+        """
         self.waiting = Wait(who, what)
         try:
             yield
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, TimeoutError) as error:
             late = "imed out" in str(error) or "imeout" in str(error)
-            how = f"did not answer within {self.deadline:g} s" if late else "is gone"
+            how = f"did not answer within {seconds or self.deadline:g} s" if late else "is gone"
             kind = WorkerLost if late else ConnectionClosed
             raise kind(
                 f"rank {self.rank} waited for {who}, which {how}: {what}",

@@ -7,17 +7,19 @@ partition of the network, stays open, so rank 0 counts up a key of the store.
 import math
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from threading import Event, Thread
+from typing import TypeVar
 
 import torch.distributed as dist
 
 from groupwise.core import Usage, WorkerLost
 
 Store, TCPStore, PrefixStore = dist.Store, dist.TCPStore, dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+T = TypeVar("T")
 IDLE = 60.0
 """The most seconds of one wait for a key, after which the wait begins again."""
 RETRY = 0.2
@@ -50,16 +52,40 @@ def host_store(size: int, host: str = LOOPBACK, port: int = 0) -> TCPStore:
 def join_store(port: int, size: int, *, deadline: float, host: str = LOOPBACK) -> TCPStore:
     """Connect to the store of rank 0. `WorkerLost` if it does not answer within `deadline` seconds."""
     end = time.monotonic() + deadline
-    try:
+
+    def joined() -> TCPStore:
         until_open(host, port, end)  # the client of torch begins its wait again, up to three times
         left = timedelta(seconds=max(end - time.monotonic(), RETRY))
         return TCPStore(host, port, size, False, timeout=left, wait_for_workers=False)
+
+    try:
+        return within(deadline + RETRY, joined)
     except (dist.DistError, RuntimeError, OSError) as error:
         raise WorkerLost(
             f"rank 0 is not at {host}:{port}, after {deadline:g} s",
             evidence=str(error).partition("\n")[0],
             fix="start rank 0 too, and name its address in MASTER_ADDR and MASTER_PORT",
         ) from error
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """The result of a call, which runs in a thread. TimeoutError after `seconds`.
+
+    The calls of a store block without end if its host has vanished, whatever their own timeouts say.
+    """
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except BaseException as error:
+            result.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    try:
+        return result.result(seconds)
+    except TimeoutError:
+        raise TimeoutError(f"timed out after {seconds:g} s") from None
 
 
 def until_open(host: str, port: int, end: float) -> None:

@@ -217,6 +217,7 @@ light: one group at the level of the prompt, which rises at a pass rate of 0.1 a
         "tests/golden/test_rollout.py::test_escalation_asks_until_one_is_correct",
         "tests/golden/test_rollout.py::test_self_hints",
         "tests/golden/test_rollout.py::test_ladder_levels",
+        "tests/golden/test_rollout.py::test_light_raises_the_level_up_to_a_tenth_and_lowers_it_above_0_35",
     ),
     effect=Effect(
         metric="frac_reward_zero_std",

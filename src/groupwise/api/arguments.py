@@ -45,7 +45,8 @@ class Arguments:
             overrides.append((ANSWER_COLUMN, PlainText(answer_column(self.rows, columns, explicit=explicit))))
         if self.reward.verifier:
             fields["verifier"] = self.reward.verifier
-        use = load_use(replace(allowed, use=[*allowed.use, *write_code(self.reward, code)]))
+        written = write_code(self.reward, code)
+        use = load_use(replace(allowed, use=[*allowed.use, *written]), own=written)
         return [*overrides_of(fields), *overrides], replace(use, in_memory=self.reward.in_memory)
 
 

@@ -20,7 +20,7 @@ from groupwise.config.phase_recipes import read_phases
 from groupwise.config.recipe_toml import base_of, read_recipe
 from groupwise.config.toml import DEFAULT, is_toml, read_toml, read_with_overrides, without_command_text
 from groupwise.config.user_code import UserCode, function_hash, load_use
-from groupwise.core import BadData, Usage, raise_all
+from groupwise.core import BadData, GroupwiseError, Usage, raise_all
 from groupwise.lifecycle.run import run_from
 from groupwise.lifecycle.run_handle import Control, Ending
 from groupwise.lifecycle.run_phases import run_phases
@@ -47,7 +47,7 @@ def start(
     `source` is a TOML file or text; None is the packaged recipe, or the defaults for another model or task. A run that
     cannot start leaves no directory.
     """
-    with new_run(Path(options.out), options.name or run_name(source, arguments)) as lock:
+    with new_run(Path(options.out), options.name or run_name(source, arguments)) as lock, own_words(lock.layout):
         layout = lock.layout
         overrides, use = arguments.write(layout.data, layout.code, options.permissions, source)
         if source and KEY in (data := read_with_overrides(source, overrides)):
@@ -150,6 +150,20 @@ def new_run(out: Path, name: str) -> Iterator[RunLock]:
                     with suppress(OSError):  # another run is in it
                         path.rmdir()
             raise
+
+
+@contextmanager
+def own_words(layout: RunLayout) -> Iterator[None]:
+    """A context whose errors name the program's rows and functions, not the files of a run that is removed."""
+    try:
+        yield
+    except GroupwiseError as error:
+        if not layout.is_run:
+            for file, name in ((layout.data, "data"), (layout.code / f"{WRITTEN}.py", "the reward")):
+                error.what, error.evidence, error.fix = (
+                    text.replace(str(file), name) for text in (error.what, error.evidence, error.fix)
+                )
+        raise
 
 
 def run_name(source: str | Path | None, arguments: Arguments) -> str:

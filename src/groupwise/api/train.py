@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from groupwise.api import runs
 from groupwise.api.arguments import arguments_of
+from groupwise.api.door import from_python
 from groupwise.api.event_loop import run_blocking
 from groupwise.api.options import RunOptions
 from groupwise.api.reward import NO_REWARD, reward_of
@@ -26,6 +27,7 @@ OnIteration = Callable[[Run, dict[str, Any]], object]
 Rows = str | Path | Iterable[Mapping[str, Any]]
 
 
+@from_python
 def train(
     recipe: Recipe | str | Path | None = None,
     *,
@@ -71,6 +73,7 @@ def train(
     return run_blocking(work, control.stop)
 
 
+@from_python
 def resume(
     run: str | PathLike[str],
     *,

@@ -6,13 +6,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from groupwise.config.other_names import other_name_fix
 from groupwise.config.packaged import find_recipe
 from groupwise.config.parse_values import hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import plain, write
 from groupwise.config.registry import methods
 from groupwise.config.toml import PlainText, is_toml
-from groupwise.config.trl_verl_names import other_name_fix
 from groupwise.config.user_code import Permissions
 from groupwise.core import Usage
 from groupwise.methods import Method
@@ -74,7 +74,7 @@ def overrides_of(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
                 raise Usage(f"{name} is a permission, not a field of a recipe", fix=fix)
             near = get_close_matches(name, [*known, *WORDS], n=1, cutoff=0.5)
             fix = f"did you mean {near[0]}?" if near else "groupwise show FILE prints all fields of a recipe"
-            raise Usage(f"a recipe has no field {name!r}", fix=other_name_fix(name) or fix)
+            raise Usage(f"no argument and no field of a recipe is called {name!r}", fix=other_name_fix(name) or fix)
     hints = hints_of(Recipe)
     values = {path: as_data(value, hints.get(path, Any)) for path, value in settings.items()}
     return [(path, PlainText(value) if isinstance(value, str) else value) for path, value in values.items()]

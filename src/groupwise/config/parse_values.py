@@ -9,6 +9,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from groupwise.config.other_names import other_value_fix, verifier_fix
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import SWITCHES, method_suggestion, problem, suggestion, unknown_keys
 from groupwise.config.registry import (
@@ -22,8 +23,7 @@ from groupwise.config.registry import (
     socket_of,
 )
 from groupwise.config.toml import CommandText, default_method
-from groupwise.config.trl_verl_names import other_value_fix, verifier_fix
-from groupwise.config.user_code import FROM_PYTHON, UserCode
+from groupwise.config.user_code import UserCode
 from groupwise.core import InvalidValue, Usage, class_name, part_named, plain_name
 from groupwise.data import TaskKind, VerifierKind, name_of
 from groupwise.methods import Method
@@ -311,7 +311,7 @@ class Reading:
         if self.use is None:
             return UnloadedPart(f"{stem}:{attribute}")
         if file.endswith(".py") and stem not in self.use.modules:
-            fix = f"if you trust the file, add --use {file} to the command; from Python: {FROM_PYTHON}"
+            fix = f"if you trust the file, add --use {file} to the command"
             return self.problem(where, f"{name!r} is code in a file that is not loaded", fix)
         try:
             return self.use.find(f"{stem}:{attribute}")

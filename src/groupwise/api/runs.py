@@ -158,11 +158,10 @@ def own_words(layout: RunLayout) -> Iterator[None]:
     try:
         yield
     except GroupwiseError as error:
-        if not layout.is_run:
-            for file, name in ((layout.data, "data"), (layout.code / f"{WRITTEN}.py", "the reward")):
-                error.what, error.evidence, error.fix = (
-                    text.replace(str(file), name) for text in (error.what, error.evidence, error.fix)
-                )
+        files = () if layout.is_run else ((layout.data, "data"), (layout.code / f"{WRITTEN}.py", "the reward"))
+        for file, name in files:
+            error.what = error.what.replace(str(file), name)
+            error.evidence = error.evidence.replace(str(file), name)
         raise
 
 

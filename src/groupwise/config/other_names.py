@@ -18,6 +18,7 @@ __all__ = [
     "TRAINERS",
     "Answer",
     "answers",
+    "field_named",
     "other_name_fix",
     "other_value_fix",
     "verifier_fix",
@@ -136,6 +137,16 @@ def other_name_fix(path: str) -> str:
             if name in answers() and not (words[0] in tables and WHOLE.fullmatch(name)):
                 return answers()[name].text
     return ""
+
+
+def field_named(path: str) -> str:
+    """The field for an option of TRL or verl, or for an earlier name of a field; empty for another name.
+
+    >>> field_named("actor_rollout_ref.rollout.n"), field_named("machine.recompute"), field_named("trainer.nnodes")
+    ('method.group_size', 'machine.gradient_checkpointing', '')
+    """
+    match = re.match(r"write ([\w.]+)(?: = |, its name here)", other_name_fix(path))
+    return match[1] if match else ""
 
 
 TRAINERS = ("GRPOTrainer", "GRPOConfig")

@@ -301,44 +301,6 @@ def test_a_table_of_verl_has_a_row_for_each_of_its_fields() -> None:
     assert caught.value.fix == answers()["rollout.n"].text
 
 
-def trl(completions, prompts, **kwargs):
-    return [0.0] * len(completions)
-
-
-def trl_with_answers(prompts, completions, answer, level, **kwargs):
-    return [0.0] * len(completions)
-
-
-def verl(data_source, solution_str, ground_truth, extra_info=None):
-    return 0.0
-
-
-@pytest.mark.parametrize(
-    ("function", "words", "signature"),
-    [
-        (trl, "trl has TRL's signature", "def trl(answers, prompts, **columns): ...  # completions -> answers"),
-        (
-            trl_with_answers, "has TRL's signature",
-            "def trl_with_answers(answers, prompts, golds, level, **columns): ...  #",
-        ),
-        (
-            verl, "verl has verl's signature",
-            'def verl(answer, gold, row): ...  # data_source -> row["data_source"], solution_str -> answer',
-        ),
-    ],
-)  # fmt: skip
-def test_a_reward_function_of_trl_or_verl_is_shown_in_our_words(
-    function: Callable[..., object], words: str, signature: str
-) -> None:
-    """Four parameters of verl would otherwise get prompt, answer and gold by position."""
-    with pytest.raises(Usage, match=words) as caught:
-        grade_function(function, in_process=True)
-    assert signature in caught.value.fix
-    shown = signature.partition("def ")[2].partition(":")[0].partition("(")[2].removesuffix(")")
-    here = eval(f"lambda {shown}: 0.0")  # the signature that the fix shows is accepted
-    assert Parameters.of(here).kind == ("answer" if function is verl else "bulk")
-
-
 def test_columns_may_have_the_names_of_other_libraries() -> None:
     assert Parameters.of(lambda answer, ground_truth: 0.0).named == ("answer", "ground_truth")
     assert Parameters.of(lambda answers, golds, completions: [0.0]).kind == "bulk"
@@ -495,12 +457,6 @@ def test_rows_without_gold_answers_or_in_another_encoding_have_their_fix(tmp_pat
     assert "no field 'answer'; it has prompt, level; without gold answers: --columns.answer=" in refusal
     rows.write_bytes('{"prompt": "caf\xe9", "answer": "2"}\n'.encode("latin-1"))
     assert "not UTF-8 (byte 0xe9): convert the file, such as by iconv" in refusals(("task", str(rows)))
-
-
-def test_a_lambda_is_shown_as_a_function() -> None:
-    with pytest.raises(Usage, match="the reward function reward has TRL's signature") as caught:
-        grade_function(lambda completions, **kwargs: [], in_process=True)
-    assert "def reward(answers, prompts, **columns)" in caught.value.fix
 
 
 def test_a_grader_that_is_late_is_told_how_to_get_more_time(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from groupwise.core import GroupwiseError, spelling
 
 __all__ = ["from_python"]
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 SEVERAL = re.compile(r"\d+ errors")
 """The first line of an error whose evidence is the text of others. Any other evidence is data, and stays as it is."""
 ADVICE = re.compile(r"(?<=: )(?:say )?--(?:warm_start\.)?columns\..*$", re.MULTILINE)

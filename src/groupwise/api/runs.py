@@ -186,6 +186,9 @@ def recorded_code(folder: Path, info: RunInfo | None, reward: Reward, options: R
     """
     code, changed = folder / f"{WRITTEN}.py", options.changed
     files = [code] if reward.source and has_code(reward.source, code, info, changed=changed) else []
+    if not files and info is not None and WRITTEN in info.use and code.is_file() and not options.permissions.use:
+        fix = f"pass the reward function again, or add --use {code} to the command"
+        raise Usage("this run was started with a reward function, which must be named again", fix=fix)
     allowed = replace(options.permissions, use=[*options.permissions.use, *files])
     use = load_use(allowed, info.use if info else None, accept=changed)
     if info is not None:

@@ -27,6 +27,7 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import InvalidValue, Usage, class_name, part_named, plain_name
 from groupwise.data import TaskKind, VerifierKind, name_of
 from groupwise.methods import Method
+from groupwise.methods.families import published_name
 from groupwise.tasks import task_table
 from groupwise.verifiers import Function
 from groupwise.verifiers.python_reward import python_reward, table_of
@@ -165,8 +166,8 @@ class Reading:
     def method_function(self, name: Any, where: str) -> Any:
         """The function of a published method by name, or a user's function such as `my_file:mine`."""
         if not (isinstance(name, str) and ":" in name):
-            if name in methods():
-                return methods()[name]
+            if (published := published_name(str(name))) in methods():
+                return methods()[published]
             return self.problem(where, f"unknown method {name!r}; {method_suggestion(str(name), methods())}")
         function = self.user_part(name, where)
         if isinstance(function, UnloadedPart):

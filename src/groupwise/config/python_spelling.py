@@ -161,7 +161,7 @@ def _options(text: str) -> str:
     found = re.findall(rf"--([\w.-]+)(?:(=)|(?: (?!--)({VALUE})))?", text)
     if len(found) == 1 and not (found[0][1] or found[0][2]) and found[0][0] not in SWITCHES:
         path = found[0][0]
-        return f"gw.Permissions({PERMISSIONS[path]}=...)" if path in PERMISSIONS else ARGUMENTS.get(path, path)
+        return f"gw.Permissions({PERMISSIONS[path]}=...)" if path in PERMISSIONS else str(ARGUMENTS.get(path, path))
     pairs = [(path, True if path in SWITCHES else "" if empty else _value(value)) for path, empty, value in found]
     return ", ".join(_arguments(pairs))
 

@@ -16,7 +16,7 @@ from tests.pretended_gpu import GPU, counted, pretended_gpu
 HOME = Path(groupwise.__file__).parent
 BRANCH = re.compile(r"""\.type [!=]= "|is_cuda|startswith\("cuda|torch\.cuda\.|not in \("cpu", "cuda"\)""")
 BRANCHES = {
-    "checks/check_machine.py": 3,
+    "checks/check_machine.py": 5,
     "cluster/ray.py": 1,
     "commands/doctor.py": 2,
     "config/devices.py": 3,
@@ -26,7 +26,7 @@ BRANCHES = {
     "engines/vllm/vllm_engine.py": 1,
     "engines/vllm/vllm_replicas.py": 1,
     "models/decoder/blocked_weights.py": 1,
-    "models/decoder/prefix_packing.py": 1,
+    "models/decoder/prefix_packing.py": 3,
     "training/build.py": 2,
 }
 """The lines of the package that depend on the kind of device. A new one needs a test under the pretended GPU."""

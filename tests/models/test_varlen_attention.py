@@ -18,8 +18,9 @@ PREFIX_PACKING = "groupwise.models.decoder.prefix_packing"
 CLOSE = {torch.float64: 1e-12, torch.float32: 5e-6, torch.bfloat16: 2e-2}
 
 
-def masked(layout: PrefixPacking, q: Tensor, k: Tensor, v: Tensor, window: int | None) -> Tensor:
+def masked(layout: PrefixPacking, inputs: list[Tensor], window: int | None) -> Tensor:
     """Attention with one mask of all tokens by all tokens, in plain operations."""
+    q, k, v, _ = inputs
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     mask = torch.zeros(len(q), len(q), dtype=torch.bool)
     for path, added in layout.rows:
@@ -64,7 +65,7 @@ def test_varlen_attention_equals_masked_attention(piece, window, heads, long, dt
         return
     inputs = [x.to(dtype) for x in draws(tokens, heads)]
     exact = [x.double().requires_grad_() for x in inputs]
-    want = masked(layout, *exact[:3], window)
+    want = masked(layout, exact, window)
     wanted = [want.detach(), *torch.autograd.grad((want * exact[3]).sum(), exact[:3])]
     for name, got, expected in zip("oqkv", on_gpu(layout, inputs, window, long), wanted, strict=True):
         assert got.dtype == dtype
@@ -80,7 +81,7 @@ def test_an_alignment_with_the_first_key_is_noticed() -> None:
         hidden = torch.arange(len(k)) > torch.arange(len(q))[:, None]
         return exact(q, k, scale, [-1, -1]).masked_fill(hidden, -torch.inf)
 
-    expected = masked(layout, *inputs[:3], None)
+    expected = masked(layout, inputs, None)
     with patch("tests.varlen_kernel.scores_of", first_key):
         assert (on_gpu(layout, inputs, None, 1024)[0] - expected).abs().max() > 0.1
     assert (on_gpu(layout, inputs, None, 1024)[0] - expected).abs().max() < 1e-12

@@ -89,12 +89,14 @@ class VarlenRows:
         lengths = np.array([counts, [len(x) for x in keys]])
         ends = np.concatenate([np.zeros((2, 1), np.int64), lengths.cumsum(1)], 1).astype(np.int32)
         packed = np.concatenate([np.asarray(x) for x in keys])
-        at = (torch.from_numpy(x).to(device) for x in (packed, ends[0].copy(), ends[1].copy()))
+        indices, cu_queries, cu_keys = (
+            torch.from_numpy(x).to(device) for x in (packed, ends[0].copy(), ends[1].copy())
+        )
         gathered = None if queries is None else torch.from_numpy(queries).to(device)
         longest = (int(lengths[0].max()), int(lengths[1].max()))
-        return cls(gathered, *at, longest, causal)
+        return cls(gathered, indices, cu_queries, cu_keys, longest, causal)
 
-    def take(self, x: Float[Tensor, "n *d"]) -> Float[Tensor, "q *d"]:
+    def take(self, x: Float[Tensor, "n heads d"]) -> Float[Tensor, "q heads d"]:
         """The entries of the queries."""
         return x if self.queries is None else x.index_select(0, self.queries)
 

@@ -187,7 +187,7 @@ def _add(wide: Sequence[Tensor], rows: VarlenRows, parts: Sequence[Tensor]) -> N
 
 @cache
 def _operators() -> tuple[Any, Any]:
-    """torch's operators under `varlen_attn`: its function does not take the log-sum-exp of the backward."""
-    import torch.nn.attention.varlen  # registers them
+    """torch's operators under `varlen_attn`, which itself does not take a log-sum-exp for its backward."""
+    from torch.nn.attention import varlen
 
-    return torch.ops.torch_attn._varlen_attn, torch.ops.torch_attn._varlen_attn_backward
+    return varlen._varlen_attn, varlen._varlen_attn_backward

@@ -141,12 +141,10 @@ def test_weights_change_between_two_tokens_and_each_token_is_of_its_version() ->
 
 HALF = """
 import json, sys
-from pathlib import Path
 from groupwise.engines.vllm import vllm_engine as vllm
-from groupwise.engines.remote.weights_file import read_weights
 
-def replace_weights(self, path, sha256):
-    self.reload_weights(weights_iterator=iter(read_weights(Path(path), sha256).items()))
+def replace_weights(self):
+    self.reload_weights(weights_iterator=iter(self._read.items()))
 
 vllm.WorkerExtension.replace_weights = replace_weights
 if __name__ == "__main__":
@@ -230,11 +228,12 @@ def engine_core(pids: list[int]) -> int:
     return next(pid for pid in pids if "EngineCore" in Path(f"/proc/{pid}/cmdline").read_text())
 
 
-def test_a_run_has_the_bytes_of_the_native_run(tmp_path: Path) -> None:
-    """Old log-probs are recomputed by the learner, so equal tokens give equal weights."""
+@pytest.mark.parametrize("lora", [(), ("--lora.rank", "8", "--optimizer.lr", "1e-3")], ids=["whole", "adapter"])
+def test_a_run_has_the_bytes_of_the_native_run(lora: tuple[str, ...], tmp_path: Path) -> None:
+    """Old log-probs are recomputed by the learner, so equal tokens give equal weights. vLLM gets merged adapters."""
     for name, engine in (("native", "Native"), ("vllm", "Vllm")):
         words = ["train", "--name", name, "--iterations", "3", "--prompts", "8", "--evaluate.problems", "16",
-                 "--engine.kind", engine]  # fmt: skip
+                 "--engine.kind", engine, *lora]  # fmt: skip
         words += ["--engine-python", PYTHON] if engine == "Vllm" else []
         output = subprocess.run(
             [sys.executable, "-m", "groupwise", *words], cwd=tmp_path, capture_output=True, text=True

@@ -28,7 +28,7 @@ def replica_devices(replicas: int, learner: str, count: int, *, colocated: bool 
     free = others or (f"cuda:{own}",)
     if replicas > len(free):
         what = f"engine.replicas is {replicas}, and the learner leaves {len(free)} of {max(count, 1)} GPUs for engines"
-        evidence = f"each engine needs a GPU of its own; the learner is on {learner}"
+        evidence = f"each engine needs a separate GPU; the learner is on {learner}"
         raise Usage(what, evidence=evidence, fix=f"use --engine.replicas {len(free)}")
     return free[:replicas]
 

@@ -33,7 +33,7 @@ class Vllm(Served):
     Tokens are as with `Native`, up to rounding: its code and random numbers choose them. If `keyed` is false, vLLM's
     sampler chooses them, and only the distribution is as with `Native`. The other settings are as for `Served`.
     On a GPU, vLLM runs CUDA graphs unless `enforce_eager`, and takes the share `gpu_memory_utilization` of the GPU's
-    memory for its weights and cache: by default 0.9 of a GPU of its own, and less what the plan predicts for the
+    memory for its weights and cache: by default 0.9 of a separate GPU, and less what the plan predicts for the
     learner on the same one (`engine_share`). On a CPU it is eager, with a cache of `kv_cache_tokens`.
     An adapter (LoRA) is merged into the weights that the engines load.
     The interpreter is a word of the command line, `--engine-python FILE`: it is a program that runs. `groupwise doctor`

@@ -94,6 +94,10 @@ def test_a_ground_truth_alone_is_not_passed_by_position() -> None:
     with pytest.raises(Usage, match="fit no kind") as caught:
         Parameters.of(lambda text, ground_truth, other: 0.0)
     assert "ground_truth" in caught.value.evidence
+
+
+def test_a_column_beside_answer_is_a_column() -> None:
+    assert Parameters.of(lambda answer, solution_str: 0.0).library == ""
     assert Parameters.of(lambda answer, ground_truth: 0.0).named == ("answer", "ground_truth")
     assert Parameters.of(lambda answers, golds, completions: [0.0]).kind == "bulk"
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 SEVERAL = re.compile(r"\d+ errors")
 """The first line of an error whose evidence is the text of others. Any other evidence is data, and stays as it is."""
 ADVICE = re.compile(r"(?<=: )(?:say )?--(?:warm_start\.)?columns\..*$", re.MULTILINE)
-"""The advice for a data row, which stands in the evidence behind the row's fault."""
+"""The advice for a data row, which is in the evidence behind the row's fault."""
 
 
 def from_python(call: Callable[P, T]) -> Callable[P, T]:

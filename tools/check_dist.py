@@ -17,7 +17,7 @@ METADATA = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE
 ADDED = {"PKG-INFO", ".gitignore"}
 """The files that the build backend adds to the source distribution."""
 BESIDE = {"pyproject.toml", "README.md", "LICENSE"}
-"""The files of a source distribution that the build backend takes of its own."""
+"""The files of a source distribution that the build backend takes without being asked."""
 
 
 def check(directory: Path, home: Path = HOME) -> list[str]:

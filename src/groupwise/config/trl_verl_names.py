@@ -1,7 +1,7 @@
 """Names of TRL, verl and earlier recipes that a user may write, with the names here (docs/coming-from.md)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "FIELD_HINTS",
     "OTHER_NAMES",
     "OTHER_VALUES",
+    "field_named",
     "other_name_fix",
     "other_value_fix",
     "verifier_fix",
@@ -128,7 +129,7 @@ FIELD_HINTS: Mapping[str, str] = MappingProxyType(
     | {"max_seq_length": f"leave it out: no prompt is cut; {BUDGET} bounds answers"}
     | dict.fromkeys(("max_prompt_length", "filter_overlong_prompts"), LONG_PROMPTS)
     | dict.fromkeys(("top_p", "top_k", "min_p"), "in eval and sample only: --sampling.top_p, .top_k, .min_p")
-    | {"custom_reward_function": "use the command-line options --verifier my_file:grade --use my_file.py"}
+    | {"custom_reward_function": "use the command-line option --reward my_file.py:grade"}
 )
 """The fix for an option that has no field here, or more than one."""
 EARLIER_FIELDS: Mapping[str, str] = MappingProxyType(
@@ -194,15 +195,26 @@ def other_name_fix(path: str) -> str:
     earlier = (name for name in EARLIER_FIELDS if f"{path}.".startswith(f"{name}."))
     if name := next(earlier, ""):
         return f"write {EARLIER_FIELDS[name]}, its name here"
+    return next((FIELD_HINTS.get(name) or f"write {OTHER_NAMES[name]}, its name here" for name in _known(path)), "")
+
+
+def field_named(path: str) -> str:
+    """The field for an option of TRL or verl, or for an earlier name of a field; empty for another name.
+
+    >>> field_named("actor_rollout_ref.rollout.n"), field_named("trainer.nnodes")
+    ('method.group_size', '')
+    """
+    earlier = (field for name, field in EARLIER_FIELDS.items() if f"{path}.".startswith(f"{name}."))
+    return next(earlier, "") or next((OTHER_NAMES.get(name, "") for name in _known(path)), "")
+
+
+def _known(path: str) -> Iterator[str]:
+    """The ends of a dotted path that are names of the tables above, the best one first."""
     words = path.split(".")
     for end in range(len(words), 0, -1):
         for start in range(max(0, end - MOST_WORDS), end):
-            name = ".".join(words[start:end])
-            if name in OTHER_NAMES:
-                return f"write {OTHER_NAMES[name]}, its name here"
-            if name in FIELD_HINTS:
-                return FIELD_HINTS[name]
-    return ""
+            if (name := ".".join(words[start:end])) in OTHER_NAMES or name in FIELD_HINTS:
+                yield name
 
 
 FORMER_VERIFIERS = {"several": "combined", "flipping": "noisy", "glyphs": "glyph_patches"}

@@ -13,11 +13,9 @@ from groupwise.config.user_code import UserCode
 from groupwise.data import Sampling
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.layout import RunLayout
-from groupwise.training import build as building
 from groupwise.training.build import RunObjects, build
-from tests.config.test_devices import stub_gpu
-from tests.elsewhere import AWAY, elsewhere
 from tests.faults.small_runs import EVERY, Quick, begin, reopen, run_from
+from tests.pretended_gpu import GPU, NAME, pretended_gpu
 
 AUTO = replace(EVERY, iterations=1, sampling=Sampling(max_tokens=6), evaluate=Evaluate(problems=1))
 
@@ -31,27 +29,25 @@ def test_a_run_keeps_the_dtype_of_its_first_machine(
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    with monkeypatch.context() as gpu, elsewhere():
-        stub_gpu(gpu)
-        gpu.setattr(building, "prepare", lambda machine: AWAY)
+    with monkeypatch.context() as gpu, pretended_gpu():
         ready = build(AUTO, UserCode())
         begin(run, ready, UserCode(), "", "")
         created, new_learner = [], RunObjects.new_learner
         gpu.setattr(RunObjects, "new_learner", lambda *args: created.append(new_learner(*args)) or created[-1])
         assert run_from(run, ready, disk=Quick()).code == 0
         optimizer = created[0].optimizer
-        assert {(x.device, x.dtype) for x in optimizer.weights} == {(AWAY, torch.bfloat16)}
-        assert {(x.device, x.dtype) for x in optimizer.masters} == {(AWAY, torch.float32)}
+        assert {(x.device, x.dtype) for x in optimizer.weights} == {(GPU, torch.bfloat16)}
+        assert {(x.device, x.dtype) for x in optimizer.masters} == {(GPU, torch.float32)}
     machine = read_recipe(run / "recipe.toml").machine
-    assert (machine.device, machine.dtype, run_json(run)["device"]) == ("auto", "bfloat16", "meta")
+    assert (machine.device, machine.dtype, run_json(run)["device"]) == ("auto", "bfloat16", f"cuda:0 ({NAME})")
     assert "device:" not in capsys.readouterr().err
 
     ready = reopen(run, UserCode(), 2)
     assert (ready.recipe.machine.dtype, ready.device) == ("bfloat16", "cpu")
     assert run_from(run, ready, disk=Quick()).code == 0
-    assert "warning: device: meta -> cpu" in capsys.readouterr().err
+    assert f"warning: device: cuda:0 ({NAME}) -> cpu" in capsys.readouterr().err
     assert run_json(run)["device"] == "cpu"
-    assert "device: meta -> cpu" in str(run_json(run)["changes"])
+    assert f"device: cuda:0 ({NAME}) -> cpu" in str(run_json(run)["changes"])
     checkpoint = newest_checkpoint(RunLayout(run), strict=True)
     assert checkpoint and checkpoint.state["device"] == "cpu"
 

@@ -1,5 +1,5 @@
-"""Tests on a simulated second device: no operation mixes devices, and the numbers equal those of the CPU, although
-engine and learner have no fused kernels there."""
+"""Runs, methods and generation on the pretended GPU: no operation mixes devices, and the numbers equal the CPU's,
+although engine and learner have no fused kernels there."""
 
 import shutil
 from dataclasses import replace
@@ -16,11 +16,10 @@ from groupwise.methods import published
 from groupwise.models import Lora
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.layout import RunLayout
-from groupwise.training import build as placing
 from groupwise.training.loop import learn
-from tests.elsewhere import AWAY, elsewhere
 from tests.faults.small_runs import EVERY, left, lines, ran
 from tests.learner.small import SHAPE, model, rollouts
+from tests.pretended_gpu import pretended_gpu
 from tests.rollout.fakes import decoder, engine, generate, prompt_of, request
 
 LENGTHS = [[1 + 7 * (i + 5 * group) % 13 for i in range(4)] for group in range(2)]
@@ -31,18 +30,16 @@ RUNS = {"reference": EXACT, "adapter": replace(EXACT, lora=Lora(rank=2, targets=
 
 
 @pytest.mark.parametrize("recipe", RUNS.values(), ids=RUNS)
-def test_a_run_on_another_device_has_the_same_metrics(recipe, tmp_path: Path, monkeypatch) -> None:
+def test_a_run_on_a_gpu_has_the_same_metrics(recipe, tmp_path: Path) -> None:
     here = lines(ran(tmp_path / "here", recipe))
-    monkeypatch.setattr(placing, "prepare", lambda machine: AWAY)
-    with elsewhere():
+    with pretended_gpu():
         there = lines(ran(tmp_path / "there", recipe))
     assert there == [near(line) for line in here]
     assert here[-1]["entropy"] > 0.05
 
 
-def test_a_resumed_run_on_another_device_equals_one_without_a_stop(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(placing, "prepare", lambda machine: AWAY)
-    with elsewhere():
+def test_a_resumed_run_on_a_gpu_equals_one_without_a_stop(tmp_path: Path) -> None:
+    with pretended_gpu():
         whole = ran(tmp_path / "whole", SHORT)
         again = Path(shutil.copytree(whole, tmp_path / "again"))
         shutil.rmtree(again / "model")
@@ -58,7 +55,7 @@ METHODS = [method if i % 5 == 0 else pytest.param(method, marks=pytest.mark.slow
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_takes_the_same_steps_on_another_device(method) -> None:
+def test_every_method_takes_the_same_steps_on_a_gpu(method) -> None:
     recipe = Recipe(method=replace(method(), minibatches=2, epochs=1), prompts=2)
 
     def learnt(device: torch.device) -> tuple[Batch, list[float], list[float]]:
@@ -71,7 +68,7 @@ def test_every_method_takes_the_same_steps_on_another_device(method) -> None:
         return batch, [t.grad_norm for t in taken], torch.cat([p.flatten() for p in it.weights().values()]).tolist()
 
     batch, norms, weights = learnt(torch.device("cpu"))
-    with elsewhere() as device:
+    with pretended_gpu() as device:
         far, far_norms, far_weights = learnt(device)
         assert far.advantage is not None and batch.advantage is not None
         assert far.advantage.tolist() == near(batch.advantage.tolist())
@@ -79,31 +76,21 @@ def test_every_method_takes_the_same_steps_on_another_device(method) -> None:
         assert far_weights == near(weights)
 
 
-def test_log_probs_with_windows_are_the_same_on_another_device() -> None:
+def test_log_probs_with_windows_are_the_same_on_a_gpu() -> None:
     batch = pack(rollouts(LENGTHS))
     here, _ = forward(decoder(windows=(5, None)), batch, temperature=1.0)
-    with elsewhere() as device:
+    with pretended_gpu() as device:
         there, _ = forward(decoder(windows=(5, None)).to(device), batch.to(device), temperature=1.0)
         assert there.tolist() == near(here.tolist())
 
 
 @pytest.mark.parametrize(("windows", "head_dim"), [((), 64), ((5, None), 8)])
-def test_generation_with_shared_prefixes_is_the_same_on_another_device(windows, head_dim) -> None:
+def test_generation_with_shared_prefixes_is_the_same_on_a_gpu(windows, head_dim) -> None:
     asks = [
         request(i // 3, context=prompt_of(i // 3, 1 + 60 * (i // 3)), stream=(i,), limit=5 + 4 * i) for i in range(9)
     ]
     here = generate(engine(decoder(windows=windows, head_dim=head_dim), max_num_seqs=7), asks)
-    with elsewhere() as device:
+    with pretended_gpu() as device:
         there = generate(engine(decoder(windows=windows, head_dim=head_dim).to(device), max_num_seqs=7), asks)
     assert [span.tokens for span in there] == [span.tokens for span in here]
     assert [span.logp for span in there] == [near(span.logp) for span in here]
-
-
-def test_tensors_of_two_devices_do_not_mix() -> None:
-    with elsewhere() as device:
-        there = torch.ones(3, device=device)
-        assert (there + 1).device == device and (there + 1).tolist() == [2, 2, 2]
-        with pytest.raises(RuntimeError, match="two devices"):
-            _ = there + torch.ones(3)
-        with pytest.raises(TypeError, match="NumPy"):
-            there.numpy()

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from groupwise.commands.named_files import with_named_files
+from groupwise.commands.named_files import check_reward_name, with_named_files
 from groupwise.commands.parsing import options_of, parse, parser
 
 
@@ -80,6 +80,7 @@ def run(words: list[str]) -> int:
         from groupwise.commands.unknown_options import check_options, named_fields
 
         overrides = named_fields(overrides)
+        check_reward_name(overrides)
         if a.command != "check":  # which prints all problems of a recipe together
             check_options(a.command, overrides)
     name_runs(a)
@@ -173,11 +174,12 @@ def name_runs(a: argparse.Namespace) -> None:
     from groupwise.runs.find_run import newest_run, run_or_model
 
     only_runs = a.command in ("resume", "report", "watch", "compare", "whatif", "explain")
+    may_be_runs = a.command in ("eval", "sample", "chat", "merge")
     for argument in ("run", "model", "what", "a", "b"):
         value = getattr(a, argument, None)
         names = [value] if isinstance(value, str) else value or []
-        find = newest_run if only_runs else run_or_model if argument == "model" else lambda name: name
-        runs = [newest_run(name) if "/" in name else find(name) for name in names]
+        find = run_or_model if may_be_runs else newest_run
+        runs = [find(name) if only_runs or may_be_runs or "/" in name else name for name in names]
         if runs:
             setattr(a, argument, runs[0] if isinstance(value, str) else runs)
 

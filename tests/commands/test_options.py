@@ -43,8 +43,8 @@ def test_both_doors_have_the_same_second_names() -> None:
     ("words", "fix"),
     [
         (["train", "--data", "a", "--task", "b"], "leave one of them out"),
-        (["train", "--held-out", "x"], "write --held_out\n"),
-        (["train", "--max-tokens", "9"], "write --max_tokens\n"),
+        (["train", "--held-out", "x"], "write --held_out"),
+        (["train", "--max-tokens", "9"], "write --max_tokens"),
         (["train", "--learning-rate", "1"], "write --optimizer.lr, its name here"),
         (["train", "--optimiser.eps", "1"], "did you mean --optimizer.eps?"),
         (["train", "--method.objective.surrogat.low", "1"], "did you mean --method.objective.surrogate.low?"),
@@ -152,3 +152,52 @@ def test_unknown_options_import_no_torch() -> None:
     words = ["train", "--lr", "1"]
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
     assert done.stdout == "2 False\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["train", "rows.jsonl"], "data are named with an option: --data rows.jsonl"),
+        (["check", "rows.csv"], "--data rows.csv"),
+        (["train", "gsm8k"], "--data gsm8k"),
+        (["train", "mine.py"], "--reward mine.py:NAME"),
+        (["train", "a-model"], "--model a-model"),
+        (["train", "Qwen/Qwen3-0.6B"], "--model Qwen/Qwen3-0.6B"),
+        (["train", "runs/old-20260101-000000"], "groupwise resume runs/old-20260101-000000"),
+        (["train", "--reward", "mine.py"], "write --reward mine.py:grade or --reward mine.py:other"),
+        (["train", "--reward", "mien.py"], "did you mean mine.py?"),
+    ],
+)
+def test_a_recipe_that_is_something_else_has_its_option(
+    words: list[str], fix: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("rows.jsonl", "rows.csv"):
+        Path(name).write_text("")
+    Path("mine.py").write_text("def grade(answer):\n    return 1\n\n\ndef other(answer):\n    return 2\n")
+    Path("a-model").mkdir()
+    Path("a-model/config.json").write_text("{}")
+    run = Path("runs/old-20260101-000000")
+    run.mkdir(parents=True)
+    (run / "recipe.toml").write_text("")
+    assert main(words) == 2
+    assert fix in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("words", [["eval"], ["chat"], ["merge", "out"], ["resume"], ["report"], ["export", "out"]])
+def test_a_run_that_does_not_exist_is_no_model(
+    words: list[str], home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([words[0], "runs/first", *words[1:]]) == 3
+    assert f"there is no directory {home / 'runs'}" in capsys.readouterr().err
+    run = Path("runs/second-20260101-000000")
+    run.mkdir(parents=True)
+    (run / "recipe.toml").write_text("")
+    assert main([words[0], "runs/first", *words[1:]]) == 3
+    output = capsys.readouterr().err
+    assert "there is no run runs/first" in output and "runs has second-20260101-000000" in output
+
+
+def test_a_directory_that_takes_no_files_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--out", "/proc/x", "--iterations", "0"]) == 6
+    output = capsys.readouterr().err
+    assert "name another directory: /proc takes no new ones" in output and "make ." not in output

@@ -13,6 +13,7 @@ from groupwise.config.trl_verl_names import EARLIER_FIELDS as EARLIER_FIELDS
 from groupwise.config.trl_verl_names import FIELD_HINTS as FIELD_HINTS
 from groupwise.config.trl_verl_names import OTHER_NAMES as OTHER_NAMES
 from groupwise.config.trl_verl_names import OTHER_VALUES as OTHER_VALUES
+from groupwise.config.trl_verl_names import field_named as field_named
 from groupwise.config.trl_verl_names import other_name_fix as other_name_fix
 from groupwise.config.trl_verl_names import other_value_fix as other_value_fix
 from groupwise.config.trl_verl_names import verifier_fix as verifier_fix

@@ -45,7 +45,7 @@ def test_both_doors_have_the_same_second_names() -> None:
         (["train", "--data", "a", "--task", "b"], "leave one of them out"),
         (["train", "--held-out", "x"], "write --held_out"),
         (["train", "--max-tokens", "9"], "write --max_tokens"),
-        (["train", "--learning-rate", "1"], "write --optimizer.lr, its name here"),
+        (["train", "--learning-rate", "1"], "write --optimizer.lr 1e-6"),
         (["train", "--optimiser.eps", "1"], "did you mean --optimizer.eps?"),
         (["train", "--method.objective.surrogat.low", "1"], "did you mean --method.objective.surrogate.low?"),
         (["train", "--stop_after", "2h"], "did you mean --stop-after?"),
@@ -54,7 +54,7 @@ def test_both_doors_have_the_same_second_names() -> None:
         (["train", "--colour", "red"], "groupwise train --help the other options"),
         (["train", "--method.colour", "red"], "the names are group_size"),
         (["train", "--output_dir", "x"], "--out DIR"),
-        (["check", "--lr", "1"], "write --optimizer.lr, its name here"),
+        (["check", "--lr", "1"], "write --optimizer.lr 1e-6"),
         (["show", "x.toml", "--use"], "leave it out: it is an option of train"),
         (["methods", "--all"], "its options are --family, --like, --map"),
         (["methods", "--familly", "ratio"], "did you mean --family?"),
@@ -194,7 +194,7 @@ def test_a_run_that_does_not_exist_is_no_model(
     (run / "recipe.toml").write_text("")
     assert main([words[0], "runs/first", *words[1:]]) == 3
     output = capsys.readouterr().err
-    assert "there is no run runs/first" in output and "runs has second-20260101-000000" in output
+    assert "runs/first is not a run" in output and "runs has second-20260101-000000" in output
 
 
 def test_a_directory_that_takes_no_files_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

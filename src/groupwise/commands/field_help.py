@@ -17,7 +17,7 @@ from groupwise.config.fields import (
     same_end,
     section_text,
 )
-from groupwise.config.trl_verl_names import field_named, other_name_fix
+from groupwise.config.other_names import field_named, other_name_fix
 from groupwise.core import Usage, class_name, part_names, visible
 from groupwise.methods.families import method_files
 

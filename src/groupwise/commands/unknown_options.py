@@ -1,12 +1,13 @@
 """Errors for options that a command does not have. They name the option to write. Imports no torch."""
 
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from groupwise.commands.command_table import COMMANDS, Command
 from groupwise.config.fields import SECOND_NAMES, SECTIONS, recipe_fields, same_end
+from groupwise.config.other_names import field_named, other_name_fix
 from groupwise.config.recipe_errors import one_error, unknown_field
-from groupwise.config.trl_verl_names import field_named, other_name_fix
 from groupwise.core import Usage
 
 Overrides = Sequence[tuple[str, str]]
@@ -42,7 +43,7 @@ def unknown_option(command: str, path: str) -> Usage | None:
     """The error for an option that is neither one of the command nor a field of a recipe; None if it is a field.
 
     >>> unknown_option("eval", "smaples").fix, unknown_option("train", "learning-rate").fix
-    ('did you mean --samples?', 'write --optimizer.lr, its name here')
+    ('did you mean --samples?', 'write --optimizer.lr 1e-6')
     """
     if (problem := unknown_field(path)) is None:
         return None
@@ -56,10 +57,9 @@ def fix_of(command: str, path: str, problem: Usage) -> str:
         return f"write --{written}"
     if option := near(path, options_of_command(table_of(command))):
         return f"did you mean --{option}?"
-    if field := field_named(written):
-        return f"write --{field}, its name here"
     if hint := other_name_fix(written):
-        return hint
+        line, _, option = hint.partition(", as an option ")
+        return f"write {option}" if option else re.sub(r"^write ([\w.]+), its", r"write --\1, its", line)
     if names := [name for name in [corrected(written)] if name] or same_end(written):
         return f"did you mean {' or '.join(f'--{name}' for name in names[:3])}?"
     if path.partition(".")[0] in SECTIONS and "." in path:

@@ -31,7 +31,12 @@ SECTIONS: dict[str, str] = {
     "save": "Save",
 }
 """The sections of a recipe (its TOML tables), each with the class that defines it, in the docs' order."""
-SECOND_NAMES: dict[str, str] = {"data": "task", "reward": "verifier", "max_tokens": "sampling.max_tokens"}
+SECOND_NAMES: dict[str, str] = {
+    "data": "task",
+    "eval_data": "held_out",
+    "reward": "verifier",
+    "max_tokens": "sampling.max_tokens",
+}
 """Second names of fields, in Python and on the command line. A recipe has the first names only."""
 
 MEANINGS: dict[str, tuple[str, str, str]] = {

@@ -34,5 +34,7 @@ from groupwise.core.printed_lines import each_line_once as each_line_once
 from groupwise.core.printed_lines import is_new_line as is_new_line
 from groupwise.core.regular_files import open_regular as open_regular
 from groupwise.core.regular_files import read_regular as read_regular
+from groupwise.core.spelling import spelled as spelled
+from groupwise.core.spelling import spelling as spelling
 from groupwise.core.terminal_escape import visible as visible
 from groupwise.core.user_cache import user_cache as user_cache

@@ -54,7 +54,7 @@ def no_run(name: str) -> BadData:
         else (f"there is no directory {parent.absolute()}" if not parent.is_dir() else f"{parent} has no runs")
     )
     fix = "name a directory under runs/, which train prints, from the directory where the run was started"
-    return BadData(f"there is no run {name}", evidence=evidence, fix=or_near(name, fix))
+    return BadData(f"{name} is not a run", evidence=evidence, fix=or_near(name, fix))
 
 
 def modified(path: Path) -> float:

@@ -137,7 +137,7 @@ def test_help_knows_other_names_and_components(name: str, words: str, capsys: py
         ("gspo", "it is a method: groupwise show gspo"),
         ("train", "it is a command: groupwise train --help"),
         ("stop-after", "--stop-after is an option of train, resume"),
-        ("group_size", "did you mean method.group_size?"),
+        ("max_refills", "did you mean method.max_refills?"),
         ("nnodes", "one process trains on one device"),
         ("colour", "groupwise help prints all fields"),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def idle(browser) -> dict[bool, list[Any]]:
-    """Pages that are blank again, with scripts and without: a new one costs as much as ten visits."""
+    """Pages that are blank again, with scripts and without: a new one takes a second of processor time."""
     return {True: [], False: []}
 
 

@@ -12,7 +12,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 import groupwise as gw
-from groupwise.core import GroupwiseError, files_of, part_names
+from groupwise.core import GroupwiseError, part_names
 from groupwise.core.lazy_imports import ROOMS, home_of
 from groupwise.runs.info import FORMAT
 
@@ -159,22 +159,21 @@ def sockets() -> Iterator[str]:
     """The sockets with their decorators. Their signatures are on another page."""
     yield "A component is a subclass of one of these classes, or a function under the decorator."
     yield "[Sockets](sockets.md) has the signatures; `gw.parts` has the names of the components."
-    yield from ("", "| socket | decorator | components | meaning |", "|---|---|---|---|")
-    for socket, names in part_names().items():
+    yield from ("", "| socket | decorator | meaning |", "|---|---|---|")
+    for socket in part_names():
         if socket in gw.__all__:
             decorator = f"`@gw.{socket.lower()}`" if socket.lower() in gw.__all__ else ""
-            yield f"| `gw.{socket}` | {decorator} | {len(names)} | {first_sentence(getattr(gw, socket).__doc__)} |"
+            yield f"| `gw.{socket}` | {decorator} | {first_sentence(getattr(gw, socket).__doc__)} |"
 
 
 def rooms() -> Iterator[str]:
     """The subpackages with public names."""
     yield "Everything else is imported from its room, as in `from groupwise.data import Segments`. The stub of a room,"
     yield "`src/groupwise/<room>/__init__.pyi`, lists its names. [Inside](anatomy.md) has a page for each room."
-    yield from ("", "| room | public names | subject |", "|---|---|---|")
+    yield from ("", "| room | subject |", "|---|---|")
     for room in ROOMS:
         module = f"groupwise.{room}"
-        count = sum(map(len, files_of(module).values()))
-        yield f"| `{module}` | {count} | {first_sentence(import_module(module).__doc__)} |"
+        yield f"| `{module}` | {first_sentence(import_module(module).__doc__)} |"
 
 
 def meaning(value: Any) -> str:

@@ -13,14 +13,14 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from groupwise.config.keyword_arguments import WORDS
+from groupwise.config.fields import SECOND_NAMES
 from groupwise.config.other_names import answers
 from groupwise.config.recipe import Recipe
 from groupwise.runs.permissions import OPTIONS
 
 __all__ = ["in_python", "setting_in_python"]
 
-ARGUMENTS = {path: word for word, path in WORDS.items()}
+ARGUMENTS = {path: word for word, path in SECOND_NAMES.items()}
 """The arguments of `gw.train` with another name than their recipe field, by the field."""
 PERMISSIONS = {"use": "use", **{option.removeprefix("--"): name for name, option in OPTIONS.items()}}
 SINGLE = ("engine-python", "engine-secret", "engine-exchange")
@@ -107,7 +107,7 @@ def field_pattern() -> re.Pattern[str]:
 @cache
 def option_pattern() -> re.Pattern[str]:
     """One or several options in a row, each with its value, if it has one."""
-    names = sorted({f.name for f in fields(Recipe)} | {*PERMISSIONS, *OF_CALLS}, key=len, reverse=True)
+    names = sorted({f.name for f in fields(Recipe)} | {*PERMISSIONS, *OF_CALLS, *SECOND_NAMES}, key=len, reverse=True)
     option = rf"--(?:{'|'.join(names)})(?:\.[\w.]+)?(?![\w-])(?:=|(?: (?!--|{PROSE.pattern})){VALUE})?"
     return re.compile(rf"(?<![\w-]){option}(?: {option})*")
 

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from io import TextIOBase
 from typing import Any, TextIO
 
-from groupwise.core import spelled, visible
+from groupwise.core import is_new_line, spelled, visible
 from groupwise.data import (
     ACCURACY_GREEDY,
     MEAN_LENGTH,
@@ -40,9 +40,13 @@ def printed_to(out: Out) -> Iterator[None]:
 
 
 def notify(line: str) -> None:
-    """Print a line to stderr, or as `printed_to` says, in the language of the call. Control characters are visible."""
+    """Print a line to stderr, or as `printed_to` says, in the language of the current call; in a sweep only once.
+
+    Control characters in it are made visible.
+    """
     with suppress(OSError):
-        print(visible(spelled(line)), file=_OUT.get() or sys.stderr, flush=True)
+        if is_new_line(line):
+            print(visible(spelled(line)), file=_OUT.get() or sys.stderr, flush=True)
 
 
 class Progress:

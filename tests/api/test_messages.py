@@ -140,7 +140,6 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "flow": (gw.train, {"recipe": "rings", "method": "grpo"}, 'method="'),
     "a class": (gw.train, {"optimizer": gw.AdamW}, "optimizer=gw.AdamW(...)"),
     "lora": (gw.train, {"lora": True}, "lora=16"),
-    "a module": (gw.train, {"model": object()}, "save_pretrained(DIR)"),
     "at": (gw.evaluate, {"model": "calculator", "at": 3}, "leave out at"),
     "no run": (gw.resume, {"run": "runs/none"}, ""),
     "no Run": (gw.Run, {"directory": "runs/none"}, ""),

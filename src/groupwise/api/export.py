@@ -1,4 +1,4 @@
-"""`export`: the model of a run, or of one of its checkpoints, as a directory of its own."""
+"""`export`: the model of a run, or of one of its checkpoints, in a new directory."""
 
 from os import PathLike, fspath
 from pathlib import Path

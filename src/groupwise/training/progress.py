@@ -138,10 +138,11 @@ class Progress:
                 self._width = 0
 
     def _write(self, text: str) -> None:
-        with self._lock, suppress(OSError):  # a pipe's reader may be gone; the run goes on
+        with self._lock:
             self._written = time.monotonic()
-            self.out.write(text)
-            self.out.flush()
+            with suppress(OSError):  # the reader of the pipe may be gone; the run continues, and its files are complete
+                self.out.write(text)
+                self.out.flush()
 
     def _columns(self) -> int:
         """The current width of the terminal. A wrapped line could not be rewritten in place."""

@@ -8,7 +8,7 @@ from groupwise.data import Draw, Role, Rollout, Sampler, Strategy, VerdictConten
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, policy_gradient, sequence_sum
-from groupwise.rollout.gather import together
+from groupwise.rollout.gather_coroutines import together
 
 __all__ = ["WithGreedy", "remax"]
 

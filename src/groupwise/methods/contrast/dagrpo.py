@@ -14,7 +14,7 @@ from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, Routed, ShapedLikelihood, token_mean, written_tokens
 from groupwise.rewards import Correctness
 from groupwise.rollout import text_of
-from groupwise.rollout.strategies.attempts import attempts, is_correct
+from groupwise.rollout.strategies.multi_round import attempts, is_correct
 
 __all__ = ["Anchored", "Distinct", "dagrpo"]
 

@@ -15,8 +15,8 @@ from groupwise.models import Denoise, FlowNoise
 from groupwise.objective import CentredStepRatio, Clip, Objective, PerStepLength, token_mean
 from groupwise.rewards import SubscoreReward
 from groupwise.rollout import Independent
-from groupwise.rollout.gather import together
-from groupwise.rollout.strategies.attempts import is_graded
+from groupwise.rollout.gather_coroutines import together
+from groupwise.rollout.strategies.multi_round import is_graded
 
 __all__ = ["HigherScore", "PairJudge", "PairwiseWins", "pref_grpo"]
 

@@ -35,7 +35,7 @@ from groupwise.models import Purpose, keyed_random
 from groupwise.objective import Clip, DualClip, Objective, token_mean
 from groupwise.rollout import Independent, Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
-from groupwise.rollout.strategies.attempts import score_of
+from groupwise.rollout.strategies.multi_round import score_of
 
 __all__ = ["FreshReplay", "Replayed", "ScaledBySubscore", "freshness_per"]
 

@@ -15,7 +15,7 @@ __all__ = ["WithGreedy", "remax"]
 
 @dataclass(frozen=True, slots=True)
 class WithGreedy(Strategy):
-    """Samples independent answers and a greedy one. The field `part` names the subscore with the greedy score.
+    """Samples independent answers and a greedy one. The field `subscore` names the one with its score.
 
     The greedy answer has the role `greedy` and is not trained. ReMax, arXiv:2310.10505. An unverifiable greedy answer
     has the score 0.

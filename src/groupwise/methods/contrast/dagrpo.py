@@ -21,7 +21,7 @@ __all__ = ["Anchored", "Distinct", "dagrpo"]
 
 @dataclass(frozen=True, slots=True)
 class Distinct(Filter):
-    """Selects answers whose subscore `part` differs by `distance` or more from an answer of the other outcome.
+    """Selects answers whose `subscore` differs by `distance` or more from an answer of the other outcome.
 
     Written answers stay, and every answer of the other outcome is distinct from them. DaGRPO, arXiv:2512.06337; the
     measure of distinctness is our reading.

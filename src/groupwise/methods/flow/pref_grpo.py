@@ -33,7 +33,7 @@ class PairJudge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HigherScore(PairJudge):
-    """Prefers the answer whose verdict has the higher score, or subscore `part`.
+    """Prefers the answer whose verdict has the higher score, or `subscore`.
 
     A difference of at most `margin` is a tie: a judge does not see it.
     """

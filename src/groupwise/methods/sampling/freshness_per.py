@@ -42,7 +42,7 @@ __all__ = ["FreshReplay", "Replayed", "ScaledBySubscore", "freshness_per"]
 
 @dataclass(frozen=True, slots=True)
 class ScaledBySubscore(Aggregate):
-    """The share (token weight) by another aggregate, times a part of the sample's verdict, such as a replay weight.
+    """The share (token weight) by another aggregate, times a subscore of the sample, such as a replay weight.
 
     The weights do not change the divisor. Prioritised replay, arXiv:1511.05952.
     """

@@ -69,7 +69,7 @@ def other_option(file: str) -> str:
         return f"it is a run: groupwise resume {file}\nor, for a new run: groupwise train {file}/recipe.toml"
     if path.is_dir() and (path / "config.json").is_file():
         return f"it is a model: --model {file}"
-    if is_source(file) or path.suffix in (".csv", ".json", ".txt") or (file in PRESETS and not path.exists()):
+    if is_source(file) or path.suffix == ".txt" or (file in PRESETS and not path.exists()):
         return f"data are named with an option: --data {file}"
     if "/" in file and not path.suffix[1:2].isalpha() and not path.exists() and not path.parent.is_dir():
         return f"name a TOML file; a model of the hub is named with an option: --model {file}"

@@ -26,7 +26,7 @@ USER_CLASS = re.compile(r"[^:]*\w(\.py)?:[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True)
 class Rows(TaskKind):
-    """Data rows: a .jsonl, .json, .csv or .parquet file, a directory with files called `train`, or a data set of the hub.
+    """Data rows: a .jsonl, .json, .csv or .parquet file, a directory with files called `train`, a data set.
 
     A data set of the hub is `datasets:NAME[:CONFIG][@SPLIT]`. The recipe's `columns` names the columns.
     """

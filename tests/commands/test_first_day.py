@@ -502,5 +502,5 @@ def test_repeated_problems_and_open_conversations_are_notes(tmp_path: Path) -> N
     task = named_task(str(rows)).build(lambda messages: (1,))
     recipe = read_recipe(f"method = 'gspo'\ntask = '{rows}'")
     assert data_notes(recipe, task, {})[-1] == (
-        "  note: 1 prompt ends with an assistant's message: the model begins a new one after it"
+        "  note: 1 prompt ends with an assistant's message: the model continues it; its own text is graded"
     )

@@ -14,11 +14,12 @@ def table_rows(data: object, name: str) -> Iterable[Any] | None:
     >>> table_rows({"prompt": ["1+1=", "1+2="], "answer": [2, 3]}, "data")
     [{'prompt': '1+1=', 'answer': 2}, {'prompt': '1+2=', 'answer': 3}]
     """
-    for method, arguments in (("to_dicts", ()), ("to_pylist", ())):  # polars, pyarrow
-        if callable(convert := getattr(data, method, None)):
-            return convert(*arguments)
-    if callable(convert := getattr(data, "to_dict", None)) and hasattr(data, "columns"):  # pandas
-        return convert("records")
+    table: Any = data
+    for method in ("to_dicts", "to_pylist"):  # polars, pyarrow
+        if callable(getattr(table, method, None)):
+            return getattr(table, method)()
+    if callable(getattr(table, "to_dict", None)) and hasattr(table, "columns"):  # pandas
+        return table.to_dict("records")
     return column_rows(data, name) if isinstance(data, Mapping) else None
 
 

@@ -66,6 +66,8 @@ OTHER_NAMES: Mapping[str, str] = MappingProxyType(
         "num_generations": "method.group_size",
         "num_iterations": "method.epochs",
         "num_train_epochs": "iterations",
+        "optim": "optimizer",
+        "optimizer_offload": "machine.optimizer_offload",
         "overlong_buffer_cfg": "method.shaping",
         "per_device_train_batch_size": MICROBATCH,
         "ppo_epochs": "method.epochs",

@@ -37,8 +37,8 @@ def test_a_stored_moment_is_near_and_stays(signed: bool, rows: int, width: int, 
         assert torch.equal(moment.codes, codes)
 
 
-def learner(settings: AdamW, dtype: torch.dtype = torch.float32, **how: bool) -> Learner:
-    return Learner(model(dtype), optimizer=settings, steps=10, temperature=0.7, **how)
+def learner(settings: AdamW, dtype: torch.dtype = torch.float32) -> Learner:
+    return Learner(model(dtype), optimizer=settings, steps=10, temperature=0.7)
 
 
 def test_eight_bits_move_weights_as_float32_does() -> None:

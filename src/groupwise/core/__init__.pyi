@@ -32,5 +32,7 @@ from groupwise.core.path_suggestions import near_paths as near_paths
 from groupwise.core.path_suggestions import or_near as or_near
 from groupwise.core.regular_files import open_regular as open_regular
 from groupwise.core.regular_files import read_regular as read_regular
+from groupwise.core.spelling import spelled as spelled
+from groupwise.core.spelling import spelling as spelling
 from groupwise.core.terminal_escape import visible as visible
 from groupwise.core.user_cache import user_cache as user_cache

@@ -11,8 +11,6 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-__all__ = ["Moment8bit"]
-
 BLOCK = 256
 """The entries that share a scale. A block is within a row, so that the rows of a shard have the bits of the matrix."""
 LARGEST_EXPONENT = 7

@@ -13,14 +13,14 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from groupwise.config.keyword_arguments import WORDS
+from groupwise.config.fields import SECOND_NAMES
 from groupwise.config.other_names import answers
 from groupwise.config.recipe import Recipe
 from groupwise.runs.permissions import OPTIONS
 
 __all__ = ["in_python", "setting_in_python"]
 
-ARGUMENTS = {path: word for word, path in WORDS.items()}
+ARGUMENTS = {path: word for word, path in SECOND_NAMES.items()}
 """The arguments of `gw.train` with another name than their recipe field, by the field."""
 PERMISSIONS = {"use": "use", **{option.removeprefix("--"): name for name, option in OPTIONS.items()}}
 SINGLE = ("engine-python", "engine-secret", "engine-exchange")

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from groupwise.config.local_imports import imported_files, module_names
-from groupwise.core import BadData, Usage, describe_error, or_near, spelled, visible
+from groupwise.core import BadData, Usage, describe_error, is_new_line, or_near, spelled, visible
 from groupwise.core.error_location import INSTALLED
 from groupwise.engines.remote.access import EngineAccess
 from groupwise.runs.permissions import words_of_permissions
@@ -188,16 +188,15 @@ def load_use(
     for stem, files in imports.items():
         hashes |= {f"{stem}/{name}": sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
     changes = () if recorded is None else _changes(recorded, hashes, accept)
+    lines: list[str] = []
     for stem, (path, _) in sources.items():
         if path in map(Path, own):
             continue
-        print(visible(f"using {path.resolve()}  sha256 {hashes[stem]}"), flush=True)
-        for name in imports[stem]:
-            print(visible(f"  it imports {name}  sha256 {hashes[f'{stem}/{name}']}"), flush=True)
-    if allowed.unsafe_local_exec:
-        print(spelled(UNSAFE), flush=True)
-    if allowed.trust_remote_code:
-        print(spelled(TRUST), flush=True)
+        lines.append(visible(f"using {path.resolve()}  sha256 {hashes[stem]}"))
+        lines += [visible(f"  it imports {name}  sha256 {hashes[f'{stem}/{name}']}") for name in imports[stem]]
+    lines += [spelled(UNSAFE)] * allowed.unsafe_local_exec + [spelled(TRUST)] * allowed.trust_remote_code
+    for line in filter(is_new_line, lines):
+        print(line, flush=True)
     modules = {stem: _run(stem, path, source, imports[stem]) for stem, (path, source) in sources.items()}
     named = {stem: str(path) for stem, (path, _) in sources.items()}
     return UserCode(

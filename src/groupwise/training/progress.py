@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import Any, TextIO
 
-from groupwise.core import spelled, visible
+from groupwise.core import is_new_line, spelled, visible
 from groupwise.data import (
     ACCURACY_GREEDY,
     MEAN_LENGTH,
@@ -19,9 +19,13 @@ from groupwise.data import (
 
 
 def notify(line: str) -> None:
-    """Print a line to stderr, in the language of the current call. Control characters in it are made visible."""
+    """Print a line to stderr, in a sweep only once, in the language of the current call.
+
+    Control characters in it are made visible.
+    """
     with suppress(OSError):
-        print(visible(spelled(line)), file=sys.stderr, flush=True)
+        if is_new_line(line):
+            print(visible(spelled(line)), file=sys.stderr, flush=True)
 
 
 class Progress:

@@ -36,7 +36,7 @@ def newest_run(name: str) -> str:
 def run_or_model(name: str) -> str:
     """The newest run with this name, as in `newest_run`, if there is one; else the name, which may be a model's.
 
-    The name of a packaged model is never a run. `BadData` for a path below `runs/` that does not exist: it is no model.
+    The name of a packaged model is never a run. `BadData` for a path below `runs/` that does not exist, a missing run.
     """
     found = name if name in (*PACKAGED, SMOLLM2) else newest_run(name)
     if (Path(found).parts[:1] == PARENT.parts or TIME.search(found)) and not Path(found).exists():

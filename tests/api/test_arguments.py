@@ -183,5 +183,7 @@ def test_evaluation_rows_an_adapters_rank_and_a_name_in_capitals(tmp_path: Path)
     assert len((tmp_path / "eval_data.jsonl").read_text().splitlines()) == 2
     with pytest.raises(Usage, match="eval_data and held_out set the same field"):
         arguments_of({"eval_data": ROWS}, {"held_out": "x.jsonl"})
+    with pytest.raises(Usage, match="model is object"):
+        arguments_of({"model": object()}, {})
     with pytest.raises(BadData, match="row 1 of eval_data is str"):
         arguments_of({"eval_data": ["1+1="]}, {})

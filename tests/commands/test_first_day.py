@@ -441,7 +441,7 @@ def test_a_run_with_a_reward_in_memory_ends_with_a_line_of_python(
     rows = [{"prompt": f"{i}+{j}="} for i in range(5) for j in range(4)]
     small = {"prompts": 4, "iterations": 0, "max_tokens": 4, "evaluate": {"problems": 2}}
     run = gw.train(model="calculator", data=rows, reward=lambda answer: np.float32(len(answer)), **small)
-    assert f'try:    gw.evaluate("{run.directory}", samples=8, reward=reward)' in capsys.readouterr().err
+    assert f'try:    gw.evaluate("{run.directory}", samples=8, reward=reward)' in capsys.readouterr().out
 
 
 def test_rows_without_gold_answers_or_in_another_encoding_have_their_fix(tmp_path: Path) -> None:

@@ -99,8 +99,8 @@ def test_rows_in_memory_are_written_as_json_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "error", "words"),
     [
-        ({"train": []}, Usage, "data is a dict"),
-        ({"prompt": ["1+1="], "kind": ["sum"]}, Usage, "data is a dict"),
+        ({"train": []}, BadData, "no rows"),
+        ({"train": [{}], "test": [{}]}, Usage, "data is a dict"),
         (3, Usage, "data is int"),
         ([], BadData, "no rows"),
         ([{"prompt": "1"}, "2"], BadData, "row 2 of data is str"),

@@ -20,7 +20,7 @@ from groupwise.learner import AdamW8bit
 from groupwise.learner.forward import LOGITS_AT_ONCE
 from groupwise.learner.linear_logprobs import NARROWEST as NARROWEST_BLOCK
 from groupwise.models import Decoder, Lora, PrefixPacking, Shape, find_model, read_shape
-from groupwise.models.decoder import blocked_weights as blocks
+from groupwise.models.decoder import blocked_layout as blocks
 from groupwise.models.decoder import prefix_packing as layout
 from groupwise.planning import activations as stored
 from groupwise.planning import memory as planning

@@ -11,7 +11,7 @@ from groupwise.data import ListsProblems, Prompt, Task, all_problems, data_stats
 from groupwise.rollout import check_columns
 from groupwise.runs.checkpoints import plain_json
 from groupwise.tasks import Mixture
-from groupwise.tasks.fields import is_conversation, problem_text
+from groupwise.tasks.row_columns import is_conversation, problem_text
 from groupwise.training.build_tasks import Templates, held_out_sources, sources
 from groupwise.verifiers import Choice, kinds_in
 
@@ -78,7 +78,7 @@ def data_notes(recipe: Recipe, task: Task, templates: Templates) -> list[str]:
         lines.append(f"mixture: {parts}; an epoch has {len(task)} draws")
     if ended := sum(ends_with_assistant(prompt) for prompt in all_problems(task)):
         prompts = "1 prompt ends" if ended == 1 else f"{ended} prompts end"
-        lines.append(f"  note: {prompts} with an assistant's message: the model begins a new one after it")
+        lines.append(f"  note: {prompts} with an assistant's message: the model continues it; its own text is graded")
     for name, template in templates.items():
         lines += [f"  warning: {note}" for note in template.warnings]
         if name == "r1" and "</answer>" not in recipe.sampling.stop:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from groupwise.models.decoder.packed_attention import merge
+from groupwise.models.decoder.packed_attention import merge_attention
 
 HALF = (torch.bfloat16, torch.float16)
 LARGEST_HEAD = 256
@@ -120,7 +120,7 @@ class VarlenAttention(torch.autograd.Function):
         out, lse = _forward(rows, q, k, v, window)
         if contexts is not None:
             assert contexts.queries is not None, "the queries of contexts are a part of the tokens"
-            merge(out, lse.T, contexts.queries, *_by_token(_forward(contexts, q, k, v, None)))
+            merge_attention(out, lse.T, contexts.queries, *_by_token(_forward(contexts, q, k, v, None)))
         ctx.rows, ctx.contexts, ctx.window = rows, contexts, window
         ctx.save_for_backward(q, k, v, out, lse)
         return out

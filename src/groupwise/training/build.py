@@ -239,6 +239,7 @@ def new_learner(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer
         from_directories=models_from_directories(model, recipe, ranks, tokenizer),
         memory=method.memory,
         ranks=ranks,
+        optimizer_offload=recipe.machine.optimizer_offload,
     )
 
 

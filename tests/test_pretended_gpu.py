@@ -16,7 +16,7 @@ from tests.pretended_gpu import GPU, counted, pretended_gpu
 HOME = Path(groupwise.__file__).parent
 BRANCH = re.compile(r"""\.type [!=]= "|is_cuda|startswith\("cuda|torch\.cuda\.|not in \("cpu", "cuda"\)""")
 BRANCHES = {
-    "checks/check_machine.py": 3,
+    "checks/check_machine.py": 5,
     "cluster/ray.py": 1,
     "commands/doctor.py": 2,
     "config/devices.py": 3,
@@ -24,13 +24,15 @@ BRANCHES = {
     "engines/native/paged_batch.py": 1,
     "engines/native/paged_layout.py": 2,
     "engines/native/step_graphs.py": 3,
+    "engines/remote/devices.py": 3,
     "engines/remote/shared_device.py": 2,
     "engines/remote/sleeping.py": 2,
-    "engines/vllm/vllm_engine.py": 1,
+    "engines/vllm/vllm_engine.py": 2,
     "engines/vllm/vllm_replicas.py": 1,
     "models/decoder/blocked_weights.py": 1,
-    "models/decoder/prefix_packing.py": 1,
-    "training/build.py": 2,
+    "models/decoder/prefix_packing.py": 3,
+    "models/lora.py": 1,
+    "training/build.py": 4,
 }
 """The lines of the package that depend on the kind of device. A new one needs a test under the pretended GPU."""
 

@@ -103,8 +103,17 @@ def __getattr__(name: str) -> Any:
     room = "" if name.startswith("_") else home_of(name)
     if room and (name in __all__ or _is_method_or_part(name)):
         return getattr(import_module(room), name)
-    fix = f"; from {room} import {name}" if room else ""
+    fix = f"; from {room} import {name}" if room else _answer_of_trl(name)
     raise AttributeError(f"{__name__} has no attribute {name!r}{fix}", name=name, obj=sys.modules[__name__])
+
+
+def _answer_of_trl(name: str) -> str:
+    """What a user writes in place of TRL's trainer and its settings; empty for another name."""
+    if not name.endswith(("Trainer", "Config")):
+        return ""
+    from groupwise.config.other_names import DICTIONARY, TRAINERS
+
+    return f": {DICTIONARY}" if name in TRAINERS else ""
 
 
 def _is_method_or_part(name: str) -> bool:

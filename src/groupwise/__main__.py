@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from groupwise.commands.named_files import with_named_files
-from groupwise.commands.parsing import near_option, options_of, parse, parser
+from groupwise.commands.named_files import check_reward_name, with_named_files
+from groupwise.commands.parsing import options_of, parse, parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,8 +76,13 @@ def run(words: list[str]) -> int:
         return 0
     if a.command in ("methods", "help", "completion"):
         return print_text(a)
-    if a.command != "check":  # which prints all problems of a recipe together
-        check_options(overrides, options.get(a.command))
+    if overrides:
+        from groupwise.commands.unknown_options import check_options, named_fields
+
+        overrides = named_fields(overrides)
+        check_reward_name(overrides)
+        if a.command != "check":  # which prints all problems of a recipe together
+            check_options(a.command, overrides)
     name_runs(a)
     if a.command in ("report", "watch", "compare", "show", "diff", "doctor", "certify"):
         return inspect(a)
@@ -113,7 +118,8 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
             from groupwise.commands import eval as evaluate
 
             return evaluate.evaluate(a.model, overrides, allowed, at=a.at, samples=a.samples, problems=a.problems,
-                                     recipe_path=a.recipe, preset=a.preset, data=a.data, out=a.out)  # fmt: skip
+                                     recipe_path=a.recipe, preset=a.preset, preset_data=a.preset_data,
+                                     out=a.out)  # fmt: skip
         case "sample":
             from groupwise.commands import eval as evaluate
 
@@ -163,32 +169,17 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     raise AssertionError(a.command)
 
 
-def check_options(overrides: Sequence[tuple[str, str]], command: argparse.ArgumentParser | None) -> None:
-    """Check the names of recipe fields and options, before torch is imported: a misspelled one is an error."""
-    if not overrides:
-        return
-    from groupwise.config.recipe_errors import check_names
-    from groupwise.core import Usage
-
-    try:
-        check_names(path for path, _ in overrides)
-    except Usage:
-        for path, _ in overrides:
-            if command is not None and (option := near_option(command, path)):
-                raise Usage(f"there is no option --{path}", fix=f"did you mean {option}?") from None
-        raise
-
-
 def name_runs(a: argparse.Namespace) -> None:
     """Replace each run in the arguments without its time, such as `runs/first`, by the newest run of that name."""
     from groupwise.runs.find_run import newest_run, run_or_model
 
     only_runs = a.command in ("resume", "report", "watch", "compare", "whatif", "explain")
+    may_be_runs = a.command in ("eval", "sample", "chat", "merge")
     for argument in ("run", "model", "what", "a", "b"):
         value = getattr(a, argument, None)
         names = [value] if isinstance(value, str) else value or []
-        find = newest_run if only_runs else run_or_model if argument == "model" else lambda name: name
-        runs = [newest_run(name) if "/" in name else find(name) for name in names]
+        find = run_or_model if may_be_runs else newest_run
+        runs = [find(name) if only_runs or may_be_runs or "/" in name else name for name in names]
         if runs:
             setattr(a, argument, runs[0] if isinstance(value, str) else runs)
 

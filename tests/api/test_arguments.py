@@ -15,8 +15,11 @@ from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.config.user_code import Permissions
 from groupwise.core import BadData, Usage
 from groupwise.learner import EMA, InitialPolicy
-from groupwise.methods import dapo, gspo, published
+from groupwise.methods import dapo, dr_grpo, gspo, published
+from groupwise.tasks import Rows
 from groupwise.verifiers.python_reward import table_of
+
+ROWS = [{"prompt": f"{a}+1=", "answer": a + 1} for a in range(4)]
 
 
 def recipe(**settings):
@@ -169,3 +172,16 @@ def test_gold_answers_come_from_the_column_that_the_rows_have(source, columns, r
     arguments = arguments_of({"data": [row]}, given)
     fields, _ = arguments.write(tmp_path / "rows.jsonl", tmp_path, Permissions(), source)
     assert tables_of(source or "", fields)["columns"]["answer"] == column
+
+
+def test_evaluation_rows_an_adapters_rank_and_a_name_in_capitals(tmp_path: Path) -> None:
+    arguments = arguments_of({"data": ROWS, "eval_data": ROWS[:2], "method": "Dr. GRPO"}, {"lora": 8})
+    overrides, use = arguments.write(tmp_path / "data.jsonl", tmp_path / "code", Permissions())
+    read = read_recipe("", overrides, use)
+    assert read.lora is not None and read.lora.rank == 8 and read.method == dr_grpo()
+    assert read.held_out == Rows(str(tmp_path / "eval_data.jsonl"))
+    assert len((tmp_path / "eval_data.jsonl").read_text().splitlines()) == 2
+    with pytest.raises(Usage, match="eval_data and held_out set the same field"):
+        arguments_of({"eval_data": ROWS}, {"held_out": "x.jsonl"})
+    with pytest.raises(BadData, match="row 1 of eval_data is str"):
+        arguments_of({"eval_data": ["1+1="]}, {})

@@ -84,7 +84,7 @@ def test_a_checkpoint_is_evaluated_and_sampled_as_on_the_command_line(finished, 
     for at in ("last", True):
         with pytest.raises(Usage, match="does not name a checkpoint"):
             gw.sample(run, "2*3+4=", at=at)
-    with pytest.raises(Usage, match="--at names a checkpoint of a run"):
+    with pytest.raises(Usage, match="at names a checkpoint of a run"):
         gw.sample("calculator", "2*3+4=", at=1)
 
 

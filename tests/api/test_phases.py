@@ -109,6 +109,6 @@ def test_phases_with_a_reward_in_memory_continue_in_python(recipe: Path, tmp_pat
 def test_a_wrong_later_phase_leaves_no_directory(recipe: Path, tmp_path: Path) -> None:
     with pytest.raises(Usage, match="phase sharpen"):
         gw.train(recipe, out=tmp_path / "runs", **{"phase.1.task": "calculater"})
-    with pytest.raises(Usage, match="a recipe has no field 'phases'"):
+    with pytest.raises(Usage, match="is called 'phases'"):
         gw.train(recipe, out=tmp_path / "runs", phases=[])
     assert not (tmp_path / "runs").exists()

@@ -72,9 +72,9 @@ def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> 
     for field, what in (
         ("machine.deadline", "above 0 seconds"),
         ("machine.verdict_deadline", "above 0 seconds"),
-        ("method.objective.surrogat.low", "did you mean surrogate?"),
-        ("promts", "did you mean prompts?"),
-        ("sampling.max_token", "did you mean max_tokens?"),
+        ("method.objective.surrogat.low", "did you mean --method.objective.surrogate.low?"),
+        ("promts", "did you mean --prompts?"),
+        ("sampling.max_token", "did you mean --sampling.max_tokens?"),
         ("iterations", "expected a whole number"),
     ):
         assert main(["train", f"--{field}", "-0.5"]) == 2 and not Path("runs").exists()
@@ -161,7 +161,7 @@ def test_invalid_rows(capsys: pytest.CaptureFixture[str]) -> None:
         capsys, 3, *base, rows("words.jsonl", {"prompt": "2=", "answer": "two"})
     )
     message = error_of(capsys, 2, "train", "--task", rows("valid.jsonl", *VALID))
-    assert "--verifier last_number" in message
+    assert "--reward last_number" in message
     message = error_of(capsys, 2, "train", "--task", "valid.jsonl", "--verifier", "mine:grade")
     assert "--use mine.py" in message
 

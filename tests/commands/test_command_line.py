@@ -138,7 +138,7 @@ def test_eval_accepts_truncated_and_greedy_sampling(run: Path, home: Path, capsy
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split()[1:] == lines[10].split()[1:] and lines[9] == "calculator, temperature 1, top_k 1"
     assert main(["eval", str(run), "--sampling.top_q", "1"]) == 2
-    assert "did you mean top_p?" in capsys.readouterr().err
+    assert "did you mean --sampling.top_p?" in capsys.readouterr().err
     assert main(["eval", "calculator", *eight[:-1], "out"]) == 2  # a directory
     assert "--out FILE.json" in capsys.readouterr().err
     assert list(home.iterdir()) == [home / "out"] and len(list((home / "out").iterdir())) == 1

@@ -27,7 +27,19 @@ def test_all_findings_are_printed_and_the_exit_code_is_0(capsys):
     assert f"pytest {pytest.__version__}" in found["extra dev"]["seen"]
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in found) and text.count("ok  ") == sum(f["ok"] for f in found.values())
+    required = [f for f in found.values() if not f["optional"]]
+    assert all(name in text for name in found) and text.count("ok  ") == sum(f["ok"] for f in required)
+    assert text.count("\nno  ") == sum(not f["ok"] for f in found.values() if f["optional"])
+
+
+def test_a_missing_extra_is_no_failure():
+    found = [
+        doctor.Finding("disk", True, "free"),
+        doctor.Finding("extra x", False, "y missing", "get y", optional=True),
+    ]
+    text = doctor.as_text(found)
+    assert "all 1 checks passed" in text and "1 of 1 are not installed" in text and "do: get y" in text
+    assert "FAILED" not in text and "FAILED" in doctor.as_text([doctor.Finding("disk", False, "full"), *found])
 
 
 def test_the_sandbox_is_started_where_bubblewrap_is_installed(capsys):

@@ -12,7 +12,8 @@ import groupwise.commands
 import groupwise.report
 from groupwise.__main__ import main
 from groupwise.api.options import RunOptions
-from groupwise.commands.options import RECIPE, seconds
+from groupwise.commands.help_text import fields_table
+from groupwise.commands.options import seconds
 from groupwise.commands.parsing import parse, parser
 from groupwise.config.parse_values import hints_of
 from groupwise.config.recipe import Recipe
@@ -40,7 +41,8 @@ for words in ([], ["--help"], ["--version"], *([c, "--help"] for c in sys.argv[1
     except SystemExit as end:
         assert end.code == 0
 heavy = {"torch", "numpy", "transformers", "tokenizers", "safetensors", "jaxtyping", "tomllib", "asyncio"}
-own = {"groupwise.__main__", *(f"groupwise.commands{name}" for name in ("", ".named_files", ".options", ".parsing"))}
+files = ("", ".command_table", ".help_text", ".named_files", ".options", ".parsing")
+own = {"groupwise.__main__", *(f"groupwise.commands{file}" for file in files)}
 ours = {m for m in sys.modules if m.startswith("groupwise.")} - own
 print("LOADED", sorted(ours | heavy & set(sys.modules)))
 """
@@ -76,7 +78,7 @@ def test_the_table_of_fields_is_current():
             expected += [
                 (f"{f.name}.{g.name}", names(kind(inner, g.name))) for g in fields(inner) if section(inner, g.name)
             ]
-    table = RECIPE.partition("\n\n")[0].splitlines()[1:]
+    table = fields_table(100).splitlines()
     listed: list[tuple[str, list[str]]] = []
     for line in table:
         words = line.split()
@@ -159,7 +161,7 @@ TRUSTED = allowed(trust_remote_code=True, unsafe_local_exec=True, keys=["K"], ju
         ("sample m 1+1= -n 3 --at best --seed 4 --use m.py", (
             "sample", ("m", "1+1=", [("seed", "4")], Permissions(use=["m.py"])), {"n": 3, "at": "best"},
         )),
-        ("eval m --preset p --data d", ("evaluate", ("m", [], allowed()), {"preset": "p", "data": "d"})),
+        ("eval m --preset p --preset-data d", ("evaluate", ("m", [], allowed()), {"preset": "p", "preset_data": "d"})),
         ("compare a b --allow n --allow x.y", ("compare", ("a", "b", ["n", "x.y"]), {})),
         ("report a b --out c.html", ("report", (["a", "b"], "c.html"), {})),
     ],
@@ -179,9 +181,9 @@ def test_the_recorded_command_is_quoted_for_a_shell(calls):
 @pytest.mark.parametrize(
     "line",
     [
-        "train a.toml b.toml", "train --iterations", "trian", "resume", "resume r --iterations many",
+        "train a.toml b.toml", "trian", "resume", "resume r --iterations many",
         "export r", "eval r --at many", "show", "diff a",
-        "train --stop-after soon", "train --stop-after h", "eval r --samples 0", "eval r --samples many", "methods x",
+        "train --stop-after soon", "train --stop-after h", "eval r --samples 0", "eval r --samples many",
         "sample m",
     ],
 )  # fmt: skip

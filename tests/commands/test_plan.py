@@ -72,7 +72,7 @@ def test_a_run_that_does_not_fit_has_exit_code_2(machines: str, capsys: pytest.C
     [
         ([], "add --machines FILE.toml"),
         (["--machines", "none.toml"], "none.toml cannot be read"),
-        (["--machines", "core.toml", "--promts", "3"], "did you mean prompts?"),
+        (["--machines", "core.toml", "--promts", "3"], "did you mean --prompts?"),
         (["--machines", "core.toml", "--svg", "none/plan.svg"], "none/plan.svg cannot be written"),
         (["--machines", "core.toml", "--model", "elsewhere"], "there is no model at elsewhere"),
     ],

@@ -2,9 +2,11 @@
 
 `run` gives a command line to a real shell, so that pipes, quotes and globs work. Its PATH begins with two small
 programs. Each sends its arguments, directory, environment and standard streams to the server, and the server forks.
-The imports of every command, two to four seconds of them, are thus done once. As a script this file is the server.
+The imports of every command, two to four seconds of them, are thus done once. A program that is killed kills its fork.
+As a script this file is the server.
 """
 
+import atexit
 import gc
 import importlib
 import json
@@ -18,6 +20,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import traceback
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -33,6 +37,8 @@ with socket.socket(socket.AF_UNIX) as server:
     sys.exit(int(server.makefile().read() or 1))
 """
 OPTIONAL = ("transformers.modeling_utils", "peft")
+LATE = ("groupwise.__main__", "numpy.ctypeslib", "numpy.ma", "encodings.utf_8_sig", "encodings.utf_32_le")
+"""Modules that most commands import while they run."""
 
 
 def run(line: str, directory: Path) -> str:
@@ -97,7 +103,7 @@ def warm() -> None:
     for module in pkgutil.walk_packages(groupwise.__path__, "groupwise."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    for name in OPTIONAL:
+    for name in (*LATE, *OPTIONAL):
         with suppress(ImportError):
             importlib.import_module(name)
     import torch
@@ -109,7 +115,7 @@ def warm() -> None:
 
 
 def answer(connection: socket.socket) -> None:
-    """Run the command of a connection in one more fork, which ends as an interpreter does; send its exit code."""
+    """Run the command of a connection in one more fork, and send its exit code. Kill it if the program has ended."""
     _, streams, _, _ = socket.recv_fds(connection, 1, 3)
     name, words, directory, environment = json.loads(connection.makefile().readline())
     child = os.fork()
@@ -121,10 +127,44 @@ def answer(connection: socket.socket) -> None:
         os.chdir(directory)
         os.environ.clear()
         os.environ.update(environment)
-        sys.exit(execute(name, words))
+        end(name, words)
+
+    def outlive() -> None:
+        if not connection.recv(1):
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+
+    for stream in streams:
+        os.close(stream)
+    threading.Thread(target=outlive, daemon=True).start()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     connection.sendall(str(code if code >= 0 else 128 - code).encode())
     os._exit(0)
+
+
+def end(name: str, words: list[str]) -> None:
+    """Execute a command, and end as an interpreter does.
+
+    The modules are not taken down: it would copy each page that the fork shares, which takes longer than most commands.
+    """
+    code: Any = 1
+    try:
+        code = execute(name, words)
+    except SystemExit as error:
+        code = error.code
+    except BaseException:
+        traceback.print_exc()
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    code = code if isinstance(code, int) else int(code is not None)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            code = 120
+    os._exit(code)
 
 
 def execute(name: str, words: list[str]) -> Any:

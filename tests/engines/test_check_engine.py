@@ -52,7 +52,7 @@ def text(error: GroupwiseError) -> str:
         (Vllm(), {}, "the command names none"),
         (Vllm(), {"engine_python": "nowhere/python"}, "no environment of vLLM at nowhere/python"),
         (Vllm(), {"machine": Machine(dtype="float64")}, "its dtype is float64"),
-        (Vllm(), {"lora": Lora()}, "it has an adapter"),
+        (Vllm(), {"lora": Lora()}, "the command names none"),
         (Vllm(placement="colocated"), {}, "frees memory on GPUs only"),
     ],
 )

@@ -183,6 +183,30 @@ def test_a_model_with_an_adapter_gives_the_bits_of_the_native_engine() -> None:
     assert Identity.of(model, letters(), seed=0).model != plain.model
 
 
+class Merged(Served):
+    """Engines that cannot load an adapter, as vLLM's."""
+
+    loads_adapters = False
+
+
+def test_an_engine_without_adapters_gets_the_merged_weights() -> None:
+    pytest.importorskip("peft")
+    model = decoder(family="qwen3")
+    attach(model, Lora(rank=2, targets=("q_proj", "down_proj")), seed=3)
+    with torch.no_grad():
+        for name, x in model.named_parameters():
+            if "lora_B" in name:
+                x.add_(0.3)
+
+    async def scores(engine: Any) -> list[float]:
+        await engine.load(1, dict(model.state_dict()))
+        return [*await engine.score((1, 2), (3, 4))]
+
+    native = asyncio.run(scores(NativeEngine(model, letters(), seed=0)))
+    fleet = Merged(replicas=1).build(model, letters(), seed=0, experts=None)
+    assert asyncio.run(asyncio.wait_for(scores(fleet), SECONDS)) == pytest.approx(native, abs=1e-5)
+
+
 def test_a_model_that_another_process_cannot_build_is_refused_with_the_reason() -> None:
     experts = Experts(routers=1, each=1, count=2)
     with pytest.raises(Usage, match="cannot run this model") as caught:

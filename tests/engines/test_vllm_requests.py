@@ -21,7 +21,8 @@ from groupwise.data import Finish, Generation, GenerationRequest, Sampling
 from groupwise.engines import EngineAccess, Exchange, Fleet, NativeEngine, Probe, Remote, Vllm
 from groupwise.engines.remote import served, slots
 from groupwise.engines.remote import server as servers
-from groupwise.engines.remote.replica import ReplicaSettings
+from groupwise.engines.remote.devices import on_device
+from groupwise.engines.remote.replica import Program, ReplicaSettings
 from groupwise.engines.remote.served import Target
 from groupwise.engines.vllm import vllm_program, vllm_replicas
 from groupwise.engines.vllm.vllm_engine import VllmSettings, keyed_sample
@@ -33,6 +34,7 @@ from groupwise.engines.vllm.vllm_environment import (
     child_environment,
     installation,
 )
+from groupwise.engines.vllm.vllm_replicas import OWN_GPU
 from groupwise.engines.vllm.vllm_requests import BLOCK, Key, cache_bytes, generation, sampling_arguments
 from groupwise.models import find_model, lineage
 from tests.engines.lines import blank, changed, remote, weights
@@ -189,15 +191,11 @@ def build(python: str = DEFAULT_PYTHON, **settings: Any) -> Callable[..., Any]:
     return go
 
 
-def test_models_that_vllm_cannot_run_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_vllm_cannot_run_are_refused_with_the_reason() -> None:
     for shape, reason in (({"head_dim": 8}, "head_dim is 8"), ({"dtype": torch.float64}, "dtype is float64")):
         with pytest.raises(Usage, match="cannot run this model") as caught:
             build()(**shape)
         assert reason in caught.value.evidence and "Native" in caught.value.fix
-    monkeypatch.setattr(served, "has_adapter", lambda model: True)
-    with pytest.raises(Usage) as caught:
-        build()()
-    assert "adapter" in caught.value.evidence
 
 
 def test_a_run_without_the_environment_ends_before_it_starts_with_the_fix(
@@ -232,6 +230,7 @@ names = ("CUDA_VISIBLE_DEVICES", "VLLM_USE_V2_MODEL_RUNNER", "GROUPWISE_SECRET",
 print(json.dumps([spec, int(sys.argv[2]), held, {name: os.environ.get(name) for name in names}]))
 """
 PLACED = VllmSettings(
+    gpu_memory_utilization=0.9, enforce_eager=False,
     directory="calculator", dtype="float32", device="cuda:0", threads=1, seed=0, max_num_seqs=4, kv_cache_tokens=64,
     compiled=False, adapter="", keyed=True, deadline=9.0, sleeps=False,
 )  # fmt: skip
@@ -262,19 +261,49 @@ def test_the_interpreter_of_placed_engines_is_named_by_its_whole_path(tmp_path: 
     assert program.elsewhere == ("groupwise.engines.vllm.vllm_tls", str(Path("here/python").absolute()))
 
 
-def test_an_engine_with_a_gpu_of_its_own_is_accepted_and_one_on_the_learners_is_not() -> None:
-    target = Target(dtype="bfloat16", device="cuda:0", adapter=False, placed=True)
-    model = decoder(family="qwen3", head_dim=32)
-    access = EngineAccess(python="on/the/node/python")
-    Vllm().check(model, None, target, access)
-    with pytest.raises(Usage) as caught:
-        Vllm().check(model, None, replace(target, placed=False), access)
-    assert "the model is on cuda:0" in caught.value.evidence
+def test_engines_on_gpus_are_as_many_as_the_learner_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a launcher's nodes there is no such limit: each engine is placed with a GPU of its own."""
+    monkeypatch.setattr(vllm_replicas, "check_environment", lambda python, gpu: None)
+    monkeypatch.setattr(served, "gpu_count", lambda: 4)
+    target = Target(dtype="bfloat16", device="cuda:0")
+    model, access = decoder(family="qwen3", head_dim=32), EngineAccess(python="on/the/node/python")
+    for replicas, other in ((3, target), (8, replace(target, placed=True)), (1, replace(target, device="cuda:3"))):
+        Vllm(replicas=replicas).check(model, None, other, access)
+    with pytest.raises(Usage, match="leaves 3 of 4 GPUs") as caught:
+        Vllm(replicas=4).check(model, None, target, access)
+    assert "--engine.replicas 3" in caught.value.fix
+    with pytest.raises(Usage, match="leaves 1 of 4 GPUs"):
+        Vllm(replicas=2, placement="colocated").check(model, None, target, access)
 
 
-def test_settings_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match="replicas"):
-        Vllm(replicas=0)
+def test_a_replica_sees_its_own_gpu_alone() -> None:
+    """`--device cuda:3` of eight, or the second of two that the user made visible."""
+    program = Program(settings=replace(PLACED, device="cuda:0"), environment={"A": "b"})
+    for visible, device, name in (("", "cuda:3", "3"), ("5,GPU-7a", "cuda:1", "GPU-7a"), ("5", "cuda", "5")):
+        given = replace(program, environment={"A": "b"} | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {}))
+        placed = on_device(given, device)
+        assert placed.settings.device == "cuda:0"
+        assert placed.environment == {"A": "b", "CUDA_VISIBLE_DEVICES": name}
+    assert on_device(program, "cpu") is program
+
+
+def test_vllms_settings_on_a_gpu_reach_its_process(tmp_path: Path) -> None:
+    names = [f.name for f in fields(ReplicaSettings)]
+    for name, settings, expected in (
+        ("plain", Vllm(), (OWN_GPU, False)),
+        ("eager", Vllm(gpu_memory_utilization=0.5, enforce_eager=True), (0.5, True)),
+    ):
+        (tmp_path / name).mkdir()
+        common = {n: getattr(PLACED, n) for n in names} | {"directory": str(tmp_path / name)}
+        found = settings.program(ReplicaSettings(**common), EngineAccess(python="python")).settings
+        assert isinstance(found, VllmSettings)
+        assert (found.gpu_memory_utilization, found.enforce_eager) == expected
+
+
+@pytest.mark.parametrize("field", ["replicas", "gpu_memory_utilization"])
+def test_settings_out_of_range_are_refused(field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        Vllm(**{field: 0})
 
 
 def test_the_last_lines_of_a_replica_that_does_not_start_are_in_the_error(

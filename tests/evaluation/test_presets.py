@@ -103,7 +103,7 @@ def test_a_preset_resets_the_mixture_and_the_held_out_task_of_a_run(tmp_path: Pa
 
 def test_a_suite_from_disk_is_printed_with_its_mean_and_departures(data, model, home, capsys) -> None:
     exact = ["--verifier", '{kind = "math", place = "boxed", symbolic = false}']
-    flags = ["--preset", "r1-zero-suite", "--data", str(data), "--sampling.max_tokens", "3", *exact]
+    flags = ["--preset", "r1-zero-suite", "--preset-data", str(data), "--sampling.max_tokens", "3", *exact]
     assert main(["eval", str(model), *flags]) == 0
     output = capsys.readouterr()
     assert [line.partition(":")[0] for line in output.out.splitlines() if ", greedy" in line] == list(
@@ -132,7 +132,7 @@ def test_wrong_presets_tasks_and_data_are_errors(data, model, tmp_path, capsys) 
     assert main(["eval", str(model), "--preset", "aime24_dapo"]) == 2
     assert "take aime24-dapo or r1-zero-suite" in capsys.readouterr().err
     assert main(["eval", str(model), "--preset", "r1-zero-suite", "--task", "amc"]) == 2
-    assert main(["eval", str(model), "--data", str(data)]) == 2
+    assert main(["eval", str(model), "--preset-data", str(data)]) == 2
     assert "add --preset NAME" in capsys.readouterr().err
     (data / "minerva.jsonl").unlink()
     with pytest.raises(BadData, match="has no minerva") as caught:

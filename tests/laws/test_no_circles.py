@@ -6,6 +6,7 @@ door, and does not see `import_module("groupwise.models.model_files")`.
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -20,9 +21,14 @@ FILES = {
     for path in HOME.rglob("*.py")
 }
 """The file of each module and package by its dotted name."""
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
 DOORS = {f"groupwise.{room}": names_of(f"groupwise.{room}") for room in ROOMS}
 DOORS["groupwise"] = {name: module for names in DOORS.values() for name, module in names.items()}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """The parsed files. Not at import: each worker imports all tests."""
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
 
 
 def module_strings(tree: ast.AST) -> list[str]:
@@ -54,12 +60,12 @@ def circle(graph: Mapping[str, set[str]]) -> list[str]:
 
 def test_no_file_imports_itself_by_way_of_others() -> None:
     modules = {name for name, path in FILES.items() if path.name != "__init__.py"}
-    graph = {name: {*imported(TREES[name])} & modules - {name} for name in modules}
+    graph = {name: {*imported(trees()[name])} & modules - {name} for name in modules}
     assert sum(map(len, graph.values())) > 2000 and circle(graph) == []
 
 
 def test_no_module_of_this_package_is_named_in_a_string() -> None:
-    assert {name: strings for name, tree in TREES.items() if (strings := module_strings(tree))} == {}
+    assert {name: strings for name, tree in trees().items() if (strings := module_strings(tree))} == {}
 
 
 @pytest.mark.parametrize(

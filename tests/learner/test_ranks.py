@@ -3,7 +3,6 @@
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from groupwise.learner import AdamW, Alone, Learner, StepPlan, check_lanes
 from groupwise.learner.gradient_tree import LaneSums, order_of
 from groupwise.learner.optimizer import Optimizer
 from groupwise.learner.store import host_store
+from tests.docs.warm_shell import environment
 from tests.learner.rank_jobs import DEADLINE, JOBS, LANES, OBJECTIVE, batch, computed, plans, policy_learner, trained
 from tests.models import mixtures
 
@@ -27,14 +27,15 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("ranks")
     mixtures.mixture(path / "mixture")
     stores = [host_store(size) for size in (2, 4, 2, 2)]
-    command = [sys.executable, "-m", "tests.learner.rank_jobs", str(path)]
+    command = ["python", "-m", "tests.learner.rank_jobs", str(path)]
     ports = [str(store.port) for store in stores]
     processes = [
-        subprocess.Popen([*command, str(rank), *ports], stderr=subprocess.PIPE, text=True) for rank in range(4)
+        subprocess.Popen([*command, str(rank), *ports], env=environment(), stderr=subprocess.PIPE, text=True)
+        for rank in range(4)
     ]
     try:
         torch.save(computed(Alone(lanes=LANES), path), path / "1-0.pt")
-        for rank, code in ((0, 0), (1, -signal.SIGKILL), (3, 0)):  # number 2 is stopped
+        for rank, code in ((0, 0), (1, 128 + signal.SIGKILL), (3, 0)):  # number 2 is stopped
             errors = processes[rank].communicate(timeout=4 * DEADLINE)[1]
             assert processes[rank].returncode == code, errors[-3000:]
         yield path

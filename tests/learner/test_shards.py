@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from groupwise.core import Usage
 from groupwise.learner import Alone
 from groupwise.learner.fsdp import Shards, on_meta, rows_before, rows_of_ranks
 from groupwise.learner.store import host_store
+from tests.docs.warm_shell import environment
 from tests.learner.rank_jobs import DEADLINE, LANES
 from tests.learner.shard_jobs import SHARDED
 from tests.learner.small import model
@@ -24,9 +24,11 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     """The results of all jobs on sharded ranks: RANK.pt."""
     path, size = tmp_path_factory.mktemp("shards"), request.param
     store = host_store(size)
-    command = [sys.executable, "-m", "tests.learner.shard_jobs", str(path)]
+    command = ["python", "-m", "tests.learner.shard_jobs", str(path)]
     numbers = [[str(rank), str(size), str(store.port)] for rank in range(size)]
-    processes = [subprocess.Popen([*command, *each], stderr=subprocess.PIPE, text=True) for each in numbers]
+    processes = [
+        subprocess.Popen([*command, *each], env=environment(), stderr=subprocess.PIPE, text=True) for each in numbers
+    ]
     try:
         for process in processes:
             errors = process.communicate(timeout=4 * DEADLINE)[1]

@@ -21,6 +21,7 @@ from groupwise.models import (
     write_adapter,
     write_model,
 )
+from groupwise.models.lora import merged_weights
 from tests.models.directories import characters, directory, shape
 from tests.models.test_transformers import PROMPT, close, load, logits, their_logits
 
@@ -185,3 +186,18 @@ def test_damaged_adapter_files_and_pickles_are_refused(tmp_path: Path) -> None:
     weights.rename(path / "adapter_model.bin")
     with pytest.raises(BadData, match="has no adapter_model"):
         read_model(path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_merged_weights_have_the_bits_of_the_merged_model_and_leave_it_as_it_is(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = read_model(adapter(tmp_path)[2], dtype=dtype)
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    merged = merged_weights(model, model.state_dict())
+    assert all(torch.equal(before[name], x) for name, x in model.state_dict().items())
+    merge(model)
+    plain = model.state_dict()
+    assert merged.keys() == plain.keys() and all(torch.equal(merged[name], x) for name, x in plain.items())
+    changed = "model.layers.0.self_attn.q_proj"
+    assert not torch.equal(plain[f"{changed}.weight"], before[f"{changed}.base_layer.weight"])

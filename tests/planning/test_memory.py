@@ -3,10 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from benchmarks.plan_memory import COMMON, MIB, OTHERS, RUNS
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
@@ -21,7 +23,7 @@ from groupwise.models.decoder import blocked_weights as blocks
 from groupwise.models.decoder import prefix_packing as layout
 from groupwise.planning import activations as stored
 from groupwise.planning import memory as planning
-from groupwise.planning.activations import Packed, activation_bytes, forward_bytes, layer_bytes
+from groupwise.planning.activations import Packed, activation_bytes, forward_bytes, kernel_of, layer_bytes
 from groupwise.planning.memory import (
     BACKWARD,
     CHECKPOINT,
@@ -37,6 +39,7 @@ from groupwise.planning.memory import (
     run_memory,
 )
 from groupwise.planning.processes import at_once, check_memory, process_memories, rank_memories
+from tests.pretended_gpu import pretended_gpu
 
 CALCULATOR = read_shape(find_model("calculator"))
 SHAPE = Shape(
@@ -67,7 +70,7 @@ def test_parts_in_float32() -> None:
     assert memory.phases["learning"] == {
         "rows": rows,
         "gradients": 4 * 100 * 8,  # of the head
-        "activations": activation_bytes(SHAPE, STEP, 4, recompute=False, on_cpu=True),
+        "activations": activation_bytes(SHAPE, STEP, 4, recompute=False, kernel="flash"),
         "logits": 3 * 4 * STEP.tokens * 100,
     }
     assert memory.phases["updating"] == {"rows": rows, "gradients": 4 * WEIGHTS}
@@ -128,9 +131,9 @@ def test_a_microbatch_is_bounded_by_its_tokens_and_by_what_the_objective_couples
 
 
 def test_recompute_stores_one_input_per_layer() -> None:
-    whole = activation_bytes(SHAPE, STEP, 4, recompute=False, on_cpu=True)
-    less = activation_bytes(SHAPE, STEP, 4, recompute=True, on_cpu=True)
-    assert whole - less == layer_bytes(SHAPE, STEP, 4, on_cpu=True) - 2 * STEP.tokens * 8 * 4
+    whole = activation_bytes(SHAPE, STEP, 4, recompute=False, kernel="flash")
+    less = activation_bytes(SHAPE, STEP, 4, recompute=True, kernel="flash")
+    assert whole - less == layer_bytes(SHAPE, STEP, 4, kernel="flash") - 2 * STEP.tokens * 8 * 4
     assert forward_bytes(SHAPE, 5, 4) == 4 * 5 * (2 * 8 + 3 * 16)
 
 
@@ -144,19 +147,67 @@ def test_a_layer_stores_the_bytes_that_its_forward_saves(context: int, qk_norm: 
     for layers in (1, 2):
         shape = Shape(vocabulary=100, layers=layers, qk_norm=qk_norm, family="qwen3" if qk_norm else "llama", **sizes)
         saved.append(saved_bytes(Decoder.new(shape, 0, dtype=dtype), packed))
-    expected = layer_bytes(shape, packed, dtype.itemsize, on_cpu=True)
+    expected = layer_bytes(shape, packed, dtype.itemsize, kernel="flash")
     assert saved[1] - saved[0] == pytest.approx(expected, rel=0.04)  # positions, masks' padding, one number a head
+
+
+GPU_MODEL = Shape(
+    vocabulary=100, width=64, layers=1, heads=4, kv_heads=2, head_dim=16, inner=128, positions=4096, tied=True
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("context", [20, 1100])
+def test_a_layer_on_a_gpu_stores_the_bytes_that_its_forward_saves(context: int) -> None:
+    """`varlen_attn` in bfloat16; a prompt of more than 1,024 tokens takes another call and saves no more."""
+    packed = Packed(context=context, answer=33, prompts=2, answers=8)
+    saved = []
+    with pretended_gpu() as device:
+        for layers in (1, 2):
+            model = Decoder.new(replace(GPU_MODEL, layers=layers), 0, dtype=torch.bfloat16, device=device)
+            saved.append(saved_bytes(model, packed))
+    assert saved[1] - saved[0] == pytest.approx(layer_bytes(GPU_MODEL, packed, 2, kernel="varlen"), rel=0.02)
+
+
+def test_masked_attention_on_a_gpu_stores_its_scores() -> None:
+    """The math kernel, which torch takes on most cards for fewer key heads in float32."""
+    packed = Packed(context=100, answer=140, prompts=1, answers=4)
+    saved = []
+    with sdpa_kernel(SDPBackend.MATH), patch.object(layout, "LONG", 1 << 20):
+        for layers in (1, 2):
+            shape = replace(GPU_MODEL, layers=layers, windows=(4000,) * layers)
+            saved.append(saved_bytes(Decoder.new(shape, 0), packed))
+    expected = layer_bytes(GPU_MODEL, packed, 4, kernel="masked")
+    assert saved[1] - saved[0] == pytest.approx(expected, rel=0.02)
+    assert expected > 4 * 4 * 4 * 140 * 240
+
+
+def test_the_plan_counts_the_kernel_that_runs() -> None:
+    """28 query heads on 4 key heads, 2 answers of 8,192 tokens: scores of 14 GiB a layer, or none."""
+    long = replace(GPU_MODEL, heads=28, kv_heads=4, head_dim=128)
+    assert [kernel_of(d, t, long) for d, t in (("cpu", "float32"), ("cuda", "float32"), ("cuda:0", "bfloat16"))] == [
+        "flash", "masked", "varlen"
+    ]  # fmt: skip
+    assert kernel_of("cuda", "bfloat16", replace(long, head_dim=512)) == "masked"
+    packed = Packed(context=300, answer=8192, prompts=1, answers=2)
+    scores = layer_bytes(long, packed, 4, kernel="masked")
+    assert scores > 14 << 30 and layer_bytes(long, packed, 2, kernel="varlen") < 1 << 30
+    equal = replace(long, kv_heads=28)  # takes the memory-efficient kernel
+    assert layer_bytes(equal, packed, 4, kernel="masked") < scores / 4
 
 
 def saved_bytes(decoder: Decoder, packed: Packed) -> int:
     """The bytes of the floating-point tensors that a forward saves for its backward, without the weights."""
     generator = torch.Generator().manual_seed(0)
-    known = {weight.untyped_storage().data_ptr() for weight in decoder.parameters()}
-    saved: dict[int, torch.Tensor] = {}
+
+    def storage(tensor: torch.Tensor) -> torch.UntypedStorage:
+        return getattr(tensor, "here", tensor).untyped_storage()  # on the pretended GPU, the numbers are `here`
+
+    known = {storage(weight).data_ptr() for weight in decoder.parameters()}
+    saved: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_floating_point() and tensor.untyped_storage().data_ptr() not in known:
-            saved[tensor.untyped_storage().data_ptr()] = tensor
+        if tensor.is_floating_point() and storage(tensor).data_ptr() not in known:
+            saved[storage(tensor).data_ptr()] = storage(tensor)
         return tensor
 
     def ids(n: int) -> tuple[int, ...]:
@@ -164,20 +215,18 @@ def saved_bytes(decoder: Decoder, packed: Packed) -> int:
 
     prompts = [ids(packed.context) for _ in range(packed.prompts)]
     contexts = [prompts[i % packed.prompts] for i in range(packed.answers)]
-    shared = PrefixPacking.of(contexts, [ids(packed.answer + 1) for _ in contexts])  # the last token is not forwarded
+    answers = [ids(packed.answer + 1) for _ in contexts]  # the last token is not forwarded
+    shared = PrefixPacking.of(contexts, answers, device=next(decoder.parameters()).device)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         hidden = decoder(shared.tokens, shared)
     assert hidden.requires_grad
-    return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
+    return sum(each.nbytes() for each in saved.values())
 
 
 def test_the_constants_are_those_of_the_code() -> None:
     assert (planning.LOGITS, planning.NARROWEST) == (LOGITS_AT_ONCE, NARROWEST_BLOCK)
-    assert (planning.PREFILL, planning.BLOCKED, stored.LONG) == (
-        engine.MAX_NUM_BATCHED_TOKENS,
-        blocks.LEAST,
-        layout.LONG,
-    )
+    assert (planning.PREFILL, planning.BLOCKED) == (engine.MAX_NUM_BATCHED_TOKENS, blocks.LEAST)
+    assert (stored.LONG, stored.LONG_ON_GPU) == (layout.LONG, layout.LONG_ON_GPU)
 
 
 def test_a_run_beyond_the_machine_is_refused_with_the_largest_part() -> None:

@@ -218,9 +218,9 @@ def test_attention_to_random_pages_is_that_to_whole_texts(rows, heads, window, s
 @given(st.data())
 def test_pages_are_shared_by_equal_beginnings_only(data: st.DataObject) -> None:
     """Random sequences start, end and are cached: nobody's page is taken, and a match is a true beginning."""
-    pages, running, written = Pages(12), [], {}
+    pages, running, written = Pages(7), [], {}
     texts = st.lists(st.sampled_from((100, 156, 200)), min_size=1, max_size=5)
-    for _ in range(data.draw(st.integers(1, 12))):
+    for _ in range(20):
         if running and data.draw(st.booleans()):
             ids, held = running.pop(data.draw(st.integers(0, len(running) - 1)))
             if data.draw(st.booleans()):

@@ -38,8 +38,12 @@ METHODS = (
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_resumes_to_the_bit_with_its_pictures(tmp_path: Path, method: str) -> None:
     steps = "" if method in ("branch_grpo", "g2rpo") else ", denoise.steps = 10"
-    other = {"method": f'{{ base = "{method}", group_size = 4{steps} }}', "sampling.max_tokens": 20}
-    changes = {"method.group_size": 4} if method == "flow_grpo" else other
+    other = {
+        "method": f'{{ base = "{method}", group_size = 4{steps} }}',
+        "sampling.max_tokens": 20,
+        "prompts": 2 if method == "g2rpo" else 4,
+    }
+    changes = {"method.group_size": 4, "prompts": 4} if method == "flow_grpo" else other
     whole = rings_run(tmp_path / "whole", 3, **changes)
     cut = rings_run(tmp_path / "cut", 3, stop_at=2, **changes)
     assert lines(whole)[-1]["iteration"] == 3 and lines(whole)[1]["grad_norm"] > 0

@@ -68,7 +68,7 @@ def test_nothing_that_grades_is_an_error_with_both_ways(environment: str, rows) 
     use = load_use(Permissions(use=["games.py"]))
     (error,) = check(None, [*rows, ("environment", environment)], use)
     assert isinstance(error, Usage) and error.what == "games.jsonl has no verifier"
-    assert "--verifier last_number" in error.fix and "environment whose step returns a Verdict" in error.fix
+    assert "--reward last_number" in error.fix and "environment whose step returns a Verdict" in error.fix
     assert not check(None, [*rows, ("environment", environment), ("verifier", "format")], use)
 
 

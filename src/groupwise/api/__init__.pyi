@@ -1,4 +1,5 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.api.door import from_python as from_python
 from groupwise.api.evaluate import Evaluation as Evaluation
 from groupwise.api.evaluate import evaluate as evaluate
 from groupwise.api.evaluate import sample as sample

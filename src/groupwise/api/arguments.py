@@ -14,6 +14,8 @@ from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.tasks import Rows
 
 ANSWER_COLUMN = "columns.answer"
+EVAL_ROWS = "eval_data.jsonl"
+"""The file of `eval_data` beside that of the rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,6 +27,7 @@ class Arguments:
 
     overrides: tuple[tuple[str, Any], ...] = ()
     rows: list[Mapping[str, Any]] | None = None
+    eval_rows: list[Mapping[str, Any]] | None = None
     reward: Reward = NO_REWARD
 
     def write(
@@ -43,9 +46,14 @@ class Arguments:
             explicit = is_set(tables_of("", overrides), ANSWER_COLUMN)
             columns = tables_of(source or "", overrides).get("columns", {})
             overrides.append((ANSWER_COLUMN, PlainText(answer_column(self.rows, columns, explicit=explicit))))
+        if self.eval_rows is not None:
+            file = data.with_name(EVAL_ROWS)
+            write_rows(self.eval_rows, file)
+            fields["held_out"] = Rows(str(file))
         if self.reward.verifier:
             fields["verifier"] = self.reward.verifier
-        use = load_use(replace(allowed, use=[*allowed.use, *write_code(self.reward, code)]))
+        written = write_code(self.reward, code)
+        use = load_use(replace(allowed, use=[*allowed.use, *written]), own=written)
         return [*overrides_of(fields), *overrides], replace(use, in_memory=self.reward.in_memory)
 
 
@@ -59,4 +67,7 @@ def arguments_of(named: Mapping[str, Any], settings: Mapping[str, Any]) -> Argum
     rows = rows_in_memory(fields["task"]) if "task" in fields else None
     if rows is not None:
         del fields["task"]
-    return Arguments(tuple(overrides_of(fields)), rows, reward)
+    eval_rows = rows_in_memory(fields["held_out"], "eval_data") if "held_out" in fields else None
+    if eval_rows is not None:
+        del fields["held_out"]
+    return Arguments(tuple(overrides_of(fields)), rows, eval_rows, reward)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from groupwise.api.arguments import arguments_of
+from groupwise.api.door import from_python
 from groupwise.api.event_loop import run_blocking
 from groupwise.api.options import RunOptions
 from groupwise.api.reward import Reward
@@ -48,6 +49,7 @@ class Evaluation(dict[str, Any]):
         return figures
 
 
+@from_python
 def evaluate(
     model: str | PathLike[str],
     *,
@@ -122,6 +124,7 @@ def name_of(model: str | PathLike[str]) -> str:
 def sample(model: str | PathLike[str], prompt: str, *, n: None = None, at: At = None, **settings: Any) -> str: ...
 @overload
 def sample(model: str | PathLike[str], prompt: str, *, n: int, at: At = None, **settings: Any) -> list[str]: ...
+@from_python
 def sample(
     model: str | PathLike[str],
     prompt: str,

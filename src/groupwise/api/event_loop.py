@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDone
+from contextvars import copy_context
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -20,7 +21,7 @@ def run_blocking(work: Callable[[], T], interrupt: Callable[[str], None] = lambd
         return work()
     interrupted = False
     with ThreadPoolExecutor(1, thread_name_prefix="groupwise") as pool:
-        future = pool.submit(work)
+        future = pool.submit(copy_context().run, work)
         while True:
             try:
                 return future.result(POLL)

@@ -5,6 +5,7 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
+from groupwise.api.door import from_python
 from groupwise.config.keyword_arguments import as_data
 from groupwise.config.parse_values import Reading
 from groupwise.config.recipe_errors import one_error
@@ -24,6 +25,7 @@ def list_methods() -> list[str]:
     return [method.__name__ for method in published]
 
 
+@from_python
 def load_method(source: str | Path, /, *, use: Sequence[str | Path] = (), **constants: Any) -> Method:
     """A published method by its name, the method of a recipe file, or a method in a user's file.
 

@@ -12,29 +12,30 @@ from groupwise.runs.disk import storage_errors, write_file
 
 ANSWER = Columns().answer
 """The name of the column of gold answers, unless a recipe names another."""
+EXAMPLE = '{"prompt": "1+1=", "answer": "2"}'
 
 
-def rows_in_memory(data: object) -> list[Mapping[str, Any]] | None:
-    """Convert the argument `data` to rows: a list of dicts or a `datasets.Dataset`; None for a path, a name or a task.
+def rows_in_memory(data: object, name: str = "data") -> list[Mapping[str, Any]] | None:
+    """Convert the argument `name` to rows: a list of dicts or a `datasets.Dataset`; None for a path, a name or a task.
 
     Raises `Usage` for anything else, `BadData` for a row that is no dict.
     """
     if isinstance(data, str | Path | TaskKind) or (isinstance(data, Mapping) and isinstance(data.get("kind"), str)):
         return None
     if isinstance(data, Mapping):
-        names = ", ".join(map(str, data))
-        raise Usage(
-            "data is a dict", evidence=f"its keys are {names}", fix='pass one of its splits: data=sets["train"]'
-        )
+        keys, fix = ", ".join(map(str, data)), f'pass one of its splits: {name}=sets["train"]'
+        raise Usage(f"{name} is a dict", evidence=f"its keys are {keys}", fix=fix)
     if not isinstance(data, Iterable):
-        raise Usage(f"data is {type(data).__name__}", fix="pass a list of dicts, a datasets.Dataset, a path or a name")
+        raise Usage(
+            f"{name} is {type(data).__name__}", fix="pass a list of dicts, a datasets.Dataset, a path or a name"
+        )
     rows = list(data)
     for index, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
-            fix = 'pass a list of dicts such as {"prompt": "1+1=", "answer": "2"}'
-            raise BadData(f"row {index} of data is {type(row).__name__}, not a dict", evidence=repr(row)[:80], fix=fix)
+            what = f"row {index} of {name} is {type(row).__name__}, not a dict"
+            raise BadData(what, evidence=repr(row)[:80], fix=f"pass a list of dicts such as {EXAMPLE}")
     if not rows:
-        raise BadData("data has no rows", evidence="0 rows", fix='pass rows such as {"prompt": "1+1=", "answer": "2"}')
+        raise BadData(f"{name} has no rows", evidence="0 rows", fix=f"pass rows such as {EXAMPLE}")
     return rows
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from groupwise.api.door import from_python
 from groupwise.api.evaluate import sample
 from groupwise.core import BadData
 from groupwise.data import ACCURACY, ACCURACY_GREEDY, MEAN_LENGTH, REWARD, SCORE, SCORE_GREEDY
@@ -55,6 +56,7 @@ class Run:
     stopped: str
     _stop: Callable[[str], None] = field(repr=False, compare=False)
 
+    @from_python
     def __init__(
         self, directory: str | Path, stopped: str = "", _stop: Callable[[str], None] = lambda cause: None
     ) -> None:
@@ -72,21 +74,25 @@ class Run:
         return runs_in(self.directory)[-1]
 
     @property
+    @from_python
     def metrics(self) -> Mapping[str, dict[int, float]]:
         """The value of each metric by iteration: `run.metrics["reward"][20]`. NaN where it was not finite."""
         curves = read(self._last).metrics
         return {name: dict(zip(curve.at.tolist(), curve.value.tolist())) for name, curve in curves.items()}
 
     @property
+    @from_python
     def done(self) -> int:
         """The number of completed iterations; in a run of phases, of its last started phase."""
         return read(self._last).last
 
     @property
+    @from_python
     def iterations(self) -> int:
         """The planned number of iterations; in a run of phases, of the last started phase."""
         return RunInfo.read(RunLayout(self._last)).iterations
 
+    @from_python
     def samples(self, iteration: int | None = None) -> list[dict[str, Any]]:
         """The samples of an iteration, one dict each, by default of the last one that has samples.
 
@@ -107,6 +113,7 @@ class Run:
         return str(self.directory)
 
     @property
+    @from_python
     def model_dir(self) -> Path:
         """The directory of the trained model, in Hugging Face layout. `BadData` while the run has none."""
         if (finished := finished_run(self.directory)) is None:
@@ -114,6 +121,7 @@ class Run:
         return RunLayout(finished).model
 
     @property
+    @from_python
     def report(self) -> Report:
         """The report page of the run. Each access writes the file again."""
         return Report(write_report(runs_in(self.directory), RunLayout(self.directory).report))

@@ -20,7 +20,7 @@ from groupwise.config.phase_recipes import read_phases
 from groupwise.config.recipe_toml import base_of, read_recipe
 from groupwise.config.toml import DEFAULT, is_toml, read_toml, read_with_overrides, without_command_text
 from groupwise.config.user_code import UserCode, function_hash, load_use
-from groupwise.core import BadData, Usage, raise_all
+from groupwise.core import BadData, GroupwiseError, Usage, raise_all
 from groupwise.lifecycle.run import run_from
 from groupwise.lifecycle.run_handle import Control, Ending
 from groupwise.lifecycle.run_phases import run_phases
@@ -47,7 +47,7 @@ def start(
     `source` is a TOML file or text; None is the packaged recipe, or the defaults for another model or task. A run that
     cannot start leaves no directory.
     """
-    with new_run(Path(options.out), options.name or run_name(source, arguments)) as lock:
+    with new_run(Path(options.out), options.name or run_name(source, arguments)) as lock, own_words(lock.layout):
         layout = lock.layout
         overrides, use = arguments.write(layout.data, layout.code, options.permissions, source)
         if source and KEY in (data := read_with_overrides(source, overrides)):
@@ -152,6 +152,19 @@ def new_run(out: Path, name: str) -> Iterator[RunLock]:
             raise
 
 
+@contextmanager
+def own_words(layout: RunLayout) -> Iterator[None]:
+    """A context whose errors name the program's rows and functions, not the files of a run that is removed."""
+    try:
+        yield
+    except GroupwiseError as error:
+        files = () if layout.is_run else ((layout.data, "data"), (layout.code / f"{WRITTEN}.py", "the reward"))
+        for file, name in files:
+            error.what = error.what.replace(str(file), name)
+            error.evidence = error.evidence.replace(str(file), name)
+        raise
+
+
 def run_name(source: str | Path | None, arguments: Arguments) -> str:
     """The name of a new run: from the recipe's file, else the task, or `rows` for data rows in memory."""
     if source is not None and not is_toml(source) and source != DEFAULT:
@@ -173,6 +186,9 @@ def recorded_code(folder: Path, info: RunInfo | None, reward: Reward, options: R
     """
     code, changed = folder / f"{WRITTEN}.py", options.changed
     files = [code] if reward.source and has_code(reward.source, code, info, changed=changed) else []
+    if not files and info is not None and WRITTEN in info.use and code.is_file() and not options.permissions.use:
+        fix = f"pass the reward function again, or add --use {code} to the command"
+        raise Usage("this run was started with a reward function, which must be named again", fix=fix)
     allowed = replace(options.permissions, use=[*options.permissions.use, *files])
     use = load_use(allowed, info.use if info else None, accept=changed)
     if info is not None:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from groupwise.api import runs
 from groupwise.api.arguments import arguments_of
+from groupwise.api.door import from_python
 from groupwise.api.event_loop import run_blocking
 from groupwise.api.options import RunOptions
 from groupwise.api.reward import NO_REWARD, reward_of
@@ -26,11 +27,13 @@ OnIteration = Callable[[Run, dict[str, Any]], object]
 Rows = str | Path | Iterable[Mapping[str, Any]]
 
 
+@from_python
 def train(
     recipe: Recipe | str | Path | None = None,
     *,
     model: str | Path | None = None,
     data: Rows | None = None,
+    eval_data: Rows | None = None,
     reward: Any = None,
     method: Method | str | Mapping[str, Any] | None = None,
     max_tokens: int | None = None,
@@ -45,7 +48,8 @@ def train(
 
     `recipe` is a TOML file, the name of a packaged recipe, or a `Recipe`; the other arguments change its fields. A file
     with phases starts a run of phases. `model` is a directory, a packaged name or a name on the hub. `data` is a list
-    of dicts with a `prompt`, a `datasets.Dataset`, a path or the name of a task. `reward` is a function, the name of a
+    of dicts with a `prompt`, a `datasets.Dataset`, a path or the name of a task; `eval_data` is one, too, to evaluate
+    on in place of a tenth of `data`. `reward` is a function, the name of a
     verifier, or a dict of both with weights; a function asks by name for `answer`, `prompt`, `gold`, `row` and others
     (docs/verifiers.md). `permissions` say what the run may execute, read and reach. `settings` are fields of `Recipe`
     by name: `iterations=50`, `optimizer=gw.AdamW(lr=1e-5)`. Without arguments `train()` runs the packaged recipe.
@@ -59,7 +63,14 @@ def train(
     >>> run.metrics["reward"]                                                                       # doctest: +SKIP
     {1: 0.40625}
     """
-    named = {"model": model, "method": method, "data": data, "reward": reward, "max_tokens": max_tokens}
+    named = {
+        "model": model,
+        "method": method,
+        "data": data,
+        "eval_data": eval_data,
+        "reward": reward,
+        "max_tokens": max_tokens,
+    }
     source, arguments = recipe_source(recipe), arguments_of(named, settings)
     options = RunOptions(permissions=permissions, out=out, name=name, stop_after=stop_after, command="gw.train(...)")
     control = control_of(on_iteration)
@@ -71,6 +82,7 @@ def train(
     return run_blocking(work, control.stop)
 
 
+@from_python
 def resume(
     run: str | PathLike[str],
     *,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.checks.check_flow import flow_errors, language_errors, pipeline_errors
-from groupwise.checks.check_machine import available_memory, check_pipeline_memory
+from groupwise.checks.check_machine import attention_note, available_memory, check_pipeline_memory
 from groupwise.checks.check_masked import masked_errors, schedule_notes, unmask_errors
 from groupwise.config.recipe import Recipe
 from groupwise.core import GroupwiseError, Usage
@@ -28,8 +28,9 @@ def kind_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
 
 
 def kind_notes(recipe: Recipe, directory: Path, shape: Sizes) -> list[str]:
-    """Notes about a method whose settings are valid for the model and probably not meant."""
-    return NOTES[shape.kind](recipe, directory) if shape.kind in NOTES else []
+    """Notes about settings that are valid for the model and probably not meant, and about slow attention."""
+    notes = NOTES[shape.kind](recipe, directory) if shape.kind in NOTES else []
+    return [*notes, *filter(None, [attention_note(recipe, directory, shape)])]
 
 
 def memory_line(recipe: Recipe, directory: Path, shape: Sizes, prompt: int, errors: Sequence[GroupwiseError]) -> str:

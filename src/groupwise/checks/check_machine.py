@@ -14,12 +14,14 @@ from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import GroupwiseError, MissingRequirement, Usage
 from groupwise.engines import Served
-from groupwise.models import Shape
+from groupwise.models import Shape, base_directory
 from groupwise.models.decoder.decoder import Sizes
+from groupwise.models.decoder.varlen_attention import varlen_obstacle
+from groupwise.models.model_files import read_json
 from groupwise.planning.memory import host_memory, refuse_beyond
 from groupwise.planning.pipelines import pipeline_memory, pipeline_plan_line
 from groupwise.runs.trackers import OPENERS
-from groupwise.training.build import find_device
+from groupwise.training.build import DTYPES, find_device
 
 
 def check_machine(recipe: Recipe, use: UserCode, *, train: bool) -> Checked:
@@ -62,6 +64,21 @@ def machine_line(machine: Machine) -> str:
     """The device and dtype as one line for the user. Raises a `GroupwiseError` if there is no such device."""
     masters = " with float32 master weights" if machine.dtype == "bfloat16" else ""
     return f"machine: {device_label(find_device(machine))}, {machine.dtype}{masters}"
+
+
+def attention_note(recipe: Recipe, directory: Path, shape: Sizes) -> str:
+    """A line if a language model's attention on this GPU is masked, with the reason; empty if it is `varlen_attn`."""
+    try:
+        device = find_device(recipe.machine)
+    except GroupwiseError:  # `check_machine` reports it
+        return ""
+    if device.type != "cuda" or shape.kind != "language":
+        return ""
+    capability = torch.cuda.get_device_capability(device)
+    reason = varlen_obstacle(DTYPES[recipe.machine.dtype], shape.head_dim, capability)
+    if not reason and read_json(base_directory(directory) / "config.json").get("attn_logit_softcapping"):
+        reason = "varlen_attn has no soft cap"
+    return reason and f"  attention with masks, whose memory may grow with the square of the length: {reason}"
 
 
 def check_place(recipe: Recipe) -> list[GroupwiseError]:

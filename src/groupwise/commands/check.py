@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from groupwise.checks import check as checks
+from groupwise.commands.unknown_options import unknown_option
 from groupwise.config.packaged import named_recipe
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import GroupwiseError, visible
@@ -21,11 +22,13 @@ def check(
     """
     loaded = load_use(allowed)
     path = named_recipe(file, recipe_name)
-    checked = checks.check(path, overrides, loaded)
-    for line in () if checked.errors else checked.notes:
+    unknown = {name: problem for name, _ in overrides if (problem := unknown_option("check", name))}
+    checked = checks.check(path, [field for field in overrides if field[0] not in unknown], loaded)
+    errors = [*unknown.values(), *checked.errors]
+    for line in () if errors else checked.notes:
         print(visible(line))
-    print(visible(errors_text(file or recipe_name or "recipe", checked.errors), lines=True))
-    return checked.errors[0].code if checked.errors else 0
+    print(visible(errors_text(file or recipe_name or "recipe", errors), lines=True))
+    return errors[0].code if errors else 0
 
 
 def errors_text(name: str, problems: Sequence[GroupwiseError]) -> str:

@@ -4,11 +4,12 @@ import re
 from argparse import ArgumentParser
 from collections.abc import Mapping
 
-from groupwise.config.fields import recipe_fields
+from groupwise.commands.command_table import COMMANDS
+from groupwise.config.fields import SECOND_NAMES, recipe_fields
 from groupwise.methods.families import method_files
 
 SHELLS = ("bash", "zsh", "fish")
-FIELDS = ("train", "eval", "sample", "chat", "check", "sweep", "help")
+FIELDS = ("help", *(command.name for command in COMMANDS if command.fields))
 """Commands that take recipe fields: as options, or (`help`) as an argument."""
 METHODS = ("show", "diff", "methods", "certify")
 """Commands that take a method's name."""
@@ -54,7 +55,8 @@ def words_of(command: str, parser: ArgumentParser) -> list[str]:
     """The words that a shell may suggest after a command: its options, recipe fields, and names of methods."""
     words = list(dict.fromkeys(re.findall(r"(?<![\w-])--?[a-z][\w-]*", parser.format_usage())))
     if command in FIELDS:
-        words += [name if command == "help" else f"--{name}" for name in recipe_fields()]
+        names = (*recipe_fields(), *SECOND_NAMES)
+        words += [name if command == "help" else f"--{name}" for name in names]
     return words + list(method_files()) * (command in METHODS) + list(SHELLS) * (command == "completion")
 
 

@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import shutil
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from groupwise.commands.help_text import width
 from groupwise.core import GroupwiseError, MissingRequirement, visible
 from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, PINS, check_environment, installation
 from groupwise.models.freed_memory import machine_memory
@@ -24,12 +26,16 @@ NEEDED = 2 * GIB
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check of this machine. `fix` is the command or advice if `ok` is False."""
+    """The result of one check of this machine. `fix` is the command or advice if `ok` is False.
+
+    Without an `optional` package most runs work: that it is missing is no failure.
+    """
 
     name: str
     ok: bool
     seen: str
     fix: str = ""
+    optional: bool = False
 
 
 def examine(where: Path = Path("."), *, engine_python: str = "") -> list[Finding]:
@@ -99,7 +105,7 @@ def extras(requirements: list[str]) -> Iterator[Finding]:
     """A check for each optional extra of this package (`pip install groupwise[...]`): installed and missing packages.
 
     >>> next(extras(["torch>=2", "no-such-thing>=1; extra == 'x'"]))
-    Finding(name='extra x', ok=False, seen='no-such-thing missing', fix="pip install 'groupwise[x]'")
+    Finding(name='extra x', ok=False, seen='no-such-thing missing', fix="pip install 'groupwise[x]'", optional=True)
     """
     groups: dict[str, list[str]] = {}
     for line in requirements:
@@ -109,7 +115,8 @@ def extras(requirements: list[str]) -> Iterator[Finding]:
     for extra, names in groups.items():
         versions = {name: installed(name) for name in names}
         summary = ", ".join(f"{name} {installed_version or 'missing'}" for name, installed_version in versions.items())
-        yield Finding(f"extra {extra}", all(versions.values()), summary, f"pip install 'groupwise[{extra}]'")
+        fix = f"pip install 'groupwise[{extra}]'"
+        yield Finding(f"extra {extra}", all(versions.values()), summary, fix, optional=True)
 
 
 def vllm(python: str = "") -> Finding:
@@ -120,7 +127,7 @@ def vllm(python: str = "") -> Finding:
     if not python:
         there = os.path.isfile(DEFAULT_PYTHON)
         seen = f"{DEFAULT_PYTHON}, not run: its versions are checked by --engine-python {DEFAULT_PYTHON}"
-        return Finding("vllm", there, seen if there else f"no {DEFAULT_PYTHON}", installation())
+        return Finding("vllm", there, seen if there else f"no {DEFAULT_PYTHON}", installation(), optional=True)
     try:
         check_environment(python)
     except MissingRequirement as error:
@@ -137,19 +144,29 @@ def installed(name: str) -> str:
 
 
 def as_text(findings: list[Finding]) -> str:
-    """The checks as text: a line each, with the fix below one that failed."""
-    width = max(len(finding.name) for finding in findings)
-    lines = []
-    for finding in findings:
-        lines.append(f"{'ok' if finding.ok else '--'}  {finding.name:<{width}}  {visible(finding.seen)}")
-        if not finding.ok:
-            lines += [f"{'':>{width + 6}}do: {line}" for line in finding.fix.splitlines()]
-    failed = sum(not finding.ok for finding in findings)
-    lines.append(f"{failed} of {len(findings)} checks failed" if failed else "all checks passed")
-    return "\n".join(lines)
+    """The checks as text: a line each, with the fix below one that failed; then what is optional."""
+    required, optional = ([f for f in findings if f.optional is kind] for kind in (False, True))
+    failed = sum(not finding.ok for finding in required)
+    missing = sum(not finding.ok for finding in optional)
+    lines = [line for finding in required for line in lines_of(finding, "ok", "FAILED")]
+    lines.append(f"{failed} of {len(required)} checks failed" if failed else f"all {len(required)} checks passed")
+    lines += ["", "optional:", *(line for finding in optional for line in lines_of(finding, "yes", "no"))]
+    return "\n".join([*lines, f"{missing} of {len(optional)} are not installed" if missing else "all are installed"])
+
+
+def lines_of(finding: Finding, passed: str, failed: str) -> list[str]:
+    """A check as lines: its result, its name, its evidence, and the fix if it failed."""
+    fixes = [] if finding.ok else [f"do: {line}" for line in finding.fix.splitlines()]
+    indent = " " * 30
+    seen = textwrap.wrap(visible(finding.seen), width() - len(indent)) or [""]
+    first = f"{passed if finding.ok else failed:<8}{finding.name:<22}{seen[0]}"
+    return [first, *(indent + line for line in (*seen[1:], *fixes))]
 
 
 def as_json(findings: list[Finding]) -> str:
     """The checks as a JSON object by name."""
-    objects = {f.name: {"ok": f.ok, "seen": f.seen, **({} if f.ok else {"fix": f.fix})} for f in findings}
+    objects = {
+        f.name: {"ok": f.ok, "optional": f.optional, "seen": f.seen, **({} if f.ok else {"fix": f.fix})}
+        for f in findings
+    }
     return json.dumps(objects, indent=2)

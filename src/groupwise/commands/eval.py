@@ -23,7 +23,7 @@ def evaluate(
     problems: int | None = None,
     recipe_path: str | None = None,
     preset: str | None = None,
-    data: str | None = None,
+    preset_data: str | None = None,
     out: str | None = None,
 ) -> int:
     """Print the held-out accuracy of a model directory or of a run's model, and write it with its protocol.
@@ -31,7 +31,10 @@ def evaluate(
     `at` chooses a checkpoint of a run.
     """
     loaded = load_use(allowed)
-    settings = {"samples": samples, "problems": problems, "recipe_path": recipe_path, "preset": preset, "data": data}
+    settings = {
+        "samples": samples, "problems": problems, "recipe_path": recipe_path, "preset": preset,
+        "preset_data": preset_data,
+    }  # fmt: skip
 
     def check(folder: Path) -> None:
         check_file(Path(out) if out else folder / "evaluation.json")

@@ -3,30 +3,35 @@
 import re
 import shlex
 import textwrap
-from difflib import get_close_matches
 
+from groupwise.commands.command_table import COMMANDS
+from groupwise.commands.unknown_options import corrected, first_name, options_of_command
 from groupwise.config.fields import (
     SECTIONS,
     RecipeField,
     declared,
+    documentation,
     part_constants,
     parts_of,
     recipe_fields,
+    same_end,
     section_text,
 )
-from groupwise.core import Usage, visible
+from groupwise.config.other_names import field_named, other_name_fix
+from groupwise.core import Usage, class_name, part_names, visible
+from groupwise.methods.families import method_files
 
 WIDTH = 116
 
 
 def explain(name: str) -> int:
-    """Print the help on a recipe field, a section or a component's constant; without a name, a list of all fields."""
-    print(visible(field_help(name.removeprefix("--").removeprefix("recipe.").strip(".")), lines=True))
+    """Print the help on a recipe's field, a section, a constant or a component; without a name, a list of fields."""
+    print(visible(field_help(name.lstrip("-").removeprefix("recipe.").strip(".").replace("-", "_")), lines=True))
     return 0
 
 
 def field_help(name: str) -> str:
-    """The help text of a dotted field name. Raises `Usage` for a name that is no field."""
+    """The help text of a dotted field name, or of another name of one. Raises `Usage` for a name of nothing."""
     fields = recipe_fields()
     if not name:
         return table(list(fields.values())) + "\n\ngroupwise help FIELD prints one in full"
@@ -38,24 +43,44 @@ def field_help(name: str) -> str:
     owner, _, constant = name.rpartition(".")
     owner = owner if owner in fields else owner.rpartition(".")[0]  # an element of a list: method.advantage.0.eps
     if owner in fields and (parts := part_constants(socket_of(fields[owner]), constant)):
-        lines = [
-            f"{part}: {kind}, default {default or 'none: a value is required'}"
-            for part, (kind, default) in parts.items()
-        ]
-        return "\n".join([f"{name}: a constant of the component in {owner}", *(f"  {line}" for line in lines)])
-    matches = get_close_matches(name, [*fields, *SECTIONS], n=3, cutoff=0.5) or same_end(name)
+        lines = [constant_text(part, *declaration) for part, declaration in parts.items()]
+        return "\n".join([f"{name}: a constant of the component in {owner}", *lines])
+    if (field := first_name(name)) != name or (field := field_named(name)):
+        return f"{name} is {field} here\n\n{field_help(field)}"
+    if component := component_text(class_name(name)) or component_text(name):
+        return component
+    matches = same_end(name) or [one for one in [corrected(name)] if one]
     fix = f"did you mean {' or '.join(matches)}?" if matches else "groupwise help prints all fields"
-    raise Usage(f"a recipe has no field {name!r}", fix=fix)
+    raise Usage(f"a recipe has no field {name!r}", fix=elsewhere(name) or other_name_fix(name) or fix)
 
 
-def same_end(name: str) -> list[str]:
-    """Suggestions for an unknown name: the recipe fields with the same last word.
+def elsewhere(name: str) -> str:
+    """The command that explains a name which is no field of a recipe: a method, a command, an option of commands."""
+    if name in method_files():
+        return f"it is a method: groupwise show {name}"
+    if any(command.name == name for command in COMMANDS):
+        return f"it is a command: groupwise {name} --help"
+    option = name.replace("_", "-")
+    takers = [command.name for command in COMMANDS if option in options_of_command(command)]
+    return f"--{option} is an option of {', '.join(takers)}: groupwise {takers[0]} --help" if takers else ""
 
-    >>> same_end("trainer.lr")
-    ['warm_start.optimizer.lr', 'optimizer.lr']
-    """
-    end = name.rpartition(".")[2]
-    return [path for path in recipe_fields() if path.rpartition(".")[2] == end]
+
+def component_text(name: str) -> str:
+    """A packaged component: its documentation, its constants, and the fields that take it. Empty for another name."""
+    sockets = [socket for socket in part_names() if name in parts_of(socket)]
+    if not sockets:
+        return ""
+    module = parts_of(sockets[0])[name]
+    takers = [field.name for field in recipe_fields().values() if socket_of(field) in sockets]
+    constants = [constant_text(*declaration) for declaration in declared(module, name)]
+    return "\n".join(
+        [f"{name}: {documentation(module, name)}", *constants, *([f"a value of {', '.join(takers)}"] if takers else [])]
+    )
+
+
+def constant_text(name: str, kind: str, default: str) -> str:
+    """A line about a constant of a component."""
+    return f"  {name}: {kind}, default {default or 'none: a value is required'}"
 
 
 def socket_of(field: RecipeField) -> str:

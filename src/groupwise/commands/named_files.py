@@ -1,11 +1,13 @@
 """Code that a command line names by its file, `--verifier grader.py:grade`: the file counts as one of `--use`."""
 
+import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from groupwise.commands.options import COMMANDS, USE
+from groupwise.commands.command_table import COMMANDS
+from groupwise.commands.options import USE
 
 NAMED = re.compile(
     r"""(?:^|(?<=['"\s,=\[(]))(?P<file>[^\s'",=:\[\](){}]+\.py):(?P<name>[A-Za-z_]\w*)(?=['"\s,\])}]|$)"""
@@ -24,7 +26,7 @@ def with_named_files(words: Sequence[str]) -> list[str]:
     ['train', '--use', 'code/grader.py', '--verifier', 'grader:grade']
     """
     command = next((command for command in COMMANDS if words and command.name == words[0]), None)
-    if command is None or USE not in command.options:
+    if command is None or USE not in command.permissions:
         return list(words)
     end = words.index("--") if "--" in words else len(words)
     used = [path for option, path in pairwise(words[:end]) if option == "--use"]
@@ -52,6 +54,28 @@ def with_named_files(words: Sequence[str]) -> list[str]:
 
 def names_code(option: str, fields: bool) -> bool:
     """Whether a value of this option may name code: that of any recipe field but those of `NOT_CODE`."""
-    declared = {name for command in COMMANDS for names, _ in command.options for name in names}
+    declared = {name for command in COMMANDS for names, _ in command.options + command.permissions for name in names}
     field = option.removeprefix("--").partition(".")[0]
     return fields and option.startswith("--") and option not in declared and field not in NOT_CODE
+
+
+def check_reward_name(overrides: Iterable[tuple[str, str]]) -> None:
+    """Raise `Usage` for a reward that is a Python file without the name of a function in it. The file is not run."""
+    from groupwise.core import Usage, or_near
+
+    for path, value in overrides:
+        if path == "verifier" and value.endswith(".py"):
+            names = functions_in(Path(value))
+            fix = " or ".join(f"--reward {value}:{name}" for name in names) or f"--reward {value}:NAME"
+            fix = f"write {fix}" if Path(value).is_file() else or_near(value, f"write {fix}")
+            raise Usage(f"--reward {value} names a file, and no function in it", fix=fix)
+
+
+def functions_in(file: Path) -> list[str]:
+    """The public functions that a Python file defines; none for a file that cannot be read."""
+    try:
+        nodes = ast.parse(file.read_text(encoding="utf-8")).body
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return []
+    names = [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [name for name in names if not name.startswith("_")]

@@ -6,7 +6,9 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from groupwise.commands.options import CODES, COMMANDS, Option
+from groupwise.commands.command_table import COMMANDS, Command
+from groupwise.commands.help_text import CODES, below_options
+from groupwise.commands.options import Option
 
 T = TypeVar("T")
 
@@ -28,26 +30,34 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
         if command.fields
     }
     for command in COMMANDS:
-        parents = [declared(options[command.name], command.options)] if command.fields else []
         added = commands.add_parser(
             command.name,
-            parents=parents,
+            parents=[with_options(options[command.name], command)] if command.fields else [],
             help=command.help,
             description=command.help[0].upper() + command.help[1:] + ".",
-            epilog=command.epilog,
+            epilog=below_options(command.name, fields=command.fields),
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        declared(added, command.arguments if command.fields else command.arguments + command.options)
+        declared(added, command.arguments)
+        if not command.fields:
+            with_options(added, command)
     commands.choices["completion"].set_defaults(commands=commands.choices)
     return table, options
 
 
-def declared(table: argparse.ArgumentParser, options: Sequence[Option]) -> argparse.ArgumentParser:
-    """Add these options to the parser."""
+def with_options(table: argparse.ArgumentParser, command: Command) -> argparse.ArgumentParser:
+    """The parser with a command's options, and below them its permissions."""
+    declared(table, command.options)
+    if command.permissions:
+        declared(table.add_argument_group("permissions, which no recipe can give"), command.permissions)
+    return table
+
+
+def declared(table: argparse._ActionsContainer, options: Sequence[Option]) -> None:
+    """Add these options or arguments to a parser or to a group of its options."""
     for names, settings in options:
         table.add_argument(*names, **settings)
-    return table
 
 
 def parse(
@@ -59,14 +69,21 @@ def parse(
     parsed by `table`. Words after `--` are no options and no overrides.
     """
     check_command(table, words)
+    if words[:1] == ["help"] and words[1:2] != ["--help"] and words[1:2] != ["-h"]:
+        words = ["help", *(word.lstrip("-") for word in words[1:])]  # `help --lr` is `help lr`
     command = options.get(words[0]) if words else None
     if command is None:
-        return table.parse_args(words), []
+        a, others = table.parse_known_args(words)
+        if others:
+            from groupwise.commands.unknown_options import unknown_words
+
+            raise unknown_words(words[0], others)
+        return a, []
     end = words.index("--") if "--" in words else len(words)
     if {"-h", "--help"}.intersection(words[:end]):
         return table.parse_args([words[0], "--help"]), []
     known, others = command.parse_known_args(words[:end])
-    arguments, overrides = split(command, others)
+    arguments, overrides = split(others)
     a = table.parse_args([*arguments, *words[end:]])
     vars(a).update(vars(known))
     return a, overrides
@@ -81,18 +98,7 @@ def check_command(table: argparse.ArgumentParser, words: Sequence[str]) -> None:
     table.error(f"no command is called {words[0]!r}; " + (f"did you mean {near[0]}?" if near else ", ".join(names)))
 
 
-def near_option(command: argparse.ArgumentParser, name: str) -> str:
-    """The option of a command that is similar to a name without dashes; empty if there is none.
-
-    >>> near_option(parser()[1]["eval"], "smaples")
-    '--samples'
-    """
-    known = [word.lstrip("-") for action in command._actions for word in action.option_strings]
-    near = get_close_matches(name, known, n=1, cutoff=0.75)
-    return f"--{near[0]}" if near else ""
-
-
-def split(command: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+def split(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
     """Separate positional arguments from overrides: `--dotted.field value` or `--dotted.field=value`."""
     arguments, overrides = [], []
     remaining = iter(words)
@@ -101,7 +107,10 @@ def split(command: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[
         if not word.startswith("--"):
             arguments.append(word)
         elif (value := text if equals else next(remaining, None)) is None or (not equals and value.startswith("--")):
-            command.error(f"{word} needs a value")
+            from groupwise.core import Usage
+
+            fix = f"write {word} VALUE; groupwise help {name.lstrip('-')} explains it"
+            raise Usage(f"{word} needs a value", fix=fix)
         else:
             overrides.append((name.removeprefix("--"), value))
     return arguments, overrides

@@ -11,15 +11,16 @@ import torch
 
 from groupwise.commands.serve import ServeOptions
 from groupwise.config.devices import device_of
-from groupwise.core import WorkerLost
+from groupwise.core import Usage, WorkerLost
 from groupwise.engines import EngineAccess, servable, serve_until_signal
+from groupwise.engines.remote.devices import on_device
 from groupwise.engines.remote.replica import command
 from groupwise.engines.remote.served import Target
 from groupwise.engines.vllm.vllm_engine import VllmSettings
 from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, check_environment
 from groupwise.engines.vllm.vllm_program import vllm_program
-from groupwise.engines.vllm.vllm_replicas import Vllm, check_model
-from groupwise.models import find_model, read_model
+from groupwise.engines.vllm.vllm_replicas import OWN_GPU, Vllm, check_model
+from groupwise.models import find_model, has_adapter, read_model
 
 GRACE = 5.0
 """Seconds in which the process must end after SIGTERM."""
@@ -33,7 +34,10 @@ def serve_vllm(model: str, options: ServeOptions, python: str) -> int:
     options.check()
     directory, device = find_model(model).absolute(), device_of(options.device)
     loaded = servable(read_model(directory, dtype=getattr(torch, options.dtype), seed=options.seed), None)
-    target = Target(dtype=options.dtype, device=device, adapter=False, placed=True)  # the device is not a learner's
+    if has_adapter(loaded):
+        what, fix = f"{model} is an adapter", "merge it first: groupwise merge --help"
+        raise Usage(what, evidence="vLLM serves whole weights here", fix=fix)
+    target = Target(dtype=options.dtype, device=device, placed=True)
     check_model(loaded.shape, target, sleeps=False)
     python = EngineAccess(python=python).interpreter(DEFAULT_PYTHON)
     check_environment(python, gpu=device != "cpu")
@@ -43,11 +47,12 @@ def serve_vllm(model: str, options: ServeOptions, python: str) -> int:
             directory=packages, dtype=options.dtype, device=device, threads=options.threads, seed=options.seed,
             max_num_seqs=options.max_num_seqs, kv_cache_tokens=options.kv_cache_tokens, compiled=False, adapter="",
             keyed=defaults.keyed,
-            deadline=defaults.deadline, sleeps=False, model=model, socket=_absolute(options.socket),
+            deadline=defaults.deadline, sleeps=False, enforce_eager=defaults.enforce_eager,
+            gpu_memory_utilization=OWN_GPU, model=model, socket=_absolute(options.socket),
             listen=options.listen, key=_absolute(options.key), secret_file=_absolute(options.secret_file),
         )  # fmt: skip
         program = vllm_program(spec, python)
-        program = replace(program, settings=replace(spec, directory=str(directory)))
+        program = on_device(replace(program, settings=replace(spec, directory=str(directory))), device)
         return asyncio.run(serve_until_signal(hold(command(program, os.getpid()), program.environment)))
 
 

@@ -13,7 +13,7 @@ from groupwise.commands.sweep_table import Result, run_rows, seed_rows
 from groupwise.commands.table import aligned
 from groupwise.commands.train import resume, train
 from groupwise.config.user_code import Permissions
-from groupwise.core import Diverged, Usage, visible
+from groupwise.core import Diverged, Usage, each_line_once, visible
 from groupwise.report.read import read
 from groupwise.report.report import write_report
 from groupwise.runs.find_run import newest_run
@@ -56,29 +56,36 @@ def sweep(
     all_runs = combinations(overrides)
     if len(all_runs) == 1:
         print("note: no field has several values, so this sweep is one run; write values as --seed 0..4 or --seed 1,2")
-    for index, combination in enumerate(all_runs, 1):
-        words = [word for path, value in combination.overrides for word in (f"--{path}", value)]
-        named = ["--recipe", recipe_name] if recipe_name else [recipe] if recipe else []
-        command = shlex.join(["groupwise", "train", *named, *words])
-        run = existing(directory, combination, command)
-        print(visible(f"-- run {index} of {len(all_runs)}: {combination.name}"), flush=True)
-        try:
-            if run is None:
-                options = RunOptions(permissions=allowed, out=directory, name=combination.name, command=command)
-                code = train(recipe, combination.overrides, options, recipe_name=recipe_name)
-            else:
-                code = 0 if is_finished(run) else resume(str(run), RunOptions(permissions=allowed, command=command))
-        except Diverged as error:
-            code = error.code
-            print(visible(str(error), lines=True))
-        if code not in (0, Diverged.code):
-            return code
+    with each_line_once():
+        for index, combination in enumerate(all_runs, 1):
+            print(visible(f"-- run {index} of {len(all_runs)}: {combination.name}"), flush=True)
+            code = train_one(recipe, recipe_name, combination, directory, allowed)
+            if code not in (0, Diverged.code):
+                return code
     results = results_of(directory, all_runs)
     tables = {"Runs": run_rows(results)} | ({"Seeds": rows} if (rows := seed_rows(results)) else {})
     print(visible("\n\n".join("\n".join(aligned(rows)) for rows in tables.values()), lines=True))
     report = write_report([result.run.path for result in results], RunLayout(directory).report, tables)
     print(visible(f"report: {report}"))
     return 0
+
+
+def train_one(
+    recipe: str | None, recipe_name: str | None, combination: Combination, directory: Path, allowed: Permissions
+) -> int:
+    """Train or continue one run of a sweep, unless it is finished. Returns its exit code."""
+    words = [word for path, value in combination.overrides for word in (f"--{path}", value)]
+    named = ["--recipe", recipe_name] if recipe_name else [recipe] if recipe else []
+    command = shlex.join(["groupwise", "train", *named, *words])
+    run = existing(directory, combination, command)
+    try:
+        if run is None:
+            options = RunOptions(permissions=allowed, out=directory, name=combination.name, command=command)
+            return train(recipe, combination.overrides, options, recipe_name=recipe_name)
+        return 0 if is_finished(run) else resume(str(run), RunOptions(permissions=allowed, command=command))
+    except Diverged as error:
+        print(visible(str(error), lines=True))
+        return error.code
 
 
 def combinations(overrides: Sequence[tuple[str, str]]) -> list[Combination]:

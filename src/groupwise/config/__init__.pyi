@@ -1,6 +1,18 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.config.other_names import DICTIONARY as DICTIONARY
+from groupwise.config.other_names import EARLIER_FIELDS as EARLIER_FIELDS
+from groupwise.config.other_names import OTHER_VALUES as OTHER_VALUES
+from groupwise.config.other_names import TRAINERS as TRAINERS
+from groupwise.config.other_names import Answer as Answer
+from groupwise.config.other_names import answers as answers
+from groupwise.config.other_names import field_named as field_named
+from groupwise.config.other_names import other_name_fix as other_name_fix
+from groupwise.config.other_names import other_value_fix as other_value_fix
+from groupwise.config.other_names import verifier_fix as verifier_fix
 from groupwise.config.packaged import find_recipe as find_recipe
 from groupwise.config.packaged import named_recipe as named_recipe
+from groupwise.config.python_spelling import in_python as in_python
+from groupwise.config.python_spelling import setting_in_python as setting_in_python
 from groupwise.config.recipe import Cluster as Cluster
 from groupwise.config.recipe import Columns as Columns
 from groupwise.config.recipe import Evaluate as Evaluate
@@ -9,11 +21,4 @@ from groupwise.config.recipe import Machine as Machine
 from groupwise.config.recipe import Recipe as Recipe
 from groupwise.config.recipe import Save as Save
 from groupwise.config.recipe import WarmStart as WarmStart
-from groupwise.config.trl_verl_names import EARLIER_FIELDS as EARLIER_FIELDS
-from groupwise.config.trl_verl_names import FIELD_HINTS as FIELD_HINTS
-from groupwise.config.trl_verl_names import OTHER_NAMES as OTHER_NAMES
-from groupwise.config.trl_verl_names import OTHER_VALUES as OTHER_VALUES
-from groupwise.config.trl_verl_names import other_name_fix as other_name_fix
-from groupwise.config.trl_verl_names import other_value_fix as other_value_fix
-from groupwise.config.trl_verl_names import verifier_fix as verifier_fix
 from groupwise.config.user_code import Permissions as Permissions

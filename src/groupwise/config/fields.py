@@ -31,6 +31,13 @@ SECTIONS: dict[str, str] = {
     "save": "Save",
 }
 """The sections of a recipe (its TOML tables), each with the class that defines it, in the docs' order."""
+SECOND_NAMES: dict[str, str] = {
+    "data": "task",
+    "eval_data": "held_out",
+    "reward": "verifier",
+    "max_tokens": "sampling.max_tokens",
+}
+"""Second names of fields, in Python and on the command line. A recipe has the first names only."""
 
 MEANINGS: dict[str, tuple[str, str, str]] = {
     "model": ("the model to train: a directory, a packaged name, owner/name of the hub, a GGUF file", "", "my-model"),
@@ -44,7 +51,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "template": ("the text around a problem, or chat for the model's chat template", "", "chat"),
     "system": ("the system message of prompts that have none, under the template chat", "", "Answer in one line."),
     "template_arguments": ("variables of the chat template", "", "{ enable_thinking = false }"),
-    "verifier": ("the grader of answers: a name, a table, or my_file:grade with --use my_file.py", "", "math"),
+    "verifier": ("the grader of answers: a name, a table, or my_file.py:grade on the command line", "", "math"),
     "threshold": ("an answer with at least this score is correct", "score", "0.5"),
     "environment": ("the other side of a conversation, such as my_file:MyEnvironment", "", "tools"),
     "prompts": ("prompts of one iteration", "prompts", "32"),
@@ -177,6 +184,16 @@ def recipe_fields() -> Mapping[str, RecipeField]:
     return {field.name: field for section in SECTIONS for field in _fields(section)}
 
 
+def same_end(name: str) -> list[str]:
+    """Suggestions for an unknown name: the recipe fields with the same last word.
+
+    >>> same_end("trainer.lr")
+    ['warm_start.optimizer.lr', 'optimizer.lr']
+    """
+    end = name.rpartition(".")[2]
+    return [path for path in recipe_fields() if path.rpartition(".")[2] == end]
+
+
 def home(name: str) -> str:
     """The module of a section's class."""
     return names_of(home_of(name))[name]
@@ -198,6 +215,21 @@ def section_text(section: str) -> str:
     """The docstring of a section's class, without its examples."""
     text = ast.get_docstring(_class(home(SECTIONS[section]), SECTIONS[section])) or ""
     return text.partition("\n\n>>>")[0]
+
+
+def documentation(module: str, name: str) -> str:
+    """The docstring of a component, a class or a function, without its examples; empty without one.
+
+    >>> documentation("groupwise.objective.aggregates", "token_mean").splitlines()[0]
+    'Every token of the step has the same weight, so long answers weigh more. DAPO, arXiv:2503.14476, equation 8.'
+    """
+    for node in _source(module).body:
+        match node:
+            case ast.ClassDef() | ast.FunctionDef() if node.name == name:
+                return (ast.get_docstring(node) or "").partition("\n\n>>>")[0]
+            case ast.Assign([ast.Name(target)], ast.Call(ast.Name(owner))) if target == name:
+                return documentation(module, owner)
+    return ""
 
 
 def part_constants(socket: str, constant: str) -> dict[str, tuple[str, str]]:

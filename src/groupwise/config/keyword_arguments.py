@@ -6,20 +6,18 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from groupwise.config.fields import SECOND_NAMES
+from groupwise.config.other_names import other_name_fix
 from groupwise.config.packaged import find_recipe
 from groupwise.config.parse_values import hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import plain, write
 from groupwise.config.registry import methods
 from groupwise.config.toml import PlainText, is_toml
-from groupwise.config.trl_verl_names import other_name_fix
 from groupwise.config.user_code import Permissions
 from groupwise.core import Usage
 from groupwise.methods import Method
 from groupwise.runs.phase_directories import KEY
-
-WORDS = {"data": "task", "reward": "verifier", "max_tokens": "sampling.max_tokens"}
-"""Arguments of `groupwise.train` that have other names than the recipe fields that they set."""
 
 
 def recipe_source(recipe: Recipe | str | Path | None) -> str | Path | None:
@@ -50,7 +48,7 @@ def fields_of(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str
     """
     fields: dict[str, Any] = {}
     for word, value in (*settings.items(), *given.items()):
-        path = WORDS.get(word, word)
+        path = SECOND_NAMES.get(word, word)
         if path in fields:
             raise Usage(f"{word} and {path} set the same field", fix=f"leave out {path}")
         fields[path] = value
@@ -72,12 +70,17 @@ def overrides_of(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
             if name in permissions:
                 fix = f"pass permissions=gw.Permissions({name}=...)"
                 raise Usage(f"{name} is a permission, not a field of a recipe", fix=fix)
-            near = get_close_matches(name, [*known, *WORDS], n=1, cutoff=0.5)
+            near = get_close_matches(name, [*known, *SECOND_NAMES], n=1, cutoff=0.5)
             fix = f"did you mean {near[0]}?" if near else "groupwise show FILE prints all fields of a recipe"
-            raise Usage(f"a recipe has no field {name!r}", fix=other_name_fix(name) or fix)
+            raise Usage(f"no argument and no field of a recipe is called {name!r}", fix=other_name_fix(name) or fix)
     hints = hints_of(Recipe)
-    values = {path: as_data(value, hints.get(path, Any)) for path, value in settings.items()}
+    values = {path: as_data(_lora(path, value), hints.get(path, Any)) for path, value in settings.items()}
     return [(path, PlainText(value) if isinstance(value, str) else value) for path, value in values.items()]
+
+
+def _lora(path: str, value: Any) -> Any:
+    """The number of the argument `lora` as the rank of an adapter; any other value unchanged."""
+    return {"rank": value} if path == "lora" and isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def as_data(value: Any, hint: Any = Any) -> Any:

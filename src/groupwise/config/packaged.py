@@ -6,6 +6,9 @@ from pathlib import Path
 from groupwise.config.registry import methods
 from groupwise.config.toml import DEFAULT
 from groupwise.core import Usage
+from groupwise.runs.layout import RunLayout
+from groupwise.tasks.presets import PRESETS
+from groupwise.tasks.rows import is_source
 
 __all__ = ["find_recipe", "named_recipe"]
 
@@ -46,8 +49,28 @@ def named_recipe(file: str | None, name: str | None) -> Path | None:
     if file and "=" in file and not Path(file).exists():
         path, _, value = file.lstrip("-").lstrip("+").partition("=")
         raise Usage(f"{file} is no recipe file", fix=f"an option begins with two dashes: --{path} {value}")
+    if file and (advice := other_option(file)):
+        raise Usage(f"{file} is no recipe", fix=advice)
     if file and file in methods() and not Path(file).exists():
         raise Usage(f"{file} is a method, not a recipe", fix=f"train with it: groupwise train --method {file}")
     if file and file in packaged_recipes() and not Path(file).exists():
         raise Usage(f"{file} is a packaged recipe, not a file", fix=f"name it with an option: --recipe {file}")
     return find_recipe(name) if name else Path(file) if file else None
+
+
+def other_option(file: str) -> str:
+    """The advice for a file, a directory or a name that is meant as data, a reward, a model or a run; else empty."""
+    path = Path(file)
+    if path.suffix == ".toml":
+        return ""
+    if path.suffix == ".py" and path.is_file():
+        return f"a reward is named with an option: --reward {file}:NAME"
+    if path.is_dir() and RunLayout(path).is_run:
+        return f"it is a run: groupwise resume {file}\nor, for a new run: groupwise train {file}/recipe.toml"
+    if path.is_dir() and (path / "config.json").is_file():
+        return f"it is a model: --model {file}"
+    if is_source(file) or path.suffix in (".csv", ".json", ".txt") or (file in PRESETS and not path.exists()):
+        return f"data are named with an option: --data {file}"
+    if "/" in file and not path.suffix[1:2].isalpha() and not path.exists() and not path.parent.is_dir():
+        return f"name a TOML file; a model of the hub is named with an option: --model {file}"
+    return ""

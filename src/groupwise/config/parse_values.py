@@ -9,6 +9,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from groupwise.config.other_names import other_value_fix, verifier_fix
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import SWITCHES, method_suggestion, problem, suggestion, unknown_keys
 from groupwise.config.registry import (
@@ -22,11 +23,11 @@ from groupwise.config.registry import (
     socket_of,
 )
 from groupwise.config.toml import CommandText, default_method
-from groupwise.config.trl_verl_names import other_value_fix, verifier_fix
-from groupwise.config.user_code import FROM_PYTHON, UserCode
+from groupwise.config.user_code import UserCode
 from groupwise.core import InvalidValue, Usage, class_name, part_named, plain_name
 from groupwise.data import TaskKind, VerifierKind, name_of
 from groupwise.methods import Method
+from groupwise.methods.families import published_name
 from groupwise.tasks import task_table
 from groupwise.verifiers import Function
 from groupwise.verifiers.python_reward import python_reward, table_of
@@ -165,8 +166,8 @@ class Reading:
     def method_function(self, name: Any, where: str) -> Any:
         """The function of a published method by name, or a user's function such as `my_file:mine`."""
         if not (isinstance(name, str) and ":" in name):
-            if name in methods():
-                return methods()[name]
+            if (published := published_name(str(name))) in methods():
+                return methods()[published]
             return self.problem(where, f"unknown method {name!r}; {method_suggestion(str(name), methods())}")
         function = self.user_part(name, where)
         if isinstance(function, UnloadedPart):
@@ -311,7 +312,7 @@ class Reading:
         if self.use is None:
             return UnloadedPart(f"{stem}:{attribute}")
         if file.endswith(".py") and stem not in self.use.modules:
-            fix = f"if you trust the file, add --use {file} to the command; from Python: {FROM_PYTHON}"
+            fix = f"if you trust the file, add --use {file} to the command"
             return self.problem(where, f"{name!r} is code in a file that is not loaded", fix)
         try:
             return self.use.find(f"{stem}:{attribute}")

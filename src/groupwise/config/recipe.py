@@ -307,7 +307,7 @@ class Recipe:
         if self.sampling.truncated:
             raise ValueError(
                 "sampling is truncated (top_p, top_k or min_p), which biases every ratio in training\n"
-                "leave the setting out; eval and sample accept it: groupwise eval RUN --sampling.top_p 0.9"
+                "leave the setting out: it holds in an evaluation, or for single samples"
             )
         if self.sampling.temperature == 0:
             raise ValueError(

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
-from groupwise.config.fields import SECTIONS, declared, home
-from groupwise.config.trl_verl_names import ROWS, other_name_fix
+from groupwise.config.fields import SECOND_NAMES, SECTIONS, declared, home
+from groupwise.config.other_names import ROWS, other_name_fix
 from groupwise.core import Usage
 from groupwise.methods.families import methods_with_argument
 from groupwise.runs.phase_directories import KEY
@@ -89,6 +89,9 @@ def unknown_key(where: str, owner: str, path: str, known: Iterable[str]) -> Usag
     table = where.removeprefix("recipe").removeprefix(".")
     if fix := other_name_fix(f"{table}.{path}" if table else path):
         return problem(where, f"{owner} has no field {path!r}", fix)
+    if owner == "Recipe" and key in SECOND_NAMES:
+        first = ".".join([SECOND_NAMES[key], *path.split(".")[1:]])
+        return problem(where, f"{owner} has no field {path!r}", f"write {first}, its name in a recipe")
     if owner == "Method" and (methods := methods_with_argument().get(key, ())):
         several = f" and {len(methods) - 3} more methods" if len(methods) > 3 else ""
         fix = f"it is an argument of {', '.join(methods[:3])}{several}: set it where method.base is one of them"
@@ -98,24 +101,18 @@ def unknown_key(where: str, owner: str, path: str, known: Iterable[str]) -> Usag
     return problem(where, f"{owner} has no field {key!r}; {suggestion(key, names)}")
 
 
-def check_names(paths: Iterable[str]) -> None:
-    """Raise `Usage` for dotted paths that name no field of a recipe. Constants of components are not checked.
+def unknown_field(path: str) -> Usage | None:
+    """The error for a dotted path that names no field of a recipe; None for one that does.
 
-    `method.NAME` may be an argument of a published method: which ones a method has is checked when it is read.
+    Constants of components are not checked. `method.NAME` may be an argument of a published method: which ones a method
+    has is checked when it is read.
 
-    >>> check_names(["optimizer.lr", "method.objective.surrogate.high", "method.advantage.0.eps"])
-    >>> check_names(["promts"])
-    Traceback (most recent call last):
-    groupwise.core.errors.Usage: recipe: Recipe has no field 'promts'; did you mean prompts?
-      do:   groupwise help FIELD explains a field of a recipe
+    >>> unknown_field("method.objective.surrogate.high"), unknown_field("method.advantage.0.eps")
+    (None, None)
+    >>> unknown_field("promts").what
+    "recipe: Recipe has no field 'promts'; did you mean prompts?"
     """
-    if problems := [problem for path in paths if (problem := _problem_of(path.split(".")))]:
-        raise one_error(problems)
-
-
-def _problem_of(names: Sequence[str]) -> Usage | None:
-    """The error for the first unknown name in a dotted path; None without one. Constants of components are allowed."""
-    section = ""
+    section, names = "", path.split(".")
     for i, name in enumerate(names):
         if section not in SECTIONS or section in REPLACEABLE or name.isdecimal() or name in ("base", "kind"):
             return None

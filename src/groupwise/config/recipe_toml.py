@@ -29,6 +29,7 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.data import VerifierKind
 from groupwise.methods import Now
+from groupwise.methods.families import published_name
 from groupwise.methods.schedules import trial_iterations
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.open_run import OpenRun
@@ -160,11 +161,11 @@ def read_tables(
 def base_of(data: Mapping[str, Any]) -> str:
     """The name of the method, published or the user's, that a recipe's tables start from; empty if they name none.
 
-    >>> base_of({"method": "dapo"}), base_of({"method": {"group_size": 4}})
+    >>> base_of({"method": "DAPO"}), base_of({"method": {"group_size": 4}})
     ('dapo', '')
     """
     method = data.get("method", "")
-    return str(method.get("base", "")) if isinstance(method, dict) else str(method)
+    return published_name(str(method.get("base", "")) if isinstance(method, dict) else str(method))
 
 
 def override(value: T, path: str, text: Any, use: UserCode | None = None) -> T:

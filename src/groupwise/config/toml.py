@@ -9,6 +9,7 @@ from typing import Any
 
 from groupwise.config.registry import methods
 from groupwise.core import Usage, is_nested_deeper, or_near
+from groupwise.methods.families import published_name
 
 
 class CommandText(str):
@@ -143,7 +144,7 @@ def set_path(data: dict[str, Any], path: str, value: Any) -> None:
         child = node[index] if isinstance(node, list) else node.get(index, {})
         child = child.plain if isinstance(child, CommandText) else child
         if isinstance(child, str) and child != "none":  # a field that may be none has no component yet
-            child = {"base" if child in methods() else "kind": child}
+            child = {"base" if published_name(child) in methods() else "kind": child}
         if not isinstance(child, dict | list) or following == "kind":  # another component has other constants
             child = {}
         node[index] = child

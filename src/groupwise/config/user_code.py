@@ -4,7 +4,7 @@ import importlib
 import inspect
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from groupwise.config.local_imports import imported_files, module_names
-from groupwise.core import BadData, Usage, describe_error, or_near, visible
+from groupwise.core import BadData, Usage, describe_error, is_new_line, or_near, spelled, visible
 from groupwise.core.error_location import INSTALLED
 from groupwise.engines.remote.access import EngineAccess
 from groupwise.runs.permissions import words_of_permissions
@@ -30,10 +30,6 @@ TRUST = """\
 delete every file that you can."""
 PREFIX = "use:"
 """Prefix of loaded files in `sys.modules`. No import statement can reach or shadow such a name."""
-FROM_PYTHON = (
-    "reward= with the function, or permissions=gw.Permissions(use=[...]) with the file "
-    "(gw.train writes a function to code/ in its run)"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,15 +124,12 @@ class UserCode:
         """The object with a name such as `my_file:MyClip`. Raises `Usage` if the file is not loaded or lacks it."""
         stem, _, attribute = name.partition(":")
         if stem.endswith(".py"):
-            fix = (
-                f"write {Path(stem).stem}:{attribute}, and add --use {stem} to the command; "
-                f'from Python: permissions=gw.Permissions(use=["{stem}"])'
-            )
+            fix = f"write {Path(stem).stem}:{attribute}, and add --use {stem} to the command"
             raise Usage(f"{name!r} has the name of a file: code is named by its module", fix=fix)
         if stem not in self.modules:
             raise Usage(
                 f"{name!r} is code in a file that is not loaded",
-                fix=f"if you trust the file, add --use {stem}.py to the command; from Python: {FROM_PYTHON}",
+                fix=f"if you trust the file, add --use {stem}.py to the command",
             )
         if not hasattr(self.modules[stem], attribute):
             raise Usage(
@@ -166,11 +159,18 @@ def function_hash(function: Callable[..., Any]) -> str:
         return ""
 
 
-def load_use(allowed: Permissions, recorded: Mapping[str, str] | None = None, *, accept: bool = False) -> UserCode:
-    """Execute the files of `use`. The path and SHA-256 of each are printed before it runs.
+def load_use(
+    allowed: Permissions,
+    recorded: Mapping[str, str] | None = None,
+    *,
+    accept: bool = False,
+    own: Collection[str | Path] = (),
+) -> UserCode:
+    """Execute the files of `use`. The path and SHA-256 of each are printed before it runs, but for those of `own`.
 
     A file may import others from its folder. `recorded` are the hashes in a run's run.json (`UserCode.hashes`): unless
-    `accept`, an error is raised before any file runs if the set of files (`Usage`) or a hash (`BadData`) differs.
+    `accept`, an error is raised before any file runs if the set of files (`Usage`) or a hash (`BadData`) differs. `own`
+    are files that the library wrote from functions of its caller.
     """
     access, engines = JudgeAccess(tuple(allowed.keys), tuple(allowed.judges)), allowed.engines
     sources: dict[str, tuple[Path, bytes]] = {}
@@ -188,14 +188,15 @@ def load_use(allowed: Permissions, recorded: Mapping[str, str] | None = None, *,
     for stem, files in imports.items():
         hashes |= {f"{stem}/{name}": sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
     changes = () if recorded is None else _changes(recorded, hashes, accept)
+    lines: list[str] = []
     for stem, (path, _) in sources.items():
-        print(visible(f"using {path.resolve()}  sha256 {hashes[stem]}"), flush=True)
-        for name in imports[stem]:
-            print(visible(f"  it imports {name}  sha256 {hashes[f'{stem}/{name}']}"), flush=True)
-    if allowed.unsafe_local_exec:
-        print(UNSAFE, flush=True)
-    if allowed.trust_remote_code:
-        print(TRUST, flush=True)
+        if path in map(Path, own):
+            continue
+        lines.append(visible(f"using {path.resolve()}  sha256 {hashes[stem]}"))
+        lines += [visible(f"  it imports {name}  sha256 {hashes[f'{stem}/{name}']}") for name in imports[stem]]
+    lines += [spelled(UNSAFE)] * allowed.unsafe_local_exec + [spelled(TRUST)] * allowed.trust_remote_code
+    for line in filter(is_new_line, lines):
+        print(line, flush=True)
     modules = {stem: _run(stem, path, source, imports[stem]) for stem, (path, source) in sources.items()}
     named = {stem: str(path) for stem, (path, _) in sources.items()}
     return UserCode(
@@ -221,7 +222,7 @@ def _changes(recorded: Mapping[str, str], hashes: Mapping[str, str], accept: boo
     if missing:
         fix = f"add {' '.join(missing)} to the command"
         what = "this run was started with user code: its files must be named again"
-        raise Usage(what, fix=f"{fix}; from Python: {FROM_PYTHON}")
+        raise Usage(what, fix=fix)
     names = sorted(name for name in recorded.keys() | hashes.keys() if recorded.get(name) != hashes.get(name))
     for name in () if accept else names:
         if name not in recorded and "/" not in name:

@@ -30,7 +30,11 @@ from groupwise.core.part_naming import plain_name as plain_name
 from groupwise.core.path_suggestions import looks_like_path as looks_like_path
 from groupwise.core.path_suggestions import near_paths as near_paths
 from groupwise.core.path_suggestions import or_near as or_near
+from groupwise.core.printed_lines import each_line_once as each_line_once
+from groupwise.core.printed_lines import is_new_line as is_new_line
 from groupwise.core.regular_files import open_regular as open_regular
 from groupwise.core.regular_files import read_regular as read_regular
+from groupwise.core.spelling import spelled as spelled
+from groupwise.core.spelling import spelling as spelling
 from groupwise.core.terminal_escape import visible as visible
 from groupwise.core.user_cache import user_cache as user_cache

@@ -58,7 +58,8 @@ class Verdict:
 def as_verdict(grade: object) -> Verdict:
     """Convert a grade function's return value to a verdict; an invalid value gives an unverifiable one.
 
-    A bool sets the outcome. A number, also one of NumPy or torch, is a score, with the outcome `scored`.
+    A bool sets the outcome. A number, also one of NumPy or torch, is a score, with the outcome `scored`; so is the
+    `score` of a dict, whose other numbers are subscores, as reward functions of verl return it.
 
     >>> as_verdict(True).outcome.name, as_verdict(2.5).outcome.name, as_verdict(float("nan")).cause
     ('correct', 'scored', 'it returned the score nan: expected a finite number')
@@ -74,6 +75,9 @@ def as_verdict(grade: object) -> Verdict:
         return _validated(Verdict(Outcome.scored, score=_as_float(grade)))
     if isinstance(grade, Verdict):
         return _validated(grade)
+    if isinstance(grade, Mapping) and isinstance(grade.get("score"), int | float):
+        others = {str(name): float(x) for name, x in grade.items() if name != "score" and isinstance(x, int | float)}
+        return _validated(Verdict(Outcome.scored, score=_as_float(grade["score"]), subscores=others))
     return unverifiable(f"it returned {type(grade).__name__}: expected True, False, a number or a Verdict")
 
 

@@ -36,9 +36,9 @@ class Published:
         """The recipe overrides to evaluate each task. Problems come from the hub, or the directory `data`."""
         if task := next((pair for pair in overrides if f"{pair[0]}.".startswith("task.")), None):
             raise Usage(
-                "--preset and --task cannot be combined: a preset names its tasks",
+                "--preset and --data cannot be combined: a preset names its tasks",
                 evidence=f"--{task[0]} {task[1]}",
-                fix="use --data DIR for another copy of its problems, or leave out --preset",
+                fix="use --preset-data DIR for another copy of its problems, or leave out --preset",
             )
         settings = self.settings_for(dict(overrides).get("template", ""))
         sources = [str(task_path(Path(data), name)) if data else self.source for name, _ in self.tasks]

@@ -53,19 +53,19 @@ def evaluate(
     problems: int | None = None,
     recipe_path: str | None = None,
     preset: str | None = None,
-    data: str | None = None,
+    preset_data: str | None = None,
     all_rows: bool = False,
 ) -> tuple[dict[str, Any], Path]:
     """Evaluate a model directory or a run's model. Returns results and protocol as JSON, and a path to write them to.
 
     Each problem is answered once greedily and `samples` times with the recipe's sampling. With a `preset` the settings
-    are as in a paper, on the problems in `data`. With `all_rows` no problem of a source of rows is left out. `at`
-    chooses a checkpoint of a run. `before` receives the folder of the file before an answer is computed.
+    are as in a paper, on the problems in `preset_data`. With `all_rows` no problem of a source of rows is left out.
+    `at` chooses a checkpoint of a run. `before` receives the folder of the file before an answer is computed.
     """
     of_run = find_model_of(model_or_run, at)
-    if data and not preset:
-        what = "--data names the directory of a preset's problems, and there is no --preset"
-        raise Usage(what, fix="add --preset NAME, or use --task PATH")
+    if preset_data and not preset:
+        what = "--preset-data names the directory of a preset's problems, and there is no --preset"
+        raise Usage(what, fix="add --preset NAME, or use --data PATH")
     evaluations = (of_run.layout if of_run else RunLayout(Path())).evaluations
     source = of_run.layout.recipe if of_run else find_recipe(recipe_path) if recipe_path else None
     model = model_overrides(model_or_run, of_run, use)
@@ -73,7 +73,7 @@ def evaluate(
     n = samples or (published.samples if published else SAMPLES)
     tasks: list[EvaluationTask] = []
     notes: list[str] = []
-    for task_overrides in published.recipes(overrides, data) if published else [overrides]:
+    for task_overrides in published.recipes(overrides, preset_data) if published else [overrides]:
         start = starting_point(source, [*model, *task_overrides], trust_remote_code=use.trust_remote_code, train=False)
         notes.append(start.note)
         recipe, sampling = recipe_and_sampling(start, use)

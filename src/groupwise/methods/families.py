@@ -1,6 +1,7 @@
 """The families of published methods, which are folders of this package. Files are parsed, not imported."""
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -27,6 +28,17 @@ def method_files() -> Mapping[str, str]:
         for name, module in names_of(ROOM).items()
         if module in (f"{ROOM}.{family}.{name}" for family in FAMILIES)
     }
+
+
+def published_name(text: str) -> str:
+    """The published method that a text names in any case, with or without its underscores; the text if there is none.
+
+    >>> published_name("GRPO"), published_name("Dr. GRPO"), published_name("my_file:mine")
+    ('grpo', 'dr_grpo', 'my_file:mine')
+    """
+    known = method_files()
+    plain = re.sub(r"[^a-z0-9:]", "", text.casefold())
+    return text if text in known else next((name for name in known if name.replace("_", "") == plain), text)
 
 
 def method_family(name: str) -> str:

@@ -14,11 +14,15 @@ from groupwise.models.decoder.blocked_weights import with_blocked_weights as wit
 from groupwise.models.decoder.decoder import Decoder as Decoder
 from groupwise.models.decoder.decoder import Shape as Shape
 from groupwise.models.decoder.packed_attention import attention as attention
+from groupwise.models.decoder.packed_attention import merge as merge
 from groupwise.models.decoder.packed_attention import past as past
 from groupwise.models.decoder.prefix_packing import PrefixPacking as PrefixPacking
 from groupwise.models.decoder.routing import Experts as Experts
 from groupwise.models.decoder.routing import Routes as Routes
 from groupwise.models.decoder.routing import experts_of as experts_of
+from groupwise.models.decoder.varlen_attention import VarlenAttention as VarlenAttention
+from groupwise.models.decoder.varlen_attention import VarlenRows as VarlenRows
+from groupwise.models.decoder.varlen_attention import varlen_obstacle as varlen_obstacle
 from groupwise.models.diffusion.files import LORA_TARGETS as LORA_TARGETS
 from groupwise.models.diffusion.files import set_pipeline as set_pipeline
 from groupwise.models.diffusion.flux import Flux as Flux

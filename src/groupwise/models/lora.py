@@ -288,6 +288,25 @@ def merge(model: nn.Module) -> None:
     model.requires_grad_(True)
 
 
+def merged_weights(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights `W + scale * B A` of the plain decoder, from the weights of a decoder with an adapter.
+
+    They have the bits and the names of the model that `merge` leaves. Neither the model nor its weights change.
+    """
+    layer_type = importlib.import_module("peft.tuners.lora").LoraLayer
+    merged = {name.replace(".base_layer.", "."): x for name, x in weights.items() if ".lora_" not in name}
+    modules: dict[str, Any] = dict(model.named_modules())
+    for name, layer in modules.items():
+        if isinstance(layer, layer_type):
+            a, b = (weights[f"{name}.lora_{matrix}.default.weight"].detach() for matrix in "AB")
+            base = merged[f"{name}.weight"]
+            # As peft: low precision is multiplied in float32 on a CPU, and rounded before the sum.
+            wide = torch.float32 if base.device.type == "cpu" and base.element_size() < 4 else b.dtype
+            product = (b.to(wide) @ a.to(wide)) * layer.scaling["default"]
+            merged[f"{name}.weight"] = base.detach() + product.to(b.dtype)
+    return merged
+
+
 def _adapter_tensors(host: nn.Module, layout: Layout) -> dict[str, torch.Tensor]:
     """The tensors of a model's adapter, by their names in its file."""
     tensors = load_peft().get_peft_model_state_dict(host, save_embedding_layers=False)  # True may query the hub

@@ -1,11 +1,32 @@
 """Predicts the activation memory of a decoder, in bytes, from the operations of its layers."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+import torch
 
 from groupwise.models import Shape
+from groupwise.models.decoder.varlen_attention import varlen_obstacle
 
 LONG = 64
 """Longest prompt, in tokens, whose keys are copied for each answer on a CPU (`LONG` of `prefix_packing.py`)."""
+LONG_ON_GPU = 1024
+"""The same for `varlen_attn` on a GPU (`LONG_ON_GPU` of `prefix_packing.py`)."""
+Kernel = Literal["flash", "varlen", "masked"]
+"""The attention of the learner: flash attention of the CPU, `varlen_attn` of a GPU, or masked attention on a GPU."""
+
+
+def kernel_of(device: str, dtype: str, shape: Shape) -> Kernel:
+    """The attention of the learner on a device. A GPU counts as one of compute capability 8.0 at least.
+
+    >>> from groupwise.models import Shape
+    >>> shape = Shape(vocabulary=9, width=8, layers=1, heads=1, kv_heads=1, head_dim=8, inner=8, positions=9)
+    >>> kernel_of("cuda", "bfloat16", shape), kernel_of("cuda", "float32", shape)
+    ('varlen', 'masked')
+    """
+    if device == "cpu":
+        return "flash"
+    return "masked" if varlen_obstacle(getattr(torch, dtype), shape.head_dim) else "varlen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +46,11 @@ class Packed:
     @property
     def keys(self) -> int:
         """The number of attention keys, if each answer has its own copy of its prompt's keys."""
-        return self.tokens + self.answers * self.context
+        return self.keys_within(None)
+
+    def keys_within(self, window: int | None) -> int:
+        """The same, if an answer copies only the keys that it sees through its window."""
+        return self.tokens + self.answers * (self.context if window is None else min(self.context, window - 1))
 
     @property
     def scores(self) -> int:
@@ -33,32 +58,68 @@ class Packed:
         return self.answers * self.answer * (self.context + self.answer)
 
 
-def activation_bytes(shape: Shape, packed: Packed, size: int, *, recompute: bool, on_cpu: bool) -> int:
+def activation_bytes(shape: Shape, packed: Packed, size: int, *, recompute: bool, kernel: Kernel) -> int:
     """Bytes that the forward of a microbatch stores, plus those that the backward of one layer adds.
 
     `size` is the bytes of one weight. With `recompute` a layer stores its input, and only one layer at a time
-    all of its numbers. The backward of a layer adds the gradients of two inner vectors and of the residual stream.
+    all of its numbers. The backward of a layer adds the gradients of two inner vectors and of the residual stream, or
+    what its attention adds.
     """
-    layer = layer_bytes(shape, packed, size, on_cpu=on_cpu)
+    layer = layer_bytes(shape, packed, size, kernel=kernel)
     stored = shape.layers * packed.tokens * shape.width * size + layer if recompute else shape.layers * layer
     last = packed.tokens * norm_bytes(shape.width, size) + packed.answers * packed.answer * shape.width * size
-    return stored + last + packed.tokens * (3 * shape.width + 2 * shape.inner) * size
+    mlp = packed.tokens * (3 * shape.width + 2 * shape.inner) * size
+    return stored + last + max(mlp, attention_backward_bytes(shape, packed, size, kernel=kernel))
 
 
-def layer_bytes(shape: Shape, packed: Packed, size: int, *, on_cpu: bool) -> int:
+def layer_bytes(shape: Shape, packed: Packed, size: int, *, kernel: Kernel) -> int:
     """Bytes that one layer stores: its norms, attention, and four inner vectors of the MLP.
 
-    A fused attention with a shared prompt stores queries, keys, values and output once per token. Any other copies them
-    into rows: queries, output and its packed copy, keys and values of each row with its prompt, the mask as numbers.
+    A fused attention with a shared prompt stores queries, keys, values and output once per token, and on a GPU a
+    number per head. Any other copies them into rows: queries, output and its packed copy, keys and values of each row
+    with its prompt, the mask as numbers; or what the math kernel stores.
     """
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     token = 2 * norm_bytes(shape.width, size) + 4 * shape.inner * size
     if shape.qk_norm:
         token += (queries + keys) * max(size, 4)
-    if on_cpu and packed.context > LONG and not any(shape.windows):
+    if kernel == "varlen":
+        return packed.tokens * (token + 2 * (queries + keys) * size + 4 * shape.heads)
+    if kernel == "flash" and packed.context > LONG and not any(shape.windows):
         return packed.tokens * (token + 2 * (queries + keys) * size)
+    if kernel == "masked" and shape.heads > shape.kv_heads:
+        return packed.tokens * (token + queries * size) + math_bytes(shape, packed)
     rows = 3 * packed.tokens * queries + 2 * packed.keys * keys + packed.scores
     return packed.tokens * token + rows * size
+
+
+def math_bytes(shape: Shape, packed: Packed) -> int:
+    """Bytes that torch's math kernel stores: scores, queries, and keys and values for each query head, in float32.
+
+    It computes masked attention with fewer key heads than query heads on every GPU but those on which cuDNN does. The
+    scores grow with the square of the length. Other masked kernels store none.
+    """
+    prompts = packed.prompts * packed.context**2
+    heads = shape.heads * shape.head_dim
+    return 4 * (shape.heads * (packed.scores + prompts) + heads * (packed.tokens + 2 * packed.keys))
+
+
+def attention_backward_bytes(shape: Shape, packed: Packed, size: int, *, kernel: Kernel) -> int:
+    """Bytes that the backward of one attention adds on a GPU.
+
+    `varlen_attn` gets copies of keys and values, and returns their gradients, which the kernel computes for each query
+    head. The gradients of queries, and the sums of those of keys, are float32. The math kernel has two gradients of its
+    scores.
+    """
+    if kernel != "varlen":
+        return 2 * 4 * shape.heads * packed.scores if kernel == "masked" and shape.heads > shape.kv_heads else 0
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    windows = set(shape.windows or (None,))
+    copied = max(
+        packed.tokens if window is None and packed.context > LONG_ON_GPU else packed.keys_within(window)
+        for window in windows
+    )
+    return copied * (4 * keys + 2 * queries) * size + packed.tokens * (queries * (2 * size + 4) + 2 * 4 * keys)
 
 
 def norm_bytes(width: int, size: int) -> int:

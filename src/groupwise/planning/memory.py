@@ -15,7 +15,7 @@ from groupwise.engines import Native, Served
 from groupwise.engines.native.layouts import block_end, common_prefix_len
 from groupwise.learner import EMA, FromDirectory, SamplingPolicy, SideModel, ValueModel
 from groupwise.models import Decoder, Lora, Shape
-from groupwise.planning.activations import Packed, activation_bytes, forward_bytes
+from groupwise.planning.activations import Packed, activation_bytes, forward_bytes, kernel_of
 from groupwise.planning.shapes import layer_weights, weights_of
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
@@ -223,13 +223,13 @@ def learning_bytes(
     time, and of embedding and head; the gradients of a layer exist whole before they are reduced.
     """
     machine, size = recipe.machine, BYTES[recipe.machine.dtype]
-    on_cpu = device_of(machine.device) == "cpu"
+    kernel = kernel_of(device_of(machine.device), machine.dtype, shape)
     lanes = max(process.ranks, recipe.cluster.reduction_lanes)
     packed, several = microbatch(recipe, context, lanes)
     earlier = trained * max(size, 4) // process.ranks if several or process.ranks > 1 else 0
     head = 0 if recipe.lora else shape.vocabulary * shape.width * size
     own = sum(isinstance(part, ValueModel) and part.trunk == "own" for _, part in recipe.method.models_in_use)
-    stored = activation_bytes(shape, packed, size, recompute=machine.gradient_checkpointing, on_cpu=on_cpu)
+    stored = activation_bytes(shape, packed, size, recompute=machine.gradient_checkpointing, kernel=kernel)
     answers = recipe.prompts * recipe.method.group_size
     iteration = recipe.prompts * context + answers * recipe.sampling.max_tokens
     measured = max(packed.tokens, min(iteration, machine.microbatch_tokens))

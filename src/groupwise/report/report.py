@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from groupwise.core import BadData, Storage, Usage, or_near, visible
+from groupwise.core import BadData, Storage, Usage, visible
 from groupwise.data import LOSS
 from groupwise.report.chain import chain_parts
 from groupwise.report.charts import charts_data
@@ -23,7 +23,7 @@ from groupwise.report.rollouts import as_json, choose, files, packed, prompt_map
 from groupwise.report.warnings import RULES, RunWarning, find_warnings, headline
 from groupwise.runs.best_checkpoint import METRICS, best_iteration, describe_best, held_out_values
 from groupwise.runs.disk import DRAFT, check_writable, write_file
-from groupwise.runs.find_run import newest_run
+from groupwise.runs.find_run import newest_run, no_run
 from groupwise.runs.info import extensions
 from groupwise.runs.layout import PICTURES, RunLayout
 from groupwise.runs.phase_directories import runs_in
@@ -100,9 +100,9 @@ def existing_run(run: str) -> RunLayout:
             evidence=f"it has no {layout.recipe.name} and no results",
             fix="remove the directory and start the run again",
         )
-    fix = "name a directory under runs/; train prints it"
     if not directory.exists():
-        raise BadData(f"{run} is not a run", evidence="no such directory", fix=or_near(run, fix))
+        raise no_run(run)
+    fix = "name a directory under runs/; train prints it"
     raise BadData(f"{run} is not a run", evidence=f"it has no {layout.recipe.name}", fix=fix)
 
 

@@ -33,7 +33,8 @@ def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time,
     """Create a new run directory, `root/<name>-<YYYYmmdd-HHMMSS>`, with a number at the end if the name is taken."""
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
     stem = f"{word}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(clock()))}"
-    with storage_errors("a run directory", root if root.is_dir() else Path()):
+    existing = next((path for path in (root, *root.parents) if path.is_dir()), Path())
+    with storage_errors("a run directory", existing):
         for path in (*reversed(root.parents), root):
             if not path.is_dir():
                 path.mkdir(exist_ok=True)

@@ -65,7 +65,9 @@ def storage_errors(what: str, where: Path, needed: int = 0, *, then: str = "") -
         yield
     except OSError as error:
         evidence = f"{error.strerror or error} ({error.filename or where})"
-        remedy = f"make {where} writable"
+        remedy = f"make {where} writable, or name another directory"
+        if error.errno == errno.ENOENT:  # a file system that makes its own directories, such as /proc
+            remedy = f"name another directory: {where} takes no new ones"
         if error.errno in (errno.ENOTDIR, errno.EEXIST):
             remedy = f"name another directory: {error.filename or where} is a file, or lies below one"
         if error.errno == errno.ENAMETOOLONG:

@@ -3,9 +3,12 @@
 import re
 from pathlib import Path
 
+from groupwise.core import BadData, or_near
 from groupwise.models.directories import PACKAGED, SMOLLM2
 from groupwise.runs.layout import RunLayout
 
+SHOWN = 5
+"""The most runs that an error lists."""
 PARENT = Path("runs")
 """The directory that is searched for a run if its name contains no directory."""
 TIME = re.compile(r"-(\d{8}-\d{6})(?:-(\d+))?$")
@@ -33,6 +36,30 @@ def newest_run(name: str) -> str:
 def run_or_model(name: str) -> str:
     """The newest run with this name, as in `newest_run`, if there is one; else the name, which may be a model's.
 
-    The name of a packaged model is never a run.
+    The name of a packaged model is never a run. `BadData` for a path below `runs/` that does not exist, a missing run.
     """
-    return name if name in (*PACKAGED, SMOLLM2) else newest_run(name)
+    found = name if name in (*PACKAGED, SMOLLM2) else newest_run(name)
+    if (Path(found).parts[:1] == PARENT.parts or TIME.search(found)) and not Path(found).exists():
+        raise no_run(name)
+    return found
+
+
+def no_run(name: str) -> BadData:
+    """The error for a run that does not exist. It lists the newest runs beside it, or names the directory searched."""
+    parent = Path(name).parent if Path(name).parent != Path() else PARENT
+    runs = [path.name for path in sorted(parent.glob("*"), key=modified, reverse=True) if RunLayout(path).is_run]
+    evidence = (
+        f"{parent} has {', '.join(runs[:SHOWN])}{' and others' * (len(runs) > SHOWN)}"
+        if runs
+        else (f"there is no directory {parent.absolute()}" if not parent.is_dir() else f"{parent} has no runs")
+    )
+    fix = "name a directory under runs/, which train prints, from the directory where the run was started"
+    return BadData(f"{name} is not a run", evidence=evidence, fix=or_near(name, fix))
+
+
+def modified(path: Path) -> float:
+    """The time of a path's last change; 0 if it is gone."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -15,8 +15,20 @@ from groupwise.config.devices import device_label, device_of, resolved
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import MissingRequirement, Usage
-from groupwise.data import Engine, Prompt, Replay, Rollout, Sampling, Task, Verifier, gap_bound, notices_of
+from groupwise.data import (
+    Engine,
+    Prompt,
+    Replay,
+    Rollout,
+    Sampling,
+    Task,
+    Verifier,
+    all_problems,
+    gap_bound,
+    notices_of,
+)
 from groupwise.engines.remote.access import EngineAccess
+from groupwise.engines.remote.devices import gpu_index
 from groupwise.engines.remote.served import Served, Target
 from groupwise.evaluation.accuracy import scores
 from groupwise.evaluation.by_column import scores_by
@@ -26,6 +38,7 @@ from groupwise.models import (
     Decoder,
     Experts,
     Model,
+    Shape,
     Tokenizer,
     attach,
     base_directory,
@@ -39,6 +52,7 @@ from groupwise.models import (
     write_adapter,
     write_model,
 )
+from groupwise.planning.engine_share import with_engine_share
 from groupwise.rollout import Buffer, RolloutSetting, answers
 from groupwise.runs.phase_directories import phase_directories
 from groupwise.tasks import Demonstration, SourceStats
@@ -319,18 +333,27 @@ def check_compiler(device: torch.device) -> None:
         ) from None
 
 
-def check_engine(
-    recipe: Recipe, model: nn.Module, experts: Experts | None, access: EngineAccess, *, adapter: bool
-) -> None:
+def check_engine(recipe: Recipe, model: nn.Module, experts: Experts | None, access: EngineAccess) -> None:
     """Raise the error of engines in other processes that cannot run a model with a mixture of `experts`.
 
-    The model needs no weights. `adapter`: it has one. `access` is what the command line lets the engines use.
+    The model needs no weights. `access` is what the command line lets the engines use.
     """
     if isinstance(engine := recipe.engine, Served):
         placed = recipe.cluster.launch == "ray" and engine.replicas > 0
         device = device_of(recipe.machine.device)
-        target = Target(dtype=recipe.machine.dtype, device=device, adapter=adapter, placed=placed)
+        target = Target(dtype=recipe.machine.dtype, device=device, placed=placed)
         engine.check(model, experts if recipe.method.router_replay == "engine" else None, target, access)
+
+
+def with_share(recipe: Recipe, model: Model, task: Task) -> Recipe:
+    """The recipe with the share of the GPU's memory for an engine on the learner's GPU (`with_engine_share`)."""
+    device, engine = next(model.parameters()).device, recipe.engine
+    if device.type != "cuda" or not isinstance(engine, Served) or not isinstance(shape := model.shape, Shape):
+        return recipe
+    if f"cuda:{gpu_index(str(device))}" not in engine.devices(Target.of(model)):
+        return recipe
+    context = max(len(prompt.context) for prompt in all_problems(task))
+    return with_engine_share(recipe, shape, context, torch.cuda.get_device_properties(device).total_memory)
 
 
 def build_engine(recipe: Recipe, model: Model, tokenizer: Tokenizer, access: EngineAccess) -> Engine:
@@ -339,7 +362,7 @@ def build_engine(recipe: Recipe, model: Model, tokenizer: Tokenizer, access: Eng
     if not isinstance(engine, Served):
         return engine.build(model, tokenizer, seed=recipe.seed, experts=experts)
     if recipe.cluster.launch == "ray" and engine.replicas:
-        check_engine(recipe, model, mixture(model), access, adapter=has_adapter(model))
+        check_engine(recipe, model, mixture(model), access)
         launch = RayReplicas(recipe, engine.replicas)
         return engine.fleet(model, tokenizer, seed=recipe.seed, experts=experts, access=access, launch=launch)
     return engine.build(model, tokenizer, seed=recipe.seed, experts=experts, access=access)
@@ -356,7 +379,7 @@ def build(recipe: Recipe, use: UserCode, inputs: Inputs | None = None) -> RunObj
     sampled = (
         deepcopy(model) if recipe.cluster.max_staleness else model
     )  # the learner changes its own while the engine samples
-    engine = build_engine(recipe, sampled, tokenizer, use.engines)
+    engine = build_engine(with_share(recipe, sampled, inputs.task), sampled, tokenizer, use.engines)
     setting = RolloutSetting(
         engine=engine,
         verifier=verifier,

@@ -163,10 +163,10 @@ def _verifier(source: Source, task: Task, use: UserCode, recipe: Recipe) -> Veri
 
 def no_verifier(task: str, why: str = "") -> Usage:
     """The error for a task whose answers nothing grades."""
-    own = "--verifier my_file:grade with --use my_file.py"
+    own = "--reward my_file.py:grade"
     judge = "or, for conversations, an environment whose step returns a Verdict: --environment my_file:MyEnvironment"
     return Usage(
-        f"{task} has no verifier", evidence=why, fix=f"add --verifier last_number, --verifier math, or {own};\n{judge}"
+        f"{task} has no verifier", evidence=why, fix=f"add --reward last_number, --reward math, or {own};\n{judge}"
     )
 
 

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import Any, TextIO
 
-from groupwise.core import visible
+from groupwise.core import is_new_line, spelled, visible
 from groupwise.data import (
     ACCURACY_GREEDY,
     MEAN_LENGTH,
@@ -19,9 +19,13 @@ from groupwise.data import (
 
 
 def notify(line: str) -> None:
-    """Print a line to stderr. Control characters in it are made visible."""
+    """Print a line to stderr, in a sweep only once, in the language of the current call.
+
+    Control characters in it are made visible.
+    """
     with suppress(OSError):
-        print(visible(line), file=sys.stderr, flush=True)
+        if is_new_line(line):
+            print(visible(spelled(line)), file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -63,9 +67,9 @@ class Progress:
             self._write(text + "\n")
 
     def notify(self, text: str) -> None:
-        """End the live line, and print a message. Control characters in it are made visible."""
+        """End the live line, and print a message in the language of the call. Control characters are visible."""
         self.end()
-        self._write(visible(text, lines=True) + "\n")
+        self._write(visible(spelled(text), lines=True) + "\n")
 
     def end(self) -> None:
         """End the line that is rewritten in place, so that other output can follow."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from groupwise.core import Usage
 from groupwise.data import Prompt, Sample
 from groupwise.models.flow.denoising_actions import all_states, graded_state
-from groupwise.verifiers.other_signatures import refuse_others
+from groupwise.verifiers.other_signatures import TRL, VERL, Library, library_of, trl_value, verl_value
 
 Kind = Literal["answer", "group", "bulk"]
 Item = tuple[Prompt, Sample]
@@ -43,6 +43,7 @@ class Parameters:
 
     With `answers` or `final_states` a function grades a group; with `prompts`, `golds` or `rows` too, in bulk.
     `positional` are passed by position, `named` by name. `optional` have a default. `columns`: it takes `**columns`.
+    A function of TRL grades a group and one of verl an answer, with the arguments of that `library`.
     """
 
     kind: Kind = "answer"
@@ -50,10 +51,11 @@ class Parameters:
     named: tuple[str, ...] = ()
     optional: frozenset[str] = frozenset()
     columns: bool = False
+    library: Library = ""
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Parameters":
-        """Read a grade function's signature. `Usage` for one that fits no kind of grader, such as those of TRL or verl.
+        """Read a grade function's signature, also one of TRL or verl. `Usage` for one that fits no kind of grader.
 
         If no parameter has a known name, the first three get prompt, answer and gold.
 
@@ -66,10 +68,12 @@ class Parameters:
             parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):
             return cls()
-        refuse_others(_name_of(function), parameters)
         several = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         names = [p.name for p in several]
         columns = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        if library := library_of(names):
+            optional = frozenset(p.name for p in several if p.default is not p.empty)
+            return cls("group" if library == "TRL" else "answer", (), tuple(names), optional, columns, library)
         if not {*ANSWER, *PLURAL}.intersection(names):
             return cls._by_position(function, parameters)
         several_answers = [name for name in SEVERAL if name in names]
@@ -90,6 +94,8 @@ class Parameters:
         placed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         names = [p.name for p in parameters]
         required = [p for p in parameters if p.default is p.empty and p not in placed[:3]]
+        if "ground_truth" in names:  # by position it would get a prompt, an answer, or the gold answer
+            _refuse(function, "it takes ground_truth, and neither solution_str nor answer")
         if len(placed) < 3 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
             _refuse(function, f"its parameters are {', '.join(names) or 'none'}")
         if any(p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in required):
@@ -109,7 +115,11 @@ class Parameters:
     def arguments(self, items: Sequence[Item]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a call, by position and by name, for one answer or several. May raise `MissingColumn`."""
         named = {name: self._value(name, items) for name in self.named if self._has(name, items)}
-        if self.columns:
+        if self.columns and self.library:
+            always = {*TRL, *(column for prompt, _ in items for column in prompt.row)} - {"messages"}
+            others = sorted(always - named.keys()) if self.library == "TRL" else []
+            named |= {name: self._value(name, items) for name in others if name.isidentifier()}
+        elif self.columns:
             taken = {*self.positional, *named, "answer"}
             others = sorted({column for prompt, _ in items for column in prompt.row} - taken)
             named |= {name: self._value(name, items) for name in others if name.isidentifier()}
@@ -118,14 +128,28 @@ class Parameters:
     def _has(self, name: str, items: Sequence[Item]) -> bool:
         """Whether to pass this parameter: always, unless it has a default and a data row lacks its column."""
         known = name not in STATES and (name in ANSWER or name in PLURAL)
+        if self.library:
+            known = name in (TRL if self.library == "TRL" else VERL)
         given = known or all(name in prompt.row or _state(name, sample) is not None for prompt, sample in items)
         return given or name not in self.optional
 
     def _value(self, name: str, items: Sequence[Item]) -> Any:
+        if self.library:
+            return self._value_of_library(name, items)
         values = [_value_of(PLURAL.get(name, name), *item) for item in items]
         if self.kind == "bulk" or (self.many and (name in PLURAL or name in EACH)):
             return values
         return values[0]
+
+    def _value_of_library(self, name: str, items: Sequence[Item]) -> Any:
+        """The argument of a function of TRL or verl."""
+        try:
+            if self.library == "verl":
+                return verl_value(name, *items[0])
+            return [trl_value(name, *item) for item in items]
+        except KeyError:
+            columns = ", ".join(items[0][0].row)
+            raise MissingColumn(f"the reward's parameter {name} is no column of the row, which has {columns}") from None
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -1,64 +1,63 @@
-"""Refuses reward functions that are written for TRL or verl, and shows how to write them here."""
+"""Reward functions that are written for TRL or verl: what their parameters get, by name."""
 
-import inspect
-from collections.abc import Sequence
+from collections.abc import Collection
+from typing import Any, Literal
 
-from groupwise.core import Usage
+from groupwise.data import Prompt, Sample
 
-TRL = {"completions": "answers", "prompts": "prompts", "answer": "golds"}
-"""Parameters of TRL's reward functions, all lists, each with the corresponding parameter of a bulk grader."""
-VERL = {
-    "solution_str": "answer",
-    "ground_truth": "gold",
-    "data_source": 'row["data_source"]',
-    "extra_info": 'row["extra_info"]',
-}
-"""Parameters of verl's reward functions, each with the corresponding parameter of a grade function."""
+Library = Literal["", "TRL", "verl"]
+
+TRL = ("prompts", "completions", "completion_ids")
+"""Parameters that TRL always passes. All of its other parameters are columns of the rows, as lists."""
+VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
+"""Parameters that verl passes."""
+GOLD = ("answer", "answers", "ground_truth", "gold", "label", "solution", "target")
+"""Columns of TRL's functions that get the gold answer where no row has a column of that name."""
 
 
-def refuse_others(name: str, parameters: Sequence[inspect.Parameter]) -> None:
-    """Raise `Usage` for a function with TRL's or verl's parameters. The fix shows the signature to use instead.
+def library_of(names: Collection[str]) -> Library:
+    """The library for which a reward function with these parameters is written; empty for one of this library.
 
-    >>> refuse_others("grade", list(inspect.signature(lambda completions, **kwargs: []).parameters.values()))
-    Traceback (most recent call last):
-    groupwise.core.errors.Usage: the reward function grade has TRL's signature
-      seen: def grade(completions, **kwargs)
-      do:   for one answer, return a number:
-            def grade(answer, gold, row): ...
-            or keep its lists, and return a list of numbers:
-            def grade(answers, prompts, **columns): ...  # completions -> answers
-            an answer is a text, also where TRL passes messages; the column answer is gold
+    >>> library_of(["completions", "kwargs"]), library_of(["solution_str", "ground_truth"]), library_of(["answer"])
+    ('TRL', 'verl', '')
     """
-    names, name = [p.name for p in parameters], name.rpartition(".")[2]
-    name = name if name.isidentifier() else "reward"  # of a lambda
-    if "answers" in names:  # a bulk grader here: every other name is a column
-        return
-    if "completions" in names:
-        raise _refusal(name, "TRL", parameters, _trl_fix(name, parameters))
-    if "answer" not in names and set(names) & {"solution_str", "ground_truth"}:
-        raise _refusal(name, "verl", parameters, _verl_fix(name, names))
+    if "completions" in names and "answers" not in names:
+        return "TRL"
+    return "verl" if "solution_str" in names and "answer" not in names else ""
 
 
-def _refusal(name: str, library: str, parameters: Sequence[inspect.Parameter], fix: str) -> Usage:
-    seen = f"def {name}({', '.join(str(p.replace(annotation=p.empty)) for p in parameters)})"
-    return Usage(f"the reward function {name} has {library}'s signature", evidence=seen, fix=fix)
+def trl_value(name: str, prompt: Prompt, sample: Sample) -> Any:
+    """The item of a list that TRL passes, for one answer. Raises `KeyError` for a column that the row lacks.
+
+    Prompt and completion are texts, or lists of messages if the row's prompt is a conversation.
+    """
+    messages = prompt.row.get("messages")
+    match name:
+        case "prompts":
+            return messages or prompt.text
+        case "completions":
+            return [{"role": "assistant", "content": sample.text}] if messages else sample.text
+        case "completion_ids":
+            return list(sample.tokens)
+    if name in prompt.row:
+        return prompt.row[name]
+    if name in GOLD and "answer" in prompt.row:
+        return prompt.row["answer"]
+    raise KeyError(name)
 
 
-def _trl_fix(name: str, parameters: Sequence[inspect.Parameter]) -> str:
-    """The fix for a function with TRL's signature: a function of one answer, or of lists with `answers`, `prompts`."""
-    named = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    columns = [TRL.get(n, n) for n in named if n not in ("completion_ids", "trainer_state")]
-    bulk = ["answers", *(["prompts"] if "prompts" not in columns else []), *(c for c in columns if c != "answers")]
-    several = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    renamed = ", ".join(f"{old} -> {new}" for old, new in TRL.items() if old in named and old != new)
-    return (
-        f"for one answer, return a number:\ndef {name}(answer, gold, row): ...\n"
-        "or keep its lists, and return a list of numbers:\n"
-        f"def {name}({', '.join([*bulk, *['**columns'] * several])}): ...  # {renamed}\n"
-        "an answer is a text, also where TRL passes messages; the column answer is gold"
-    )
+def verl_value(name: str, prompt: Prompt, sample: Sample) -> Any:
+    """The argument that verl passes, for one answer: a row without `data_source` has "", one without `extra_info` {}.
 
-
-def _verl_fix(name: str, names: Sequence[str]) -> str:
-    changes = ", ".join(f"{old} -> {VERL[old]}" for old in names if old in VERL)
-    return f"return a number, True or False:\ndef {name}(answer, gold, row): ...  # {changes}"
+    Raises `KeyError` for another parameter that is no column of the row.
+    """
+    match name:
+        case "solution_str":
+            return sample.text
+        case "ground_truth":
+            return prompt.row.get("answer")
+        case "data_source":
+            return prompt.row.get("data_source", "")
+        case "extra_info":
+            return prompt.row.get("extra_info", {})
+    return prompt.row[name]

@@ -140,6 +140,8 @@ def grade_of(result: Any) -> dict[str, Any]:
         return {"verdict": {"outcome": int(result.outcome), "subscores": dict(result.subscores), **fields}}
     if isinstance(result, bool | int | float):
         return {"value": result}
+    if isinstance(result, dict) and isinstance(result.get("score"), int | float):  # as functions of verl return it
+        return {"value": {str(name): x for name, x in result.items() if isinstance(x, int | float)}}
     return {"error": f"it returned {type(result).__name__}: expected True, False, a number or a Verdict"}
 
 

@@ -23,6 +23,8 @@ __all__ = ["Fleet"]
 T = TypeVar("T")
 StartReplica = Callable[[int], Awaitable[Remote]]
 """Starts the replica of this number, or connects to it. It gets weights before requests."""
+Publish = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+"""The weights that the engines load, from the learner's."""
 ATTEMPTS = 2
 """The fewest engines that fail in a request until its error ends the run; more engines are asked once each."""
 
@@ -44,14 +46,15 @@ class Fleet:
     more than `restarts` new replicas in ten minutes is given up; when all are, requests raise the last cause,
     `WorkerLost` for a lost process. A request in which each of the engines fails raises `WorkerLost`, too.
 
-    The last slots are for the engines at `addresses`. `notify` gets a line for each loss. The replicas belong to
-    the event loop of the first `load`, and end with it.
+    The last slots are for the engines at `addresses`. The engines load `publish` of the learner's weights. `notify`
+    gets a line for each loss. The replicas belong to the event loop of the first `load`, and end with it.
     """
 
     def __init__(
         self, start: StartReplica, count: int, *, exchange: Exchange, probe: Probe, max_num_seqs: int, restarts: int,
-        addresses: Sequence[str] = (),
+        addresses: Sequence[str] = (), publish: Publish = dict,
     ) -> None:  # fmt: skip
+        self._publish = publish
         self._start, self._count, self._exchange, self._probe = start, count, exchange, probe
         self._max_num_seqs, self._restarts = max_num_seqs, restarts
         self._addresses = [""] * (count - len(addresses)) + list(addresses)
@@ -98,7 +101,7 @@ class Fleet:
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """Write the weights to a file, and wait until every running replica has them or is lost, and one has them."""
-        file = await asyncio.to_thread(write_weights, self._exchange.path, version, weights)
+        file = await asyncio.to_thread(self._write, version, weights)
         before = self._published
         expected = await self._probe.expect(version, weights, before.expected if before else None)
         self._published = Published(file, expected)
@@ -114,6 +117,9 @@ class Fleet:
         for slot in self._slots:
             if isinstance(slot.error, Usage) and not slot.admitted:  # otherwise the run continues with the others
                 raise slot.error
+
+    def _write(self, version: int, weights: Mapping[str, Tensor]) -> WeightsFile:
+        return write_weights(self._exchange.path, version, self._publish(weights))
 
     def figures(self) -> dict[str, float]:
         """The restarts of engines and the mean number of requests in each, since the last call."""

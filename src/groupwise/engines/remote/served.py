@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from groupwise.data import gap_bound
 from groupwise.engines import Native
 from groupwise.engines.remote import replica_tls
 from groupwise.engines.remote.access import EngineAccess
+from groupwise.engines.remote.devices import gpu_count, on_device, replica_devices
 from groupwise.engines.remote.fleet import Fleet
 from groupwise.engines.remote.probe import Probe
 from groupwise.engines.remote.remote import Remote
@@ -28,7 +29,7 @@ from groupwise.engines.remote.shared_device import SharedDeviceFleet
 from groupwise.engines.remote.tls import TlsAddress
 from groupwise.engines.remote.weights_file import Exchange, state_bytes
 from groupwise.models import Experts, Model, Tokenizer, has_adapter, write_fresh
-from groupwise.models.lora import adapter_text
+from groupwise.models.lora import adapter_text, merged_weights
 
 __all__ = ["Served"]
 
@@ -42,14 +43,13 @@ PAUSE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The requirements of a model on its engines besides its shape: dtype, device, adapter.
+    """The requirements of a model on its engines besides its shape: dtype and device.
 
     `placed`: a launcher assigns each engine its own device, on a host with the engine's environment.
     """
 
     dtype: str
     device: str
-    adapter: bool
     placed: bool = False
 
     @classmethod
@@ -57,7 +57,7 @@ class Target:
         """The target of a model with weights."""
         weight = next(model.parameters())
         dtype = str(weight.dtype).removeprefix("torch.")
-        return cls(dtype=dtype, device=str(weight.device), adapter=has_adapter(model), placed=placed)
+        return cls(dtype=dtype, device=str(weight.device), placed=placed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +76,9 @@ class Served(Native):
     deadline: float = 60.0
     restarts: int = 3
     placement: Literal["separate", "colocated"] = "separate"
+
+    loads_adapters: ClassVar[bool] = True
+    """Whether the engines load a base and its adapter (LoRA). Others get the merged weights."""
 
     def __post_init__(self) -> None:
         Native.__post_init__(self)
@@ -102,8 +105,14 @@ class Served(Native):
         access: EngineAccess = EngineAccess(),  # noqa: B008
     ) -> Fleet:  # fmt: skip
         """The fleet, with replicas on this machine. Raises the error of `check`."""
-        self.check(model, experts, Target.of(model), access)
-        return self.fleet(model, tokenizer, seed=seed, experts=experts, access=access, launch=start_replica)
+        target = Target.of(model)
+        self.check(model, experts, target, access)
+        devices = self.devices(target)
+
+        def launch(program: Program, index: int, deadline: float) -> Awaitable[Remote]:
+            return start_replica(on_device(program, devices[index]), index, deadline)
+
+        return self.fleet(model, tokenizer, seed=seed, experts=experts, access=access, launch=launch)
 
     def fleet(
         self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None, access: EngineAccess,
@@ -111,6 +120,7 @@ class Served(Native):
     ) -> Fleet:  # fmt: skip
         """The fleet of a model that `check` accepts; at the first load, `launch` starts its replicas."""
         decoder, secret = servable(model, experts), self.secret(access)
+        merges = has_adapter(decoder) and not self.loads_adapters
         addresses = [TlsAddress.parse(text) or Path(text) for text in self.addresses]
         exchange = new_exchange(access)
         write_fresh(decoder.shape, exchange.path, tokenizer=tokenizer)
@@ -119,9 +129,9 @@ class Served(Native):
         settings = ReplicaSettings(
             directory=str(exchange.path), dtype=dtype, device=str(weight.device), threads=torch.get_num_threads(),
             seed=seed, max_num_seqs=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, compiled=decoder.compiled,
-            adapter=adapter_text(decoder),
+            adapter="" if merges else adapter_text(decoder),
         )  # fmt: skip
-        identity = Identity.of(decoder, tokenizer, seed=seed)
+        identity = Identity.of(decoder, tokenizer, seed=seed, merged=merges)
         program = replace(self.program(settings, access), identity=identity)
         met: set[int] = set()
         trainer = secrets.token_hex(16)
@@ -144,24 +154,31 @@ class Served(Native):
             probe=Probe(decoder, tokenizer, gap_bound(self.max_logprob_diff, dtype)), max_num_seqs=self.max_num_seqs,
             restarts=self.restarts,
             addresses=[text.partition("#")[0] for text in self.addresses],
+            publish=partial(merged_weights, decoder) if merges else dict,
         )  # fmt: skip
 
     def check(
         self, model: nn.Module, experts: Experts | None, target: Target,
         access: EngineAccess = EngineAccess(),  # noqa: B008
     ) -> None:  # fmt: skip
-        """`Usage` for a model that the engines cannot run, a host that the command line does not name, or a missing
-        secret. The model needs no weights.
+        """`Usage` for a model that the engines cannot run, more engines than GPUs for them, a host that the command
+        line does not name, or a missing secret. The model needs no weights.
 
         `Storage` if the directory for the weights cannot be made, or has no room for them.
         """
         decoder = servable(model, experts)
+        if not target.placed:
+            self.devices(target)
         self.secret(access)
         exchange = new_exchange(access)
         try:
             exchange.check_room(state_bytes(decoder))
         finally:
             exchange.close()
+
+    def devices(self, target: Target) -> tuple[str, ...]:
+        """The device of each replica on this host. `Usage` for more replicas than GPUs for them."""
+        return replica_devices(self.replicas, target.device, gpu_count(), colocated=self.placement == "colocated")
 
     def secret(self, access: EngineAccess) -> bytes:
         """The secret of the engines at ports; empty if there are none.

@@ -77,10 +77,10 @@ class Identity:
     seed: int
 
     @classmethod
-    def of(cls, decoder: Decoder, tokenizer: Tokenizer, *, seed: int) -> "Identity":
-        """The identity of a native engine over this decoder."""
+    def of(cls, decoder: Decoder, tokenizer: Tokenizer, *, seed: int, merged: bool = False) -> "Identity":
+        """The identity of an engine for this decoder; `merged`: its weights contain the adapter."""
         return cls(
-            model=_hash(repr(decoder.shape) + adapter_text(decoder)),
+            model=_hash(repr(decoder.shape) + ("" if merged else adapter_text(decoder))),
             tokenizer=_hash(f"{tokenizer.digest} {sorted(tokenizer.eos)}"),
             dtype=str(next(decoder.parameters()).dtype).removeprefix("torch."),
             seed=seed,

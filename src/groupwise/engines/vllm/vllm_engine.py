@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from groupwise.core import EngineLost, Usage
+from groupwise.core import EngineLost, Storage, Usage
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
 from groupwise.engines.native.running_batch import completes_stop
 from groupwise.engines.remote.replica import ReplicaSettings, end_with_parent, serve
@@ -44,12 +44,15 @@ class VllmSettings(ReplicaSettings):
     With a `socket`, it listens there. With `listen`, HOST:PORT, it listens there for trainers on other hosts, with the
     key and the secret in these files (see `serve_hosts`), and keeps their weights in the directory `exchange`, which
     the open file `lock` holds, or in a new one. vLLM computes in another process, which is lost if it does not answer
-    within `deadline` seconds. With `sleeps`, it can free its memory.
+    within `deadline` seconds. With `sleeps`, it can free its memory. On a GPU, it takes `gpu_memory_utilization` of the
+    memory, and runs CUDA graphs unless `enforce_eager`.
     """
 
     keyed: bool
     deadline: float
     sleeps: bool
+    gpu_memory_utilization: float
+    enforce_eager: bool
     model: str = ""
     socket: str = ""
     listen: str = ""
@@ -86,16 +89,22 @@ class VllmEngine:
         from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
         from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingImports]
 
+        on_gpu = settings.device.startswith("cuda")
         size = torch.finfo(getattr(torch, settings.dtype)).bits // 8
+        memory: dict[str, Any] = {"gpu_memory_utilization": settings.gpu_memory_utilization}
+        if not on_gpu:
+            cache = cache_bytes(shape, size, settings.max_num_seqs, settings.kv_cache_tokens)
+            memory = {"kv_cache_memory_bytes": cache}
         arguments = AsyncEngineArgs(
-            model=settings.directory, dtype=settings.dtype, skip_tokenizer_init=True, enforce_eager=True,
+            model=settings.directory, dtype=settings.dtype, skip_tokenizer_init=True,
+            enforce_eager=settings.enforce_eager or not on_gpu,
             load_format="auto" if settings.model else "dummy", distributed_executor_backend="uni",
             # To score a text, vLLM also samples a token after it, which is never forwarded.
             max_model_len=shape.positions + 1, max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=max(MAX_NUM_BATCHED_TOKENS, settings.max_num_seqs),
             max_logprobs=-1, logprobs_mode="processed_logprobs",
             block_size=BLOCK,
-            kv_cache_memory_bytes=cache_bytes(shape, size, settings.max_num_seqs, settings.kv_cache_tokens),
+            **memory,
             worker_extension_cls=f"{__spec__.name}.WorkerExtension", disable_log_stats=True, seed=settings.seed % 2**32,
             enable_sleep_mode=settings.sleeps,
         )  # fmt: skip
@@ -162,14 +171,16 @@ class VllmEngine:
         The cache is cleared: a token after the load is computed from its whole prefix under the new weights. `Storage`
         if the file is damaged. After any other failure, the engine has no weights.
         """
-        await asyncio.to_thread(read_weights, file, sha256)
         async with self._loading:
+            for problem in await self._llm.collective_rpc("read_file", args=(str(file), sha256)):
+                if problem:
+                    raise Storage(f"the weights file {file} is damaged", evidence=problem, fix="load the weights again")
             if self._asleep:
                 await self._llm.wake_up(tags=["weights"])
             else:
                 await self._llm.pause_generation(mode="keep", clear_cache=True)
             self.version = -1
-            await self._llm.collective_rpc("replace_weights", args=(str(file), sha256))
+            await self._llm.collective_rpc("replace_weights")
             if self._asleep:
                 await self._llm.wake_up(tags=["kv_cache"])
                 self._asleep = False
@@ -235,6 +246,7 @@ class WorkerExtension:
     model_runner: Any
     reload_weights: Callable[..., None]
     _steps: int
+    _read: dict[str, Tensor]
 
     def count_steps(self) -> None:
         """Count the forward passes from now on."""
@@ -250,15 +262,24 @@ class WorkerExtension:
         """The number of forward passes."""
         return self._steps
 
-    def replace_weights(self, path: str, sha256: str) -> None:
-        """Load all weights from a file, and pack the output layer of tied embeddings again.
+    def read_file(self, path: str, sha256: str) -> str:
+        """Read a weights file for `replace_weights`. Returns the reason if it is damaged, else an empty text."""
+        try:
+            self._read = read_weights(Path(path), sha256)
+        except Storage as error:
+            return str(error)
+        return ""
+
+    def replace_weights(self) -> None:
+        """Load the weights that were read, and pack the output layer of tied embeddings again.
 
         vLLM copies the embedding's values into packed form when it loads, and a reload does not touch that copy: the
         model would embed with new weights and predict with old ones.
         """
         from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm  # pyright: ignore[reportMissingImports]
 
-        self.reload_weights(weights_iterator=iter(read_weights(Path(path), sha256).items()))
+        self.reload_weights(weights_iterator=iter(self._read.items()))
+        self._read = {}
         if hasattr(self.model_runner.model, "lm_head") and not torch.cuda.is_available():
             dispatch_cpu_unquantized_gemm(self.model_runner.model.lm_head, remove_weight=False)
 

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import asdict, dataclass, replace
+from typing import ClassVar, Literal
 
 from torch import nn
 
@@ -21,6 +22,8 @@ __all__ = ["Vllm"]
 HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """The sizes of an attention head that vLLM has on CPUs. With another one, it ends at the first request."""
 DTYPES = ("float32", "bfloat16")
+OWN_GPU = 0.9
+"""The share of its GPU's memory that an engine takes if nothing else is on it. The rest is for CUDA's own memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +32,26 @@ class Vllm(Served):
 
     Tokens are as with `Native`, up to rounding: its code and random numbers choose them. If `keyed` is false, vLLM's
     sampler chooses them, and only the distribution is as with `Native`. The other settings are as for `Served`.
+    On a GPU, vLLM runs CUDA graphs unless `enforce_eager`, and takes the share `gpu_memory_utilization` of the GPU's
+    memory for its weights and cache: by default 0.9 of a separate GPU, and less what the plan predicts for the
+    learner on the same one (`engine_share`). On a CPU it is eager, with a cache of `kv_cache_tokens`.
+    An adapter (LoRA) is merged into the weights that the engines load.
     The interpreter is a word of the command line, `--engine-python FILE`: it is a program that runs. `groupwise doctor`
     prints how to make its environment.
     """
 
     replicas: int = 1
     keyed: bool = True
+    gpu_memory_utilization: float | Literal["by_plan"] = "by_plan"
+    enforce_eager: bool = False
+
+    loads_adapters: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        Served.__post_init__(self)
+        share = self.gpu_memory_utilization
+        if share != "by_plan" and not 0 < share <= 1:
+            raise ValueError(f'gpu_memory_utilization is {share}\ntake a share above 0, at most 1, or "by_plan"')
 
     def check(
         self, model: nn.Module, experts: Experts | None, target: Target,
@@ -54,7 +71,11 @@ class Vllm(Served):
     def program(self, settings: ReplicaSettings, access: EngineAccess) -> Program:
         """The program of each replica, in the environment of vLLM."""
         sleeps = self.placement == "colocated"
-        spec = VllmSettings(**asdict(settings), keyed=self.keyed, deadline=self.deadline, sleeps=sleeps)
+        share = self.gpu_memory_utilization
+        spec = VllmSettings(
+            **asdict(settings), keyed=self.keyed, deadline=self.deadline, sleeps=sleeps,
+            enforce_eager=self.enforce_eager, gpu_memory_utilization=OWN_GPU if share == "by_plan" else share,
+        )  # fmt: skip
         python = access.interpreter(DEFAULT_PYTHON)
         interpreter = os.path.abspath(python) if os.path.dirname(python) else python
         return replace(vllm_program(spec, python), elsewhere=(vllm_tls.__name__, interpreter))
@@ -70,12 +91,8 @@ def check_model(shape: Shape, target: Target, *, sleeps: bool) -> None:
             "engine.placement is colocated, the model is on the CPU, and vLLM frees memory on GPUs only (sleep mode)"
         )
         fix = "use --engine.kind Served, which frees its memory on CPUs, too, or --engine.placement separate"
-    elif not (sleeps or on_cpu or target.placed):
-        reason = f"the model is on {target.device}; vLLM was tested on CPUs only"
     elif on_cpu and shape.head_dim not in HEAD_DIMS:
         reason = f"its head_dim is {shape.head_dim}; vLLM has {', '.join(map(str, HEAD_DIMS))}"
-    elif target.adapter:
-        reason = "it has an adapter (LoRA); only whole weights were tested"
     elif dtype not in DTYPES:
         reason = f"its dtype is {dtype}; vLLM has {' and '.join(DTYPES)}"
     if reason:

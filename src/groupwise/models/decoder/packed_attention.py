@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-__all__ = ["attention", "past"]
+__all__ = ["attention", "merge", "past"]
 
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -74,11 +74,7 @@ class MergedAttention(torch.autograd.Function):
     ) -> Float[Tensor, "n heads d"]:
         out, lse = (torch.cat(x)[slot] for x in zip(*(_flash(block, q, k, v) for block in blocks)))
         for block in contexts:
-            queries, (context_out, context_lse) = block.queries.flatten(), _flash(block, q, k, v)
-            total = torch.logaddexp(lse[queries], context_lse)
-            context_share, row_share = ((x - total).exp()[..., None] for x in (context_lse, lse[queries]))
-            out[queries] = (row_share * out[queries] + context_share * context_out).to(q.dtype)
-            lse[queries] = total
+            merge(out, lse, block.queries.flatten(), *_flash(block, q, k, v))
         ctx.blocks, ctx.slot, ctx.contexts = blocks, slot, contexts
         ctx.save_for_backward(q, k, v, out, lse)
         return out
@@ -97,6 +93,20 @@ class MergedAttention(torch.autograd.Function):
             for whole, part, at in zip(grads, parts, (block.queries, block.keys, block.keys)):
                 whole.index_add_(0, at.flatten(), part.transpose(1, 2).flatten(0, 1))
         return (*grads, None, None, None)
+
+
+def merge(
+    out: Float[Tensor, "n heads d"],
+    lse: Float[Tensor, "n heads"],
+    queries: Int[Tensor, " q"],
+    context_out: Float[Tensor, "q heads d"],
+    context_lse: Float[Tensor, "q heads"],
+) -> None:
+    """Merge the attention of some queries over more keys into `out` and `lse`, in place, by their log-sum-exp."""
+    total = torch.logaddexp(lse[queries], context_lse)
+    context_share, row_share = ((x - total).exp()[..., None] for x in (context_lse, lse[queries]))
+    out[queries] = (row_share * out[queries] + context_share * context_out).to(out.dtype)
+    lse[queries] = total
 
 
 def _flash(block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groupwise.models.decoder.packed_attention import Block, MergedAttention
+from groupwise.models.decoder.varlen_attention import VarlenAttention, VarlenRows, varlen_obstacle
 
 __all__ = ["PrefixPacking"]
 
@@ -19,6 +20,8 @@ LEAST = 16
 
 LONG = 64
 """The longest prompt, in tokens, whose keys are copied for each answer. On CPU, a longer one has one shared copy."""
+LONG_ON_GPU = 1024
+"""The same bound for attention by `varlen_attn` on a GPU, where another call costs more than a copy."""
 
 Text = tuple[int, ...]
 Context = tuple[str, Text]
@@ -98,9 +101,30 @@ class PrefixPacking:
         if fused and self._split:
             (blocks, slot), contexts = self._split
             return MergedAttention.apply(q, k, v, blocks, slot, contexts)
+        if q.device.type == "cuda" and softcap is None and self._varlen_runs(q):
+            rows, contexts = self._varlen_rows(window)
+            return VarlenAttention.apply(q, k, v, rows, contexts, window)
         blocks, slot = self._unsplit
         outputs = [block.attend(q, k, v, window, softcap) for block in blocks]
         return torch.cat([q[:0], *outputs]).index_select(0, slot)
+
+    def _varlen_runs(self, q: Float[Tensor, "n heads d"]) -> bool:
+        """Whether this GPU computes this attention by `varlen_attn`."""
+        return not varlen_obstacle(q.dtype, q.shape[-1], torch.cuda.get_device_capability(q.device))
+
+    def _varlen_rows(self, window: int | None) -> tuple[VarlenRows, VarlenRows | None]:
+        """The rows for `varlen_attn`, and the long contexts that they share; a window needs few keys of a context."""
+        if window not in self._varlen:
+            device = self.position.device
+            rows, contexts = _split_long_contexts(self.rows, LONG_ON_GPU) if window is None else (self.rows, [])
+            shared = VarlenRows.across(contexts, device) if contexts else None
+            self._varlen[window] = VarlenRows.of(rows, window, device), shared
+        return self._varlen[window]
+
+    @cached_property
+    def _varlen(self) -> dict[int | None, tuple[VarlenRows, VarlenRows | None]]:
+        """The rows by window: layers with equal windows share them."""
+        return {}
 
     @cached_property
     def _unsplit(self) -> Blocks:
@@ -110,7 +134,7 @@ class PrefixPacking:
     @cached_property
     def _split(self) -> tuple[Blocks, list[Block]] | None:
         """Rows without their long contexts, and one block per long context. None if no context is long."""
-        rows, contexts = _split_long_contexts(self.rows)
+        rows, contexts = _split_long_contexts(self.rows, LONG)
         blocks = [Block(torch.tensor([queries]), torch.tensor([keys])) for queries, keys in contexts]
         return (_blocks(rows, self.position.device), blocks) if blocks else None
 
@@ -137,14 +161,14 @@ def _pack(texts: Sequence[tuple[Context, Text]]) -> tuple[list[int], list[list[i
     return list(chain(*added)), paths, rows
 
 
-def _split_long_contexts(rows: Sequence[Row]) -> tuple[list[Row], list[tuple[list[int], list[int]]]]:
-    """Rows without their long contexts, and for each long context the indices of its queries and of its keys."""
+def _split_long_contexts(rows: Sequence[Row], long: int) -> tuple[list[Row], list[tuple[list[int], list[int]]]]:
+    """Rows without contexts of more than `long` tokens, and for each of these the indices of its queries and keys."""
     contexts = {path[0]: path for path, added in rows if added == len(path)}  # only a context adds its whole path
     queries: dict[int, list[int]] = {}
     short = []
     for path, added in rows:
         length = len(contexts[path[0]])
-        if added < len(path) and length > LONG:
+        if added < len(path) and length > long:
             queries.setdefault(path[0], []).extend(path[-added:])
             path = path[length:]
         short.append((path, added))

@@ -1,0 +1,124 @@
+"""Errors for options that a command does not have. They name the option to write. Imports no torch."""
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+from groupwise.commands.command_table import COMMANDS, Command
+from groupwise.config.fields import SECOND_NAMES, SECTIONS, recipe_fields, same_end
+from groupwise.config.other_names import field_named, other_name_fix
+from groupwise.config.recipe_errors import one_error, unknown_field
+from groupwise.core import Usage
+
+Overrides = Sequence[tuple[str, str]]
+
+
+def named_fields(overrides: Overrides) -> list[tuple[str, str]]:
+    """The overrides with the first names of their fields. `Usage` for two names of one field.
+
+    >>> named_fields([("data", "rows.jsonl"), ("data.train_batch_size", "64")])
+    [('task', 'rows.jsonl'), ('data.train_batch_size', '64')]
+    """
+    words: dict[str, str] = {}
+    for word, _ in overrides:
+        if words.setdefault(first_name(word), word) != word:
+            two = f"--{words[first_name(word)]} and --{word}"
+            raise Usage(f"{two} are names of one field", fix="leave one of them out")
+    return [(first_name(word), value) for word, value in overrides]
+
+
+def first_name(path: str) -> str:
+    """The name in a recipe of a field with a dotted path. Options of verl begin with `data`, too: they stay."""
+    word, dot, rest = path.partition(".")
+    return path if dot and other_name_fix(path) else SECOND_NAMES.get(word, word) + dot + rest
+
+
+def check_options(command: str, overrides: Overrides) -> None:
+    """Raise `Usage` for overrides that name no field of a recipe, and so no option of the command."""
+    if problems := [problem for path, _ in overrides if (problem := unknown_option(command, path))]:
+        raise one_error(problems)
+
+
+def unknown_option(command: str, path: str) -> Usage | None:
+    """The error for an option that is neither one of the command nor a field of a recipe; None if it is a field.
+
+    >>> unknown_option("eval", "smaples").fix, unknown_option("train", "learning-rate").fix
+    ('did you mean --samples?', 'write --optimizer.lr 1e-6')
+    """
+    if (problem := unknown_field(path)) is None:
+        return None
+    return Usage(f"{command} has no option --{path}", fix=fix_of(command, path, problem))
+
+
+def fix_of(command: str, path: str, problem: Usage) -> str:
+    """The option to write instead of an unknown one. `problem` is the error for a field of this name."""
+    written = path.replace("-", "_")
+    if unknown_field(first_name(written)) is None:
+        return f"write --{written}"
+    if option := near(path, options_of_command(table_of(command))):
+        return f"did you mean --{option}?"
+    if hint := other_name_fix(written):
+        line, _, option = hint.partition(", as an option ")
+        return f"write {option}" if option else re.sub(r"^write ([\w.]+), its", r"write --\1, its", line)
+    if names := [name for name in [corrected(written)] if name] or same_end(written):
+        return f"did you mean {' or '.join(f'--{name}' for name in names[:3])}?"
+    if path.partition(".")[0] in SECTIONS and "." in path:
+        return problem.what.partition("; ")[2] or problem.fix
+    return f"groupwise help lists the fields of a recipe, groupwise {command} --help the other options"
+
+
+def corrected(path: str) -> str:
+    """A dotted path with its first unknown name replaced by a similar one; empty if there is none.
+
+    >>> corrected("method.objective.surrogat.low"), corrected("method.colour")
+    ('method.objective.surrogate.low', '')
+    """
+    names = path.split(".")
+    parents = (".".join(names[:i]) for i in range(len(names)))
+    parent = next(parent for i, parent in enumerate(parents) if unknown_field(".".join(names[: i + 1])))
+    depth = parent.count(".") + 1 if parent else 0
+    fields = [field.split(".") for field in (*recipe_fields(), *filter(None, SECTIONS), *SECOND_NAMES)]
+    known = {field[depth] for field in fields if len(field) > depth and ".".join(field[:depth]) == parent}
+    found = near(names[depth], sorted(known))
+    return ".".join([*names[:depth], found, *names[depth + 1 :]]) if found else ""
+
+
+def unknown_words(command: str, words: Iterable[str]) -> Usage:
+    """The error for the words that a command without fields of a recipe cannot take: options and arguments."""
+    word = next(iter(words))
+    if not word.startswith("-"):
+        return Usage(f"{command} has no argument {word!r} left", fix=f"groupwise {command} --help shows its arguments")
+    option = word.partition("=")[0]
+    name = option.lstrip("-")
+    options = options_of_command(table_of(command))
+    if found := near(name, options):
+        fix = f"did you mean --{found}?"
+    elif takers := [one.name for one in COMMANDS if name in options_of_command(one)]:
+        fix = f"leave it out: it is an option of {', '.join(takers)}"
+    elif unknown_field(first_name(name.replace("-", "_"))) is None or field_named(name):
+        takers = [one.name for one in COMMANDS if one.fields]
+        fix = f"leave it out: a field of a recipe is an option of {', '.join(takers)}"
+    else:
+        fix = f"its options are {', '.join(f'--{one}' for one in options)}" if options else "leave it out: it has none"
+    return Usage(f"{command} has no option {option}", fix=fix)
+
+
+def table_of(name: str) -> Command:
+    """The command with this name."""
+    return next(command for command in COMMANDS if command.name == name)
+
+
+def options_of_command(command: Command) -> list[str]:
+    """The options of a command, without dashes."""
+    return [name.lstrip("-") for names, _ in command.options + command.permissions for name in names]
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The known name that is similar to a name; empty if there is none. Dashes and underscores are the same.
+
+    >>> near("stop_after", ["stop-after", "out"]), near("colour", ["out"])
+    ('stop-after', '')
+    """
+    names = {one.replace("-", "_"): one for one in known}
+    found = get_close_matches(name.replace("-", "_"), names, n=1, cutoff=0.7)
+    return names[found[0]] if found else ""

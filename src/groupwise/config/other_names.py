@@ -1,0 +1,202 @@
+"""Names of TRL, verl and earlier recipes that a user may write, with the names here (docs/coming-from.md)."""
+
+import re
+import shlex
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from groupwise.config.fields import SECTIONS
+
+__all__ = [
+    "DICTIONARY",
+    "EARLIER_FIELDS",
+    "OTHER_VALUES",
+    "TRAINERS",
+    "Answer",
+    "answers",
+    "field_named",
+    "other_name_fix",
+    "other_value_fix",
+    "verifier_fix",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What to write for an option of TRL, verl or peft, in the words of the command line.
+
+    `python` is what a program writes; if it is empty, the text is rendered (`python_spelling`).
+    """
+
+    text: str
+    python: str = ""
+
+
+@cache
+def answers() -> Mapping[str, Answer]:
+    """The answer for each option of `other_names.toml`, by the last words of the option's path.
+
+    >>> answers()["num_generations"].text
+    'write method.group_size = 8, as an option --method.group_size 8'
+    >>> answers()["num_generations"].python
+    'write method=gw.grpo(group_size=8)'
+    """
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    return {name: _answer(entry) for entry in tomllib.loads(text)["option"] for name in entry["names"].split()}
+
+
+def _answer(entry: Mapping[str, str]) -> Answer:
+    """The answer that an entry of the table gives."""
+    python = entry.get("python", "")
+    if "do" in entry:
+        return Answer(entry["do"], python)
+    if "leave" in entry:
+        return Answer(f"leave it out: {entry['leave']}", python)
+    path, _, value = entry["line"].partition(" = ")
+    word = value if value[0] in "[{" else value.strip('"')
+    note = f" ({entry['note']})" if "note" in entry else ""
+    option = f"--{path} {word if re.fullmatch(r'[^ {}]+', word) and word[0] != '[' else shlex.quote(word)}"
+    return Answer(f"write {entry['line']}, as an option {option}{note}", python and f"write {python}{note}")
+
+
+EARLIER_FIELDS: Mapping[str, str] = MappingProxyType(
+    {
+        "also": "extra_tasks",
+        "cluster.lag": "cluster.max_staleness",
+        "cluster.lanes": "cluster.reduction_lanes",
+        "engine.cache_tokens": "engine.kv_cache_tokens",
+        "engine.max_gap": "engine.max_logprob_diff",
+        "engine.place": "engine.placement",
+        "engine.rows": "engine.max_num_seqs",
+        "evaluate.best": "evaluate.best_metric",
+        "evaluate.by": "evaluate.by_column",
+        "machine.recompute": "machine.gradient_checkpointing",
+        "method.proximal": "method.old_logprobs",
+        "method.refill": "method.max_refills",
+        "method.routing": "method.router_replay",
+        "method.trains": "method.trained_roles",
+        "optimizer.clip": "optimizer.max_grad_norm",
+        "optimizer.decay": "optimizer.lr_scheduler",
+        "optimizer.warmup": "optimizer.warmup_steps",
+        "save.model_every": "save.export_every",
+        "sinks": "trackers",
+    }
+)
+"""The name of a field by its name in earlier recipes of this project."""
+OTHER_VALUES: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        ("cluster.launch", "given"): "external",
+        ("engine.placement", "apart"): "separate",
+        ("engine.placement", "same"): "colocated",
+        ("method.old_logprobs", "recomputed"): "learner",
+        ("method.old_logprobs", "sampled"): "engine",
+        ("method.router_replay", "R2"): "learner",
+        ("method.router_replay", "R3"): "engine",
+    }
+)
+"""The value of a field by its name in verl or in earlier recipes."""
+WHOLE = re.compile(
+    "algo|algorithm|args|callbacks?|config|datasets?|debug|device|dtype|epochs|num_workers|precision|project|rewards|seed"
+    "|steps|stop|tools"
+)
+"""Words that are no option of TRL or verl in a table of a recipe: `evaluate.steps` has another meaning."""
+ROWS = "docs/coming-from.md has a row for each option of TRL and verl"
+
+
+def other_value_fix(path: str, value: object) -> str:
+    """The fix for a value that has another name in verl or in earlier recipes; empty for any other value.
+
+    >>> other_value_fix("method.router_replay", "R3")
+    "write 'engine', its name here"
+    """
+    name = OTHER_VALUES.get((path, value)) if isinstance(value, str) else None
+    return f"write {name!r}, its name here" if name else ""
+
+
+def other_name_fix(path: str) -> str:
+    """The fix for an option of TRL or verl, or an earlier name of a field, by its dotted path; empty for another name.
+
+    An earlier name counts as a whole. Of an option, the longest end of the path counts, then that of the table above.
+
+    >>> other_name_fix("actor_rollout_ref.rollout.n")
+    'write method.group_size = 8, as an option --method.group_size 8'
+    >>> other_name_fix("promts")
+    ''
+    """
+    earlier = (name for name in EARLIER_FIELDS if f"{path}.".startswith(f"{name}."))
+    if name := next(earlier, ""):
+        return f"write {EARLIER_FIELDS[name]}, its name here"
+    words, tables = path.split("."), {name.partition(".")[0] for name in SECTIONS}
+    for end in range(len(words), 0, -1):
+        for start in range(max(0, end - 2), end):
+            name = ".".join(words[start:end])
+            if name in answers() and not (words[0] in tables and WHOLE.fullmatch(name)):
+                return answers()[name].text
+    return ""
+
+
+def field_named(path: str) -> str:
+    """The field for an option of TRL or verl, or for an earlier name of a field; empty for another name.
+
+    >>> field_named("actor_rollout_ref.rollout.n"), field_named("machine.recompute"), field_named("trainer.nnodes")
+    ('method.group_size', 'machine.gradient_checkpointing', '')
+    """
+    match = re.match(r"write ([\w.]+)(?: = |, its name here)", other_name_fix(path))
+    return match[1] if match else ""
+
+
+TRAINERS = ("GRPOTrainer", "GRPOConfig")
+DICTIONARY = """\
+one call trains, and all settings are its arguments: run = gw.train(...)
+  model="Qwen/Qwen2.5-0.5B-Instruct"  -> model="Qwen/Qwen2.5-0.5B-Instruct", template="chat"
+  train_dataset=, eval_dataset=       -> data=rows, eval_data=rows
+  reward_funcs=                       -> reward=your_function, with the same signature
+  num_generations=, loss_type=, beta= -> method=gw.grpo(group_size=8), or another of gw.list_methods()
+  learning_rate=                      -> optimizer=gw.AdamW(lr=1e-6)
+  max_completion_length=, max_steps=  -> max_tokens=512, iterations=100
+  peft_config=                        -> lora=gw.Lora(rank=16)
+  callbacks=                          -> on_iteration=f
+  output_dir=, report_to=             -> out="runs", trackers=["wandb"]
+  trainer.save_model(DIR)             -> run.export(DIR)
+any other option is answered with the argument to write (docs/coming-from.md)"""
+"""What a user of TRL's trainer writes here."""
+FORMER_VERIFIERS = {"several": "combined", "flipping": "noisy", "glyphs": "glyph_patches"}
+"""The names of verifiers by names that they had before."""
+COMBINED = """\
+write a table:
+[verifier]
+kind = "Combined"
+members = [{ name = "answer", verifier = "math" }, { name = "shape", verifier = "format", weight = 0.2 }]"""
+ARGUMENT = re.compile(r"""(\w+)\s*=\s*("[^"]*"|'[^']*'|[^,()]+)""")
+
+
+def verifier_fix(text: str) -> str:
+    """The fix for a verifier in the notation of a call, or with a former name: the table to write; else empty.
+
+    >>> verifier_fix("math(answer='first', symbolic=False)")
+    'write a table: verifier = { kind = "math", answer = "first", symbolic = false }'
+    >>> verifier_fix("flipping")
+    'write noisy, its name here'
+    >>> verifier_fix("math")
+    ''
+    """
+    name, bracket, rest = text.partition("(")
+    new = FORMER_VERIFIERS.get(name.strip(), name.strip())
+    if not bracket:
+        return f"write {new}, its name here" if new != name else ""
+    if new == "combined":
+        return COMBINED
+    fields = [f'kind = "{new}"', *(f"{match[1]} = {_as_toml(match[2])}" for match in ARGUMENT.finditer(rest))]
+    return f"write a table: verifier = {{ {', '.join(fields)} }}"
+
+
+def _as_toml(value: str) -> str:
+    """A plain value of Python as TOML; a name becomes a string."""
+    text = value.strip().strip("'\"")
+    if text in ("True", "False"):
+        return text.lower()
+    return text if re.fullmatch(r"[-+\d.eE]+", text) else f'"{text}"'

@@ -1,0 +1,71 @@
+"""Each option of TRL's GRPOConfig and GRPOTrainer, and each main key of verl, is answered with the line to write."""
+
+import re
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import groupwise
+from groupwise.config.keyword_arguments import WORDS, overrides_of
+from groupwise.config.other_names import DICTIONARY, TRAINERS, answers, other_name_fix
+from groupwise.config.python_spelling import in_python
+from groupwise.config.recipe import Recipe
+from groupwise.config.recipe_toml import read_with_problems
+from groupwise.config.user_code import UserCode
+
+OPTIONS = tomllib.loads(Path(__file__).with_name("trl_verl_options.toml").read_text("utf-8"))
+OWN = {*WORDS, *(f.name for f in fields(Recipe)), "tools"}
+LINES = {answer.text: answer for answer in answers().values() if ", as an option --" in answer.text}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_each_option_has_its_answer(name: str) -> None:
+    options = OPTIONS[name].split()
+    assert len(options) >= 6
+    assert [option for option in options if not other_name_fix(option) and option not in OWN] == []
+
+
+def test_the_lists_were_read() -> None:
+    trainer, config = OPTIONS["GRPOTrainer"].split(), OPTIONS["GRPOConfig"].split()
+    assert {"reward_funcs", "train_dataset", "peft_config", "processing_class"} < set(trainer)
+    assert {"num_generations", "beta", "loss_type"} < set(config) and len(OPTIONS["verl"].split()) > 200
+
+
+@pytest.mark.parametrize("text", LINES)
+def test_the_line_of_an_answer_is_a_recipe_and_its_argument_sets_the_same(text: str) -> None:
+    match = re.match(r"write ([\w.]+) = (.+), as an option --\1 ", text)
+    assert match is not None
+    path, value = match[1], match[2]
+    base = f"method = {value}" if path == "method" else 'method.base = "grpo"\nprompts = 16'
+    recipe, problems = read_with_problems(base, [] if path == "method" else [(path, value)], UserCode())
+    assert recipe is not None and problems == []
+    rendered = in_python(text).removeprefix("write ").partition(" (")[0] if "**" not in in_python(text) else ""
+    if rendered and not LINES[text].python:
+        scope = {"gw": groupwise, "Call": dict}
+        passed = {WORDS.get(word, word): x for word, x in eval(f"Call({rendered})", scope).items()}
+        again, _ = read_with_problems(base, [] if path == "method" else overrides_of(passed), UserCode())
+        assert path == "method" or again == recipe
+
+
+def test_a_program_reads_its_own_arguments() -> None:
+    for answer in answers().values():
+        text = in_python(answer.text)
+        assert "as an option" not in text and not re.search(r"(?<![\w-])--(?!revision|local-dir)[a-z]", text), text
+        assert in_python(text) == text
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_the_trainer_of_trl_is_answered_with_the_dictionary(name: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(groupwise, name)
+    assert DICTIONARY in str(caught.value) and not hasattr(groupwise, "RLOOTrainer")
+    known = {*OPTIONS["GRPOTrainer"].split(), *OPTIONS["GRPOConfig"].split(), *OPTIONS["TrainingArguments"].split()}
+    left = [line.split("->")[0] for line in DICTIONARY.splitlines()[2:-2]]
+    assert {word for line in left for word in re.findall(r"(\w+)=", line)} <= known
+
+
+def test_a_word_of_a_table_here_is_not_taken_for_an_option() -> None:
+    assert other_name_fix("evaluate.steps") == "" and "iterations" in other_name_fix("steps")
+    assert "machine.device" in other_name_fix("trainer.device") and other_name_fix("machine.dtypes") == ""

@@ -2,10 +2,14 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+VERSION_TESTS := $(wildcard tests/models/test_*.py tests/learner/test_*.py) tests/engines/test_slots.py \
+	tests/engines/test_check_engine.py tests/commands/test_command_line.py
+# The warning filter of the old end.
+OLD_WARNINGS :=
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: train test test-slow test-kill test-vllm test-ray test-gpu lint docs site model hinted_sums blank flow seeds laptop atlas studies bench bench-full bench-self clean
+.PHONY: train test test-slow test-kill test-vllm test-ray test-gpu test-versions test-oldest test-newest lint docs site wheel lock model hinted_sums blank flow seeds laptop atlas studies bench bench-full bench-self clean
 
 train: $(VENV)/base
 	$(BIN)/groupwise train
@@ -29,6 +33,15 @@ test-ray: .venv-ray/ray  ## Ray as the launcher, in an environment of 1.5 GB
 test-gpu: $(VENV)/dev  ## on a real GPU: graphs, equal bits, whole runs; writes benchmarks/GPU.md
 	$(BIN)/pytest -q -rs -m gpu tests/gpu
 
+test-versions: test-oldest test-newest  ## the two ends of the ranges in pyproject.toml, an environment of 7 GB each
+
+# torch 2.8 compiles no function under the tests' checks of annotations, so the tests of compiled layers are left out.
+test-oldest: .venv-oldest/base
+	.venv-oldest/bin/pytest -q -m "not slow and not browser" $(OLD_WARNINGS) $(filter-out %/test_compiled.py,$(VERSION_TESTS))
+
+test-newest: .venv-newest/base
+	.venv-newest/bin/pytest -q -m "not slow and not browser" $(VERSION_TESTS)
+
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,9 +53,19 @@ docs: $(VENV)/dev  ## pages that are generated from the package
 	$(BIN)/python -m tools.metrics_page docs/notation.md
 	$(BIN)/python -m tools.sockets_page
 	$(BIN)/python -m tools.fields_page
+	$(BIN)/python -m tools.api_page
 
 site: $(VENV)/site  ## the documentation as a website in build/site; fails on a broken link
 	$(BIN)/python -m mkdocs build -q
+
+wheel: build/release  ## what is uploaded: the wheel and the source in dist/, with their metadata and contents checked
+	rm -rf dist
+	build/release/bin/python -m build -q -o dist .
+	build/release/bin/twine check --strict dist/*
+	build/release/bin/python -m tools.check_dist dist
+
+lock: build/release  ## requirements.lock: the versions of constraints.txt with the hashes of their published files
+	build/release/bin/python -m tools.lock build/release/bin/uv
 
 model: $(VENV)/base  ## the packaged model, from demonstrations
 	$(BIN)/python -m tools.packaged_model tools/calculator_model.toml src/groupwise/models/calculator
@@ -100,10 +123,23 @@ $(VENV)/site: $(VENV)/base
 	$(BIN)/pip install -q -c constraints.txt -e '.[site]'
 	@touch $@
 
+build/release: constraints.txt
+	$(PYTHON) -m venv $@
+	$@/bin/pip install -q -c constraints.txt build twine uv
+	@touch $@
+
+.venv-oldest/base: RESOLUTION := lowest-direct
+.venv-newest/base: RESOLUTION := highest
+.venv-%/base: pyproject.toml | build/release
+	build/release/bin/uv venv -q --clear .venv-$* --python $(PYTHON)
+	build/release/bin/uv pip install -q --python .venv-$* --resolution $(RESOLUTION) -e '.[gguf,json,lora,math]'
+	build/release/bin/uv pip install -q --python .venv-$* -c constraints.txt beartype hypothesis pytest pytest-timeout
+	@touch $@
+
 .venv-ray/ray: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-ray
 	.venv-ray/bin/pip install -q -c constraints.txt -e '.[ray,lora]' beartype hypothesis pytest pytest-timeout
 	@touch $@
 
 clean:
-	rm -rf $(VENV) runs build dist
+	rm -rf $(VENV) .venv-oldest .venv-newest runs build dist

@@ -292,7 +292,10 @@ def test_the_engine_of_a_gpu_has_pages_where_the_kernel_can_be_used() -> None:
         for dtype in (torch.bfloat16, torch.float16, torch.float32):
             model = decoder(dtype).to(device)
             built[dtype] = type(Native().build(model, tokens, seed=1, experts=None)), without_pages(Native(), model)
-    line = "note: the engine decodes without pages, in many more kernels a token: weights are float32 (docs/gpu.md)"
+    line = (
+        "note: the engine decodes without pages, in many more kernels a token: "
+        "varlen_attn takes bfloat16 and float16, not float32 (docs/gpu.md)"
+    )
     assert built == {
         torch.bfloat16: (PagedEngine, None), torch.float16: (PagedEngine, None), torch.float32: (NativeEngine, line),
     }  # fmt: skip

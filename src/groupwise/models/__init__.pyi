@@ -14,7 +14,7 @@ from groupwise.models.decoder.blocked_weights import with_blocked_weights as wit
 from groupwise.models.decoder.decoder import Decoder as Decoder
 from groupwise.models.decoder.decoder import Shape as Shape
 from groupwise.models.decoder.packed_attention import attention as attention
-from groupwise.models.decoder.packed_attention import merge as merge
+from groupwise.models.decoder.packed_attention import merge_attention as merge_attention
 from groupwise.models.decoder.packed_attention import past as past
 from groupwise.models.decoder.prefix_packing import PrefixPacking as PrefixPacking
 from groupwise.models.decoder.routing import Experts as Experts

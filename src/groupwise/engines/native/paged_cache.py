@@ -126,8 +126,9 @@ class PagedCache:
         used = np.array([*(piece.end for piece in chunk), max(size - n, 1)], np.int32)
         device = self.keys.device
         token, position, slot = torch.from_numpy(tokens).to(device)
-        rows = (torch.from_numpy(x).to(device) for x in (ends, used, table))
-        layout = Paged(position, slot, *rows, self.keys, self.values, max(*lengths, size - n))
+        row_ends, keys_used, tables = (torch.from_numpy(x).to(device) for x in (ends, used, table))
+        longest = max(*lengths, size - n)
+        layout = Paged(position, slot, row_ends, keys_used, tables, self.keys, self.values, longest)
         self.model(token, layout)
 
 

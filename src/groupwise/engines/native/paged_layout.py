@@ -5,34 +5,24 @@ contents, so every step of the same number of rows issues the same operations, w
 """
 
 from dataclasses import dataclass
-from inspect import signature
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 from groupwise.engines.native.pages import PAGE
-from groupwise.models import Decoder, LanguageModel
-
-MOST_HEAD_DIM = 256
-"""The widest heads of FlashAttention."""
-ARGUMENTS = {"block_table", "num_splits", "seqused_k"}
-"""Arguments of `varlen_attn` that older versions of torch lack."""
+from groupwise.models import Decoder, LanguageModel, varlen_obstacle
 
 
 def refusal(model: LanguageModel) -> str | None:
     """Why a model on a GPU cannot be decoded with pages; None if it can, or if it is on a CPU."""
+    if not on_gpu(model):
+        return None
+    if not isinstance(model, Decoder):
+        return "the model runs as modules of transformers"
     weight = next(model.parameters())
-    reasons = {
-        f"weights are {str(weight.dtype).removeprefix('torch.')}": weight.dtype not in (torch.bfloat16, torch.float16),
-        f"heads have {model.shape.head_dim} dimensions": model.shape.head_dim > MOST_HEAD_DIM
-        or model.shape.head_dim % 8 > 0,
-        "the model runs as modules of transformers": not isinstance(model, Decoder),
-        "this torch has no varlen_attn with a block table": not signature(varlen_attn).parameters.keys() >= ARGUMENTS,
-        "the GPU is older than Ampere": on_gpu(model) and torch.cuda.get_device_capability(weight.device)[0] < 8,
-    }
-    return next((reason for reason, holds in reasons.items() if holds and on_gpu(model)), None)
+    capability = torch.cuda.get_device_capability(weight.device)
+    return varlen_obstacle(weight.dtype, model.shape.head_dim, capability) or None
 
 
 def on_gpu(model: LanguageModel) -> bool:
@@ -69,6 +59,8 @@ class Paged:
         window: int | None = None,
         softcap: float | None = None,
     ) -> Float[Tensor, "n heads d"]:
+        from torch.nn.attention.varlen import varlen_attn  # older versions of torch have no such module
+
         assert softcap is None, "refusal() admits models without a soft cap"
         keys, values = self.keys[layer], self.values[layer]
         keys.flatten(0, 1).index_copy_(0, self.slot, k)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-__all__ = ["attention", "merge", "past"]
+__all__ = ["attention", "merge_attention", "past"]
 
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -74,7 +74,7 @@ class MergedAttention(torch.autograd.Function):
     ) -> Float[Tensor, "n heads d"]:
         out, lse = (torch.cat(x)[slot] for x in zip(*(_flash(block, q, k, v) for block in blocks)))
         for block in contexts:
-            merge(out, lse, block.queries.flatten(), *_flash(block, q, k, v))
+            merge_attention(out, lse, block.queries.flatten(), *_flash(block, q, k, v))
         ctx.blocks, ctx.slot, ctx.contexts = blocks, slot, contexts
         ctx.save_for_backward(q, k, v, out, lse)
         return out
@@ -95,7 +95,7 @@ class MergedAttention(torch.autograd.Function):
         return (*grads, None, None, None)
 
 
-def merge(
+def merge_attention(
     out: Float[Tensor, "n heads d"],
     lse: Float[Tensor, "n heads"],
     queries: Int[Tensor, " q"],

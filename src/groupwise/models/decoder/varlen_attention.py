@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from groupwise.models.decoder.packed_attention import merge
+from groupwise.models.decoder.packed_attention import merge_attention
 
 __all__ = ["VarlenAttention", "VarlenRows", "varlen_obstacle"]
 
@@ -21,8 +21,8 @@ LARGEST_HEAD = 256
 HEAD_MULTIPLE = 8
 OLDEST = (8, 0)
 """The compute capability of the oldest cards that the kernel runs on: Ampere."""
-ARGUMENTS = {"window_size", "enable_gqa", "return_aux"}
-"""The arguments of `varlen_attn` that are needed here. torch 2.13 has them; the package allows older versions."""
+ARGUMENTS = {"window_size", "enable_gqa", "return_aux", "block_table", "seqused_k", "num_splits"}
+"""The arguments of `varlen_attn` that learner and engine need. torch 2.13 has them; the package allows older versions."""
 
 
 def varlen_obstacle(dtype: torch.dtype, head_dim: int, capability: tuple[int, int] = OLDEST) -> str:
@@ -122,7 +122,7 @@ class VarlenAttention(torch.autograd.Function):
         out, lse = _forward(rows, q, k, v, window)
         if contexts is not None:
             assert contexts.queries is not None, "the queries of contexts are a part of the tokens"
-            merge(out, lse.T, contexts.queries, *_by_token(_forward(contexts, q, k, v, None)))
+            merge_attention(out, lse.T, contexts.queries, *_by_token(_forward(contexts, q, k, v, None)))
         ctx.rows, ctx.contexts, ctx.window = rows, contexts, window
         ctx.save_for_backward(q, k, v, out, lse)
         return out

@@ -22,7 +22,7 @@ HEAD_MULTIPLE = 8
 OLDEST = (8, 0)
 """The compute capability of the oldest cards that the kernel runs on: Ampere."""
 ARGUMENTS = {"window_size", "enable_gqa", "return_aux", "block_table", "seqused_k", "num_splits"}
-"""The arguments of `varlen_attn` that learner and engine need. torch 2.13 has them; the package allows older versions."""
+"""The arguments of `varlen_attn` that learner and engine need. torch 2.13 has them; older ones are allowed."""
 
 
 def varlen_obstacle(dtype: torch.dtype, head_dim: int, capability: tuple[int, int] = OLDEST) -> str:

@@ -32,6 +32,7 @@ BRANCHES = {
     "models/decoder/blocked_weights.py": 1,
     "models/decoder/prefix_packing.py": 3,
     "models/lora.py": 1,
+    "planning/this_machine.py": 1,
     "training/build.py": 4,
 }
 """The lines of the package that depend on the kind of device. A new one needs a test under the pretended GPU."""

@@ -70,6 +70,7 @@ __all__ = [
     "aggregate",
     "credit",
     "evaluate",
+    "export",
     "filter",
     "list_methods",
     "load_method",

@@ -9,8 +9,8 @@ from groupwise.advantages import (
     centred as centred, every_token as every_token
 )
 from groupwise.api import (
-    Run as Run, evaluate as evaluate, list_methods as list_methods, load_method as load_method, resume as resume,
-    sample as sample, train as train
+    Run as Run, evaluate as evaluate, export as export, list_methods as list_methods, load_method as load_method,
+    resume as resume, sample as sample, train as train
 )
 from groupwise.config import (
     Cluster as Cluster, Columns as Columns, Evaluate as Evaluate, ExtraTask as ExtraTask, Machine as Machine,

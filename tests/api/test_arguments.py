@@ -99,8 +99,8 @@ def test_rows_in_memory_are_written_as_json_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "error", "words"),
     [
-        ({"train": []}, Usage, "data is a dict"),
-        ({"prompt": ["1+1="], "kind": ["sum"]}, Usage, "data is a dict"),
+        ({"train": []}, BadData, "no rows"),
+        ({"train": [{}], "test": [{}]}, Usage, "data is a dict"),
         (3, Usage, "data is int"),
         ([], BadData, "no rows"),
         ([{"prompt": "1"}, "2"], BadData, "row 2 of data is str"),
@@ -183,5 +183,7 @@ def test_evaluation_rows_an_adapters_rank_and_a_name_in_capitals(tmp_path: Path)
     assert len((tmp_path / "eval_data.jsonl").read_text().splitlines()) == 2
     with pytest.raises(Usage, match="eval_data and held_out set the same field"):
         arguments_of({"eval_data": ROWS}, {"held_out": "x.jsonl"})
+    with pytest.raises(Usage, match="model is object"):
+        arguments_of({"model": object()}, {})
     with pytest.raises(BadData, match="row 1 of eval_data is str"):
         arguments_of({"eval_data": ["1+1="]}, {})

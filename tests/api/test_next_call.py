@@ -42,7 +42,7 @@ def test_the_proposed_call_grades_as_the_run_did(kind: str, home: Path, capsys) 
     run = gw.train(
         reward=REWARDS[kind](home), permissions=gw.Permissions(use=["mine.py"] if "file" in kind else []), **SMALL
     )
-    (proposed,) = [line.partition("try:")[2].strip() for line in capsys.readouterr().err.splitlines() if "try:" in line]
+    (proposed,) = [line.partition("try:")[2].strip() for line in capsys.readouterr().out.splitlines() if "try:" in line]
     if proposed.startswith("gw."):
         numbers = eval(proposed, {"gw": gw, "variety": variety, "in_memory": in_memory})["results"]
     else:

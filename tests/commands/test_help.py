@@ -181,7 +181,7 @@ def test_the_recorded_command_is_quoted_for_a_shell(calls):
 @pytest.mark.parametrize(
     "line",
     [
-        "train a.toml b.toml", "trian", "resume", "resume r --iterations many",
+        "train a.toml b.toml", "-v", "trian", "resume", "resume r --iterations many",
         "export r", "eval r --at many", "show", "diff a",
         "train --stop-after soon", "train --stop-after h", "eval r --samples 0", "eval r --samples many",
         "sample m",

@@ -164,6 +164,7 @@ def test_unknown_options_import_no_torch() -> None:
         (["train", "a-model"], "--model a-model"),
         (["train", "Qwen/Qwen3-0.6B"], "--model Qwen/Qwen3-0.6B"),
         (["train", "runs/old-20260101-000000"], "groupwise resume runs/old-20260101-000000"),
+        (["check", "runs/old"], "groupwise resume runs/old-20260101-000000"),
         (["train", "--reward", "mine.py"], "write --reward mine.py:grade or --reward mine.py:other"),
         (["train", "--reward", "mien.py"], "did you mean mine.py?"),
     ],

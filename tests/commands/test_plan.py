@@ -8,6 +8,17 @@ import pytest
 
 import groupwise as gw
 from groupwise.__main__ import main
+from groupwise.config.recipe_toml import read_recipe
+from groupwise.config.toml import DEFAULT
+from groupwise.models import Shape, find_model
+from groupwise.planning.calibration import ONE
+from groupwise.planning.cards import CARDS, named_machines
+from groupwise.planning.cost_model import Lengths
+from groupwise.planning.device_splits import try_placement
+from groupwise.planning.machines import Machines, on_machines
+from groupwise.planning.shapes import planned_shape
+from groupwise.planning.this_cpu import measured_rates, run_duration
+from groupwise.planning.this_machine import this_machine
 
 LAPTOP = """
 name = "core"
@@ -67,10 +78,52 @@ def test_a_run_that_does_not_fit_has_exit_code_2(machines: str, capsys: pytest.C
     assert main(["plan", "--machines", "small.toml", *command]) == 0
 
 
+def test_a_plan_without_machines_is_for_this_one(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its seconds are those of the line that `check` prints, if all answers have the largest length."""
+    assert main(["plan", "--machine.device", "cpu", "--machine.dtype", "float32"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("1 x this machine (1 thread), ") and "rates: measured now: " in lines[0]
+    recipe = on_machines(read_recipe(DEFAULT), Machines(name="x", count=1, memory_gib=1, tflops=1, memory_gb_s=1,
+                         device="cpu", rates="x"))  # fmt: skip
+    shape = planned_shape(find_model("calculator"))
+    machines = this_machine(recipe, shape, lambda: 12)
+    longest = Lengths(prompt=12, answers=(recipe.sampling.max_tokens,))
+    trial = try_placement(ONE, 0, recipe, shape, machines, longest)
+    rates = measured_rates(recipe.machine.dtype, recipe.machine.threads)
+    assert isinstance(shape, Shape)
+    assert trial.sampling() + trial.learning == pytest.approx(run_duration(recipe, shape, 12, 0, rates).iteration)
+
+
+def test_a_card_has_published_rates(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--machines", "2xA100"]) == 0
+    first = capsys.readouterr().out.partition("\n")[0]
+    assert first.startswith("2 x A100 SXM 80GB, 74.5 GiB each; rates: 40% of 312 TFLOPS, 75% of 2,039 GB/s")
+    assert "counted, not measured" in first
+    names = {"NVIDIA A100-SXM4-80GB": "a100", "NVIDIA H100 80GB HBM3": "h100", "Tesla T4": "t4", "4090": "rtx4090",
+             "NVIDIA GeForce RTX 3090": "rtx3090", "RTX A6000": "a6000", "a100-40gb": "a100-40gb",
+             "H200": "h200"}  # fmt: skip
+    for name, key in names.items():
+        assert named_machines(name) == CARDS[key].machines(1)
+    assert "float16" in named_machines("t4").rates
+
+
+def test_several_machines_are_a_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("small.toml").write_text(LAPTOP.replace("8.0", "0.33"))
+    assert main(["plan", "--machines", "rtx4090, 8xh100,small.toml"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("1 x RTX 4090") and lines[2].startswith("8 x H100 SXM")
+    assert "does not fit; fits with --" in lines[3]
+    assert main(["plan", "--machines", "small.toml,small.toml", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["core"]["fits"] is False
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "add --machines FILE.toml"),
+        (["--machines", "b1000"], "the cards are a10, a40, a100"),
+        (["--machines", "rtx4091"], "did you mean rtx4090?"),
+        (["--machines", "0xa100"], "a number of devices from 1"),
+        (["--machines", "a100,t4", "--svg", "plan.svg"], "name one machine"),
         (["--machines", "none.toml"], "none.toml cannot be read"),
         (["--machines", "core.toml", "--promts", "3"], "did you mean --prompts?"),
         (["--machines", "core.toml", "--svg", "none/plan.svg"], "none/plan.svg cannot be written"),

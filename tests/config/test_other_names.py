@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import groupwise
-from groupwise.config.keyword_arguments import WORDS, overrides_of
+from groupwise.config.fields import SECOND_NAMES
+from groupwise.config.keyword_arguments import overrides_of
 from groupwise.config.other_names import DICTIONARY, TRAINERS, answers, other_name_fix
 from groupwise.config.python_spelling import in_python
 from groupwise.config.recipe import Recipe
@@ -16,7 +17,7 @@ from groupwise.config.recipe_toml import read_with_problems
 from groupwise.config.user_code import UserCode
 
 OPTIONS = tomllib.loads(Path(__file__).with_name("trl_verl_options.toml").read_text("utf-8"))
-OWN = {*WORDS, *(f.name for f in fields(Recipe)), "tools"}
+OWN = {*SECOND_NAMES, *(f.name for f in fields(Recipe)), "tools"}
 LINES = {answer.text: answer for answer in answers().values() if ", as an option --" in answer.text}
 
 
@@ -44,7 +45,7 @@ def test_the_line_of_an_answer_is_a_recipe_and_its_argument_sets_the_same(text: 
     rendered = in_python(text).removeprefix("write ").partition(" (")[0] if "**" not in in_python(text) else ""
     if rendered and not LINES[text].python:
         scope = {"gw": groupwise, "Call": dict}
-        passed = {WORDS.get(word, word): x for word, x in eval(f"Call({rendered})", scope).items()}
+        passed = {SECOND_NAMES.get(word, word): x for word, x in eval(f"Call({rendered})", scope).items()}
         again, _ = read_with_problems(base, [] if path == "method" else overrides_of(passed), UserCode())
         assert path == "method" or again == recipe
 

@@ -188,7 +188,7 @@ def test_lora_runs(tmp_path: Path) -> None:
 def test_plan_runs(tmp_path: Path) -> None:
     """The plans of published settings, their picture, and the nearest recipe of one that does not fit."""
     (tmp_path / "recipes").symlink_to(HOME / "recipes")
-    assert len(follow("docs/plan.md", tmp_path)) == 5
+    assert len(follow("docs/plan.md", tmp_path)) == 6
     assert (tmp_path / "plan.svg").read_text() == (HOME / "docs" / "plan.svg").read_text()
 
 

@@ -27,6 +27,6 @@ def test_the_notebook_runs(home: Path) -> None:
     values = asyncio.run(kernel())
     assert not any(cell["outputs"] for cell in cells)
     run, rewards = values[2], values[3]
-    assert run.done == 4 and list(rewards) == [1, 2, 3, 4] and "<table>" in run._repr_html_()
-    assert isinstance(values[5], str) and {"greedy score", "score"} == set(values[6])
+    assert run.done == 12 and list(rewards) == list(range(1, 13)) and "<table>" in run._repr_html_()
+    assert isinstance(values[5], str) and {"greedy score", "score"} == set(values[6].figures)
     assert values[-1]._repr_html_().startswith("<iframe")

@@ -76,6 +76,29 @@ def test_chat_gives_the_ids_of_transformers(tmp_path: Path, tokenizer: Tokenizer
     assert list(chat(words)) == transformers_ids(tokenizer, [{"role": "user", "content": words}], tmp_path)
 
 
+@pytest.mark.parametrize("source", [CHATML, CHATML.replace(" | trim", "")])
+@pytest.mark.parametrize("begin", ['{"a":', "Sure, ", "  one\n", "<|im_end|>x"])
+def test_a_message_of_the_assistant_at_the_end_is_continued(tmp_path: Path, source: str, begin: str) -> None:
+    """The ids are those of transformers with `continue_final_message`, but for control tokens, which stay text."""
+    from transformers import AutoTokenizer
+
+    tokenizer = trained(source)
+    messages = [{"role": "user", "content": "7*5="}, {"role": "assistant", "content": begin}]
+    ids = find_template("chat", tokenizer)(messages)
+    tokenizer.save(tmp_path)
+    render = AutoTokenizer.from_pretrained(tmp_path).apply_chat_template
+    if "<|" in begin:
+        assert special(tokenizer, ids) == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
+    else:
+        assert list(ids) == render(messages, continue_final_message=True, tokenize=True, return_dict=False)
+
+
+def test_a_template_that_drops_the_last_message_cannot_continue_it() -> None:
+    tokenizer = trained("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}")
+    with pytest.raises(BadData, match="drops the assistant's message"):
+        find_template("chat", tokenizer)([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}])
+
+
 OTHERS = [
     "{{ bos_token }}{% for m in messages %}{% generation %}[{{ m['content'] }}]{% endgeneration %}{% endfor %}",
     "{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}{{ m | tojson }}{% endfor %}",

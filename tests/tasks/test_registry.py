@@ -41,7 +41,7 @@ def test_a_folder_with_the_name_of_a_packaged_task_does_not_hide_it(home):
     "name,message",
     [
         ("calculater", "did you mean calculator?"),
-        ("zzz", "for your own rows, give the path of a .jsonl or .parquet file"),
+        ("zzz", "for your own rows, give the path of a .jsonl, .json, .csv or .parquet file"),
         ("gsm9k", "did you mean gsm8k?"),
         ("", "or calculator or"),
         ("my_file:Mine", "task=Mine(...)"),

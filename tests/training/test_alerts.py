@@ -39,7 +39,7 @@ from tests.rollout.fakes import judged_by
             {TRUNCATED: metric_bound(TRUNCATED)},
             "raise sampling.max_tokens",
         ),
-        ({NO_SIGNAL: 1.0}, {NO_SIGNAL: 0.99, "rollout/selected": 1}, "no group has a signal"),
+        ({NO_SIGNAL: 1.0}, {NO_SIGNAL: 0.89, "rollout/selected": 1}, "no group has a signal"),
         ({"rollout/selected": 0}, {"rollout/selected": 2}, "no group has a signal"),
         ({NO_SIGNAL: 1.0, "groups/all_right": 0.9}, {NO_SIGNAL: 1.0, "groups/all_right": 1}, "no group has a signal"),
         ({LARGEST_GAP: 6e-4}, {LARGEST_GAP: 4e-4}, "the run stops above 0.001"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from groupwise.config.defaults import is_set, tables_of
 from groupwise.config.keyword_arguments import fields_of, overrides_of
 from groupwise.config.toml import PlainText
 from groupwise.config.user_code import Permissions, UserCode, load_use
+from groupwise.core import Usage
 from groupwise.tasks import Rows
 
 ANSWER_COLUMN = "columns.answer"
@@ -63,6 +65,11 @@ def arguments_of(named: Mapping[str, Any], settings: Mapping[str, Any]) -> Argum
     Raises `Usage` for a field that is set twice or unknown, and for data or a reward of another kind.
     """
     fields = fields_of({word: value for word, value in named.items() if value is not None}, settings)
+    if not isinstance(model := fields.get("model", ""), str | PathLike):
+        fix = (
+            "pass a directory, a packaged name or a name on the hub; write a model in memory with save_pretrained(DIR)"
+        )
+        raise Usage(f"model is {type(model).__name__}", fix=fix)
     reward = reward_of(fields.pop("verifier")) if "verifier" in fields else NO_REWARD
     rows = rows_in_memory(fields["task"]) if "task" in fields else None
     if rows is not None:

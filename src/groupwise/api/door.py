@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+from groupwise.api.notebook import cell_output
 from groupwise.config.python_spelling import in_python
 from groupwise.core import GroupwiseError, spelling
 
@@ -33,7 +34,7 @@ def from_python(call: Callable[P, T]) -> Callable[P, T]:
     @wraps(call)
     def translated(*args: P.args, **options: P.kwargs) -> T:
         try:
-            with spelling(in_python):
+            with spelling(in_python), cell_output():
                 return call(*args, **options)
         except GroupwiseError as error:
             translate(error)

@@ -1,5 +1,6 @@
 """`evaluate` and `sample`: the accuracy of a model, and answers to a prompt."""
 
+import html
 import tempfile
 from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
@@ -12,6 +13,7 @@ from groupwise.api.event_loop import run_blocking
 from groupwise.api.options import RunOptions
 from groupwise.api.reward import Reward
 from groupwise.config.keyword_arguments import fields_of, overrides_of
+from groupwise.config.python_spelling import in_python
 from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.registry import UnloadedPart
 from groupwise.config.user_code import Permissions, function_hash, load_use
@@ -36,7 +38,14 @@ class Evaluation(dict[str, Any]):
     """The results of an evaluation: figures such as pass@k, with the settings and the counts per problem."""
 
     def __str__(self) -> str:
-        return evaluation_text(self)
+        return in_python(evaluation_text(self))
+
+    def __repr__(self) -> str:
+        figures = ", ".join(f"{name} {value:.3f}" for name, value in self.figures.items())
+        return f"<Evaluation: {figures or 'no figures'}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     @property
     def figures(self) -> dict[str, float]:

@@ -12,10 +12,14 @@ POLL = 0.1
 """Seconds between two checks for a keyboard interrupt while work runs in another thread."""
 
 
-def run_blocking(work: Callable[[], T], interrupt: Callable[[str], None] = lambda cause: None) -> T:
+def run_blocking(
+    work: Callable[[], T],
+    interrupt: Callable[[str], None] = lambda cause: None,
+    wait: Callable[[], None] = lambda: None,
+) -> T:
     """Run `work`, which may call `asyncio.run`, and return its result: in another thread if this one has an event loop.
 
-    The first KeyboardInterrupt then calls `interrupt`; a second one is raised.
+    The first KeyboardInterrupt then calls `interrupt`; a second one is raised. `wait` is called every `POLL` seconds.
     """
     if not has_loop():
         return work()
@@ -28,6 +32,7 @@ def run_blocking(work: Callable[[], T], interrupt: Callable[[str], None] = lambd
             except NotDone:
                 if future.done():  # the work itself raised a TimeoutError
                     raise
+                wait()
             except KeyboardInterrupt:
                 if interrupted or future.done():
                     raise

@@ -5,10 +5,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from groupwise.api.tables import is_nan, plain_cell, table_rows
 from groupwise.config.recipe import Columns
 from groupwise.core import BadData, Usage
 from groupwise.data import TaskKind
 from groupwise.runs.disk import storage_errors, write_file
+from groupwise.tasks.source_stats import listed
 
 ANSWER = Columns().answer
 """The name of the column of gold answers, unless a recipe names another."""
@@ -16,15 +18,15 @@ EXAMPLE = '{"prompt": "1+1=", "answer": "2"}'
 
 
 def rows_in_memory(data: object, name: str = "data") -> list[Mapping[str, Any]] | None:
-    """Convert the argument `name` to rows: a list of dicts or a `datasets.Dataset`; None for a path, a name or a task.
+    """Convert the argument `name` to rows: dicts, a `datasets.Dataset`, a data frame, a dict of columns.
 
+    None for a path, a name or a task.
     Raises `Usage` for anything else, `BadData` for a row that is no dict.
     """
     if isinstance(data, str | Path | TaskKind) or (isinstance(data, Mapping) and isinstance(data.get("kind"), str)):
         return None
-    if isinstance(data, Mapping):
-        keys, fix = ", ".join(map(str, data)), f'pass one of its splits: {name}=sets["train"]'
-        raise Usage(f"{name} is a dict", evidence=f"its keys are {keys}", fix=fix)
+    if (table := table_rows(data, name)) is not None:
+        data = table
     if not isinstance(data, Iterable):
         raise Usage(
             f"{name} is {type(data).__name__}", fix="pass a list of dicts, a datasets.Dataset, a path or a name"
@@ -60,9 +62,24 @@ def has_answers(rows: Iterable[Mapping[str, Any]], column: str) -> bool:
 
 def write_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     """Write data rows as JSON lines, atomically. `BadData` names a column that is not plain JSON."""
+    rows = [{name: plain_cell(value) for name, value in row.items()} for row in rows]
+    check_no_nan(rows)
     lines = [_line(index, row) for index, row in enumerate(rows, start=1)]
     with storage_errors(path.name, path.parent):
         write_file(path, "".join(lines).encode())
+
+
+def check_no_nan(rows: Iterable[Mapping[str, Any]]) -> None:
+    """`BadData` for columns with NaN, which data frames have for missing values, with the rows."""
+    found: dict[str, list[int]] = {}
+    for index, row in enumerate(rows, start=1):
+        for name in (name for name, value in row.items() if is_nan(value)):
+            found.setdefault(name, []).append(index)
+    if found:
+        lines = [f"column {name!r} is NaN in {listed(tuple(numbers))}" for name, numbers in found.items()]
+        names = ", ".join(map(repr, found))
+        fix = f"leave these rows out, or write a value: frame.dropna(subset=[{names}]), or None where it is not needed"
+        raise BadData("NaN in data is no value", evidence="\n".join(lines), fix=fix)
 
 
 def _line(index: int, row: Mapping[str, Any]) -> str:

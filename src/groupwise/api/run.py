@@ -3,26 +3,37 @@
 import html
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from groupwise.api.door import from_python
 from groupwise.api.evaluate import sample
-from groupwise.core import BadData
+from groupwise.api.export import export
+from groupwise.config.user_code import Permissions
+from groupwise.core import BadData, GroupwiseError
 from groupwise.data import ACCURACY, ACCURACY_GREEDY, MEAN_LENGTH, REWARD, SCORE, SCORE_GREEDY
+from groupwise.inference.open_model import NO_CODE, At, find_run_model, model_directory
 from groupwise.report.read import read
 from groupwise.report.report import escaped, existing_run, write_report
 from groupwise.report.warnings import find_warnings, headline
 from groupwise.runs.info import RunInfo
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import SAMPLE_FILES, RunLayout
-from groupwise.runs.next_command import resume_call
-from groupwise.runs.phase_directories import finished_run, runs_in
+from groupwise.runs.phase_directories import runs_in
 
 __all__ = ["Report", "Run"]
 
 SHOWN = (REWARD, ACCURACY_GREEDY, SCORE_GREEDY, ACCURACY, SCORE, MEAN_LENGTH)
 """The metrics that a notebook shows in a run's table."""
+
+
+def _stopped(directory: Path) -> str:
+    """Why a run, or its last started phase, ended early, from its files; empty if they do not say."""
+    try:
+        return RunInfo.read(RunLayout(runs_in(directory)[-1])).stopped
+    except (GroupwiseError, OSError):
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +53,15 @@ class Report:
         return f'<iframe srcdoc="{page}" sandbox="allow-scripts" width="100%" height="800"></iframe>'
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Run:
     """A run in its directory. Each property reads the files again, so it also works while the run trains.
 
     A directory may be named without its time, or by a pattern: `gw.Run("runs/first")` is the newest such run. A `Run`
-    is a path: `gw.evaluate` and others take it as such. `stopped` is the reason of an early end, "" of a run that is
-    complete. A run of phases has a `Run` for each started phase in `phases`; its metrics and samples are from the
-    last one, its model from the last finished one. `BadData` if the directory is no run.
+    is a path: `gw.evaluate` and others take it as such. `stopped` is the reason of an early end, from the run's files;
+    it is "" for a run that is complete or under way. A run of phases has a `Run` for each started phase in `phases`;
+    its metrics and samples are from the last one, its model from the last finished one. `BadData` if the directory is
+    no run.
     """
 
     directory: Path
@@ -60,7 +72,9 @@ class Run:
     def __init__(
         self, directory: str | Path, stopped: str = "", _stop: Callable[[str], None] = lambda cause: None
     ) -> None:
-        for name, value in (("directory", existing_run(str(directory)).run), ("stopped", stopped), ("_stop", _stop)):
+        path = existing_run(str(directory)).run
+        stopped = stopped or _stopped(path)
+        for name, value in (("directory", path), ("stopped", stopped), ("_stop", _stop)):
             object.__setattr__(self, name, value)
 
     @property
@@ -115,10 +129,23 @@ class Run:
     @property
     @from_python
     def model_dir(self) -> Path:
-        """The directory of the trained model, in Hugging Face layout. `BadData` while the run has none."""
-        if (finished := finished_run(self.directory)) is None:
-            raise BadData(f"{self.directory} has no model yet", fix=f"continue training: {resume_call(self._last)}")
-        return RunLayout(finished).model
+        """The directory of the trained model, in Hugging Face layout; of an unfinished run the newest checkpoint's.
+
+        The latter is written to `models/` of the run on first use. `BadData` for a run without a checkpoint.
+        """
+        return model_directory(find_run_model(self.directory), NO_CODE, lambda line: None)
+
+    def export(
+        self,
+        directory: str | PathLike[str],
+        *,
+        at: At = None,
+        dtype: str = "",
+        push: str = "",
+        permissions: Permissions = Permissions(),  # noqa: B008
+    ) -> Path:
+        """Write the run's model to a new directory, as `gw.export` does."""
+        return export(self, directory, at=at, dtype=dtype, push=push, permissions=permissions)
 
     @property
     @from_python
@@ -134,6 +161,13 @@ class Run:
         """Ask the training loop to save and end after this iteration. Works only on the `Run` of `on_iteration`."""
         self._stop(cause)
 
+    def __repr__(self) -> str:
+        try:
+            figures = headline(run := read(self._last), len(find_warnings(run)[0]))
+        except GroupwiseError as error:  # a damaged run can be shown, too
+            figures = error.what
+        return f"<Run {self.directory}: {figures}{f'; {self.stopped}' if self.stopped else ''}>"
+
     def _repr_html_(self) -> str:
         run = read(self._last)
         rows = []
@@ -141,5 +175,6 @@ class Run:
             if name in run.metrics and len(values := run.metrics[name].finite.value):
                 first, last = (f"<td>{value:.3f}</td>" for value in (values[0], values[-1]))
                 rows.append(f"<tr><th>{escaped(name)}</th>{first}{last}</tr>")
-        title = f"<b>{escaped(str(self.directory))}</b>: {escaped(headline(run, len(find_warnings(run)[0])))}"
+        end = f"; {self.stopped}" if self.stopped else ""
+        title = f"<b>{escaped(str(self.directory))}</b>: {escaped(headline(run, len(find_warnings(run)[0])) + end)}"
         return f"<p>{title}</p><table><tr><th></th><th>first</th><th>last</th></tr>{''.join(rows)}</table>"

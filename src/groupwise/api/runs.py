@@ -190,7 +190,7 @@ def recorded_code(folder: Path, info: RunInfo | None, reward: Reward, options: R
         fix = f"pass the reward function again, or add --use {code} to the command"
         raise Usage("this run was started with a reward function, which must be named again", fix=fix)
     allowed = replace(options.permissions, use=[*options.permissions.use, *files])
-    use = load_use(allowed, info.use if info else None, accept=changed)
+    use = load_use(allowed, info.use if info else None, accept=changed, own=files)
     if info is not None:
         check_in_memory(info, reward.in_memory, changed=changed)
     return replace(use, in_memory=reward.in_memory)

@@ -9,17 +9,17 @@ from groupwise.api import runs
 from groupwise.api.arguments import arguments_of
 from groupwise.api.door import from_python
 from groupwise.api.event_loop import run_blocking
+from groupwise.api.notebook import live_table
 from groupwise.api.options import RunOptions
 from groupwise.api.reward import NO_REWARD, reward_of
 from groupwise.api.run import Run
 from groupwise.config.keyword_arguments import recipe_source
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import Permissions
-from groupwise.core import Usage
+from groupwise.core import Usage, spelled, visible
 from groupwise.lifecycle.run_handle import Control, Ending
 from groupwise.methods import Method
 from groupwise.report.report import existing_run
-from groupwise.training.progress import notify
 
 __all__ = ["resume", "train"]
 
@@ -79,7 +79,7 @@ def train(
         layout, ending = runs.start(source, arguments, options, print_ending, control)
         return Run(layout.run, ending.stopped, control.stop)
 
-    return run_blocking(work, control.stop)
+    return shown(work, control)
 
 
 @from_python
@@ -117,7 +117,18 @@ def resume(
         ending = runs.proceed(layout, options, print_ending, control, grades)
         return Run(layout.run, ending.stopped, control.stop)
 
-    return run_blocking(work, control.stop)
+    return shown(work, control)
+
+
+def shown(work: Callable[[], Run], control: Control) -> Run:
+    """Run `work`, which trains. A notebook shows a table of the iterations meanwhile."""
+    if (table := live_table()) is None:
+        return run_blocking(work, control.stop)
+    control.progress = table.progress
+    try:
+        return run_blocking(work, control.stop, table.refresh)
+    finally:
+        table.refresh(ended=True)
 
 
 def control_of(on_iteration: OnIteration | None) -> Control:
@@ -132,6 +143,6 @@ def control_of(on_iteration: OnIteration | None) -> Control:
 
 
 def print_ending(ending: Ending) -> None:
-    """Print the last message of a run."""
-    for line in ending.message.splitlines():
-        notify(line)
+    """Print the results of a run, which are output; progress and notes go to stderr."""
+    if ending.message:
+        print(visible(spelled(ending.message), lines=True), flush=True)

@@ -78,7 +78,7 @@ def data_notes(recipe: Recipe, task: Task, templates: Templates) -> list[str]:
         lines.append(f"mixture: {parts}; an epoch has {len(task)} draws")
     if ended := sum(ends_with_assistant(prompt) for prompt in all_problems(task)):
         prompts = "1 prompt ends" if ended == 1 else f"{ended} prompts end"
-        lines.append(f"  note: {prompts} with an assistant's message: the model begins a new one after it")
+        lines.append(f"  note: {prompts} with an assistant's message: the model continues it; its own text is graded")
     for name, template in templates.items():
         lines += [f"  warning: {note}" for note in template.warnings]
         if name == "r1" and "</answer>" not in recipe.sampling.stop:

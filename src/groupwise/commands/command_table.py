@@ -225,10 +225,11 @@ COMMANDS = (
         "doctor", "check this machine, and print how to install what is missing", (), (JSON,), (ENGINE_PYTHON,),
     ),
     Command(
-        "plan", "predict a run's memory and seconds on given machines, and the best split of the devices", (FILE,),
+        "plan", "predict a run's memory and seconds, here or on other machines, and the best split", (FILE,),
         (
             NAMED,
-            option("--machines", default="", metavar="FILE.toml", help="number, memory and rates of the devices"),
+            option("--machines", default="", metavar="CARD|FILE.toml",
+                   help="a card such as a100, 8xh100 or rtx4090, also several; or a file (default: this machine)"),
             option("--rates", default="", metavar="RUN", help="calibrate the seconds by a finished run on one device"),
             option("--svg", default="", metavar="FILE.svg", help="write the timeline of two iterations as an image"),
             JSON,

@@ -141,7 +141,7 @@ groupwise doctor --json
     "plan": """\
 groupwise plan --data problems.jsonl --reward math
 groupwise plan recipe.toml --machines a100
-groupwise plan recipe.toml --machines 8xh100
+groupwise plan recipe.toml --machines rtx4090,a100,8xh100
 groupwise plan recipe.toml --machines machines.toml
 
 a machine file:

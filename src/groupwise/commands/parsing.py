@@ -74,6 +74,8 @@ def parse(
     command = options.get(words[0]) if words else None
     if command is None:
         a, others = table.parse_known_args(words)
+        if others and words[0].startswith("-"):
+            table.error(f"there is no option {others[0]} before a command; groupwise --help lists the commands")
         if others:
             from groupwise.commands.unknown_options import unknown_words
 

@@ -3,10 +3,11 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from groupwise.commands.plan_table import pipeline_plan_lines, plan_lines
+from groupwise.commands.plan_table import machines_table, pipeline_plan_lines, plan_lines
 from groupwise.config.defaults import starting_point
 from groupwise.config.packaged import named_recipe
 from groupwise.config.recipe import Recipe
@@ -16,10 +17,12 @@ from groupwise.core import Storage, Usage, visible
 from groupwise.data import all_problems
 from groupwise.models import base_directory, find_model, kind_of
 from groupwise.planning.calibration import calibrated
+from groupwise.planning.cards import named_machines
 from groupwise.planning.machines import Machines, on_machines, read_machines
 from groupwise.planning.pipelines import pipeline_memory
 from groupwise.planning.plan import Plan, plan_run
 from groupwise.planning.shapes import planned_shape
+from groupwise.planning.this_machine import this_machine
 from groupwise.planning.timeline import timeline_svg
 from groupwise.report.report import existing_run
 from groupwise.runs.layout import RunLayout
@@ -37,24 +40,29 @@ def plan(
     svg: str,
     as_json: bool,
 ) -> int:
-    """Print the plan of a recipe on the machines of a file. Returns 2 if it does not fit in their memory, else 0.
+    """Print the plan of a recipe on machines. Returns 2 if it does not fit in their memory, else 0.
 
+    `machines` is a file, or a card's name such as `8xa100`, or several of them with commas; empty means this machine.
     `rates` is a finished run by whose seconds the plan's are calibrated.
     """
-    if not machines:
-        raise Usage("plan needs a machine file", fix="add --machines FILE.toml; groupwise plan --help shows one")
-    use, available = load_use(allowed), read_machines(machines)
+    use, available = load_use(allowed), [find_machines(text) for text in names_of_machines(machines)]
     start = starting_point(named_recipe(file, recipe_name), overrides)
     recipe = read_recipe(start.source, start.fields, use)
     directory = find_model(recipe.model, weights=False)
     if memory_plan := MEMORY_PLANS.get(kind_of(base_directory(directory)).name):
-        if svg or rates:
-            raise Usage("the seconds of a pipeline's run are not modelled", fix="leave out --svg and --rates")
-        return memory_plan(on_machines(recipe, available), directory, available, as_json=as_json)
+        if svg or rates or len(available) > 1:
+            fix = "leave out --svg and --rates, and name one machine"
+            raise Usage("the seconds of a pipeline's run are not modelled", fix=fix)
+        one = available[0] if available else this_machine(recipe, None, lambda: 0)
+        return memory_plan(on_machines(recipe, one), directory, one, as_json=as_json)
+    shape, prompt = planned_shape(directory), cache(lambda: longest_prompt(recipe, use))
+    available = available or [this_machine(recipe, shape, prompt)]
     if rates:
-        available = with_rates_of(rates, available, use)
-    shape = planned_shape(directory)
-    planned = plan_run(recipe, shape, available, available.lengths.prompt or longest_prompt(recipe, use))
+        available = [with_rates_of(rates, one, use) for one in available]
+    plans = [plan_run(recipe, shape, one, one.lengths.prompt or prompt()) for one in available]
+    if len(plans) > 1:
+        return compare_machines(plans, svg=svg, as_json=as_json)
+    (planned,) = plans
     if svg and planned.trials:
         write_svg(planned, Path(svg))
     if as_json:
@@ -62,6 +70,27 @@ def plan(
     else:
         print(visible("\n".join(plan_lines(planned)), lines=True))
     return 0 if planned.trials else Usage.code
+
+
+def names_of_machines(text: str) -> list[str]:
+    """The machines of `--machines`: a file, or names with commas; none without one."""
+    return [text] if Path(text).is_file() else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def find_machines(name: str) -> Machines:
+    """The machines of a file, or of a card's name."""
+    return read_machines(name) if name.endswith(".toml") or Path(name).is_file() else named_machines(name)
+
+
+def compare_machines(plans: Sequence[Plan], *, svg: str, as_json: bool) -> int:
+    """Print a line for each machine: memory, seconds and the best split. Returns 2 if the run fits on none."""
+    if svg:
+        raise Usage("--svg draws the plan of one machine", fix="name one machine, or leave out --svg")
+    if as_json:
+        print(json.dumps({plan.machines.name: plan_json(plan) for plan in plans}, indent=1))
+    else:
+        print(visible("\n".join(machines_table(plans)), lines=True))
+    return 0 if any(plan.trials for plan in plans) else Usage.code
 
 
 def plan_of_pipeline(recipe: Recipe, directory: Path, machines: Machines, *, as_json: bool) -> int:

@@ -1,6 +1,6 @@
 """The text of `groupwise plan`: tables of memory and of seconds, timelines, and the nearest recipe that fits."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from groupwise.commands.table import aligned
 from groupwise.config.recipe import Recipe
@@ -37,6 +37,21 @@ def plan_lines(planned: Plan) -> list[str]:
     for trial in dict.fromkeys((planned.reproducible, planned.best)):
         lines += ["", f"two iterations, {described(trial)}:", *timeline_text(trial.simulation, trial.warm)]
     return lines
+
+
+def machines_table(plans: Sequence[Plan]) -> list[str]:
+    """A line for each machine: memory of its fullest process, and the best split or the nearest recipe that fits."""
+    rows = [["", "GiB needed", "of", "s per iteration", "tokens/s", "best"]]
+    for plan in plans:
+        placement = plan.best.placement if plan.trials else plan.placements[0]
+        peak = max(memory.peak for memory in plan.memories(placement).values())
+        figures = [seconds(plan.best.seconds), f"{plan.best.rate:,.0f}"] if plan.trials else ["-", "-"]
+        changes = " ".join(f"--{path} {value}" for path, value in plan.changes or ())
+        text = described(plan.best) if plan.trials else f"does not fit{f'; fits with {changes}' if changes else ''}"
+        name = f"{plan.machines.count} x {plan.machines.name}"
+        rows.append([name, f"{peak / GIB:,.1f}", f"{plan.machines.memory_gib:g}", *figures, text])
+    lines = aligned(rows)
+    return [*lines, "", *(f"{plan.machines.name}: {plan.machines.rates}" for plan in plans), NOT_INCLUDED]
 
 
 def heading(planned: Plan) -> list[str]:

@@ -79,7 +79,11 @@ def overrides_of(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _lora(path: str, value: Any) -> Any:
-    """The number of the argument `lora` as the rank of an adapter; any other value unchanged."""
+    """The number of the argument `lora` as the rank of an adapter; any other value unchanged. `Usage` for a class."""
+    if path == "lora" and value is True:
+        raise Usage("lora is True", fix="pass the rank of the adapter: lora=16")
+    if isinstance(value, type) and is_dataclass(value):
+        raise Usage(f"{path} is the class {value.__name__}", fix=f"pass a value of it: {path}=gw.{value.__name__}(...)")
     return {"rank": value} if path == "lora" and isinstance(value, int) and not isinstance(value, bool) else value
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from groupwise.config.registry import methods
 from groupwise.config.toml import DEFAULT
 from groupwise.core import Usage
+from groupwise.runs.find_run import newest_run
 from groupwise.runs.layout import RunLayout
 from groupwise.tasks.presets import PRESETS
 from groupwise.tasks.rows import is_source
@@ -65,11 +66,11 @@ def other_option(file: str) -> str:
         return ""
     if path.suffix == ".py" and path.is_file():
         return f"a reward is named with an option: --reward {file}:NAME"
-    if path.is_dir() and RunLayout(path).is_run:
-        return f"it is a run: groupwise resume {file}\nor, for a new run: groupwise train {file}/recipe.toml"
+    if RunLayout(run := Path(newest_run(file))).is_run:
+        return f"it is a run: groupwise resume {run}\nor, for a new run: groupwise train {run}/recipe.toml"
     if path.is_dir() and (path / "config.json").is_file():
         return f"it is a model: --model {file}"
-    if is_source(file) or path.suffix in (".csv", ".json", ".txt") or (file in PRESETS and not path.exists()):
+    if is_source(file) or path.suffix == ".txt" or (file in PRESETS and not path.exists()):
         return f"data are named with an option: --data {file}"
     if "/" in file and not path.suffix[1:2].isalpha() and not path.exists() and not path.parent.is_dir():
         return f"name a TOML file; a model of the hub is named with an option: --model {file}"

@@ -48,7 +48,7 @@ CALLS = {"train": 1, "resume": 1, "eval": 1, "sample": 2, "export": 2}
 """Commands that are calls of the library, with the number of their words."""
 RENAMED = {"eval": "evaluate"}
 PHRASES = (
-    (r"--verifier my_file:\w+ with --use my_file\.py", "reward=grade with your function grade"),
+    (r"--(?:verifier|reward) my_file(?:\.py)?:\w+(?: (?:with )?--use my_file\.py)?", "reward=grade, your function"),
     (r"write my_file:grade and add --use my_file\.py", "pass it: reward=grade"),
     (r"--verifier exact, or your function with --use", '--verifier exact, or your function: reward=grade'),
     (r"define it in a file and load that with --use", "define it in a file that is loaded: --use my_file.py"),
@@ -107,7 +107,7 @@ def field_pattern() -> re.Pattern[str]:
 @cache
 def option_pattern() -> re.Pattern[str]:
     """One or several options in a row, each with its value, if it has one."""
-    names = sorted({f.name for f in fields(Recipe)} | {*PERMISSIONS, *OF_CALLS}, key=len, reverse=True)
+    names = sorted({f.name for f in fields(Recipe)} | {*PERMISSIONS, *OF_CALLS, *SECOND_NAMES}, key=len, reverse=True)
     option = rf"--(?:{'|'.join(names)})(?:\.[\w.]+)?(?![\w-])(?:=|(?: (?!--|{PROSE.pattern})){VALUE})?"
     return re.compile(rf"(?<![\w-]){option}(?: {option})*")
 

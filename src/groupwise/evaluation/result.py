@@ -95,16 +95,26 @@ def model_label(protocol: Mapping[str, Any]) -> str:
     return visible(f"model {protocol['model']['name']}, sha256 {protocol['model']['sha256'][:12]}")
 
 
+def interval_text(low: float, high: float, problems: int) -> str:
+    """The interval of a figure as text. A bootstrap of one score, or of equal scores, says nothing: a dash.
+
+    >>> interval_text(0.2, 0.4, 9), interval_text(0.5, 0.5, 9), interval_text(0.5, 0.5, 1)
+    ('(0.200 .. 0.400, 95 % over 9 problems)', '(-, 9 problems with equal scores)', '(-, 1 problem)')
+    """
+    counted = f"{problems} problem{'s' * (problems != 1)}"
+    if low == high:
+        return f"(-, {counted} with equal scores)" if problems > 1 else f"(-, {counted})"
+    return f"({low:.3f} .. {high:.3f}, 95 % over {counted})"
+
+
 def result_lines(result: Mapping[str, Any]) -> list[str]:
     """One task's result as text, one figure per line."""
     protocol, problems = result["protocol"], tallies(result)
     lines = [task_label(protocol)]
     for name, (value, low, high) in result["figures"].items():
-        lines.append(f"{name:<10} {value:.3f}  ({low:.3f} .. {high:.3f}, 95 % over {len(problems)} problems)")
+        lines.append(f"{name:<10} {value:.3f}  {interval_text(low, high, len(problems))}")
     for name, (value, low, high, count) in result.get("by", {}).items():
-        lines.append(
-            f"{visible(name):<10} {value:.3f}  ({low:.3f} .. {high:.3f}, 95 % over {count} problem{'s' * (count > 1)})"
-        )
+        lines.append(f"{visible(name):<10} {value:.3f}  {interval_text(low, high, count)}")
     if (average := f"avg@{protocol['n']}") not in result["figures"]:
         lines.append(f"{average:<10} -      {NO_OUTCOMES if is_judged(result) else NO_VERDICT}")
     elif protocol["n"] > 1 and not all(t.has_votes for t in problems):

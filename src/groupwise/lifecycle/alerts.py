@@ -25,6 +25,10 @@ NEAR = 0.5
 """A warning names a log-prob gap between engine and learner above this fraction of `engine.max_logprob_diff`."""
 
 
+NEARLY = 0.9
+"""A warning says so if at least this share of the groups has equal rewards, and not because all answers are right."""
+
+
 @dataclass(slots=True, eq=False)
 class Alerts:
     """Finds problems in the metrics, such as truncated answers or falling entropy. Each kind is returned once."""
@@ -59,6 +63,8 @@ class Alerts:
             yield UNVERIFIABLE_HELD_OUT, what if share < 1 else "no held-out answer could be graded"
         if (line.get(NO_SIGNAL) == 1 or line.get("rollout/selected") == 0) and line.get("groups/all_right") != 1:
             yield NO_SIGNAL, "no group has a signal: the rewards within each group are equal"
+        elif (equal := line.get(NO_SIGNAL, 0.0) - line.get("groups/all_right", 0.0)) >= NEARLY:
+            yield NO_SIGNAL, f"{equal:.0%} of the groups have equal rewards, from which nothing is learned"
         for role, when in self.roles.items():
             if line["iteration"] == 1 and line.get(f"{ROLES}/{role}") == 0:
                 yield role, f"no sample has the role {role}, which method.trained_roles names: one is made {when}"

@@ -68,5 +68,6 @@ def held_out_summary(layout: RunLayout) -> str:
         first, last = (line[metric] for line in (evaluated[0], evaluated[-1]))
         low, high = (evaluated[-1][name] for name in INTERVALS[metric])
         before = f"{first:.3f} -> " if len(evaluated) > 1 else ""
-        summary += f"\n  held-out {word} {before}{last:.3f}  (95 % interval {low:.3f} .. {high:.3f})"
+        ends = f"95 % interval {low:.3f} .. {high:.3f}" if low < high else "all scores are equal"
+        summary += f"\n  held-out {word} {before}{last:.3f}  ({ends})"
     return summary

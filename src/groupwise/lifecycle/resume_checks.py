@@ -100,6 +100,7 @@ def record_changes(
         changes=tuple(history),
         use=dict(objects.use.hashes),
         device=objects.device,
+        stopped="",
         **now,
     )
     run = run.changed(movable(new, run.earlier), disk=disk)

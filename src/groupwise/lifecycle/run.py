@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import shlex
 from collections.abc import Awaitable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -105,17 +105,19 @@ def run_from(
 ) -> Ending:
     """Run the loop from the newest checkpoint or the start. Then write the report and, unless stopped, the model."""
     checkpoint = newest_checkpoint(run.layout, strict=strict)
-    progress = Progress(objects.recipe.iterations, checkpoint.iteration if checkpoint else 0)
+    control = control or Control()
+    progress = control.progress(objects.recipe.iterations, checkpoint.iteration if checkpoint else 0)
     progress.notify(f"run: {run.path}")
     if line := without_pages(objects.recipe.engine, objects.model):
         progress.notify(line)
-    training = assembled(run, objects, checkpoint, progress, control or Control(), changed=changed, disk=disk)
+    training = assembled(run, objects, checkpoint, progress, control, changed=changed, disk=disk)
     recorder = training.recorder
     learner = restored(training, checkpoint) if checkpoint else None
     for line in nothing_to_do(run.layout, objects, recorder) if checkpoint else ():
         progress.notify(line)
     try:
-        with rank_store(objects.recipe, run.layout) as meeting, asyncio.Runner() as runner:
+        watching = progress.watching(lambda: recorder.current_phase)
+        with rank_store(objects.recipe, run.layout) as meeting, watching, asyncio.Runner() as runner:
             if stop_after is not None:
                 runner.get_loop().call_later(stop_after, recorder.stop, "out of time")
             ready = recorder.done >= 0 or runner.run(training.watched(warmed_up(training, changed=changed)))
@@ -128,6 +130,7 @@ def run_from(
             recorder.save(learner, training.buffer, training.guards, last=True)
         report_error(training, error)
         if isinstance(error, Stuck):
+            record_ending(training, error.cause)
             return Ending(error.cause, CODES.get(error.cause, 0))
         raise
     finally:
@@ -159,8 +162,14 @@ def ending_of(training: Training) -> Ending:
     with storage_errors("the report", layout.run):
         report = write_report([layout.run])
     check_models(layout, watch.unwritten)
+    record_ending(training, recorder.stopping)
     message = closing_message(layout, report, recorder, training.objects)
     return Ending(recorder.stopping, CODES.get(recorder.stopping, 0), message)
+
+
+def record_ending(training: Training, stopped: str) -> None:
+    """Write to run.json why the run ended early; a resume removes it."""
+    training.run.changed(replace(training.run.info, stopped=stopped), disk=training.watch.disk)
 
 
 def assembled(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from groupwise.training.progress import Progress
 from groupwise.training.recorder import Recorder
 
 
@@ -22,11 +23,13 @@ class Ending:
 class Control:
     """A program's handle on a run: it receives each iteration's metrics, and can stop the run from any thread.
 
-    `on_iteration` gets the directory of the run, which may be a phase, and each line of metrics.
+    `on_iteration` gets the directory of the run, which may be a phase, and each line of metrics. `progress` makes the
+    object that shows the progress of a run, from its number of iterations and those that are done.
     """
 
     def __init__(self, on_iteration: Callable[[Path, dict[str, Any]], object] = lambda run, line: None) -> None:
         self.on_iteration = on_iteration
+        self.progress: Callable[[int, int], Progress] = Progress
         self._cause = ""
         self._stop: Callable[[str], None] | None = None
 

@@ -103,8 +103,23 @@ class Template:
             with self.tokenizer.refusing(text):
                 return self.tokenizer.ids(self._control.encode(self._parser, text, left=left, right=right), bos=True)
         messages = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
-        mark = self._unused_characters(json.dumps(list(messages), **_AS_IS))[0]
+        mark, end, *_ = self._unused_characters(json.dumps(list(messages), **_AS_IS))
+        if messages and messages[-1].get("role") == "assistant":
+            return self._encode(self._continued(messages, mark, end), mark)
         return self._encode(self._render(messages, mark), mark)
+
+    def _continued(self, messages: Messages, mark: str, end: str) -> str:
+        """A conversation up to the end of its last message, an assistant's, which the model continues.
+
+        As `continue_final_message` of transformers: a template that trims messages trims the end, too. BadData for a
+        template that drops the message.
+        """
+        last = {**messages[-1], "content": f"{messages[-1]['content']}{end} "}
+        text, found, after = self._render([*messages[:-1], last], mark, begin_answer=False).rpartition(end)
+        if not found:
+            fix = "end the prompt with a message of the user, or use --template no"
+            raise BadData("the chat template drops the assistant's message at the end of a prompt", fix=fix)
+        return text if after.startswith(" ") else text.rstrip()
 
     def turn_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The ids that a chat template writes before and after a user's later message. Empty for a plain template.
@@ -132,8 +147,8 @@ class Template:
             unused += unused_character(used + text + unused)
         return list(unused)
 
-    def _render(self, messages: Messages, mark: str) -> str:
-        """The conversation in the chat template, with the generation prompt at its end.
+    def _render(self, messages: Messages, mark: str, *, begin_answer: bool = True) -> str:
+        """The conversation in the chat template, with the generation prompt at its end to `begin_answer`.
 
         It renders as transformers does, except for the clock: `strftime_now` is undefined, since it would make equal
         runs differ. Templates that use it fall back to a fixed date. Control tokens in messages are broken by `mark`.
@@ -151,7 +166,7 @@ class Template:
             "messages": list(messages),
             "tools": list(self.tools) or None,
             "documents": None,
-            "add_generation_prompt": True,
+            "add_generation_prompt": begin_answer,
         }
         return render(
             self.source,

@@ -80,13 +80,19 @@ class Duration:
 
 def run_duration(recipe: Recipe, shape: Shape, prompt: int, held_out: int, rates: Rates) -> Duration:
     """The seconds of a run with prompts of at most `prompt` tokens and `held_out` problems, without its warm start."""
-    call = 1e3 * shape.layers * LAYER_CALLS * rates.operation
-    machines = Machines(
-        name="this machine", count=1, memory_gib=1.0, device="cpu", rates="measured", tflops=rates.products / 1e12,
-        memory_gb_s=rates.read / 1e9, step_ms=call,
-    )  # fmt: skip
+    sampled, learned = phases(recipe, shape, prompt, rates)
+    iteration = SLOWER * (sampled(recipe.prompts * recipe.method.group_size) + learned)
+    every = recipe.evaluate.every or max(recipe.iterations, 1)
+    evaluations = 1 + -(-recipe.iterations // every)
+    problems = min(held_out, recipe.evaluate.problems) * (1 + recipe.evaluate.samples)
+    return Duration(iteration, recipe.iterations * iteration + evaluations * SLOWER * sampled(problems))
+
+
+def phases(recipe: Recipe, shape: Shape, prompt: int, rates: Rates) -> tuple[Callable[[int], float], float]:
+    """The seconds by the rates alone: of sampling, by the number of answers, and of an iteration's other work."""
     method, tokens = recipe.method, recipe.sampling.max_tokens
     answers = recipe.prompts * method.group_size
+    machines = cpu_of(shape, rates)
     times = times_of(recipe, shape, machines, Lengths(prompt=prompt, answers=(tokens,)), ALONE)
     rows = recipe.engine.max_num_seqs if isinstance(recipe.engine, Native) else answers
     distribution = DISTRIBUTION_READS / 2 * shape.vocabulary * BYTES["float32"] / rates.read
@@ -97,12 +103,16 @@ def run_duration(recipe: Recipe, shape: Shape, prompt: int, held_out: int, rates
 
     microbatches = max(method.minibatches, answers * (prompt + tokens) / recipe.machine.microbatch_tokens)
     learned = times.learn * (recipe.prompts * prompt + answers * tokens) + times.update
-    learned += answers * tokens * distribution + microbatches * passes(recipe) * call / 1e3
-    iteration = SLOWER * (sampled(answers) + learned + ITERATION_CALLS * rates.operation)
-    every = recipe.evaluate.every or max(recipe.iterations, 1)
-    evaluations = 1 + -(-recipe.iterations // every)
-    problems = min(held_out, recipe.evaluate.problems) * (1 + recipe.evaluate.samples)
-    return Duration(iteration, recipe.iterations * iteration + evaluations * SLOWER * sampled(problems))
+    learned += answers * tokens * distribution + microbatches * passes(recipe) * machines.step_ms / 1e3
+    return sampled, learned + ITERATION_CALLS * rates.operation
+
+
+def cpu_of(shape: Shape, rates: Rates) -> Machines:
+    """This CPU with its rates. The memory is not known here."""
+    return Machines(
+        name="this machine", count=1, memory_gib=1.0, device="cpu", rates="measured", tflops=rates.products / 1e12,
+        memory_gb_s=rates.read / 1e9, step_ms=1e3 * shape.layers * LAYER_CALLS * rates.operation,
+    )  # fmt: skip
 
 
 def duration_lines(recipe: Recipe, duration: Duration) -> list[str]:

@@ -272,7 +272,7 @@ def headline(run: Run, warnings: int) -> str:
     if len(curve.at) == 1:
         return f"{head} {curve.value[0]:.2f} at iteration {curve.at[0]}, {length}; {tail}"
     interval = _interval(run.metrics, name, int(curve.at[-1]))
-    ends = f" ({interval[0]:.2f}..{interval[1]:.2f})" if interval else ""
+    ends = f" ({interval[0]:.2f}..{interval[1]:.2f})" if interval and interval[0] < interval[1] else ""
     return f"{head} {curve.value[0]:.2f} → {curve.value[-1]:.2f}{ends} in {length}; {tail}"
 
 

@@ -66,6 +66,8 @@ class RunInfo:
     """SHA-256 of the templates by name."""
     changes: tuple[dict[str, Any], ...] = ()
     """Changes that a resume accepted: the iteration, and one line per change."""
+    stopped: str = ""
+    """Why the run ended before its last iteration, if it ended by itself: `interrupted`, `out of time`, a callback."""
 
     @classmethod
     def read(cls, layout: RunLayout) -> "RunInfo":
@@ -101,6 +103,7 @@ OPTIONAL = frozenset(
         "base_sha256",
         "side_models",
         "in_memory",
+        "stopped",
     )
 )
 """Fields that are left out of run.json if they are empty."""

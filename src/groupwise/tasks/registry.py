@@ -17,20 +17,16 @@ from groupwise.tasks.rows import is_source
 
 __all__ = ["Rows", "named_task", "task_table"]
 
-CONVERSIONS = {
-    ".csv": "import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader(open(sys.argv[1]))]",
-    ".json": "import json, sys; [print(json.dumps(row)) for row in json.load(open(sys.argv[1]))]",
-    ".txt": 'import json, sys; [print(json.dumps({"prompt": x.strip()})) for x in open(sys.argv[1])]',
-}
+CONVERSIONS = {".txt": 'import json, sys; [print(json.dumps({"prompt": x.strip()})) for x in open(sys.argv[1])]'}
 """Commands, shown as advice, that convert other files to JSON lines. In a text file each line is a prompt."""
-OWN_ROWS = "for your own rows, give the path of a .jsonl or .parquet file"
+OWN_ROWS = "for your own rows, give the path of a .jsonl, .json, .csv or .parquet file"
 USER_CLASS = re.compile(r"[^:]*\w(\.py)?:[A-Za-z_]\w*")
 """The name of a class in a user's file: `my_file:Mine`, `code/my_file.py:Mine`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows(TaskKind):
-    """Data rows: a .jsonl or .parquet file, a directory with its files called `train`, or a data set of the hub.
+    """Data rows: a .jsonl, .json, .csv or .parquet file, a directory with files called `train`, a data set.
 
     A data set of the hub is `datasets:NAME[:CONFIG][@SPLIT]`. The recipe's `columns` names the columns.
     """
@@ -102,7 +98,7 @@ def no_source(text: str) -> Usage:
     if (path := Path(text)).is_file():
         code = CONVERSIONS.get(path.suffix, CONVERSIONS[".txt"])
         convert = f"{shlex.join(['python', '-c', code, path.name])} > {shlex.quote(path.stem + '.jsonl')}"
-        what = f"{text} is a file of a type that is not read: data rows are .jsonl or .parquet"
+        what = f"{text} is a file of a type that is not read: data rows are .jsonl, .json, .csv or .parquet"
         return Usage(what, fix=f"convert it in its folder:\n{convert}")
     if Path(f"{text}.jsonl").is_file():
         return Usage(f"no task is called {text!r}", fix=f"write {text}.jsonl\n{OWN_ROWS}")

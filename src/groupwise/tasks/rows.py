@@ -1,4 +1,4 @@
-"""Reads rows of data from JSON lines, Parquet, or a data set of the `datasets` library."""
+"""Reads rows of data from JSON, CSV or Parquet files, or a data set of the `datasets` library."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -9,10 +9,13 @@ from typing import Any
 
 from groupwise.core import BadData, open_regular, or_near
 from groupwise.tasks.data_sets import HUB, data_set, is_saved, missing_package
+from groupwise.tasks.tables import array_rows, csv_rows, is_array
 
 SHOWN = 5
 """The most rows or names that a message lists; further ones are only counted."""
-ENDINGS = (".jsonl", ".parquet")
+ENDINGS = (".jsonl", ".parquet", ".csv", ".tsv")
+"""The ends of names of files with rows; a `.json` file is one, too, except among the other files of a directory."""
+JSON = ".json"
 LONGEST_ROW = 64 << 20
 """The most bytes of a row in a JSONL file."""
 LONGEST_TEXT = 1 << 20
@@ -28,8 +31,8 @@ class Fault(Exception):
 
 
 def is_source(name: str) -> bool:
-    """Whether a task's name means data rows: a .jsonl or .parquet file, a directory, or `datasets:NAME`."""
-    return name.endswith(ENDINGS) or name.startswith(HUB) or (bool(name) and Path(name).is_dir())
+    """Whether a task's name means data rows: a .jsonl, .json, .csv or .parquet file, a directory, `datasets:NAME`."""
+    return name.endswith((*ENDINGS, JSON)) or name.startswith(HUB) or (bool(name) and Path(name).is_dir())
 
 
 def rows_of(source: str, split: str = "train") -> Iterator[tuple[int, Row | Fault]]:
@@ -60,10 +63,11 @@ def files_of(directory: Path, split: str) -> list[Path]:
         raise BadData(f"{directory} holds more than {MOST_FILES:,} files", fix="name the file with the rows itself")
     paths = sorted(p for p in found if p.suffix in ENDINGS and p.is_file())
     matches = [p for p in paths if p.stem == split or p.stem.startswith((f"{split}-", f"{split}_", f"{split}."))]
+    matches = matches or [p for p in found if p.name == f"{split}{JSON}"]
     if not matches and len(paths) == 1:
         return paths
     if not matches:
-        names = ", ".join(str(p.relative_to(directory)) for p in paths[:SHOWN]) or "no .jsonl or .parquet file"
+        names = ", ".join(str(p.relative_to(directory)) for p in paths[:SHOWN]) or f"no {', '.join(ENDINGS)} file"
         fix = "name the file itself"
         raise BadData(f"{directory} has no split called {split!r}", evidence=f"it holds {names}", fix=fix)
     if len({(p.parent, p.suffix) for p in matches}) > 1:
@@ -77,6 +81,11 @@ def _file(path: Path) -> Iterable[Row | Fault]:
         raise _no_file(path)
     if path.suffix == ".parquet":
         return _parquet(path)
+    if path.suffix in (".csv", ".tsv"):
+        return (Fault(row) if isinstance(row, str) else row for row in csv_rows(path, _lines(path)))
+    if path.suffix == JSON and is_array(path):
+        rows = array_rows(path, _json)
+        return (row if isinstance(row, dict) else Fault(f"{kind_of(row)}, not an object") for row in rows)
     return map(_parse, _lines(path))
 
 
@@ -107,7 +116,7 @@ def _no_file(path: Path) -> BadData:
     if path.exists():
         return BadData(f"{path} cannot be read", evidence="not a file", fix="give the path of a JSONL file")
     if not path.suffix:
-        fix = or_near(path, "give the path of a directory, or of a .jsonl or .parquet file")
+        fix = or_near(path, "give the path of a directory, or of a .jsonl, .json, .csv or .parquet file")
         return BadData(f"there is no file or directory {path}", evidence=f"in {path.absolute().parent}", fix=fix)
     others = ", ".join(sorted(p.name for p in path.parent.glob(f"*{path.suffix}"))[:SHOWN])
     evidence = f"{path.parent} has {others or f'no {path.suffix} file'}"
@@ -119,7 +128,7 @@ def _parse(line: bytes) -> Row | Fault:
     if not line.strip():
         return Fault("empty")
     try:
-        row = json.loads(line, parse_constant=_no_constant, object_pairs_hook=_fields)
+        row = _json(line)
     except Fault as fault:
         return fault
     except UnicodeDecodeError as error:
@@ -127,6 +136,11 @@ def _parse(line: bytes) -> Row | Fault:
     except (ValueError, RecursionError) as error:
         return Fault(f"not JSON ({error})")
     return row if isinstance(row, dict) else Fault(f"{kind_of(row)}, not an object with fields")
+
+
+def _json(text: bytes) -> Any:
+    """JSON with finite numbers, and without repeated fields."""
+    return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_fields)
 
 
 def _fields(pairs: list[tuple[str, Any]]) -> Row:

@@ -33,6 +33,13 @@ BULK = ("prompts", "golds", "rows")
 """Names of list parameters that, together with `SEVERAL`, mark a function that grades answers of different problems."""
 
 
+READ = frozenset(
+    ("answer", "answers", "messages", "finish", "finishes", "tokens", *STATES, "final_states", "completions",
+     "completion_ids", "solution_str")
+)  # fmt: skip
+"""Names of parameters that depend on the answer."""
+
+
 class MissingColumn(Exception):
     """A parameter of a grade function is neither a known name nor a column of the data row."""
 
@@ -106,6 +113,11 @@ class Parameters:
     def reads_states(self) -> bool:
         """Whether the function may ask for states of a flow model."""
         return not {*STATES, "final_states"}.isdisjoint((*self.positional, *self.named))
+
+    @property
+    def reads_answer(self) -> bool:
+        """Whether the function may ask for anything of the answer that it grades."""
+        return self.columns or not READ.isdisjoint((*self.positional, *self.named))
 
     @property
     def many(self) -> bool:

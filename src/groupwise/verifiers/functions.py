@@ -24,6 +24,7 @@ MADE_UP = ("a made-up answer", "12", "a longer answer, made up too, in\ntwo line
 """Made-up answers, to try a grade function before the run."""
 LATE = "no verdict within"
 """Text that the cause of a verdict contains if the call missed its deadline."""
+SAME = "all answers to a prompt get the same reward, and nothing is learned"
 CLOSE = 1e-6
 """The allowed difference between an answer's scores in bulk and alone; relative if the score alone is above 1."""
 
@@ -195,6 +196,7 @@ class FunctionVerifier(Verifier):
         self, call: Call, parameters: Parameters, name: str, made_up: Callable[[], Sequence[Sample]] = made_up_texts
     ) -> None:
         self.call, self.parameters, self.name, self._made_up = call, parameters, name, made_up
+        self.notices = () if parameters.reads_answer else (f"note: the reward {name} takes no answer: {SAME}",)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         return (await self.grade([(prompt, sample)]))[0]

@@ -1,0 +1,105 @@
+"""Cards that a plan knows by name: published memory and rates, and the parts of them that a run is assumed to reach.
+
+No number here is measured. `groupwise plan --machines 8xa100` uses them.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import inf
+from types import MappingProxyType
+
+from groupwise.core import Usage
+from groupwise.planning.machines import MOST_DEVICES, Machines
+
+COMPUTE_SHARE, READ_SHARE, LINK_SHARE = 0.4, 0.75, 0.25
+"""The parts of a data sheet's rates that a run is assumed to reach: matrix products, memory, link. Not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card as `source` has it: 10^9 bytes of memory, 10^12 dense bfloat16 operations and 10^9 bytes per second.
+
+    `link_gb_s` is the rate of NVLink or else of PCIe, both directions together. Without `bfloat16` the operations are
+    those of float16.
+    """
+
+    name: str
+    memory_gb: float
+    tflops: float
+    memory_gb_s: float
+    link_gb_s: float
+    source: str
+    bfloat16: bool = True
+
+    def machines(self, count: int) -> Machines:
+        """`count` of these cards in one host."""
+        shares = f"{COMPUTE_SHARE:.0%} of {self.tflops:g} TFLOPS, {READ_SHARE:.0%} of {self.memory_gb_s:,g} GB/s"
+        half = "" if self.bfloat16 else "; it has no bfloat16, these are float16"
+        return Machines(
+            name=self.name,
+            count=count,
+            memory_gib=round(self.memory_gb * 1e9 / (1 << 30), 1),
+            tflops=COMPUTE_SHARE * self.tflops,
+            memory_gb_s=READ_SHARE * self.memory_gb_s,
+            link_gb_s=LINK_SHARE * self.link_gb_s if count > 1 else inf,
+            rates=f"{shares}, as published in the {self.source}{half}; counted, not measured",
+        )
+
+
+CARDS: Mapping[str, Card] = MappingProxyType(
+    {
+        "a10": Card("A10", 24, 125, 600, 64, "NVIDIA A10 data sheet"),
+        "a40": Card("A40", 48, 149.7, 696, 112.5, "NVIDIA A40 data sheet"),
+        "a100": Card("A100 SXM 80GB", 80, 312, 2039, 600, "NVIDIA A100 data sheet"),
+        "a100-40gb": Card("A100 SXM 40GB", 40, 312, 1555, 600, "NVIDIA A100 data sheet"),
+        "a100-pcie": Card("A100 PCIe 80GB", 80, 312, 1935, 64, "NVIDIA A100 data sheet"),
+        "a6000": Card("RTX A6000", 48, 154.8, 768, 112.5, "NVIDIA RTX A6000 data sheet"),
+        "h20": Card("H20", 96, 148, 4000, 900, "NVIDIA H20 data sheet"),
+        "h100": Card("H100 SXM", 80, 989, 3350, 900, "NVIDIA H100 data sheet"),
+        "h100-pcie": Card("H100 PCIe", 80, 756, 2000, 128, "NVIDIA H100 PCIe data sheet"),
+        "h200": Card("H200 SXM", 141, 989, 4800, 900, "NVIDIA H200 data sheet"),
+        "l4": Card("L4", 24, 121, 300, 64, "NVIDIA L4 data sheet"),
+        "l40s": Card("L40S", 48, 362, 864, 64, "NVIDIA L40S data sheet"),
+        "rtx3090": Card("RTX 3090", 24, 71, 936, 64, "NVIDIA Ampere GA102 whitepaper"),
+        "rtx4090": Card("RTX 4090", 24, 165.2, 1008, 64, "NVIDIA Ada architecture whitepaper"),
+        "rtx5090": Card("RTX 5090", 32, 209.5, 1792, 128, "NVIDIA RTX Blackwell architecture whitepaper"),
+        "t4": Card("T4", 16, 65, 320, 32, "NVIDIA T4 data sheet", bfloat16=False),
+        "v100": Card("V100 SXM 32GB", 32, 125, 900, 300, "NVIDIA V100 data sheet", bfloat16=False),
+    }
+)
+"""The cards by name."""
+COUNTED = re.compile(r"(\d+)\s*x\s*(.+)")
+
+
+def named_machines(text: str) -> Machines:
+    """The machines of a card's name, such as `a100`, `8xH100` or `RTX 4090`. `Usage` for an unknown name.
+
+    >>> named_machines("8xA100").count, named_machines("NVIDIA GeForce RTX 4090").memory_gib
+    (8, 22.4)
+    """
+    counted = COUNTED.fullmatch(text.strip().lower())
+    count, name = (int(counted[1]), counted[2]) if counted else (1, text.strip().lower())
+    keys = {_key(key): key for key in CARDS}
+    written = _key(name)
+    names = (
+        written,
+        f"rtx{written}",
+        written.removeprefix("rtx"),
+        re.sub(r"(16|24|32|40|48|80|96|141)gb.*$", "", written),
+    )
+    key = next((keys[one] for one in names if one in keys), "")
+    if not key:
+        near = get_close_matches(written, keys, n=1, cutoff=0.7)
+        known = f"the cards are {', '.join(CARDS)}, also as 8xa100"
+        fix = f"did you mean {keys[near[0]]}?\n{known}" if near else known
+        raise Usage(f"no card is called {name!r}", fix=f"{fix}\nor describe it in a file: --machines FILE.toml")
+    if not 1 <= count <= MOST_DEVICES:
+        raise Usage(f"{text!r} is {count} cards", fix=f"use a number of devices from 1 to {MOST_DEVICES}")
+    return CARDS[key].machines(count)
+
+
+def _key(name: str) -> str:
+    """A card's name without marks, maker and family: `NVIDIA GeForce RTX 4090` is `rtx4090`."""
+    return re.sub(r"nvidia|geforce|tesla|sxm\d?|[^a-z0-9]", "", name.lower())

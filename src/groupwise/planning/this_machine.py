@@ -1,0 +1,68 @@
+"""The machine that runs `groupwise plan`: its GPU by name, or its CPU as measured in less than a second."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from groupwise.config.devices import device_of
+from groupwise.config.recipe import Recipe
+from groupwise.core import MissingRequirement, Usage
+from groupwise.models import Shape
+from groupwise.models.freed_memory import machine_memory
+from groupwise.planning.calibration import ONE
+from groupwise.planning.cards import named_machines
+from groupwise.planning.cost_model import Lengths
+from groupwise.planning.device_splits import try_placement
+from groupwise.planning.machines import Machines, on_machines
+from groupwise.planning.this_cpu import SLOWER, cpu_of, measured_rates, phases
+
+GIB = 1 << 30
+
+
+def this_machine(recipe: Recipe, shape: Shape | None, prompt: Callable[[], int]) -> Machines:
+    """This machine: a GPU by the published rates of its name, or the CPU, whose rates are measured.
+
+    Without a `shape` only the memory counts. `prompt` computes the longest prompt. `Usage` for a GPU without published
+    rates, `MissingRequirement` if the system does not report its memory.
+    """
+    device = device_of(recipe.machine.device)
+    if device != "cpu":
+        return this_card(device)
+    total = machine_memory().get("MemTotal")
+    if total is None:
+        fix = "describe it: --machines FILE.toml; groupwise plan --help shows one"
+        raise MissingRequirement("this system does not report the size of its memory", fix=fix)
+    threads = recipe.machine.threads
+    label = f"this machine ({threads} thread{'s'[: threads != 1]})"
+    bare = Machines(
+        name=label, count=1, memory_gib=round(total / GIB, 1), tflops=1.0, memory_gb_s=1.0, device="cpu", rates="unused"
+    )
+    return bare if shape is None else with_measured_rates(bare, on_machines(recipe, bare), shape, prompt())
+
+
+def with_measured_rates(machines: Machines, recipe: Recipe, shape: Shape, prompt: int) -> Machines:
+    """The CPU with its rates as measured now, and with factors by which a plan has the seconds of `run_duration`."""
+    rates = measured_rates(recipe.machine.dtype, recipe.machine.threads)
+    one = replace(cpu_of(shape, rates), name=machines.name, memory_gib=machines.memory_gib)
+    sampled, learned = phases(recipe, shape, prompt, rates)
+    trial = try_placement(ONE, 0, recipe, shape, one, Lengths(prompt=prompt, answers=(recipe.sampling.max_tokens,)))
+    answers = recipe.prompts * recipe.method.group_size
+    text = f"measured now: {rates.products / 1e9:,.0f} GFLOP/s, {rates.read / 1e9:,.1f} GB/s"
+    return replace(
+        one,
+        sampling=SLOWER * sampled(answers) / trial.sampling(),
+        learning=SLOWER * learned / trial.learning,
+        rates=f"{text}, and by the ratio of measured runs to these rates",
+    )
+
+
+def this_card(device: str) -> Machines:
+    """This machine's GPU: the memory that torch reports, and the published rates of its name."""
+    properties = torch.cuda.get_device_properties(torch.device(device))
+    try:
+        card = named_machines(properties.name)
+    except Usage as error:
+        fix = "describe it: --machines FILE.toml; groupwise plan --help shows one"
+        raise Usage(f"the rates of {properties.name} are not known", evidence=error.what, fix=fix) from None
+    return replace(card, name=f"this machine's {card.name}", memory_gib=round(properties.total_memory / GIB, 1))

@@ -11,7 +11,7 @@ import pytest
 from groupwise.__main__ import main
 from groupwise.certificates import certificate as certificates
 from groupwise.certificates.certificate import Certificate, certificate_of, certify, commit_of
-from groupwise.certificates.page import certificate_page
+from groupwise.certificates.certificate_page import certificate_page
 from groupwise.certificates.proofs import Proof, proofs_of
 from groupwise.certificates.studies import Comparison
 from groupwise.commands import certify as command

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.certificates.page import certificate_page
+from groupwise.certificates.certificate_page import certificate_page
 from tests.certificates.test_certificate import certificate
 
 pytestmark = pytest.mark.browser

@@ -4,9 +4,9 @@ import re
 from dataclasses import replace
 
 from groupwise.certificates.certificate import describe
-from groupwise.certificates.map import branches, map_page
+from groupwise.certificates.certificate_page import content
 from groupwise.certificates.method_tree import changed, walk
-from groupwise.certificates.page import content
+from groupwise.certificates.methods_page import branches, map_page
 from tests.certificates.test_certificate import NAMES, PLANTED, Text, certificate
 
 CHAIN = [certificate(name) for name in ("grpo", "gspo", "gspo_token")]

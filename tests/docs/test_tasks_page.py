@@ -5,7 +5,7 @@ from pathlib import Path
 
 from groupwise.core import plain_name
 from groupwise.models import Decoder, Shape, write_model
-from groupwise.tasks.presets import PRESETS, PublishedSet
+from groupwise.tasks.published_sets import PRESETS, PublishedSet
 from groupwise.verifiers import usual_verifier
 from tests.docs.test_pages import HOME, blocks
 from tests.docs.warm_shell import run

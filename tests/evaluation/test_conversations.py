@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from groupwise.data import ENVIRONMENT, TEMPLATE, CountedText, Draw, Prompt, Rollout, Sample
-from groupwise.evaluation.conversations import describe_conversations
+from groupwise.evaluation.conversation_metrics import describe_conversations
 
 
 def conversation(*lengths: int, counts: Mapping[str, float], role: str = "answer") -> Sample:

@@ -13,10 +13,10 @@ from groupwise.config.toml import DEFAULT
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, MissingRequirement, Usage
 from groupwise.data import Sampling
-from groupwise.evaluation.presets import PUBLISHED, find_published
+from groupwise.evaluation.published_protocols import PUBLISHED, find_published
 from groupwise.inference.evaluate_model import recipe_and_sampling
 from groupwise.models import Decoder, write_model
-from groupwise.tasks.presets import PRESETS, PublishedSet
+from groupwise.tasks.published_sets import PRESETS, PublishedSet
 from groupwise.training.build_tasks import sources
 from groupwise.verifiers import MathDrGrpo
 from tests.models.directories import shape

@@ -24,7 +24,7 @@ from groupwise.data import (
     pack,
     rollout_of,
 )
-from groupwise.evaluation.conversations import describe_conversations
+from groupwise.evaluation.conversation_metrics import describe_conversations
 from groupwise.methods import (
     ActionSuccess,
     Delegating,

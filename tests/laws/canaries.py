@@ -189,7 +189,7 @@ def tasks(texts: tuple[str, ...], seen: set[Any]) -> Iterator[tuple[str, dict[st
     from groupwise.config.registry import fitting_names
     from groupwise.core import part_named
     from groupwise.data import TaskKind
-    from groupwise.tasks.presets import PRESETS
+    from groupwise.tasks.published_sets import PRESETS
 
     required = {"PublishedSet": {"name": "gsm8k"}, "ReasoningGym": {"name": "maze"}, "Rows": {"source": "a.jsonl"}}
     for text in texts:

@@ -28,13 +28,13 @@ from groupwise.sandbox.code_block import code_of
 from groupwise.tasks.calculator import calculator_answer
 from groupwise.verifiers import Math, MathDapo
 from groupwise.verifiers.countdown import Countdown
-from groupwise.verifiers.flipping import Noisy
 from groupwise.verifiers.formats import Format
 from groupwise.verifiers.formats_worker import _last_block
 from groupwise.verifiers.hackable import Hackable
 from groupwise.verifiers.math.extract import LONGEST, extract_answer
 from groupwise.verifiers.math.limits import too_much
 from groupwise.verifiers.math.published_graders import answer_of
+from groupwise.verifiers.noisy import Noisy
 from groupwise.verifiers.numbers import Exact, LastNumber
 from groupwise.verifiers.proof_steps import ProofSteps
 from groupwise.verifiers.spanning_graph import SpanningGraph

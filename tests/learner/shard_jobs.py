@@ -14,13 +14,14 @@ from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import WorkerLost
 from groupwise.data import Logp
-from groupwise.learner import EMA, InitialPolicy, Ranks, measure_plan
+from groupwise.learner import EMA, AdamW8bit, InitialPolicy, Learner, Ranks, measure_plan
 from groupwise.learner.fsdp import WEIGHTS, Shards
 from groupwise.learner.store import join_store
 from groupwise.models import Lora, attach, find_model, fingerprint, read_model, read_tokenizer, write_adapter
 from groupwise.training.build import new_learner, read_policy
 from groupwise.training.rank_worker import follower
 from tests.learner.rank_jobs import DEADLINE, JOBS, LANES, OBJECTIVE, SEED, batch, plans, policy_learner, trained
+from tests.learner.small import model
 
 OLD, TEACHER = Logp("policy"), Logp("teacher")
 
@@ -38,6 +39,13 @@ def recomputed(ranks: Ranks) -> dict[str, Tensor]:
     if isinstance(ranks, Shards) and ranks.rank:
         assert ranks.receive() == WEIGHTS
     return found | {f"whole.{name}": x for name, x in learners[1].weights().items()}
+
+
+def eight_bits(ranks: Ranks) -> dict[str, Tensor]:
+    """Moments in 8 bits, whose blocks are within rows."""
+    settings = AdamW8bit(lr=1e-2, max_grad_norm=0.1)
+    it = Learner(model(torch.float32), optimizer=settings, steps=9, temperature=0.7, ranks=ranks)
+    return trained(it, b := batch(), plans(b))
 
 
 def averaged(ranks: Ranks) -> dict[str, Tensor]:
@@ -99,7 +107,7 @@ def whole(ranks: Ranks, part: Tensor) -> Tensor:
 
 
 SHARDED: dict[str, Callable[[Ranks], dict[str, Tensor]]] = {
-    **JOBS, "recomputed": recomputed, "averaged": averaged,
+    **JOBS, "recomputed": recomputed, "averaged": averaged, "eight bits": eight_bits,
     "directory": directory, "directory of an adapter": directory_of_an_adapter,
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from groupwise.data import Generation
 from groupwise.models import Decoder, PrefixPacking, drop_blocks, read_model, with_blocked_weights
-from groupwise.models.decoder.blocked_weights import LEAST, Blocked, gains
+from groupwise.models.decoder.blocked_layout import LEAST, Blocked, gains
 from tests.models.plain import made
 from tests.rollout.fakes import decoder, engine, generate, request
 

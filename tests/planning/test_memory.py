@@ -16,10 +16,11 @@ from groupwise.config.recipe_toml import override, read_recipe
 from groupwise.core import Usage
 from groupwise.engines import Served
 from groupwise.engines.native import native_engine as engine
+from groupwise.learner import AdamW8bit
 from groupwise.learner.forward import LOGITS_AT_ONCE
 from groupwise.learner.linear_logprobs import NARROWEST as NARROWEST_BLOCK
 from groupwise.models import Decoder, Lora, PrefixPacking, Shape, find_model, read_shape
-from groupwise.models.decoder import blocked_weights as blocks
+from groupwise.models.decoder import blocked_layout as blocks
 from groupwise.models.decoder import prefix_packing as layout
 from groupwise.planning import activations as stored
 from groupwise.planning import memory as planning
@@ -39,8 +40,10 @@ from groupwise.planning.memory import (
     run_memory,
 )
 from groupwise.planning.processes import at_once, check_memory, process_memories, rank_memories
+from groupwise.planning.shapes import planned_shape
 from tests.pretended_gpu import pretended_gpu
 
+HOME = Path(__file__).parents[2]
 CALCULATOR = read_shape(find_model("calculator"))
 SHAPE = Shape(
     vocabulary=100, width=8, layers=2, heads=2, kv_heads=1, head_dim=4, inner=16, positions=64, tied=True
@@ -87,6 +90,19 @@ def test_bfloat16_has_float32_masters() -> None:
     assert (memory.always["weights"], memory.always["optimizer"]) == (2 * WEIGHTS, 12 * WEIGHTS)
     assert memory.phases["updating"]["gradients"] == 6 * WEIGHTS
     assert memory.phases["saving"] == {"checkpoint": 2 * 14 * WEIGHTS}
+
+
+def test_moments_in_8_bits_and_on_the_host() -> None:
+    """7.6 billion weights in bfloat16 with masters: 2 + 4 + 2.03 bytes each; on the host they are not counted."""
+    eight = replace(RECIPE, optimizer=AdamW8bit())
+    assert run_memory(eight, SHAPE, 6).always["optimizer"] == round(2 * (1 + 4 / 256) * WEIGHTS)
+    half = replace(eight, machine=replace(RECIPE.machine, dtype="bfloat16"))
+    assert run_memory(half, SHAPE, 6).always["optimizer"] == round((4 + 2 * (1 + 4 / 256)) * WEIGHTS)
+    gpu = run_memory(replace(half, machine=replace(half.machine, device="cuda", optimizer_offload=True)), SHAPE, 6)
+    assert "optimizer" not in {**gpu.always, **gpu.phases["sampling"], **gpu.phases["measuring"]}
+    assert gpu.phases["learning"]["optimizer"] == gpu.phases["updating"]["optimizer"] > 6 * WEIGHTS
+    cpu = changed(optimizer_offload=True)
+    assert run_memory(cpu, SHAPE, 6) == run_memory(RECIPE, SHAPE, 6)
 
 
 def test_an_adapter_trains_its_own_weights() -> None:
@@ -251,6 +267,7 @@ def test_advice_is_not_what_the_recipe_has_done() -> None:
     assert planning.advice(low, memory) == "use a smaller model"
     optimizer = replace(memory, always={"optimizer": 1 << 40})
     assert planning.advice(replace(low, lora=Lora(rank=2)), optimizer) == "use a smaller model"
+    assert planning.advice(low, optimizer).startswith("use --optimizer.kind AdamW8bit, or train an adapter")
     activations = replace(memory, always={"activations": 1 << 40})
     both = replace(low, machine=replace(low.machine, gradient_checkpointing=True))
     assert planning.advice(both, activations) == "lower machine.microbatch_tokens"
@@ -286,6 +303,36 @@ def test_predictions_are_near_the_measured_peaks() -> None:
     far = [row[0] for row, error in zip(rows, errors) if abs(error) > 0.1]
     shards = "the same, 2 ranks with shards"
     assert far == ["the same tied, LoRA of rank 16", f"{shards}, rank 0", f"{shards}, rank 1"]
+
+
+CARDS = {"141 GB": 131.3, "80 GB": 74.5, "24 GB": 22.3}
+"""Cards by their name, with their GiB."""
+TRAINED = {
+    "all weights": {},
+    "all weights, `AdamW8bit`": {"optimizer.kind": "AdamW8bit"},
+    "the same, `optimizer_offload`": {"optimizer.kind": "AdamW8bit", "machine.optimizer_offload": "true"},
+    "an adapter of rank 16": {"lora.rank": "16"},
+}
+
+
+def test_the_page_says_what_fits_one_card() -> None:
+    """The table of docs/memory.md: GiB by phase of Qwen2.5-Math-7B with the settings that it names."""
+    settings = {
+        "machine.device": "cuda", "machine.dtype": "bfloat16", "machine.gradient_checkpointing": "true",
+        "machine.microbatch_tokens": "4096", "sampling.max_tokens": "2048", "engine.max_num_seqs": "32",
+        "engine.kv_cache_tokens": "32768", "prompts": "16", "method.group_size": "8", "evaluate.problems": "16",
+    }  # fmt: skip
+    shape = planned_shape(HOME / "recipes" / "published" / "qwen2.5-math-7b")
+    rows = []
+    for name, fields in TRAINED.items():
+        recipe = resolved(read_recipe("method = 'gspo'", list((settings | fields).items())))
+        memory = run_memory(recipe, shape, 512)
+        peaks = [memory.during(phase).peak - memory.process for phase in ("sampling", "learning", "updating")]
+        fits = ["yes" if max(peaks) <= size * planning.GIB else "no" for size in CARDS.values()]
+        numbers = [memory.always["weights"], memory.parts.get("optimizer", 0), *peaks]
+        rows.append(" | ".join([f"| {name}", *(f"{x / planning.GIB:.1f}" for x in numbers), *fits]) + " |")
+    table = (HOME / "docs" / "memory.md").read_text().partition("<!-- cards -->")[2].partition("<!-- /cards -->")[0]
+    assert table.splitlines()[3:] == rows
 
 
 def test_a_sharded_rank_0_keeps_the_model_of_its_engine() -> None:

@@ -9,8 +9,8 @@ import pytest
 from groupwise.core import BadData, Usage
 from groupwise.data import Task
 from groupwise.tasks import Problems, PublishedSet, named_task
-from groupwise.tasks.fields import last_boxed
-from groupwise.tasks.presets import PRESETS
+from groupwise.tasks.published_sets import PRESETS
+from groupwise.tasks.row_columns import last_boxed
 from groupwise.tasks.rows import Fault
 from groupwise.verifiers import Math, usual_verifier
 from tests.tasks.published import OTHER_COPIES, PUBLISHED, gsm8k
@@ -143,7 +143,7 @@ def test_the_hub_is_queried_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         problem.append((source, split, name))
         raise Usage("enough")
 
-    monkeypatch.setattr("groupwise.tasks.presets.read_problems", read_problems)
+    monkeypatch.setattr("groupwise.tasks.published_sets.read_problems", read_problems)
     for name in PRESETS:
         with pytest.raises(Usage, match="enough"):
             named_task(name).build(encode)

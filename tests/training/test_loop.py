@@ -355,7 +355,7 @@ def test_a_gap_is_detected_with_old_log_probs_from_the_engine(tmp_path: Path) ->
 
 
 def test_a_run_without_the_gap_metric_fails(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("groupwise.objective.step_metrics.describe_gap", lambda logp, step: {})
+    monkeypatch.setattr("groupwise.objective.batch_metrics.describe_gap", lambda logp, step: {})
     monkeypatch.setattr("groupwise.training.iteration_records.describe_gap", lambda logp, step: {})
     with pytest.raises(KeyError, match=LARGEST_GAP):
         ToyRun(small("gspo", minibatches=2), tmp_path, iterations=1).go()

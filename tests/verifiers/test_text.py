@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from groupwise.core import BadData, MissingRequirement, Usage
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.tasks import Problems
-from groupwise.verifiers.plain_text import plain_text
+from groupwise.verifiers.normalise_text import plain_text
 from tests.verifiers.built import built
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable

@@ -67,7 +67,7 @@ class Lagrangian(Advantage):
 
 @dataclass(frozen=True, slots=True)
 class AgainstSubscore(Advantage):
-    """The reward minus a baseline: the subscore named by the field `part`, such as the greedy answer's reward.
+    """The reward minus a baseline: the subscore named by the field `subscore`, such as the greedy answer's reward.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], subscores={"baseline": [0.5, 0.5]})])

@@ -11,7 +11,7 @@ from groupwise.data import ListsProblems, Prompt, Task, all_problems, data_stats
 from groupwise.rollout import check_columns
 from groupwise.runs.checkpoints import plain_json
 from groupwise.tasks import Mixture
-from groupwise.tasks.fields import is_conversation, problem_text
+from groupwise.tasks.row_columns import is_conversation, problem_text
 from groupwise.training.build_tasks import Templates, held_out_sources, sources
 from groupwise.verifiers import Choice, kinds_in
 

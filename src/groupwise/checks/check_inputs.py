@@ -24,8 +24,8 @@ from groupwise.models.decoder.decoder import Sizes
 from groupwise.tasks import Demonstration, Each, Mixture, Problems, listed_tokens
 from groupwise.training.build import Inputs
 from groupwise.training.build_tasks import demonstrations_of, task_of, templates, verifier_of
+from groupwise.training.default_texts import wording_notes
 from groupwise.training.environments import check_judge, environment_of, frame_of, tool_schemas
-from groupwise.training.fill_templates import wording_notes
 
 
 def check_inputs(

@@ -82,16 +82,26 @@ def attention_note(recipe: Recipe, directory: Path, shape: Sizes) -> str:
 
 
 def check_place(recipe: Recipe) -> list[GroupwiseError]:
-    """An error for an engine that frees its memory while the learner trains, and shall sample meanwhile."""
-    same = isinstance(recipe.engine, Served) and recipe.engine.placement == "colocated"
-    if not same or not recipe.cluster.max_staleness:
-        return []
-    what = (
-        "engine.placement is colocated: the engine cannot sample while the learner trains, which "
-        "cluster.max_staleness needs"
-    )
-    fix = "use --cluster.max_staleness 0, or --engine.placement separate"
-    return [Usage(what, evidence=f"cluster.max_staleness is {recipe.cluster.max_staleness}", fix=fix)]
+    """An error for an engine, or an optimizer's state, that is out of the way while the other works, with staleness."""
+    places = {
+        "engine.placement is colocated: the engine cannot sample while the learner trains": (
+            isinstance(recipe.engine, Served) and recipe.engine.placement == "colocated",
+            "--engine.placement separate",
+        ),
+        "machine.optimizer_offload moves moments to the host while the engine samples": (
+            recipe.machine.optimizer_offload,
+            "--machine.optimizer_offload false",
+        ),
+    }
+    staleness = recipe.cluster.max_staleness
+    return [
+        Usage(
+            f"{what}, and cluster.max_staleness is {staleness}: both work at once",
+            fix=f"use --cluster.max_staleness 0, or {other}",
+        )
+        for what, (applies, other) in places.items()
+        if applies and staleness
+    ]
 
 
 def check_sharding(recipe: Recipe, shape: Sizes) -> None:

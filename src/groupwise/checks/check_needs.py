@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from groupwise.checks.trial import trained_roles
+from groupwise.checks.formula_trial import trained_roles
 from groupwise.config.diff import label
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import fitting_names, methods
@@ -30,7 +30,7 @@ from groupwise.data import (
     with_fields,
 )
 from groupwise.methods import Method
-from groupwise.rollout.strategies.attempts import as_written
+from groupwise.rollout.strategies.multi_round import as_written
 from groupwise.training.build_tasks import sources
 
 BUDGET = 16

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from groupwise.certificates.certificate import certify, describe
-from groupwise.certificates.map import map_page
-from groupwise.certificates.page import certificate_page
+from groupwise.certificates.certificate_page import certificate_page
+from groupwise.certificates.methods_page import map_page
 from groupwise.certificates.proofs import repository
 from groupwise.certificates.studies import run_studies
 from groupwise.config.recipe_errors import method_suggestion

@@ -11,8 +11,8 @@ from groupwise.core import BadData, Usage, visible
 from groupwise.report.report import report
 from groupwise.runs.jsonl import finite
 from groupwise.whatif.compare import FIGURES, OWN, Comparison, compare_methods, groups_of, named_method
+from groupwise.whatif.comparison_json import comparison_json, group_json, write_comparison
 from groupwise.whatif.explain import Chain, explain_token
-from groupwise.whatif.record import comparison_json, group_json, write_comparison
 from groupwise.whatif.stored import StoredIteration, read_iteration
 
 ABOUT = """\

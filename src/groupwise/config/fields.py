@@ -140,6 +140,11 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
         "true",
     ),
     "machine.compile": ("compiled elementwise kernels, for GPUs", "", "true"),
+    "machine.optimizer_offload": (
+        "moments and master weights are in the host's memory while the engine samples, for GPUs",
+        "",
+        "true",
+    ),
     "machine.deadline": ("the time limit of one draw", "seconds", "120"),
     "machine.verdict_deadline": ("the time limit of one call of your grade function or environment", "seconds", "30"),
     "cluster.launch": ("the processes of a run are started by it, by others, or on the nodes of Ray", "", "ray"),

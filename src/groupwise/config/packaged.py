@@ -8,7 +8,7 @@ from groupwise.config.toml import DEFAULT
 from groupwise.core import Usage
 from groupwise.runs.find_run import newest_run
 from groupwise.runs.layout import RunLayout
-from groupwise.tasks.presets import PRESETS
+from groupwise.tasks.published_sets import PRESETS
 from groupwise.tasks.rows import is_source
 
 __all__ = ["find_recipe", "named_recipe"]

@@ -128,7 +128,9 @@ class Machine:
     of each weight, from which the weight is rounded. `gradient_checkpointing` forwards each layer again in the backward
     pass instead of storing its activations: equal gradients, less memory, about a third more learning time. `compile`
     compiles the elementwise operations of a layer (all but matrix products and attention), so that a GPU launches fewer
-    kernels; the first iterations include the compilation.
+    kernels; the first iterations include the compilation. With `optimizer_offload`, the optimizer's moments and master
+    weights are in the memory of the host while the engine samples, which leaves a GPU more room for its cache; on a CPU
+    it changes nothing.
 
     One thread is the fastest measured setting for models under a million parameters. It is also the only setting in
     which a sample's bits do not depend on the other samples of the batch.
@@ -140,6 +142,7 @@ class Machine:
     microbatch_tokens: int = 16384
     gradient_checkpointing: bool = False
     compile: bool = False
+    optimizer_offload: bool = False
     deadline: float = 600.0
     verdict_deadline: float = 10.0
 

@@ -127,7 +127,7 @@ def fits(part: Any, socket: Any) -> bool:
         return True
     home = definition_of(part)
     if not is_socket(socket):
-        return isinstance(part, socket)
+        return issubclass(part, socket) if isinstance(part, type) else isinstance(part, socket)
     if inspect.isfunction(home):
         return socket_of(part) is socket
     if socket in home.__mro__:

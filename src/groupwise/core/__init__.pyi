@@ -24,9 +24,9 @@ from groupwise.core.lazy_imports import names_of as names_of
 from groupwise.core.lazy_imports import open_room as open_room
 from groupwise.core.lazy_imports import part_named as part_named
 from groupwise.core.lazy_imports import part_names as part_names
+from groupwise.core.lowercase_names import class_name as class_name
+from groupwise.core.lowercase_names import plain_name as plain_name
 from groupwise.core.nesting import is_nested_deeper as is_nested_deeper
-from groupwise.core.part_naming import class_name as class_name
-from groupwise.core.part_naming import plain_name as plain_name
 from groupwise.core.path_suggestions import looks_like_path as looks_like_path
 from groupwise.core.path_suggestions import near_paths as near_paths
 from groupwise.core.path_suggestions import or_near as or_near

@@ -160,7 +160,7 @@ class LazyPackage(ModuleType):
 @cache
 def opened(name: str) -> ModuleType:
     """Import a module of a room. Its dataclasses raise the typed error for invalid values (see `type_refusals`)."""
-    from groupwise.core.typed_errors import type_refusals  # a module of the first room, which may not be open yet
+    from groupwise.core.constructor_errors import type_refusals  # a module of the first room, which may not be open yet
 
     module = import_module(name)
     type_refusals(module)

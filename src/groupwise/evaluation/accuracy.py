@@ -20,7 +20,7 @@ from groupwise.data import (
     Rollout,
     Sample,
 )
-from groupwise.evaluation.conversations import describe_conversations
+from groupwise.evaluation.conversation_metrics import describe_conversations
 from groupwise.evaluation.interval import interval, score_interval
 
 NO_OUTCOMES = "the verifier gives scores: set threshold, the smallest score that is correct, such as --threshold 1.0"

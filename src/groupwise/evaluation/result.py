@@ -31,7 +31,7 @@ from groupwise.evaluation.accuracy import (
     tally,
 )
 from groupwise.evaluation.by_column import figures_by
-from groupwise.evaluation.conversations import describe_conversations
+from groupwise.evaluation.conversation_metrics import describe_conversations
 from groupwise.evaluation.interval import averaged
 from groupwise.runs.disk import check_writable, write_file
 from groupwise.runs.layout import numbered

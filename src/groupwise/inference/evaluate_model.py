@@ -18,7 +18,7 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import Usage, raise_all
 from groupwise.data import Outcome, Prompt, Rollout, Sample, Sampling, Strategy, Verdict, Verifier
 from groupwise.engines import Fleet, Native
-from groupwise.evaluation.presets import find_published
+from groupwise.evaluation.published_protocols import find_published
 from groupwise.evaluation.result import file_name, mean_of, task_result
 from groupwise.inference.open_model import BEST, At, RunModel, find_run_model, model_directory
 from groupwise.models import Messages, Purpose, Template, find_model, read_shape, read_tokenizer
@@ -29,8 +29,8 @@ from groupwise.runs.layout import RunLayout
 from groupwise.tasks import Problems
 from groupwise.training.build import Inputs, build, prepare, read_stored
 from groupwise.training.build_tasks import prompt_template, templates
+from groupwise.training.default_texts import with_wording
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
-from groupwise.training.fill_templates import with_wording
 from groupwise.training.progress import notify
 from groupwise.training.protocols import protocol
 

@@ -12,6 +12,7 @@ from groupwise.learner.microbatches import StepPlan as StepPlan
 from groupwise.learner.microbatches import make_plan as make_plan
 from groupwise.learner.microbatches import measure_plan as measure_plan
 from groupwise.learner.optimizer import AdamW as AdamW
+from groupwise.learner.optimizer import AdamW8bit as AdamW8bit
 from groupwise.learner.routing import RouterReplay as RouterReplay
 from groupwise.learner.routing import check_routing as check_routing
 from groupwise.learner.routing import mixture as mixture

@@ -12,7 +12,7 @@ from torch import Tensor
 from groupwise.data import Batch
 from groupwise.learner.distributed import Alone, Ranks
 from groupwise.learner.forward import TokenStates
-from groupwise.learner.gradient_tree import order_of
+from groupwise.learner.lane_sums import order_of
 from groupwise.learner.routing import RoutedForward
 from groupwise.models import PrefixPacking
 

@@ -1,7 +1,7 @@
-"""AdamW with learning-rate schedule, gradient clipping, and float32 master weights."""
+"""AdamW with learning-rate schedule, gradient clipping, float32 master weights, and moments in 8 bits if wanted."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,8 +11,9 @@ from torch.optim.adamw import adamw
 
 from groupwise.core import check_types
 from groupwise.learner.distributed import Alone, Ranks
+from groupwise.learner.moments import Moment8bit
 
-__all__ = ["AdamW"]
+__all__ = ["AdamW", "AdamW8bit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +59,20 @@ class AdamW:
         return self.lr * (1 - progress if self.lr_scheduler == "linear" else 0.5 * (1 + math.cos(math.pi * progress)))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamW8bit(AdamW):
+    """AdamW whose moments of matrices have 8 bits, with a float32 scale for each 256 of a row. arXiv:2110.02861.
+
+    It needs 2 bytes per weight in place of 8. Moments of vectors, and master weights, stay float32. The update is
+    AdamW's on the stored moments, in float32.
+    """
+
+
 AT_ONCE = 1 << 22
-"""How many entries of a gradient are converted to float64 at a time."""
+"""How many entries of a gradient are converted to float64, or of 8-bit moments to float32, at a time."""
+
+HOST = torch.device("cpu")
+Moment = Tensor | Moment8bit
 
 BLOCK = 64
 """Tensors are padded to a multiple of this size: the fused kernel rounds vectors that are not full differently."""
@@ -72,15 +85,50 @@ class Optimizer:
     rounded. A float32 or float64 parameter is its own master. The update is torch's fused `adamw`. The class
     `torch.optim.AdamW` gives the same bits, but spends a second on imports that are unused here. Of sharded parameters
     it updates the rows that this rank holds, since the update is elementwise.
+
+    With `offload`, moments and masters are in the memory of the host, but between `load` and `unload`.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], settings: AdamW, ranks: Ranks = Alone()) -> None:  # noqa: B008
-        self.settings, self.ranks = settings, ranks
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        settings: AdamW,
+        ranks: Ranks = Alone(),  # noqa: B008
+        *,
+        offload: bool = False,
+    ) -> None:
+        self.settings, self.ranks, self.offload = settings, ranks, offload
         self._parameters = tuple(parameters)
         self.weights = tuple(ranks.local(x.detach()) if ranks.shards else x for x in self._parameters)
-        self.masters = tuple(w.detach().float() if w.dtype.itemsize < 4 else w for w in self.weights)
-        self._moments = tuple((torch.zeros_like(m), torch.zeros_like(m)) for m in self.masters)
-        self._counts = tuple(torch.zeros((), device=m.device) for m in self.masters)  # steps of each
+        home = HOST if offload else None
+        self.masters = tuple(
+            w.detach().float().to(home or w.device) if w.dtype.itemsize < 4 else w for w in self.weights
+        )
+        self._moments = tuple(self._new_moments(x, home) for x in self.masters)
+        self._counts = tuple(torch.zeros((), device=w.device) for w in self.weights)  # steps of each
+
+    def _new_moments(self, master: Tensor, device: torch.device | None) -> tuple[Moment, Moment]:
+        """Both moments of a weight, 0. Those of matrices may have 8 bits."""
+        if isinstance(self.settings, AdamW8bit) and master.ndim > 1:
+            first, second = (Moment8bit.zeros_like(master, signed=s, device=device) for s in (True, False))
+            return first, second
+        return torch.zeros_like(master, device=device), torch.zeros_like(master, device=device)
+
+    def load(self) -> None:
+        """Move moments and masters to the device of the weights, if they are elsewhere."""
+        if self.offload:
+            self._move([w.device for w in self.weights])
+
+    def unload(self) -> None:
+        """Move moments and masters to the memory of the host, if `offload` is set. Gradients must have been dropped."""
+        if self.offload:
+            self._move([HOST] * len(self.weights))
+
+    def _move(self, devices: Sequence[torch.device]) -> None:
+        masters = zip(self.masters, self.weights, devices, strict=True)
+        self.masters = tuple(m if m is w else m.to(device) for m, w, device in masters)
+        moments = zip(self._moments, devices, strict=True)
+        self._moments = tuple((first.to(device), second.to(device)) for (first, second), device in moments)
 
     @property
     def gradients(self) -> list[Tensor]:
@@ -114,15 +162,34 @@ class Optimizer:
     def step(self, rate: float, norm: float) -> None:
         """Clip the accumulated gradients, which have the global norm `norm`; update with the learning rate `rate`."""
         at = [i for i, m in enumerate(self.masters) if m.grad is not None]
-        masters, counts = [self.masters[i] for i in at], [self._counts[i] for i in at]
+        masters = [self.masters[i] for i in at]
         total = torch.tensor(norm, dtype=masters[0].dtype)
         torch.nn.utils.clip_grads_with_norm_(masters, self.settings.max_grad_norm, total)
-        moments = [[self._moments[i][k] for i in at] for k in (0, 1)]
+        stored = [i for i in at if isinstance(self._moments[i][0], Moment8bit)]
+        if exact := [i for i in at if i not in stored]:
+            moments = [[tensor_of(self._moments[i][k]) for i in exact] for k in (0, 1)]
+            gradients = [gradient_of(self.masters[i]) for i in exact]
+            self._update([self.masters[i] for i in exact], gradients, moments, [self._counts[i] for i in exact], rate)
+        for i in stored:
+            self._update_by_rows(i, rate)
+        for weight, master in zip(self.weights, self.masters):
+            if master is not weight:
+                weight.copy_(master)
+
+    def _update(
+        self,
+        masters: list[Tensor],
+        gradients: list[Tensor],
+        moments: list[list[Tensor]],
+        counts: list[Tensor],
+        rate: float,
+    ) -> None:
+        """Update masters, moments and counts of steps in place, by torch's fused kernel."""
         updated = [masters, *moments]
         blocks = [[self._blocks(x) for x in tensors] for tensors in updated]
         adamw(
             blocks[0],
-            [self._blocks(gradient) for gradient in self.gradients],
+            [self._blocks(gradient) for gradient in gradients],
             blocks[1],
             blocks[2],
             [],
@@ -140,9 +207,20 @@ class Optimizer:
             for tensor, block in zip(tensors, copies, strict=True):
                 if block is not tensor:
                     tensor.copy_(block[: tensor.numel()].view_as(tensor))
-        for weight, master in zip(self.weights, self.masters):
-            if master is not weight:
-                weight.copy_(master)
+
+    def _update_by_rows(self, i: int, rate: float) -> None:
+        """Update a matrix whose moments have 8 bits, about `AT_ONCE` entries at a time."""
+        pair, master = self._moments[i], self.masters[i]
+        rows, gradients = master.detach().flatten(1), gradient_of(master).flatten(1)
+        before = self._counts[i].clone()
+        self._counts[i].add_(1)
+        size = max(1, AT_ONCE // max(1, rows.shape[1]))
+        for part in (slice(start, start + size) for start in range(0, len(rows), size)):
+            moments = [moment.read(part).to(master.dtype) for moment in pair if isinstance(moment, Moment8bit)]
+            self._update([rows[part]], [gradients[part]], [[x] for x in moments], [before.clone()], rate)
+            for moment, x in zip(pair, moments, strict=True):
+                assert isinstance(moment, Moment8bit), "both moments have 8 bits"
+                moment.write(part, x.float())
 
     def _blocks(self, x: Tensor) -> Tensor:
         """The tensor itself, or a copy with zeros at its end if a shard of it may have no whole number of blocks.
@@ -164,8 +242,10 @@ class Optimizer:
         """
         state: dict[str, Tensor] = {}
         for i, (weight, master) in enumerate(zip(self.weights, self.masters)):
-            state |= {f"{i}.step": self._counts[i], f"{i}.exp_avg": self._moments[i][0]}
-            state[f"{i}.exp_avg_sq"] = self._moments[i][1]
+            state[f"{i}.step"] = self._counts[i]
+            for name, moment in zip(("exp_avg", "exp_avg_sq"), self._moments[i]):
+                tensors = moment.tensors if isinstance(moment, Moment8bit) else {"": moment}
+                state |= {f"{i}.{name}{end}": x for end, x in tensors.items()}
             if master is not weight:
                 state[f"{i}.master"] = master
         return state
@@ -175,6 +255,18 @@ class Optimizer:
         """Copy the tensors of `state()` back."""
         for name, tensor in self.state().items():
             tensor.copy_(self.ranks.shard(state[name], tensor))
+
+
+def tensor_of(moment: Moment) -> Tensor:
+    """A moment that is a tensor."""
+    assert isinstance(moment, Tensor), "a moment in 8 bits is updated by rows"
+    return moment
+
+
+def gradient_of(master: Tensor) -> Tensor:
+    """The accumulated gradient of a master weight that has one."""
+    assert master.grad is not None, "only weights with a gradient are updated"
+    return master.grad
 
 
 def row_norms(gradient: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from groupwise.learner.auxiliary import AuxiliaryLoss, Forwarded, Forwards, Term
 from groupwise.learner.compute_measures import reads_policy
 from groupwise.learner.distributed import Alone, Ranks
 from groupwise.learner.forward import TokenStates
-from groupwise.learner.gradient_tree import LaneSums, joined, order_of
+from groupwise.learner.lane_sums import LaneSums, joined, order_of
 from groupwise.learner.language_policy import LanguagePolicy, policy_of
 from groupwise.learner.microbatch_sums import MicrobatchSums
 from groupwise.learner.microbatches import StepPlan
@@ -84,7 +84,8 @@ class Learner:
     that were published. `from_directories` are the side models that were read from directories; the others start as
     copies of `model`. With several `ranks`, each one has a learner and the whole batch, and computes its share of the
     microbatches; every rank has the log-probs, losses and gradients of the whole step. `ranks` may be replaced by
-    others with equal lanes.
+    others with equal lanes. With `optimizer_offload` the policy's moments and masters are on the device only from an
+    iteration's first step to `end_iteration`.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Learner:
         from_directories: Mapping[str, torch.nn.Module] = MappingProxyType({}),
         memory: Sequence[tuple[str, Memory]] = (),
         ranks: Ranks = Alone(),  # noqa: B008
+        optimizer_offload: bool = False,
     ) -> None:
         assert isinstance(model, Policy | Backbone), "a model is a policy, or a language model with a head"
         self.ranks: Ranks = ranks
@@ -107,7 +109,8 @@ class Learner:
             self.model.model.adds_in_place = True
         self.steps = steps
         self.temperature = temperature
-        self.optimizer = Optimizer((p for p in self.model.parameters() if p.requires_grad), optimizer, ranks)
+        trained = (p for p in self.model.parameters() if p.requires_grad)
+        self.optimizer = Optimizer(trained, optimizer, ranks, offload=optimizer_offload)
         self.models = {
             name: ranks.held(from_directories[name]) if name in from_directories else self._started(part)
             for name, part in side_models
@@ -215,6 +218,7 @@ class Learner:
         auxiliary: Sequence[AuxiliaryLoss] = (),
     ) -> StepResult:
         """Take one optimizer step. The weights stay if loss or gradient is not finite, or no token is trained."""
+        self.optimizer.load()
         whole = objective.prepare(batch.take(step.samples))
         settings = self.optimizer.settings
         rate = settings.rate(self.steps_taken, self.steps)
@@ -249,8 +253,9 @@ class Learner:
         )
 
     def end_iteration(self) -> None:
-        """Update the side models that follow the policy once an iteration. Call it after the iteration's last step."""
+        """Call it after an iteration's last step: side models that follow the policy once an iteration are updated."""
         self._update_side_models(per_iteration=True)
+        self.optimizer.unload()
 
     def _update_side_models(self, *, per_iteration: bool) -> None:
         for weights in self._following.values():

@@ -18,8 +18,8 @@ from groupwise.data import (
     roles_of,
 )
 from groupwise.methods import Method
-from groupwise.rollout.mechanisms import ROLES
-from groupwise.runs.learning import is_learning
+from groupwise.rollout.strategy_metrics import ROLES
+from groupwise.runs.learning_check import is_learning
 
 NEAR = 0.5
 """A warning names a log-prob gap between engine and learner above this fraction of `engine.max_logprob_diff`."""

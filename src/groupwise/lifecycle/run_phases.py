@@ -23,7 +23,7 @@ from groupwise.runs.layout import RunLayout
 from groupwise.runs.open_run import OpenRun, recipe_text
 from groupwise.runs.phase_directories import earlier_phases
 from groupwise.training.build import build
-from groupwise.training.fill_templates import in_form
+from groupwise.training.default_texts import in_form
 
 
 def run_phases(

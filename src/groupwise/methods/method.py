@@ -22,10 +22,10 @@ from groupwise.data import (
     side_models_of,
 )
 from groupwise.learner import AuxiliaryLoss, RouterReplay, SideModel, ValueModel
-from groupwise.methods.draws import check_curriculum, check_group_size
 from groupwise.methods.now import Now
 from groupwise.methods.schedules import FromMemory, Schedule, with_value
-from groupwise.methods.value_targets import check_side_models, value_targets
+from groupwise.methods.side_model_checks import check_side_models, value_targets
+from groupwise.methods.strategy_checks import check_curriculum, check_group_size
 from groupwise.models import Denoise, Unmask
 from groupwise.objective import Objective
 from groupwise.rewards import Score, everything

@@ -5,6 +5,10 @@ from groupwise.objective.aggregates import group_token_mean as group_token_mean
 from groupwise.objective.aggregates import sequence_mean as sequence_mean
 from groupwise.objective.aggregates import sequence_sum as sequence_sum
 from groupwise.objective.aggregates import token_mean as token_mean
+from groupwise.objective.batch_metrics import comparable as comparable
+from groupwise.objective.batch_metrics import describe_gap as describe_gap
+from groupwise.objective.batch_metrics import describe_samples as describe_samples
+from groupwise.objective.batch_metrics import describe_step as describe_step
 from groupwise.objective.clip_scales import EntropyScale as EntropyScale
 from groupwise.objective.clip_scales import EntropyShare as EntropyShare
 from groupwise.objective.clip_scales import Scale as Scale
@@ -41,10 +45,6 @@ from groupwise.objective.replace_aggregate import ReplaceAggregate as ReplaceAgg
 from groupwise.objective.routed import Routed as Routed
 from groupwise.objective.routed import nothing as nothing
 from groupwise.objective.sentences import Sentences as Sentences
-from groupwise.objective.step_metrics import comparable as comparable
-from groupwise.objective.step_metrics import describe_gap as describe_gap
-from groupwise.objective.step_metrics import describe_samples as describe_samples
-from groupwise.objective.step_metrics import describe_step as describe_step
 from groupwise.objective.step_penalties import StepKLPenalty as StepKLPenalty
 from groupwise.objective.step_ratios import CentredStepRatio as CentredStepRatio
 from groupwise.objective.step_weights import PerStepLength as PerStepLength

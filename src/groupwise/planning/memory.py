@@ -13,7 +13,8 @@ from groupwise.core import Usage
 from groupwise.data import couples
 from groupwise.engines import Native, Served
 from groupwise.engines.native.layouts import block_end, common_prefix_len
-from groupwise.learner import EMA, FromDirectory, SamplingPolicy, SideModel, ValueModel
+from groupwise.learner import EMA, AdamW8bit, FromDirectory, SamplingPolicy, SideModel, ValueModel
+from groupwise.learner.moments import BLOCK
 from groupwise.models import Decoder, Lora, Shape
 from groupwise.planning.activations import Packed, activation_bytes, forward_bytes, kernel_of
 from groupwise.planning.shapes import layer_weights, weights_of
@@ -37,14 +38,15 @@ NARROWEST = 256
 PREFILL = 8192
 """Tokens of prompts that the engine forwards at once (its `MAX_NUM_BATCHED_TOKENS`), unless one prompt is longer."""
 BLOCKED = 1 << 16
-"""Elements of the smallest weight that the engine copies to blocks (`LEAST` of `models/decoder/blocked_weights.py`)."""
+"""Elements of the smallest weight that the engine copies to blocks (`LEAST` of `models/decoder/blocked_layout.py`)."""
 TOKEN = 100
 """Bytes of a sampled token outside the model: its id, log-prob, origin (weights version) and columns of the batch."""
 BFLOAT16, ADAPTER = "use --machine.dtype bfloat16", "train an adapter: --lora.rank 16"
+EIGHT_BITS = "use --optimizer.kind AdamW8bit"
 RECOMPUTE = "use --machine.gradient_checkpointing true"
 FIXES: Mapping[str, tuple[str, ...]] = {
     "weights": (BFLOAT16, "use a smaller model"),
-    "optimizer": (ADAPTER, "use a smaller model"),
+    "optimizer": (EIGHT_BITS, ADAPTER, "use a smaller model"),
     "side models": ("use a method without a reference model, such as dapo", ADAPTER),
     "gradients": (ADAPTER, "use a smaller model"),
     "gathered": ("use a smaller model", BFLOAT16),
@@ -150,6 +152,9 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
     if process.learns:
         learning = learning_bytes(recipe, shape, context, (1 + critics(recipe)) * trained, process)
         phases |= {phase: {**parts, **kept} for phase, parts in learning.items()}
+        if recipe.machine.optimizer_offload and not on_cpu:
+            moved = {"optimizer": always.pop("optimizer")}
+            phases |= {phase: {**phases[phase], **moved} for phase in ("learning", "updating")}
         phases["saving"] = {"checkpoint": 2 * state // process.ranks if on_cpu else 0}
         if process.samples and keeps_memory(recipe):
             phases["saving"] = {**phases["saving"], "engine": copy}
@@ -184,7 +189,16 @@ def learner_state(recipe: Recipe, held: int, trained: int, size: int) -> dict[st
     """Bytes of the optimizer and of side models, before ranks share them. `held` and `trained` count weights."""
     models = [part for _, part in recipe.method.models_in_use]
     sides = sum(side_model_bytes(part, held if isinstance(part, FromDirectory) else trained, size) for part in models)
-    return {"optimizer": (1 + critics(recipe)) * trained * (12 if size < 4 else 2 * size), "side models": sides}
+    return {"optimizer": round(trained * optimizer_bytes(recipe, size)), "side models": sides}
+
+
+def optimizer_bytes(recipe: Recipe, size: int) -> float:
+    """Bytes of moments and masters for each trained weight of `size` bytes: of the policy, and of critics."""
+    master, moments = (4 if size < 4 else 0), 2 * max(size, 4)
+    policy: float = moments
+    if isinstance(recipe.optimizer, AdamW8bit):  # a block is within a row, and rows of an adapter may be short
+        policy = 2 * (1 + 4 / min(BLOCK, recipe.lora.rank if recipe.lora else BLOCK))
+    return policy + master + critics(recipe) * (moments + master)
 
 
 def bytes_from_directories(recipe: Recipe, held: int, size: int) -> int:
@@ -341,6 +355,7 @@ def advice(recipe: Recipe, memory: Memory) -> str:
         BFLOAT16: machine.dtype == "bfloat16",
         ADAPTER: recipe.lora is not None,
         RECOMPUTE: machine.gradient_checkpointing,
+        EIGHT_BITS: isinstance(recipe.optimizer, AdamW8bit) or recipe.lora is not None,
     }
     largest = max(memory.parts, key=lambda name: memory.parts[name])
     fixes = [fix for fix in FIXES[largest] if not made.get(fix)]

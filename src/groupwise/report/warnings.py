@@ -27,7 +27,7 @@ from groupwise.data import (
 )
 from groupwise.report.read import Curve, Run
 from groupwise.runs.best_checkpoint import HELD_OUT
-from groupwise.runs.learning import NEEDED, has_solved, is_learning
+from groupwise.runs.learning_check import NEEDED, has_solved, is_learning
 
 Curves = Mapping[str, Curve]
 ACCURACIES, SCORES = (ACCURACY_GREEDY, ACCURACY), (SCORE_GREEDY, SCORE)

@@ -16,9 +16,9 @@ from groupwise.rollout.row_columns import text_of as text_of
 from groupwise.rollout.row_columns import texts_of as texts_of
 from groupwise.rollout.sampler import DrawSampler as DrawSampler
 from groupwise.rollout.setting import RolloutSetting as RolloutSetting
-from groupwise.rollout.strategies.dialogue import Dialogue as Dialogue
-from groupwise.rollout.strategies.dialogue import dialogue_until as dialogue_until
-from groupwise.rollout.strategies.dialogue import judged as judged
+from groupwise.rollout.strategies.conversation_state import Dialogue as Dialogue
+from groupwise.rollout.strategies.conversation_state import dialogue_until as dialogue_until
+from groupwise.rollout.strategies.conversation_state import judged as judged
 from groupwise.rollout.strategies.forward_process import Retraced as Retraced
 from groupwise.rollout.strategies.hinted import Escalate as Escalate
 from groupwise.rollout.strategies.hinted import Scaffold as Scaffold

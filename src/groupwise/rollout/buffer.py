@@ -28,13 +28,13 @@ from groupwise.data import (
 )
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.models import Purpose
-from groupwise.rollout.gather import together
-from groupwise.rollout.mechanisms import mechanism_numbers
+from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.round import Round
 from groupwise.rollout.sampler import DrawSampler
 from groupwise.rollout.setting import RolloutSetting
-from groupwise.rollout.strategies.attempts import is_graded
 from groupwise.rollout.strategies.independent import Independent
+from groupwise.rollout.strategies.multi_round import is_graded
+from groupwise.rollout.strategy_metrics import mechanism_numbers
 
 __all__ = ["Buffer", "Pending", "Rollouts", "answers"]
 

@@ -28,7 +28,7 @@ from groupwise.data import (
 from groupwise.data.verdicts import invalidity, with_threshold
 from groupwise.models import Purpose, conversation_turn, encode_answer, keyed_random
 from groupwise.rollout.conversation import Conversation, ReplayMismatch
-from groupwise.rollout.gather import together
+from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.round import Round
 from groupwise.rollout.setting import RolloutSetting
 

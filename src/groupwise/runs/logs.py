@@ -100,7 +100,7 @@ class RunLogs:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One line for each tracker (tracker) that failed and is no longer used, with the reason."""
+        """One line for each tracker that failed and is no longer used, with the reason."""
         return self._sinks.warnings
 
     def metrics(self, line: Mapping[str, Any]) -> None:

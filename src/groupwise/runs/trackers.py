@@ -24,7 +24,7 @@ class Sink(Protocol):
 
 @runtime_checkable
 class TakesSamples(Protocol):
-    """A tracker (tracker) that also receives a table of samples in each iteration, before the iteration's numbers."""
+    """A tracker that also receives a table of samples in each iteration, before the iteration's numbers."""
 
     def write_samples(self, iteration: int, table: SampleTable) -> None: ...
 

@@ -33,12 +33,12 @@ from groupwise.tasks.largest import Largest as Largest
 from groupwise.tasks.mixed_sums import MixedSums as MixedSums
 from groupwise.tasks.mixture import Each as Each
 from groupwise.tasks.mixture import Mixture as Mixture
-from groupwise.tasks.presets import PublishedSet as PublishedSet
 from groupwise.tasks.problems import Problems as Problems
 from groupwise.tasks.problems import listed_tokens as listed_tokens
 from groupwise.tasks.programs import Programs as Programs
 from groupwise.tasks.proposals import Proposals as Proposals
 from groupwise.tasks.proposals import proposed_problem as proposed_problem
+from groupwise.tasks.published_sets import PublishedSet as PublishedSet
 from groupwise.tasks.quilts import QUILT_COLOURS as QUILT_COLOURS
 from groupwise.tasks.quilts import QUILT_SHAPE as QUILT_SHAPE
 from groupwise.tasks.quilts import Quilts as Quilts

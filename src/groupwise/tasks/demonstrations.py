@@ -16,11 +16,11 @@ from groupwise.tasks.deduction import deduction_demonstrations
 from groupwise.tasks.delegated_sums import delegated_demonstrations
 from groupwise.tasks.dropped_thoughts import DroppedThoughts
 from groupwise.tasks.edges import edge_demonstrations
-from groupwise.tasks.fields import Fields, Problem, is_conversation, problem_text
 from groupwise.tasks.hinted_sums import hinted_demonstrations
 from groupwise.tasks.mixed_sums import mixed_demonstrations
 from groupwise.tasks.programs import program_demonstrations
 from groupwise.tasks.proposals import proposal_demonstrations
+from groupwise.tasks.row_columns import Fields, Problem, is_conversation, problem_text
 from groupwise.tasks.rows import SHOWN, Fault, Row, check_length, kind_of, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats
 from groupwise.tasks.tiny_countdown import countdown_demonstrations

@@ -11,8 +11,8 @@ from typing import Any
 
 from groupwise.core import Usage, check_types, class_name, looks_like_path, or_near, part_named, part_names, plain_name
 from groupwise.data import Ids, Task, TaskKind
-from groupwise.tasks.presets import PRESETS
 from groupwise.tasks.problems import Problems
+from groupwise.tasks.published_sets import PRESETS
 from groupwise.tasks.rows import is_source
 
 __all__ = ["Rows", "named_task", "task_table"]

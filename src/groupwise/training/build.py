@@ -65,8 +65,8 @@ from groupwise.training.build_tasks import (
     verdict_wait,
     verifier_of,
 )
+from groupwise.training.default_texts import with_wording
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
-from groupwise.training.fill_templates import with_wording
 from groupwise.training.guards import Guards
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -239,6 +239,7 @@ def new_learner(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer
         from_directories=models_from_directories(model, recipe, ranks, tokenizer),
         memory=method.memory,
         ranks=ranks,
+        optimizer_offload=recipe.machine.optimizer_offload,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from groupwise.cluster.messages import other_shards
 from groupwise.core import Storage
 from groupwise.data import SECONDS, TOKENS_PER_SECOND, UNVERIFIABLE, Batch, Ids, metric_bound
-from groupwise.evaluation.conversations import describe_conversations
+from groupwise.evaluation.conversation_metrics import describe_conversations
 from groupwise.learner import Learner, StepResult
 from groupwise.models.freed_memory import return_freed_memory
 from groupwise.objective import Objective

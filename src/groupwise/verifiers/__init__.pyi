@@ -1,11 +1,12 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.verifiers.beads import BeadString as BeadString
+from groupwise.verifiers.build_verifier import Grading as Grading
 from groupwise.verifiers.by_environment import ByEnvironment as ByEnvironment
 from groupwise.verifiers.code import Code as Code
 from groupwise.verifiers.code import CodeVerifier as CodeVerifier
 from groupwise.verifiers.countdown import Countdown as Countdown
+from groupwise.verifiers.default_verifiers import usual_verifier as usual_verifier
 from groupwise.verifiers.figures import Figures as Figures
-from groupwise.verifiers.flipping import Noisy as Noisy
 from groupwise.verifiers.flow_states import QuiltPatches as QuiltPatches
 from groupwise.verifiers.flow_states import RingDirection as RingDirection
 from groupwise.verifiers.formats import Format as Format
@@ -13,7 +14,6 @@ from groupwise.verifiers.formats import JsonSchema as JsonSchema
 from groupwise.verifiers.formats import Regex as Regex
 from groupwise.verifiers.functions import grade_function as grade_function
 from groupwise.verifiers.glyphs import GlyphPatches as GlyphPatches
-from groupwise.verifiers.grading import Grading as Grading
 from groupwise.verifiers.gym.reasoning_gym import GymScore as GymScore
 from groupwise.verifiers.hackable import Hackable as Hackable
 from groupwise.verifiers.llm_judge import Judge as Judge
@@ -21,6 +21,7 @@ from groupwise.verifiers.math.published_graders import MathDapo as MathDapo
 from groupwise.verifiers.math.published_graders import MathDrGrpo as MathDrGrpo
 from groupwise.verifiers.math.published_graders import MathVerify as MathVerify
 from groupwise.verifiers.math.verifier import Math as Math
+from groupwise.verifiers.noisy import Noisy as Noisy
 from groupwise.verifiers.numbers import Exact as Exact
 from groupwise.verifiers.numbers import LastNumber as LastNumber
 from groupwise.verifiers.proof_steps import ProofSteps as ProofSteps
@@ -34,4 +35,3 @@ from groupwise.verifiers.text import Choice as Choice
 from groupwise.verifiers.text import Text as Text
 from groupwise.verifiers.user_function import Function as Function
 from groupwise.verifiers.user_function import kinds_in as kinds_in
-from groupwise.verifiers.usual import usual_verifier as usual_verifier

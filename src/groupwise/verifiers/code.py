@@ -13,7 +13,7 @@ from groupwise.core import BadData
 from groupwise.data import Outcome, Prompt, Sample, Task, Verdict, Verifier, VerifierKind, all_problems, verdicts_have
 from groupwise.sandbox.code_block import code_of
 from groupwise.sandbox.sandbox import Execution, Program, Sandbox
-from groupwise.verifiers.grading import Grading
+from groupwise.verifiers.build_verifier import Grading
 
 __all__ = ["Code", "CodeVerifier"]
 

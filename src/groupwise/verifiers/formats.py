@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from groupwise.core import BadData, MissingRequirement, Usage, check_types, is_nested_deeper, read_regular
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, verdicts_have
 from groupwise.data.verdicts import unverifiable
-from groupwise.verifiers.plain_text import is_blank
+from groupwise.verifiers.normalise_text import is_blank
 from groupwise.verifiers.pool import CpuTimeExceeded, FunctionPool, WorkerSpec, check_workers
 
 __all__ = ["Format", "JsonSchema", "Regex"]

@@ -21,7 +21,7 @@ from groupwise.core import MissingRequirement, Storage, Usage, check_types
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.tasks.judge_access import host_of
-from groupwise.verifiers.grading import Grading
+from groupwise.verifiers.build_verifier import Grading
 
 __all__ = ["Judge"]
 

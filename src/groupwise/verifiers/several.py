@@ -19,7 +19,7 @@ from groupwise.data import (
     joined_contents,
 )
 from groupwise.data.verdicts import unverifiable
-from groupwise.verifiers.grading import Grading
+from groupwise.verifiers.build_verifier import Grading
 
 __all__ = ["Combined", "Member"]
 

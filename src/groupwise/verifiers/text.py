@@ -8,8 +8,8 @@ from groupwise.core import check_types
 from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.math.extract import LONGEST, Extraction, Place, Which, extract_answer
+from groupwise.verifiers.normalise_text import plain_text
 from groupwise.verifiers.option_letter import OptionLetter
-from groupwise.verifiers.plain_text import plain_text
 
 __all__ = ["Choice", "Text"]
 

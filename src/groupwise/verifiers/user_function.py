@@ -7,7 +7,7 @@ from typing import Any
 
 from groupwise.core import Usage, check_types
 from groupwise.data import Verifier, VerifierKind
-from groupwise.verifiers.grading import Grading
+from groupwise.verifiers.build_verifier import Grading
 
 __all__ = ["Function", "kinds_in"]
 

@@ -14,7 +14,7 @@ from groupwise.data import (
     contents_of,
     joined_contents,
 )
-from groupwise.verifiers.grading import Grading
+from groupwise.verifiers.build_verifier import Grading
 
 
 @dataclass(frozen=True, slots=True)

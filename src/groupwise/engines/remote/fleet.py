@@ -12,7 +12,7 @@ from torch import Tensor
 
 from groupwise.core import EngineLost, GroupwiseError, Usage, WorkerLost
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
-from groupwise.engines.remote.load import Occupancy
+from groupwise.engines.remote.occupancy import Occupancy
 from groupwise.engines.remote.probe import Expected, Probe
 from groupwise.engines.remote.remote import Remote
 from groupwise.engines.remote.slots import GivenUp, Loading, Lost, Serving, Slot, Starting

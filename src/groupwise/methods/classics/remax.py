@@ -8,14 +8,14 @@ from groupwise.data import Draw, Role, Rollout, Sampler, Strategy, VerdictConten
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, policy_gradient, sequence_sum
-from groupwise.rollout.gather import together
+from groupwise.rollout.gather_coroutines import together
 
 __all__ = ["WithGreedy", "remax"]
 
 
 @dataclass(frozen=True, slots=True)
 class WithGreedy(Strategy):
-    """Samples independent answers and a greedy one. The field `part` names the subscore with the greedy score.
+    """Samples independent answers and a greedy one. The field `subscore` names the one with its score.
 
     The greedy answer has the role `greedy` and is not trained. ReMax, arXiv:2310.10505. An unverifiable greedy answer
     has the score 0.

@@ -14,14 +14,14 @@ from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, Routed, ShapedLikelihood, token_mean, written_tokens
 from groupwise.rewards import Correctness
 from groupwise.rollout import text_of
-from groupwise.rollout.strategies.attempts import attempts, is_correct
+from groupwise.rollout.strategies.multi_round import attempts, is_correct
 
 __all__ = ["Anchored", "Distinct", "dagrpo"]
 
 
 @dataclass(frozen=True, slots=True)
 class Distinct(Filter):
-    """Selects answers whose subscore `part` differs by `distance` or more from an answer of the other outcome.
+    """Selects answers whose `subscore` differs by `distance` or more from an answer of the other outcome.
 
     Written answers stay, and every answer of the other outcome is distinct from them. DaGRPO, arXiv:2512.06337; the
     measure of distinctness is our reading.

@@ -27,7 +27,7 @@ from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rollout import Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
-from groupwise.rollout.strategies.attempts import attempts, is_correct, score_of, with_role
+from groupwise.rollout.strategies.multi_round import attempts, is_correct, score_of, with_role
 
 __all__ = ["Cued", "RatioRegression", "RecentRewards", "reg_grpo"]
 

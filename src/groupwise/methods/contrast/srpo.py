@@ -14,7 +14,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Distillation, Objective, Routed, token_mean
 from groupwise.rollout import AUTO, Forms, check_wording
-from groupwise.rollout.strategies.attempts import attempts, context_of, is_correct
+from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct
 
 __all__ = ["HasView", "SiblingView", "TeacherCertainty", "srpo"]
 

@@ -17,8 +17,8 @@ from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.methods.schedules import Piecewise
 from groupwise.models import DanceNoise, Denoise
 from groupwise.objective import Clip, Objective, token_mean
-from groupwise.rollout.gather import together
-from groupwise.rollout.strategies.attempts import is_graded, score_of
+from groupwise.rollout.gather_coroutines import together
+from groupwise.rollout.strategies.multi_round import is_graded, score_of
 from groupwise.rollout.strategies.step_slices import steps_from
 
 __all__ = ["Branching", "OutsideSteps", "branch_grpo"]

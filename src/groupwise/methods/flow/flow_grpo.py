@@ -11,7 +11,7 @@ from groupwise.models import Denoise, FlowNoise
 from groupwise.objective import Clip, Objective, StepKLPenalty, token_mean
 from groupwise.rewards import mixed_scores
 from groupwise.rollout import Independent
-from groupwise.rollout.gather import together
+from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.step_slices import without_noise
 
 __all__ = ["NoiseWindow", "flow_grpo"]

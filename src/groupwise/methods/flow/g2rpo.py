@@ -9,7 +9,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.models import Denoise, FlowNoise
 from groupwise.objective import Clip, Objective, token_mean
-from groupwise.rollout.gather import together
+from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.step_slices import steps_from, without_noise
 
 __all__ = ["OneStep", "g2rpo"]

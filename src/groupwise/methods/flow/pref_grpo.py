@@ -15,8 +15,8 @@ from groupwise.models import Denoise, FlowNoise
 from groupwise.objective import CentredStepRatio, Clip, Objective, PerStepLength, token_mean
 from groupwise.rewards import SubscoreReward
 from groupwise.rollout import Independent
-from groupwise.rollout.gather import together
-from groupwise.rollout.strategies.attempts import is_graded
+from groupwise.rollout.gather_coroutines import together
+from groupwise.rollout.strategies.multi_round import is_graded
 
 __all__ = ["HigherScore", "PairJudge", "PairwiseWins", "pref_grpo"]
 
@@ -33,7 +33,7 @@ class PairJudge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HigherScore(PairJudge):
-    """Prefers the answer whose verdict has the higher score, or subscore `part`.
+    """Prefers the answer whose verdict has the higher score, or `subscore`.
 
     A difference of at most `margin` is a tie: a judge does not see it.
     """

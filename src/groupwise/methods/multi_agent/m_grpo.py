@@ -31,9 +31,9 @@ from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, group_mean
 from groupwise.rewards import Correctness
 from groupwise.rollout import AUTO, Dialogue, Forms, check_wording, fill, judged
-from groupwise.rollout.gather import together
+from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import UNWORDED
-from groupwise.rollout.strategies.attempts import context_of
+from groupwise.rollout.strategies.multi_round import context_of
 
 __all__ = ["Delegating", "Queued", "WrongIs", "m_grpo"]
 

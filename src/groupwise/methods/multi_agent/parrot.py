@@ -13,7 +13,7 @@ from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import AddSubscore, Correctness
 from groupwise.rollout import AUTO, Forms, check_wording, text_of
-from groupwise.rollout.strategies.attempts import attempts, context_of, is_correct
+from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct
 
 __all__ = ["Pressed", "parrot"]
 

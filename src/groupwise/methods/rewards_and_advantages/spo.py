@@ -15,7 +15,7 @@ from groupwise.objective import DualClip, Objective, token_mean
 from groupwise.rewards import Correctness
 from groupwise.rollout import Independent
 from groupwise.rollout.curricula.shuffled import check_prompts
-from groupwise.rollout.strategies.attempts import attempts, graded
+from groupwise.rollout.strategies.multi_round import attempts, graded
 
 __all__ = ["SuccessTracker", "TrackedAnswers", "spo"]
 

@@ -10,7 +10,14 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Clip, Objective, Routed, group_mean, log_likelihood, written_tokens
 from groupwise.rollout import AUTO, Forms, check_wording, text_of
-from groupwise.rollout.strategies.attempts import as_written, attempts, context_of, is_correct, none_correct, with_role
+from groupwise.rollout.strategies.multi_round import (
+    as_written,
+    attempts,
+    context_of,
+    is_correct,
+    none_correct,
+    with_role,
+)
 
 __all__ = ["Explained", "expo"]
 

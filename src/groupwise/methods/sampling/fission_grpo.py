@@ -15,8 +15,8 @@ from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import AddReadable, Score
 from groupwise.rollout import AUTO, Forms, Independent, Shuffled, check_wording
 from groupwise.rollout.curricula.shuffled import ShuffledState
-from groupwise.rollout.strategies.attempts import context_of, is_correct, is_graded, score_of
 from groupwise.rollout.strategies.drafts import CORRECTED
+from groupwise.rollout.strategies.multi_round import context_of, is_correct, is_graded, score_of
 
 __all__ = ["Fission", "RecoveryPrompts", "fission_grpo"]
 

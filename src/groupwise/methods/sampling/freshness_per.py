@@ -35,14 +35,14 @@ from groupwise.models import Purpose, keyed_random
 from groupwise.objective import Clip, DualClip, Objective, token_mean
 from groupwise.rollout import Independent, Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
-from groupwise.rollout.strategies.attempts import score_of
+from groupwise.rollout.strategies.multi_round import score_of
 
 __all__ = ["FreshReplay", "Replayed", "ScaledBySubscore", "freshness_per"]
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledBySubscore(Aggregate):
-    """The share (token weight) by another aggregate, times a part of the sample's verdict, such as a replay weight.
+    """The share (token weight) by another aggregate, times a subscore of the sample, such as a replay weight.
 
     The weights do not change the divisor. Prioritised replay, arXiv:1511.05952.
     """

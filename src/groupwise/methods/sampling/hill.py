@@ -11,8 +11,8 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import AUTO, Forms, check_wording, text_of
-from groupwise.rollout.gather import together
-from groupwise.rollout.strategies.attempts import attempts, context_of, is_correct, none_correct, with_role
+from groupwise.rollout.gather_coroutines import together
+from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct, none_correct, with_role
 
 __all__ = ["HintWriter", "hill"]
 

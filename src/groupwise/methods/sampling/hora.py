@@ -12,7 +12,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rollout.curricula.allocation import give_greedily
-from groupwise.rollout.strategies.attempts import attempts, graded
+from groupwise.rollout.strategies.multi_round import attempts, graded
 
 __all__ = ["Pilots", "hora"]
 

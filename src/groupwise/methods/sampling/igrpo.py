@@ -9,7 +9,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, group_mean
 from groupwise.rollout import AUTO, Forms, check_wording
-from groupwise.rollout.strategies.attempts import attempts, best_of, context_of
+from groupwise.rollout.strategies.multi_round import attempts, best_of, context_of
 
 __all__ = ["Drafts", "igrpo"]
 

@@ -14,7 +14,7 @@ from groupwise.objective import DualClip, Objective, token_mean
 from groupwise.rollout import Shuffled
 from groupwise.rollout.curricula.allocation import give_greedily
 from groupwise.rollout.curricula.shuffled import ShuffledState
-from groupwise.rollout.strategies.attempts import graded
+from groupwise.rollout.strategies.multi_round import graded
 
 __all__ = ["Knapsack", "knapsack_rl"]
 

@@ -12,7 +12,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.methods.schedules import Piecewise
 from groupwise.objective import KL, Clip, Objective, token_mean
-from groupwise.rollout.gather import together
+from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.sequence_similarity import edit_distance
 
 __all__ = ["Lookahead", "latr"]

@@ -13,8 +13,8 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import DualClip, Objective, Routed, log_likelihood, token_mean, written_tokens
 from groupwise.rollout import AUTO, Forms, check_wording
-from groupwise.rollout.gather import together
-from groupwise.rollout.strategies.attempts import attempts, context_of, graded, is_correct, is_graded
+from groupwise.rollout.gather_coroutines import together
+from groupwise.rollout.strategies.multi_round import attempts, context_of, graded, is_correct, is_graded
 
 __all__ = ["Predictions", "masa"]
 

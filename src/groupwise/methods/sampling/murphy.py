@@ -14,9 +14,9 @@ from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rewards import SubscoreReward
 from groupwise.rollout import AUTO, Forms, check_wording, fill
-from groupwise.rollout.gather import together
-from groupwise.rollout.strategies.attempts import attempts, context_of, is_correct, score_of
+from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.drafts import CORRECTED
+from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct, score_of
 
 __all__ = ["FeedbackTree", "murphy"]
 

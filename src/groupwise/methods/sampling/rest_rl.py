@@ -19,7 +19,7 @@ from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import Score
 from groupwise.rollout import Independent, Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
-from groupwise.rollout.strategies.attempts import best_of, score_of
+from groupwise.rollout.strategies.multi_round import best_of, score_of
 
 __all__ = ["AddFinished", "Survey", "Surveyed", "rest_rl"]
 

@@ -9,8 +9,8 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, Routed, ShapedLikelihood, token_mean, written_tokens
 from groupwise.rollout import AUTO, Forms, check_wording
-from groupwise.rollout.strategies.attempts import as_written, attempts, best_of, context_of, score_of, with_role
 from groupwise.rollout.strategies.drafts import CORRECTED
+from groupwise.rollout.strategies.multi_round import as_written, attempts, best_of, context_of, score_of, with_role
 
 __all__ = ["Refinement", "rgr_grpo"]
 

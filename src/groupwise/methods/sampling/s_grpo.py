@@ -26,7 +26,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import AUTO, Forms
-from groupwise.rollout.gather import together
+from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import UNWORDED
 
 __all__ = ["EarlyExitReward", "EarlyExits", "s_grpo"]

@@ -22,10 +22,10 @@ from groupwise.rollout import (
     text_of,
 )
 from groupwise.rollout.curricula.shuffled import ShuffledState
-from groupwise.rollout.gather import together
+from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import UNWORDED
-from groupwise.rollout.strategies.attempts import context_of, graded, prompt_of, with_role
 from groupwise.rollout.strategies.hinted import HINTED
+from groupwise.rollout.strategies.multi_round import context_of, graded, prompt_of, with_role
 
 __all__ = ["AtLevel", "HintLadder", "SelfHints", "sage_hint"]
 

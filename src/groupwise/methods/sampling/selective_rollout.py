@@ -12,7 +12,7 @@ from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, policy_gradient, turn_mean
 from groupwise.rewards import everything, mixed_outcomes
 from groupwise.rollout import AUTO, Dialogue, Forms, dialogue_until, judged
-from groupwise.rollout.gather import together
+from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import UNWORDED
 from groupwise.rollout.strategies.sequence_similarity import edit_distance
 

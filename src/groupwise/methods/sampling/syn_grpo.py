@@ -14,7 +14,7 @@ from groupwise.objective import Clip, Objective, group_mean
 from groupwise.rewards import AddReadable, AddSubscore, Score
 from groupwise.rollout import Independent, Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
-from groupwise.rollout.strategies.attempts import prompt_of, score_of
+from groupwise.rollout.strategies.multi_round import prompt_of, score_of
 from groupwise.tasks import proposed_problem
 from groupwise.tasks.sums import worked
 

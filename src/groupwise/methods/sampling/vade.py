@@ -13,7 +13,7 @@ from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.models import Purpose, keyed_random
 from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rollout.curricula.shuffled import check_prompts
-from groupwise.rollout.strategies.attempts import graded
+from groupwise.rollout.strategies.multi_round import graded
 
 __all__ = ["ThompsonSampling", "vade"]
 

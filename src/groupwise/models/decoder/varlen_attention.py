@@ -13,8 +13,6 @@ from torch import Tensor
 
 from groupwise.models.decoder.packed_attention import merge_attention
 
-__all__ = ["VarlenAttention", "VarlenRows", "varlen_obstacle"]
-
 HALF = (torch.bfloat16, torch.float16)
 LARGEST_HEAD = 256
 """The largest size of a head that the kernel takes; sizes are multiples of `HEAD_MULTIPLE`."""

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from groupwise.data import Draw, Ids, Role, Rollout, Sample, Sampler, Strategy
-from groupwise.rollout.gather import together
+from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import AUTO, Forms, check_wording
-from groupwise.rollout.strategies.attempts import (
+from groupwise.rollout.strategies.hints import Hints, RowHints
+from groupwise.rollout.strategies.multi_round import (
     attempts,
     context_of,
     is_correct,
@@ -14,7 +15,6 @@ from groupwise.rollout.strategies.attempts import (
     trained_under,
     with_role,
 )
-from groupwise.rollout.strategies.hints import Hints, RowHints
 
 __all__ = ["Escalate", "Scaffold"]
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from groupwise.data import Draw, Rollout, Sampler, Strategy
-from groupwise.rollout.gather import together
-from groupwise.rollout.strategies.dialogue import Dialogue, dialogue_until, judged
+from groupwise.rollout.gather_coroutines import together
+from groupwise.rollout.strategies.conversation_state import Dialogue, dialogue_until, judged
 
 __all__ = ["Independent", "Turns"]
 

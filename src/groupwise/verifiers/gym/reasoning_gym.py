@@ -9,8 +9,8 @@ from groupwise.core import Usage
 from groupwise.data import Prompt, Sample, Task, Verdict, Verifier, VerifierKind, verdicts_have
 from groupwise.data.verdicts import with_threshold
 from groupwise.tasks.gym import generator
+from groupwise.verifiers.build_verifier import Grading
 from groupwise.verifiers.functions import grade_function
-from groupwise.verifiers.grading import Grading
 from groupwise.verifiers.gym.score import score
 
 __all__ = ["GymScore"]

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
-from groupwise.verifiers.math.assertions import stated
-from groupwise.verifiers.math.beside import beside
+from groupwise.verifiers.math.answer_statements import stated
+from groupwise.verifiers.math.box_context import beside
 from groupwise.verifiers.math.boxes import LONGEST, Boxed, boxes
 from groupwise.verifiers.math.normalise import bare, tidy
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from groupwise.core import check_types
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, verdicts_have
-from groupwise.verifiers.grading import Grading
+from groupwise.verifiers.build_verifier import Grading
 from groupwise.verifiers.math.sandboxed_algebra import MATH_VERIFY, Symbolic
 from groupwise.verifiers.math.verifier import is_gold, unusable_gold
 from groupwise.verifiers.pool import check_workers

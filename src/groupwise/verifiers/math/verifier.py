@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from groupwise.core import check_types
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, verdicts_have
 from groupwise.data.verdicts import unverifiable
-from groupwise.verifiers.grading import Grading
+from groupwise.verifiers.build_verifier import Grading
 from groupwise.verifiers.math.equal import same
 from groupwise.verifiers.math.extract import Place, Which, extract_answer
 from groupwise.verifiers.math.limits import is_algebra, too_much

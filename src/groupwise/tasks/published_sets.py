@@ -8,8 +8,8 @@ from typing import Any
 from groupwise.core import check_types
 from groupwise.data import Ids, Task, TaskKind
 from groupwise.tasks.data_sets import HUB
-from groupwise.tasks.fields import Fields, after_hashes, as_one_answer, countdown, last_boxed
 from groupwise.tasks.problems import Problems, read_problems
+from groupwise.tasks.row_columns import Fields, after_hashes, as_one_answer, countdown, last_boxed
 
 __all__ = ["PublishedSet"]
 

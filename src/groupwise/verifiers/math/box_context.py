@@ -6,7 +6,7 @@ punctuation or a word. Beside anything else it is a part of a formula.
 
 import re
 
-from groupwise.verifiers.math.assertions import denied
+from groupwise.verifiers.math.answer_statements import denied
 
 _BLANK = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![A-Za-z])|\{\})"
 _ARGUMENT = r"\s*\{[^{}]*\}"

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from groupwise.core import BadData, Usage
 from groupwise.data import TEMPLATE, WRITTEN, Ids, Outcome, Sample, Sampler
-from groupwise.rollout.gather import together
+from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import fill
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from html import escape
 
 from groupwise.certificates.certificate import Certificate
+from groupwise.certificates.certificate_page import content, page, section, verdict
 from groupwise.certificates.method_tree import changed, children, family_index, roots, walk
-from groupwise.certificates.page import content, page, section, verdict
 
 TITLE = "Methods"
 HOW = (

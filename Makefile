@@ -9,13 +9,13 @@ OLD_WARNINGS :=
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: train test test-slow test-kill test-vllm test-ray test-versions test-oldest test-newest lint docs site wheel lock model hinted_sums blank flow seeds laptop atlas studies bench bench-full bench-self clean
+.PHONY: train test test-slow test-kill test-vllm test-ray test-gpu test-versions test-oldest test-newest lint docs site wheel lock model hinted_sums blank flow seeds laptop atlas studies bench bench-full bench-self clean
 
 train: $(VENV)/base
 	$(BIN)/groupwise train
 
 test: $(VENV)/dev
-	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not kill and not vllm and not ray"
+	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not kill and not vllm and not ray and not gpu"
 
 test-slow: $(VENV)/dev
 	$(BIN)/pytest -q -m slow
@@ -29,6 +29,9 @@ test-vllm: $(VENV)/dev  ## vLLM's engine; its environment of 3.5 GB goes into .v
 
 test-ray: .venv-ray/ray  ## Ray as the launcher, in an environment of 1.5 GB
 	.venv-ray/bin/pytest -q -m ray tests/cluster
+
+test-gpu: $(VENV)/dev  ## on a real GPU: graphs, equal bits, whole runs; writes benchmarks/GPU.md
+	$(BIN)/pytest -q -rs -m gpu tests/gpu
 
 test-versions: test-oldest test-newest  ## the two ends of the ranges in pyproject.toml, an environment of 7 GB each
 

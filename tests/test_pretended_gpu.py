@@ -21,6 +21,9 @@ BRANCHES = {
     "commands/doctor.py": 2,
     "config/devices.py": 3,
     "engines/native/layouts.py": 1,
+    "engines/native/paged_batch.py": 1,
+    "engines/native/paged_layout.py": 2,
+    "engines/native/step_graphs.py": 3,
     "engines/remote/devices.py": 3,
     "engines/remote/shared_device.py": 2,
     "engines/remote/sleeping.py": 2,
@@ -29,6 +32,7 @@ BRANCHES = {
     "models/decoder/blocked_layout.py": 1,
     "models/decoder/prefix_packing.py": 3,
     "models/lora.py": 1,
+    "planning/this_machine.py": 1,
     "training/build.py": 4,
 }
 """The lines of the package that depend on the kind of device. A new one needs a test under the pretended GPU."""

@@ -23,20 +23,26 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Attention of each row's queries to its keys, aligned at the end: output, log-sum-exp (heads first), and seeds."""
     check(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, seqused_k, block_table)
-    out, lse = torch.zeros_like(query), torch.full((query.shape[1], len(query)), math.inf, dtype=torch.float32)
-    if query.dtype in (torch.float32, torch.float64):
-        lse = lse.to(query.dtype)
-    for row in range(len(cu_seq_q) - 1):
-        at = slice(int(cu_seq_q[row]), int(cu_seq_q[row + 1]))
-        keys, values = (rows_of(x, row, cu_seq_k, seqused_k, block_table) for x in (key, value))
-        if at.start == at.stop or not len(keys):
-            continue
-        scores = scores_of(query[at], keys, scale, window_size)
-        total = scores.logsumexp(-1)
-        weights = (scores - total[..., None]).exp().nan_to_num(0.0)
-        repeated = values.double().repeat_interleave(query.shape[1] // values.shape[1], 1)
-        out[at] = torch.einsum("hqk,khd->qhd", weights, repeated).to(out.dtype)
-        lse[:, at] = total.to(lse.dtype)
+    lengths = cu_seq_q.diff().long()
+    totals = (seqused_k if seqused_k is not None else cu_seq_k.diff()).long()  # type: ignore[union-attr]
+    out = torch.zeros_like(query)
+    exact = query.dtype if query.dtype in (torch.float32, torch.float64) else torch.float32
+    lse = torch.full((query.shape[1], len(query)), math.inf, dtype=exact)
+    if not len(query) or not int(totals.max()):
+        return out, lse, torch.zeros(2, dtype=torch.uint64)
+    queries = torch.arange(int(lengths.max()))
+    real = queries < lengths[:, None]
+    at = (cu_seq_q[:-1, None].long() + queries)[real]
+    q = query.new_zeros(*real.shape, *query.shape[1:], dtype=torch.float64)
+    q[real] = query[at].double()
+    keys, values = (rows_of(x, cu_seq_k, totals, block_table).double() for x in (key, value))
+    keys, values = (x.repeat_interleave(query.shape[1] // x.shape[2], 2) for x in (keys, values))
+    scores = torch.einsum("rqhd,rkhd->rhqk", q, keys) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    scores = scores.masked_fill(hidden(lengths, totals, window_size)[:, None], -math.inf)
+    total = scores.logsumexp(-1)
+    weights = (scores - total[..., None]).exp().nan_to_num(0.0)
+    out[at] = torch.einsum("rhqk,rkhd->rqhd", weights, values)[real].to(out.dtype)
+    lse[:, at] = total.transpose(1, 2)[real].T.to(lse.dtype)
     return out, lse, torch.zeros(2, dtype=torch.uint64)
 
 
@@ -53,7 +59,10 @@ def backward(
         if not len(q) or not len(k):
             continue
         grouped, factor = q.shape[1] // k.shape[1], q.shape[-1] ** -0.5 if scale is None else scale
-        weights = (scores_of(query[q_at], key[k_at], scale, window_size) - lse[:, q_at].double()[..., None]).exp()
+        wide = k.repeat_interleave(grouped, 1)
+        unseen = hidden(torch.tensor([len(q)]), torch.tensor([len(k)]), window_size)[0]
+        scores = (torch.einsum("qhd,khd->hqk", q, wide) * factor).masked_fill(unseen, -math.inf)
+        weights = (scores - lse[:, q_at].double()[..., None]).exp()
         wide_k, wide_v = (x.repeat_interleave(grouped, 1) for x in (k, v))
         inner = torch.einsum("qhd,khd->hqk", grad, wide_v) - (grad * o).sum(-1).T[..., None]
         by_score = weights * inner * factor
@@ -65,30 +74,26 @@ def backward(
     return grads[0].to(query.dtype), grads[1].to(key.dtype), grads[2].to(value.dtype)
 
 
-def scores_of(q: Tensor, k: Tensor, scale: float | None, window_size: list[int] | None) -> Tensor:
-    """The scores of one row, -inf where a query does not see a key: query i of m is at position n - m + i of n keys."""
+def hidden(lengths: Tensor, totals: Tensor, window_size: list[int] | None) -> Tensor:
+    """Where a query does not see a key, by row: query i of m is at position n - m + i of the n keys."""
     left, right = window_size or (-1, -1)
-    wide = k.double().repeat_interleave(q.shape[1] // k.shape[1], 1)
-    scores = torch.einsum("qhd,khd->hqk", q.double(), wide) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    distance = torch.arange(len(k)) - (torch.arange(len(q))[:, None] + len(k) - len(q))
-    hidden = torch.zeros_like(distance, dtype=torch.bool)
+    key, query = torch.arange(int(totals.max())), torch.arange(int(lengths.max()))
+    distance = key - ((totals - lengths)[:, None] + query)[..., None]
+    unseen = (key >= totals[:, None])[:, None].expand_as(distance)
     if left >= 0:
-        hidden |= distance < -left
+        unseen = unseen | (distance < -left)
     if right >= 0:
-        hidden |= distance > right
-    return scores.masked_fill(hidden, -math.inf)
+        unseen = unseen | (distance > right)
+    return unseen
 
 
-def rows_of(x: Tensor, row: int, cu: Tensor | None, used: Tensor | None, table: Tensor | None) -> Tensor:
-    """The keys or values of one row: from its pages, or packed."""
+def rows_of(x: Tensor, cu: Tensor | None, totals: Tensor, table: Tensor | None) -> Tensor:
+    """The keys or values of all rows, from their pages or packed, to the longest row. Beyond a row's end: any."""
+    most = int(totals.max())
     if table is not None:
-        assert used is not None
-        n = int(used[row])
-        pages = table[row, : -(-n // x.shape[1])].long()
-        return x[pages].flatten(0, 1)[:n]
+        return x[table[:, : -(-most // x.shape[1])].long()].flatten(1, 2)[:, :most]
     assert cu is not None
-    packed = x[int(cu[row]) : int(cu[row + 1])]
-    return packed if used is None else packed[: int(used[row])]
+    return x[(cu[:-1, None].long() + torch.arange(most)).clamp(max=len(x) - 1)]
 
 
 def check(

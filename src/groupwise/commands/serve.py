@@ -13,7 +13,7 @@ from groupwise.engines import (
     EngineServer,
     Exchange,
     Identity,
-    NativeEngine,
+    Native,
     Uploads,
     read_secret,
     servable,
@@ -60,8 +60,8 @@ def serve(model: str, options: ServeOptions) -> int:
     tokenizer = read_tokenizer(directory)
     exchange = Exchange(Path(tempfile.gettempdir()), HERE) if options.listen else None
     server = EngineServer(
-        NativeEngine(
-            decoder, tokenizer, seed=seed, max_num_seqs=options.max_num_seqs, kv_cache_tokens=options.kv_cache_tokens
+        Native(max_num_seqs=options.max_num_seqs, kv_cache_tokens=options.kv_cache_tokens).build(
+            decoder, tokenizer, seed=seed, experts=None
         ),
         Identity.of(decoder, tokenizer, seed=seed), vocabulary=decoder.shape.vocabulary,
         largest=most_file_bytes(decoder), uploads=Uploads(exchange, most_file_bytes(decoder)) if exchange else None,

@@ -4,7 +4,6 @@ from groupwise.config.other_names import EARLIER_FIELDS as EARLIER_FIELDS
 from groupwise.config.other_names import OTHER_VALUES as OTHER_VALUES
 from groupwise.config.other_names import TRAINERS as TRAINERS
 from groupwise.config.other_names import Answer as Answer
-from groupwise.config.other_names import answers as answers
 from groupwise.config.other_names import field_named as field_named
 from groupwise.config.other_names import other_name_fix as other_name_fix
 from groupwise.config.other_names import other_value_fix as other_value_fix

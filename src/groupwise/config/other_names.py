@@ -17,7 +17,6 @@ __all__ = [
     "OTHER_VALUES",
     "TRAINERS",
     "Answer",
-    "answers",
     "field_named",
     "other_name_fix",
     "other_value_fix",

@@ -1,7 +1,9 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.engines.native.native_engine import NativeEngine as NativeEngine
+from groupwise.engines.native.paged_engine import PagedEngine as PagedEngine
 from groupwise.engines.native.speculation import SpeculativeEngine as SpeculativeEngine
 from groupwise.engines.native_settings import Native as Native
+from groupwise.engines.native_settings import without_pages as without_pages
 from groupwise.engines.remote.access import EngineAccess as EngineAccess
 from groupwise.engines.remote.fleet import Fleet as Fleet
 from groupwise.engines.remote.probe import Probe as Probe

@@ -6,11 +6,13 @@ from typing import Literal
 
 from groupwise.data import Engine, EngineKind
 from groupwise.engines.native.native_engine import NativeEngine
+from groupwise.engines.native.paged_engine import PagedEngine
+from groupwise.engines.native.paged_layout import on_gpu, refusal
 from groupwise.engines.steps.denoising import DenoisingEngine
 from groupwise.engines.steps.unmasking import UnmaskingEngine
 from groupwise.models import Experts, LanguageModel, Model, Tokenizer
 
-__all__ = ["Native"]
+__all__ = ["Native", "without_pages"]
 
 STEP_ENGINES: Mapping[str, Callable[..., Engine]] = {
     "flow": DenoisingEngine,
@@ -24,12 +26,17 @@ STEP_ENGINES: Mapping[str, Callable[..., Engine]] = {
 class Native(EngineKind):
     """Runs the engine in the trainer's process: at most `max_num_seqs` sequences and `kv_cache_tokens` cached tokens.
 
+    On a GPU it decodes with paged keys and values where it can (`PagedEngine`). There, `batch_invariant` gives all
+    operations on a sequence the same shapes whatever else runs: steps have `max_num_seqs` rows. Without it, rows are
+    padded to powers of two, which is faster for few requests. On one CPU thread a sample never depends on others.
+
     `max_logprob_diff` bounds the difference between the engine's and the learner's log-prob of a token; a larger one
     stops the run. `by_dtype` leaves ample room for rounding: 0.001, or 2 for bfloat16 weights (`GAPS`).
     """
 
     max_num_seqs: int = 256
     kv_cache_tokens: int = 1_048_576
+    batch_invariant: bool = True
     max_logprob_diff: float | Literal["by_dtype"] = "by_dtype"
 
     def __post_init__(self) -> None:
@@ -47,11 +54,15 @@ class Native(EngineKind):
         if engine := STEP_ENGINES.get(model.shape.kind):
             return engine(model, seed=seed, max_num_seqs=self.max_num_seqs)
         assert isinstance(model, LanguageModel), f"STEP_ENGINES lacks the kind {model.shape.kind}"
-        return NativeEngine(
-            model,
-            tokenizer,
-            seed=seed,
-            max_num_seqs=self.max_num_seqs,
-            kv_cache_tokens=self.kv_cache_tokens,
-            experts=experts,
-        )
+        sizes = {"max_num_seqs": self.max_num_seqs, "kv_cache_tokens": self.kv_cache_tokens}
+        if on_gpu(model) and experts is None and refusal(model) is None:
+            return PagedEngine(model, tokenizer, seed=seed, batch_invariant=self.batch_invariant, **sizes)
+        return NativeEngine(model, tokenizer, seed=seed, experts=experts, **sizes)
+
+
+def without_pages(engine: EngineKind, model: Model) -> str | None:
+    """A line for the user if the trainer's engine decodes a language model on a GPU without pages; else None."""
+    if not (isinstance(engine, Native) and isinstance(model, LanguageModel) and on_gpu(model)):
+        return None
+    reason = refusal(model) if type(engine) is Native else f"the engine is {type(engine).__name__}"
+    return reason and f"note: the engine decodes without pages, in many more kernels a token: {reason} (docs/gpu.md)"

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from groupwise.config.recipe import Recipe
 from groupwise.core import BadData, GroupwiseError, Storage, Usage
-from groupwise.engines import Fleet
+from groupwise.engines import Fleet, without_pages
 from groupwise.engines.native.speculation import SpeculativeEngine
 from groupwise.learner import Learner
 from groupwise.learner.update import restore_policy
@@ -108,6 +108,8 @@ def run_from(
     control = control or Control()
     progress = control.progress(objects.recipe.iterations, checkpoint.iteration if checkpoint else 0)
     progress.notify(f"run: {run.path}")
+    if line := without_pages(objects.recipe.engine, objects.model):
+        progress.notify(line)
     training = assembled(run, objects, checkpoint, progress, control, changed=changed, disk=disk)
     recorder = training.recorder
     learner = restored(training, checkpoint) if checkpoint else None

@@ -19,6 +19,7 @@ from groupwise.models.decoder.prefix_packing import PrefixPacking as PrefixPacki
 from groupwise.models.decoder.routing import Experts as Experts
 from groupwise.models.decoder.routing import Routes as Routes
 from groupwise.models.decoder.routing import experts_of as experts_of
+from groupwise.models.decoder.varlen_attention import varlen_obstacle as varlen_obstacle
 from groupwise.models.diffusion.files import LORA_TARGETS as LORA_TARGETS
 from groupwise.models.diffusion.files import set_pipeline as set_pipeline
 from groupwise.models.diffusion.flux import Flux as Flux

@@ -92,7 +92,7 @@ class NativeEngine:
         self.version = -1  # a failure below leaves a mixture of old and new weights
         drop_blocks(self._model)
         self._prefixes.clear()
-        self._batch.sequences.cache.clear()
+        self._batch.clear()
         return_freed_memory()  # before the weights of a file are read
         load_weights(self._decoder, weights)
         self.version = version

@@ -104,6 +104,10 @@ class RunningBatch:
         self.with_top += sum(bool(request.top) for request in requests)
         self.running.extend(scheduled)
 
+    def clear(self) -> None:
+        """Free the memory of the cache. No request is running."""
+        self.sequences.cache.clear()
+
     @torch.inference_mode()
     def decode(self) -> list[tuple[PendingRequest, Generation]]:
         """Sample one token for each row. Removes and returns finished requests; the caller fills in their versions."""

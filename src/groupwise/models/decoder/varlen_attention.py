@@ -13,13 +13,15 @@ from torch import Tensor
 
 from groupwise.models.decoder.packed_attention import merge_attention
 
+__all__ = ["varlen_obstacle"]
+
 HALF = (torch.bfloat16, torch.float16)
 LARGEST_HEAD = 256
 """The largest size of a head that the kernel takes; sizes are multiples of `HEAD_MULTIPLE`."""
 HEAD_MULTIPLE = 8
 OLDEST = (8, 0)
 """The compute capability of the oldest cards that the kernel runs on: Ampere."""
-ARGUMENTS = {"window_size", "enable_gqa", "return_aux"}
+ARGUMENTS = {"window_size", "enable_gqa", "return_aux", "block_table", "seqused_k", "num_splits"}
 """The arguments of `varlen_attn` that are needed here. torch 2.13 has them; the package allows older versions."""
 
 

@@ -176,7 +176,8 @@ def _on_gpu(device: Any) -> bool:
 
 
 def _host_index(at: Any) -> Any:
-    """A list in an index as a tensor on the host. torch would create it on `meta`, without numbers."""
+    """A list or range in an index as a tensor on the host. torch would create it on `meta`, without numbers."""
+    at = list(at) if isinstance(at, range) else at
     if isinstance(at, list):
         return torch.tensor(at, dtype=torch.bool if at and isinstance(at[0], bool) else torch.long)
     return tuple(map(_host_index, at)) if isinstance(at, tuple) else at

@@ -59,7 +59,7 @@ def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> 
         ("sampling.temperature", "1e-300", "temperature is 1e-300", "0, which is greedy, or at least 1e-06"),
         ("sampling.temperature", "nan", "temperature=nan", "temperature >= 0"),
         ("sampling.temperature", "0", "all answers of a group would be equal", "above 0"),
-        ("sampling.top_p", "0.9", "sampling is truncated", "eval and sample accept it"),
+        ("sampling.top_p", "0.9", "sampling is truncated", "it holds in an evaluation, or for single samples"),
         ("sampling.max_tokens", "0", "max_tokens is 0", "at least one token"),
         ("method.group_size", "1", "group_size is 1 and the advantage compares samples of a group", "to 2 or more"),
         ("method.objective.aggregate", "token_mean", "sequence_ratio", "use sequence_mean or group_mean"),

@@ -77,9 +77,7 @@ def test_an_unknown_field_names_the_nearest():
     with pytest.raises(Usage) as caught:
         field_help("machine.microbatch")
     assert "machine.microbatch_tokens" in caught.value.fix
-    with pytest.raises(Usage) as caught:
-        field_help("trainer.lr")
-    assert "optimizer.lr" in caught.value.fix
+    assert "optimizer.lr" in field_help("trainer.lr")
 
 
 def test_help_imports_no_torch():

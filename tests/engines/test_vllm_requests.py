@@ -230,7 +230,7 @@ names = ("CUDA_VISIBLE_DEVICES", "VLLM_USE_V2_MODEL_RUNNER", "GROUPWISE_SECRET",
 print(json.dumps([spec, int(sys.argv[2]), held, {name: os.environ.get(name) for name in names}]))
 """
 PLACED = VllmSettings(
-    gpu_memory_utilization=0.9, enforce_eager=False,
+    gpu_memory_utilization=0.9, enforce_eager=False, batch_invariant=False,
     directory="calculator", dtype="float32", device="cuda:0", threads=1, seed=0, max_num_seqs=4, kv_cache_tokens=64,
     compiled=False, adapter="", keyed=True, deadline=9.0, sleeps=False,
 )  # fmt: skip

@@ -48,6 +48,7 @@ def serve_vllm(model: str, options: ServeOptions, python: str) -> int:
             max_num_seqs=options.max_num_seqs, kv_cache_tokens=options.kv_cache_tokens, compiled=False, adapter="",
             keyed=defaults.keyed,
             deadline=defaults.deadline, sleeps=False, enforce_eager=defaults.enforce_eager,
+            batch_invariant=defaults.batch_invariant,
             gpu_memory_utilization=OWN_GPU, model=model, socket=_absolute(options.socket),
             listen=options.listen, key=_absolute(options.key), secret_file=_absolute(options.secret_file),
         )  # fmt: skip

@@ -118,6 +118,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "sampling.stop": ("texts that end an answer; they stay in it", "", '["</answer>"]'),
     "engine.max_num_seqs": ("answers that are generated at once", "answers", "64"),
     "engine.kv_cache_tokens": ("the size of the engine's cache of keys and values", "tokens", "65536"),
+    "engine.batch_invariant": ("on a GPU: steps of one shape, whatever else is generated", "", "false"),
     "engine.max_logprob_diff": (
         "the largest difference between the engine's and the learner's log-prob",
         "nats",

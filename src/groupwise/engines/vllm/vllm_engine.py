@@ -45,7 +45,8 @@ class VllmSettings(ReplicaSettings):
     key and the secret in these files (see `serve_hosts`), and keeps their weights in the directory `exchange`, which
     the open file `lock` holds, or in a new one. vLLM computes in another process, which is lost if it does not answer
     within `deadline` seconds. With `sleeps`, it can free its memory. On a GPU, it takes `gpu_memory_utilization` of the
-    memory, and runs CUDA graphs unless `enforce_eager`.
+    memory, and runs CUDA graphs unless `enforce_eager`; with `batch_invariant`, vLLM's kernels do not depend on the
+    other requests.
     """
 
     keyed: bool
@@ -53,6 +54,7 @@ class VllmSettings(ReplicaSettings):
     sleeps: bool
     gpu_memory_utilization: float
     enforce_eager: bool
+    batch_invariant: bool
     model: str = ""
     socket: str = ""
     listen: str = ""

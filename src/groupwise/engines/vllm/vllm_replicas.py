@@ -34,7 +34,8 @@ class Vllm(Served):
     sampler chooses them, and only the distribution is as with `Native`. The other settings are as for `Served`.
     On a GPU, vLLM runs CUDA graphs unless `enforce_eager`, and takes the share `gpu_memory_utilization` of the GPU's
     memory for its weights and cache: by default 0.9 of a separate GPU, and less what the plan predicts for the
-    learner on the same one (`engine_share`). On a CPU it is eager, with a cache of `kv_cache_tokens`.
+    learner on the same one (`engine_share`). `batch_invariant` is vLLM's own, for cards that have it. On a CPU it is
+    eager, with a cache of `kv_cache_tokens`.
     An adapter (LoRA) is merged into the weights that the engines load.
     The interpreter is a word of the command line, `--engine-python FILE`: it is a program that runs. `groupwise doctor`
     prints how to make its environment.
@@ -44,6 +45,7 @@ class Vllm(Served):
     keyed: bool = True
     gpu_memory_utilization: float | Literal["by_plan"] = "by_plan"
     enforce_eager: bool = False
+    batch_invariant: bool = False
 
     loads_adapters: ClassVar[bool] = False
 
@@ -74,7 +76,8 @@ class Vllm(Served):
         share = self.gpu_memory_utilization
         spec = VllmSettings(
             **asdict(settings), keyed=self.keyed, deadline=self.deadline, sleeps=sleeps,
-            enforce_eager=self.enforce_eager, gpu_memory_utilization=OWN_GPU if share == "by_plan" else share,
+            enforce_eager=self.enforce_eager, batch_invariant=self.batch_invariant,
+            gpu_memory_utilization=OWN_GPU if share == "by_plan" else share,
         )  # fmt: skip
         python = access.interpreter(DEFAULT_PYTHON)
         interpreter = os.path.abspath(python) if os.path.dirname(python) else python

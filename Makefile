@@ -4,8 +4,6 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 VERSION_TESTS := $(wildcard tests/models/test_*.py tests/learner/test_*.py) tests/engines/test_slots.py \
 	tests/engines/test_check_engine.py tests/commands/test_command_line.py
-# The warning filter of the old end.
-OLD_WARNINGS :=
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
@@ -35,9 +33,9 @@ test-gpu: $(VENV)/dev  ## on a real GPU: graphs, equal bits, whole runs; writes 
 
 test-versions: test-oldest test-newest  ## the two ends of the ranges in pyproject.toml, an environment of 7 GB each
 
-# torch 2.8 compiles no function under the tests' checks of annotations, so the tests of compiled layers are left out.
+# docs/versions.md says why these tests are left out.
 test-oldest: .venv-oldest/base
-	.venv-oldest/bin/pytest -q -m "not slow and not browser" $(OLD_WARNINGS) $(filter-out %/test_compiled.py,$(VERSION_TESTS))
+	.venv-oldest/bin/pytest -q -m "not slow and not browser" -k "not embeddings_gradient_is_added" $(filter-out %/test_compiled.py,$(VERSION_TESTS))
 
 test-newest: .venv-newest/base
 	.venv-newest/bin/pytest -q -m "not slow and not browser" $(VERSION_TESTS)

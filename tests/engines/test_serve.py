@@ -83,11 +83,11 @@ def test_the_options_are_those_of_the_engine(tmp_path: Path, monkeypatch: pytest
         serving.close()
         return 0
 
-    monkeypatch.setattr(serving, "NativeEngine", Recorded)
+    monkeypatch.setattr("groupwise.engines.native_settings.NativeEngine", Recorded)
     monkeypatch.setattr(serving, "serve_until_signal", ends)
     options = ["--max-num-seqs", "7", "--kv-cache-tokens", "900", "--device", "cpu", "--seed", "3"]
     assert main(["serve", "calculator", "--socket", str(tmp_path / "s"), *options]) == 0
-    assert built == [{"seed": 3, "max_num_seqs": 7, "kv_cache_tokens": 900, "device": "cpu"}]
+    assert built == [{"seed": 3, "experts": None, "max_num_seqs": 7, "kv_cache_tokens": 900, "device": "cpu"}]
     defaults = Served()
     assert main(["serve", "calculator", "--socket", str(tmp_path / "s")]) == 0
     assert (built[1]["max_num_seqs"], built[1]["kv_cache_tokens"]) == (defaults.max_num_seqs, defaults.kv_cache_tokens)

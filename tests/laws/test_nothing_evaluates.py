@@ -42,6 +42,9 @@ ALLOWED = {
     ("config/registry.py", "importlib.import_module(f'groupwise.{room}')"): "files of the package",
     ("core/lazy_imports.py", "import_module(f'groupwise.{home}')"): "a file of the package, by the table of its room",
     ("tasks/hinted_sums.py", "PROMPT_FORMS[form].format(prompt=problem, **values)"): "literal templates of the package",
+    ("engines/native/paged_batch.py", "at % PAGE"): "a remainder",
+    ("engines/native/paged_cache.py", "at % PAGE"): "a remainder",
+    ("models/decoder/varlen_attention.py", "head_dim % HEAD_MULTIPLE"): "a remainder",
     ("runs/trackers.py", "importlib.import_module(module)"): "the package of a tracker",
     (
         "models/decoder/transformers_files.py",

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from groupwise.models import Decoder, PrefixPacking, Shape
 from groupwise.models.decoder.varlen_attention import VarlenAttention, VarlenRows, varlen_obstacle
-from tests import varlen_kernel
 from tests.models.test_layout import TINY, pieces, plain
 from tests.pretended_gpu import GPU, counted, pretended_gpu
 
@@ -75,14 +74,14 @@ def test_varlen_attention_equals_masked_attention(piece, window, heads, long, dt
 def test_an_alignment_with_the_first_key_is_noticed() -> None:
     """The law above fails for the kernel of torch's mask `tril`, which aligns a row with its first key."""
     layout, inputs = to_gpu([(1, 2, 3)] * 2, [(4, 5, 6), (5, 6)]), draws(6, (4, 2))
-    exact = varlen_kernel.scores_of
 
-    def first_key(q: Tensor, k: Tensor, scale: float | None, window: list[int] | None) -> Tensor:
-        hidden = torch.arange(len(k)) > torch.arange(len(q))[:, None]
-        return exact(q, k, scale, [-1, -1]).masked_fill(hidden, -torch.inf)
+    def first_key(lengths: Tensor, totals: Tensor, window: list[int] | None) -> Tensor:
+        key, query = torch.arange(int(totals.max())), torch.arange(int(lengths.max()))
+        beyond = (key >= totals[:, None])[:, None]
+        return beyond | (key > query[:, None])
 
     expected = masked(layout, inputs, None)
-    with patch("tests.varlen_kernel.scores_of", first_key):
+    with patch("tests.varlen_kernel.hidden", first_key):
         assert (on_gpu(layout, inputs, None, 1024)[0] - expected).abs().max() > 0.1
     assert (on_gpu(layout, inputs, None, 1024)[0] - expected).abs().max() < 1e-12
 

@@ -20,7 +20,7 @@ RECIPE_FIELDS = {
     "method.unmask": "steps temperature spread floor speed",
     "method.objective": "surrogate weights penalties aggregate",
     "sampling": "temperature max_tokens top_p top_k min_p stop",
-    "engine": "max_num_seqs kv_cache_tokens max_logprob_diff",
+    "engine": "max_num_seqs kv_cache_tokens batch_invariant max_logprob_diff",
     "optimizer": "lr betas eps weight_decay max_grad_norm warmup_steps lr_scheduler",
     "machine": "device dtype threads microbatch_tokens gradient_checkpointing compile optimizer_offload "
     "deadline verdict_deadline",

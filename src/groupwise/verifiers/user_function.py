@@ -25,6 +25,8 @@ class Function(VerifierKind):
 
     def __post_init__(self) -> None:
         check_types(self)
+        if not self.name:
+            raise ValueError("name is empty\ntake the name of a function")
 
     @property
     def user_name(self) -> str:

@@ -209,7 +209,8 @@ BOUNDED = {
     f"verifiers/math/{name}.py"
     for name in (
         "answer_statements", "box_context", "characters", "equal", "groups", "inequalities", "latex", "limits",
-        "matrices", "number_words", "products", "quantities", "rational", "separators", "sets", "structure", "tidy", "units",
+        "matrices", "number_words", "products", "quantities", "rational", "separators", "sets", "structure", "tidy",
+        "units",
     )
 }  # fmt: skip
 """Files whose patterns match an extracted answer of at most `LONGEST` characters, or the 240 beside it."""

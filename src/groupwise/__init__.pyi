@@ -117,8 +117,8 @@ from groupwise.rewards import (
     mixed_scores as mixed_scores, not_all_correct as not_all_correct
 )
 from groupwise.rollout import (
-    Escalate as Escalate, Independent as Independent, Retraced as Retraced, RowHints as RowHints, Scaffold as Scaffold,
-    Shuffled as Shuffled, Turns as Turns
+    Agents as Agents, Escalate as Escalate, Independent as Independent, Retraced as Retraced, RowHints as RowHints,
+    Scaffold as Scaffold, Shuffled as Shuffled, Turns as Turns
 )
 from groupwise.tasks import (
     Beads as Beads, BigSums as BigSums, Calculator as Calculator, Coin as Coin, Deduction as Deduction,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from groupwise.data import Engine, Environment, Ids, Replay, Sampling, Verifier
 from groupwise.models import Tokenizer
+from groupwise.rollout.agents.runner import AgentRunner
 
 __all__ = ["RolloutSetting"]
 
@@ -14,9 +15,10 @@ class RolloutSetting:
     """Engine, verifier, environment and limits of rollouts. Training and evaluation differ in `sampling` and `steps`.
 
     `deadline` bounds a whole rollout, from its start to its last verdict. `verdict_deadline` bounds each verdict and
-    each call through `Sampler.outside`. Both are in seconds. `environment` creates an environment for each sample, if
-    the strategy uses one. `replay` records the observations. `frame` holds the tokens that the chat template writes
-    before and after an observation. `template` encodes prompts that a strategy writes. `positions` is the most tokens
+    each call through `Sampler.outside`. Both are in seconds. `environment` creates an environment for each sample,
+    if the strategy uses one; `agent` runs the recipe's agent. `replay` records observations and episodes. `frame` holds
+    the tokens that the chat template writes before and after an observation. `template` encodes prompts that a strategy
+    writes. `positions` is the most tokens
     of a sequence of the model; None for no bound. `steps` is the number of denoising steps of a flow policy, if not its
     own. Scored answers are correct from `threshold` on; None if scores are
     not outcomes.
@@ -30,6 +32,7 @@ class RolloutSetting:
     deadline: float = 600.0
     verdict_deadline: float = 60.0
     environment: Callable[[], Environment] | None = None
+    agent: AgentRunner | None = None
     replay: Replay | None = None
     frame: tuple[Ids, Ids] = ((), ())
     template: Callable[[str], Ids] | None = None

@@ -22,6 +22,7 @@ from groupwise.evaluation.by_column import check_column
 from groupwise.models import find_model, of_hub, read_shape, read_tokenizer, weight_files
 from groupwise.models.decoder.decoder import Sizes
 from groupwise.tasks import Demonstration, Each, Mixture, Problems, listed_tokens
+from groupwise.training.agents import agent_of
 from groupwise.training.build import Inputs
 from groupwise.training.build_tasks import demonstrations_of, task_of, templates, verifier_of
 from groupwise.training.default_texts import wording_notes
@@ -75,6 +76,7 @@ def check_task(
         by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
         task = task_of(recipe, by_name)
         frame_of(recipe, by_name)
+        agent_of(recipe, use, by_name, notes.append)
         columns = missing_columns(recipe, task, train=train)
         notes += [*data_notes(recipe, task, by_name), *columns.notes]
         errors += columns.errors

@@ -11,7 +11,7 @@ from groupwise.rollout.agents.endpoint import Reply as Reply
 from groupwise.rollout.agents.episode import Answered as Answered
 from groupwise.rollout.agents.episode import Episode as Episode
 from groupwise.rollout.agents.episode import Plan as Plan
-from groupwise.rollout.agents.runner import Agent as Agent
+from groupwise.rollout.agents.runner import AgentFunction as AgentFunction
 from groupwise.rollout.agents.runner import AgentRunner as AgentRunner
 from groupwise.rollout.agents.transport import EpisodeTransport as EpisodeTransport
 from groupwise.rollout.agents.transport import openai_clients as openai_clients

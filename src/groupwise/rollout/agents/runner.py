@@ -20,9 +20,9 @@ from groupwise.rollout.agents.endpoint import Endpoint
 from groupwise.rollout.agents.episode import Episode, Plan
 from groupwise.rollout.agents.transport import openai_clients
 
-__all__ = ["Agent", "AgentRunner"]
+__all__ = ["AgentFunction", "AgentRunner"]
 
-Agent = Callable[[Mapping[str, Any], Any], Awaitable[Any]]
+AgentFunction = Callable[[Mapping[str, Any], Any], Awaitable[Any]]
 """A user's agent: `async def agent(row, client)`, whose client is an `openai.AsyncOpenAI`. It may return a reward."""
 
 
@@ -34,7 +34,7 @@ class AgentRunner:
     `policy` that requests may use for it. `notify` gets one line if a run cannot be repeated to the bit.
     """
 
-    agent: Agent
+    agent: AgentFunction
     template: Template
     temperature: float
     deadline: float = 600.0

@@ -13,8 +13,8 @@ from groupwise.api import (
     resume as resume, sample as sample, train as train
 )
 from groupwise.config import (
-    Cluster as Cluster, Columns as Columns, Evaluate as Evaluate, ExtraTask as ExtraTask, Machine as Machine,
-    Permissions as Permissions, Recipe as Recipe, Save as Save, WarmStart as WarmStart
+    Agent as Agent, Cluster as Cluster, Columns as Columns, Evaluate as Evaluate, ExtraTask as ExtraTask,
+    Machine as Machine, Permissions as Permissions, Recipe as Recipe, Save as Save, WarmStart as WarmStart
 )
 from groupwise.core import (
     BadData as BadData, Diverged as Diverged, GroupwiseError as GroupwiseError,

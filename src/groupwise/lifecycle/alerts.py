@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from groupwise.data import THREAD, (
+from groupwise.data import (
     ENTROPY,
     ENTROPY_SHARE,
     ENTROPY_WINDOW,
     LARGEST_GAP,
     NO_SIGNAL,
+    THREAD,
     TRUNCATED,
     UNVERIFIABLE,
     UNVERIFIABLE_HELD_OUT,

@@ -115,7 +115,7 @@ def test_a_continued_conversation_keeps_the_sampled_ids() -> None:
     assert sample.tokens == (*split, end, *frame, *split, end)
     assert requests[1].context == (*sample.context, *split, end, *frame)
     assert requests[1].at == len(split) + 1 + len(frame)
-    assert (sample.role, sample.counts) == ("answer", {"calls": 2, "tool_calls": 0, "malformed_calls": 0, "failed": 0})
+    assert (sample.role, sample.counts) == ("answer", {"requests": 2, "calls": 0, "malformed": 0, "failed": 0})
 
 
 def test_tool_calls_are_compared_by_meaning_and_kept_by_token() -> None:
@@ -142,7 +142,7 @@ def test_tool_calls_are_compared_by_meaning_and_kept_by_token() -> None:
     tool = "\n<|im_start|>user\n<tool_response>\n3<|im_end|>\n</tool_response>\n<|im_start|>assistant\n"
     assert vocabulary.decode(inserted) == tool
     assert sum(t in vocabulary.eos for t in inserted) == 1, "the end of the tool's message, not the one in its text"
-    assert sample.counts["tool_calls"] == 1 and "<think>hm</think>" in vocabulary.decode(requests[1].context)
+    assert sample.counts["calls"] == 1 and "<think>hm</think>" in vocabulary.decode(requests[1].context)
 
 
 def test_a_rewritten_history_and_a_sub_agent_are_samples_of_the_same_episode() -> None:

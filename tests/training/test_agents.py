@@ -80,7 +80,7 @@ def test_a_run_of_an_agent_continues_to_the_same_bytes(tmp_path: Path) -> None:
     done = gw.resume(part, agent=two_contexts)
     assert weights(done) == weights(whole)
     line = json.loads(RunLayout(Path(whole.directory)).metrics.read_text().splitlines()[-1])
-    assert line["rollout/roles/thread"] > 0
+    assert line["rollout/roles/thread"] > 0 and line["episodes/samples"] == line["episodes/requests"] == 2
 
 
 def test_rows_of_an_agent_need_no_column(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from groupwise.core import BadData
-from groupwise.data import ENVIRONMENT, THREAD, Draw, Finish, Ids, Sample, Sampler, Sampling
+from groupwise.data import ENVIRONMENT, REQUESTS, THREAD, Draw, Finish, Ids, Sample, Sampler, Sampling
 from groupwise.data.rollout_json import to_json
 from groupwise.environments import Call as ToolCall
 from groupwise.environments import CallFormat, MalformedCall
@@ -271,9 +271,9 @@ class Episode:
         calls = [self.answered[number] for number in path]
         at, sample = calls[0].start, calls[-1].sample
         counts = {
-            "calls": len(calls),
-            "tool_calls": sum(len(one.calls) for one in calls),
-            "malformed_calls": sum(one.malformed for one in calls),
+            REQUESTS: len(calls),
+            "calls": sum(len(one.calls) for one in calls),
+            "malformed": sum(one.malformed for one in calls),
         }
         finish = Finish.length if sample.finish is None else sample.finish
         stream, limit = calls[0].plan.stream, sample.limit - at

@@ -34,7 +34,7 @@ def openai_clients(endpoint: Endpoint) -> Callable[[str], Any]:
     `MissingRequirement` without the package openai.
     """
     try:
-        import openai
+        import openai  # pyright: ignore[reportMissingImports]
     except ImportError:
         fix = "pip install 'groupwise[agents]'"
         raise MissingRequirement("an agent gets a client of the package openai, which is missing", fix=fix) from None

@@ -9,7 +9,8 @@ def describe_conversations(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Metrics of all conversations in the rollouts, trained on or not, graded or not; empty if there are none.
 
     `turns/mean` and `turns/max` count the model's turns. `turns/environment_tokens` is the share of all tokens that
-    the model did not generate. `episodes/...` are means over runs of an agent. `counts/<name>` is the mean over conversations of a count in `Sample.counts`.
+    the model did not generate. `counts/<name>` is the mean over conversations of a count in `Sample.counts`.
+    `episodes/<name>` are means over runs of an agent.
     """
     conversations = [s for f in rollouts for s in f.samples if s.role == "answer" and s.is_conversation]
     if not conversations:

@@ -186,7 +186,7 @@ class Batch:
 
     @property
     def episodes(self) -> Segments:
-        """Which samples belong to which episode of an agent; without agents each answer is an episode of its own."""
+        """Which samples belong to which episode of an agent; without agents, each answer is one episode."""
         numbers: dict[Key, int] = {}
         index = [numbers.setdefault(key, len(numbers)) for key in self.episode_keys]
         return Segments(torch.tensor(index, dtype=torch.long, device=self.score.device), len(numbers))

@@ -37,7 +37,7 @@ def finish_of(answer: Answered) -> str:
 
 
 def stream_of(request: ChatRequest, reply: dict[str, Any]) -> Iterator[bytes]:
-    """The reply as events: each answer whole in one event, then its finish reason, and the usage if it is asked for."""
+    """The reply as events: each answer whole in one event, then its finish reason, and the usage on request."""
     head = {key: reply[key] for key in ("id", "created", "model", "system_fingerprint")}
     head["object"] = "chat.completion.chunk" if request.text is None else reply["object"]
 

@@ -18,7 +18,7 @@ from groupwise.config.other_names import answers
 from groupwise.config.recipe import Recipe
 from groupwise.runs.permissions import OPTIONS
 
-__all__ = ["in_python", "setting_in_python"]
+__all__ = ["field_literal", "in_python", "literal", "setting_in_python"]
 
 ARGUMENTS = {path: word for word, path in SECOND_NAMES.items()}
 """The arguments of `gw.train` with another name than their recipe field, by the field."""
@@ -192,38 +192,40 @@ def _arguments(pairs: Sequence[tuple[str, Any]]) -> Iterator[str]:
             single = path in SINGLE or path in SWITCHES
             allowed[name] = value if single else [*allowed.get(name, []), value]
         elif path in ARGUMENTS and tail:
-            yield f"{ARGUMENTS[path]}={_literal(value)}"
+            yield f"{ARGUMENTS[path]}={literal(value)}"
         elif "." in tail or (head == "method" and tail):
-            yield f"**{{{json.dumps(path)}: {_literal(value)}}}"
+            yield f"**{{{json.dumps(path)}: {literal(value)}}}"
         else:
             tables.setdefault(head, {})[tail] = value
     for head, table in tables.items():
         word = ARGUMENTS.get(head, head)
         if table.keys() == {""} or (head == "engine" and table.keys() == {"kind"}):
-            yield f"{word}={_literal(next(iter(table.values())))}"
+            yield f"{word}={literal(next(iter(table.values())))}"
         elif head in CLASSES:
-            yield f"{word}={CLASSES[head]}({', '.join(f'{key}={_fixed(x)}' for key, x in table.items())})"
+            yield f"{word}={CLASSES[head]}({', '.join(f'{key}={field_literal(x)}' for key, x in table.items())})"
         else:
             yield f"{word}={_dict({(key or 'kind'): x for key, x in table.items()})}"
     if allowed:
-        yield f"permissions=gw.Permissions({', '.join(f'{name}={_literal(x)}' for name, x in allowed.items())})"
+        yield f"permissions=gw.Permissions({', '.join(f'{name}={literal(x)}' for name, x in allowed.items())})"
 
 
-def _literal(value: Any) -> str:
-    """A value as Python writes it, with double quotes; a placeholder such as `K` stays a name."""
+def literal(value: Any) -> str:
+    """A value as Python writes it, with double quotes; a placeholder such as `K` stays a name, and an object is `...`."""
     if isinstance(value, str) and re.fullmatch(r"[A-Z]", value):
         return value
     if isinstance(value, Mapping):
         return _dict(value)
     if isinstance(value, list):
-        return f"[{', '.join(map(_literal, value))}]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+        return f"[{', '.join(map(literal, value))}]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value) if value is None or isinstance(value, bool | int | float | tuple) else "..."
 
 
-def _fixed(value: Any) -> str:
+def field_literal(value: Any) -> str:
     """A field of a dataclass: a list is a tuple there."""
-    return f"({', '.join(map(_literal, value))})" if isinstance(value, list) and len(value) > 1 else _literal(value)
+    return f"({', '.join(map(literal, value))})" if isinstance(value, list) and len(value) > 1 else literal(value)
 
 
 def _dict(table: Mapping[str, Any]) -> str:
-    return f"{{{', '.join(f'{json.dumps(key)}: {_literal(value)}' for key, value in table.items())}}}"
+    return f"{{{', '.join(f'{json.dumps(key)}: {literal(value)}' for key, value in table.items())}}}"

@@ -103,7 +103,7 @@ def __getattr__(name: str) -> Any:
         return part_names()
     room = "" if name.startswith("_") else home_of(name)
     if room and (name in __all__ or _is_method_or_part(name)):
-        from groupwise.api.constructors import answering
+        from groupwise.config.constructors import answering
 
         value = globals()[name] = answering(name, getattr(import_module(room), name))
         return value

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import groupwise as gw
-from groupwise.api.constructors import answering
+from groupwise.config.constructors import answering
 from groupwise.config.keyword_arguments import overrides_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_with_problems
@@ -20,7 +20,7 @@ from groupwise.methods.families import method_files
 
 WRITTEN: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     "grpo": (gw.grpo, {"beta": 0.1}, gw.grpo(kl=0.1)),
-    "its group": (gw.grpo, {"num_generations": 8}, gw.grpo(group_size=8)),
+    "its group": (gw.grpo, {"num_generations": 6}, gw.grpo(group_size=6)),
     "its clip": (gw.grpo, {"epsilon": 0.1}, gw.grpo(clip=0.1)),
     "dapo": (gw.dapo, {"epsilon_high": 0.3}, gw.dapo(high=0.3)),
     "its low": (gw.dapo, {"clip_ratio": 0.1}, gw.dapo(low=0.1)),
@@ -44,7 +44,7 @@ ADVISED: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "of no field": (gw.Vllm, {"tensor_parallel_size": 2}, "leave it out: "),
     "unknown": (gw.Clip, {"xyzzy": 1}, "its arguments are low=0.2, high=0.2, ratio=token_ratio"),
     "of a call": (gw.resume, {"run": "x", "xyzzy": 1}, "its arguments are run, reward=None"),
-    "two": (gw.AdamW, {"learning_rate": 1e-5, "wait_decay": 0.1}, "write gw.AdamW(lr=1e-05)\ndid you mean weight_decay?"),
+    "two": (gw.AdamW, {"learning_rate": 1e-5, "wait_decay": 0}, "write gw.AdamW(lr=1e-05)\ndid you mean weight_decay?"),
 }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def test_every_class_and_method_of_gw_answers() -> None:
 
 def test_a_class_keeps_its_identity_and_signature_and_a_type_error_within_is_not_changed() -> None:
     assert gw.AdamW is __import__(home_of("AdamW"), fromlist=["AdamW"]).AdamW and gw.grpo is gw.grpo
-    assert [*inspect.signature(gw.AdamW).parameters][0] == "lr" and "clip" in inspect.signature(gw.grpo).parameters
+    assert "betas" in inspect.signature(gw.AdamW).parameters and "clip" in inspect.signature(gw.grpo).parameters
     assert pickle.loads(pickle.dumps(gw.AdamW(lr=1e-5))) == gw.AdamW(lr=1e-5) and Recipe is gw.Recipe
 
 
@@ -105,5 +105,5 @@ def test_a_type_error_within_a_call_stays() -> None:
     broken.__module__ = "groupwise.api.test"
     with pytest.raises(TypeError, match="unsupported operand"):
         answering("broken", broken)(size=1)
-    with pytest.raises(InvalidValue, match="gw.broken has no argument 'sise'"):
+    with pytest.raises(InvalidValue, match="broken has no argument 'sise'"):
         answering("broken", broken)(sise=1)

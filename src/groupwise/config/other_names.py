@@ -31,8 +31,8 @@ class Answer:
     """What to write for an option of TRL, verl or peft, in the words of the command line.
 
     `python` is what a program writes; if it is empty, the text is rendered (`python_spelling`). `path` and `value` are
-    the field of a recipe that does the same, if there is one, and `arguments` other names of it in constructors, each with
-    an example.
+    the field of a recipe that does the same, if there is one, and `arguments` other names of it in constructors, each
+    with an example.
     """
 
     text: str

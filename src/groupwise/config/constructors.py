@@ -41,7 +41,7 @@ def _answers(name: str, call: Callable[..., Any], bound: int) -> Callable[..., A
         try:
             return call(*args, **options)
         except GroupwiseError as error:
-            from groupwise.api.door import translate
+            from groupwise.config.python_spelling import translate
 
             translate(error)
             raise

@@ -228,7 +228,7 @@ def test_ranks_on_nodes_have_the_bits_of_one_and_a_dead_one_is_named_with_its_en
         patch.setattr(Replicas, "send", killed)
         with pytest.raises(WorkerLost, match="rank 1 was killed by SIGKILL") as caught:
             gw.train(out=tmp_path / "killed", **SMALL, **RAY, **{"cluster.ranks": 2})
-    assert "groupwise resume" in caught.value.fix
+    assert "gw.resume" in caught.value.fix
     (run,) = (tmp_path / "killed").iterdir()
     assert trained(gw.resume(run, ranks=1, launch="local")) == local
 
@@ -252,7 +252,7 @@ def test_a_stopped_rank_ends_the_run_at_its_deadline_and_a_stopped_actor_does_no
     recipe = SMALL | RAY | {"cluster.ranks": 2, "cluster.deadline": 8.0}
     with pytest.raises(WorkerLost, match="rank") as caught:
         gw.train(out=tmp_path / "rank", **recipe)
-    assert "8 s" in str(caught.value) and "groupwise resume" in caught.value.fix
+    assert "8 s" in str(caught.value) and "gw.resume" in caught.value.fix
     assert messages[0] == 3
     assert trained(gw.train(out=tmp_path / "actor", **recipe)) == local and len(stopped) == 2
     wait_until_gone(stopped)

@@ -61,7 +61,7 @@ def test_a_run_outlives_the_head_ends_with_its_engines_and_is_resumed_without_ra
     command = [sys.executable, "-c", DRIVER, str(tmp_path / "runs"), str(gcs.process.pid)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == WorkerLost.code, done.stdout + done.stderr
-    assert "the head of the Ray cluster" in done.stdout + done.stderr and "groupwise resume" in done.stderr
+    assert "the head of the Ray cluster" in done.stdout + done.stderr and "gw.resume" in done.stderr
     (run,) = (tmp_path / "runs").iterdir()
     resumed = gw.resume(run, launch="local")
     assert trained(resumed) == trained(gw.train(out=tmp_path / "local", **SMALL))

@@ -67,7 +67,7 @@ def test_an_argument_of_something_else_is_answered_with_its_place(name: str) -> 
 
 def test_what_is_passed_to_train_changes_the_method_that_was_called() -> None:
     with pytest.raises(InvalidValue) as caught:
-        gw.gspo(num_iterations=2)
+        gw.gspo(num_iterations=2)  # pyright: ignore
     arguments = eval(caught.value.fix.replace("pass it to gw.train: ", "Call(") + ")", {"gw": gw, "Call": dict})
     recipe, problems = read_with_problems("prompts = 16", overrides_of(arguments), UserCode())
     assert problems == [] and recipe is not None and recipe.method == replace(gw.gspo(), epochs=1)
@@ -83,9 +83,11 @@ def test_arguments_that_do_not_fit_otherwise_are_answered_with_those_that_do(
 
 
 def test_every_class_and_method_of_gw_answers() -> None:
-    names = {*gw.__all__, *method_files(), *(name for names in gw.parts.values() for name in names)}
+    names = {*dir(gw), *method_files(), *(name for names in gw.parts.values() for name in names)}
     values = {name: getattr(gw, name) for name in names}
-    own = {n: v for n, v in values.items() if n in method_files() or (isinstance(v, type) and is_dataclass(v))}
+    own: dict[str, Callable[..., Any]] = {
+        n: v for n, v in values.items() if n in method_files() or (isinstance(v, type) and is_dataclass(v))
+    }
     assert len(own) > 200
     for name, value in own.items():
         with pytest.raises(InvalidValue, match=f"{name} has no argument 'xyzzy'"):

@@ -56,7 +56,7 @@ class Constructor:
         """The call with the argument here that an answer names, or in the section of a recipe below; else empty."""
         table, _, field = answer.path.rpartition(".")
         inner = SECTIONS.get(table)
-        names = ({field: answer.value} if inner in (self.owner, None) else {}) | answer.arguments
+        names = {**({field: answer.value} if inner in (self.owner, None) else {}), **answer.arguments}
         if name := next((name for name in names if name in self.arguments), ""):
             note = answer.note if name == field else ""
             return f"gw.{self.name}({name}={field_literal(like(names[name], value))}){note}"

@@ -45,7 +45,7 @@ def schedule_notes(recipe: Recipe, directory: Path) -> list[str]:
     stored = stored_unmask(directory)
     if stored.is_fixed or unmask.continues(stored):
         return []
-    start = f"steps = {stored.steps}, temperature = {stored.temperature:g}, spread = {stored.knob_std:g}"
+    start = f"steps = {stored.steps}, temperature = {stored.temperature:g}, knob_std = {stored.knob_std:g}"
     what = f"the schedule of {recipe.model} is discarded, with all that it has learned: method.unmask has another start"
     return [f"  note: {what}; to keep it, set method.unmask to {start} and a speed above 0"]
 

@@ -202,7 +202,7 @@ def test_text_of_a_request_never_becomes_a_control_token(role: str) -> None:
         return 1.0
 
     _, requests = ran(agent, says(vocabulary, "one", "two", "three"), vocabulary)
-    starts = vocabulary.fast.token_to_id("<|im_start|>")
+    starts = vocabulary.backend_tokenizer.token_to_id("<|im_start|>")
     counts = [(sum(t == starts for t in r.context), sum(t in vocabulary.eos for t in r.context)) for r in requests]
     assert counts == [(5, 4), (2, 1), (4, 3)]
 

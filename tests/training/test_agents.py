@@ -158,6 +158,27 @@ def test_an_agent_excludes_an_environment_and_a_strategy_needs_an_agent(use: Use
     assert any("needs an agent" in str(error) for error in checked.errors)
 
 
+def test_check_runs_the_agent_once_on_a_made_up_policy(tmp_path: Path) -> None:
+    """An error without any judge; a note if the agent fails, which may be due to the made-up answer."""
+    calls: list[str] = []
+
+    async def silent(row: Any, client: Client) -> None:
+        calls.append(await client.say(f"{row['a']}+1="))
+
+    async def fails(row: Any, client: Client) -> float:
+        return float(await client.say(f"{row['a']}+1=")) / 0
+
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n')
+    source = f'model = "calculator"\ntask = "{path}"\nmethod = "grpo"\nagent = "it"'
+    checked = check(source, (), UserCode(in_memory={"it": silent}))
+    assert len(calls) == 1 and any("returns no reward" in str(error) for error in checked.errors)
+    checked = check(source + '\nverifier = "exact"\n[columns]\nanswer = "a"', (), UserCode(in_memory={"it": silent}))
+    assert len(calls) == 2 and not checked.errors
+    checked = check(source, (), UserCode(in_memory={"it": fails}))
+    assert not checked.errors and any("on a made-up answer, the agent: test_agents.py:" in n for n in checked.notes)
+
+
 # One reward, several samples
 
 

@@ -176,7 +176,7 @@ class Template:
 
     def _from_end(self, text: str) -> str:
         """The rendered text from its first end token on. BadData without one."""
-        ends = [self.tokenizer.fast.id_to_token(i) for i in self.tokenizer.eos]
+        ends = [self.tokenizer.backend_tokenizer.id_to_token(i) for i in self.tokenizer.eos]
         starts = [at for end in ends if end and (at := text.find(end)) >= 0]
         if not starts:
             what = "the chat template writes no end token after a tool call"

@@ -120,7 +120,7 @@ def compare_calibrated(folder: Path) -> None:
         (run,) = (home / "runs").iterdir()
         if not factors:
             first = calibrated(machines, run, recipe, shape, prompt)
-            factors = {"sampling": first.sampling, "learning": first.learning}
+            factors = {"sampling": first.sampling_factor, "learning": first.learning_factor}
         trials = [plan_run(recipe, shape, each, prompt).best for each in (machines, replace(machines, **factors))]
         by_rates, planned = (trial.sampling() + trial.learning for trial in trials)
         measured = sum(phase_seconds(run))

@@ -143,7 +143,7 @@ def compare(name: str, sizes: Mapping[str, object], settings: Mapping[str, str])
         memories, run = predicted(Path(parent), fields), measured(Path(parent), fields)
     for (process, memory), peak in zip(memories.items(), run.peaks, strict=True):
         label = f"{name}, {process}" if len(memories) > 1 else name
-        cells = [label, f"{memory.total / 1e6:.1f} M", memory.largest_phase, f"{memory.peak / MIB:,.0f}"]
+        cells = [label, f"{memory.parameters / 1e6:.1f} M", memory.largest_phase, f"{memory.peak / MIB:,.0f}"]
         cells += [f"{peak / MIB:,.0f}", f"{memory.peak / peak - 1:+.1%}"]
         print(f"| {' | '.join(cells)} |", flush=True)
 

@@ -25,7 +25,7 @@ ONE = ("prompts = 1", "iterations = 1", "method.group_size = 2", "method.minibat
 def result(trial: Trial, metrics: dict[str, dict[int, float]], tokens: tuple[int, ...] = (10,) * 4) -> TrialResult:
     code, model = stored.present_hashes(trial)
     return TrialResult(
-        trial=trial, metrics=metrics, tokens=tokens, cpu_seconds=9.0, commit="c", recipe="r", code=code, model=model
+        trial=trial, metrics=metrics, tokens=tokens, cpu_seconds=9.0, commit="c", recipe_hash="r", code_hash=code, model_hash=model
     )
 
 
@@ -135,7 +135,7 @@ def test_the_hash_covers_constants() -> None:
 
 def test_a_run_on_another_packaged_model_is_stale() -> None:
     run = result(Trial("gspo", "calculator", 1), {})
-    assert run.model and not stored.is_stale(run)
+    assert run.model_hash and not stored.is_stale(run)
     assert stored.is_stale(replace(run, model=stored.packaged_weights("hinted_sums")))
     assert stored.packaged_weights("some/model") == ""
 

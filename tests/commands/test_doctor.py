@@ -69,7 +69,7 @@ def test_an_error_of_the_sandbox_becomes_a_finding(monkeypatch):
 def test_little_free_space_is_not_ok(monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "disk_usage", lambda where: SimpleNamespace(free=1 << 30))
     finding = doctor.disk(tmp_path)
-    assert not finding.ok and finding.seen.startswith("1.0 GiB free in ") and "--out" in finding.fix
+    assert not finding.ok and finding.observation.startswith("1.0 GiB free in ") and "--out" in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_memory(tmp_path: Path, text, ok, seen):
     if text is not None:
         path.write_text(text)
     finding = doctor.memory(path)
-    assert (finding.ok, finding.seen) == (ok, seen)
+    assert (finding.ok, finding.observation) == (ok, seen)
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_gpu(monkeypatch, cuda, smi, built, ok, seen):
     monkeypatch.setattr(torch.version, "cuda", built)
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/nvidia-smi" if smi else None)
     finding = doctor.gpu()
-    assert finding.ok is ok and seen in finding.seen
+    assert finding.ok is ok and seen in finding.observation
 
 
 def test_extras():
     names = {f.name.removeprefix("extra ") for f in doctor.extras(doctor.requires("groupwise") or [])}
     assert {"dev", "wandb"} <= names
     (finding,) = doctor.extras(["pytest; extra == 'x'", 'no-such-thing; extra == "x"'])
-    assert not finding.ok and finding.seen == f"pytest {pytest.__version__}, no-such-thing missing"
-    assert doctor.threads().seen.startswith(f"{len(os.sched_getaffinity(0))} of ")
+    assert not finding.ok and finding.observation == f"pytest {pytest.__version__}, no-such-thing missing"
+    assert doctor.threads().observation.startswith(f"{len(os.sched_getaffinity(0))} of ")

@@ -96,7 +96,7 @@ def test_a_changed_neighbour_is_refused_and_accepted(tmp_path: Path) -> None:
 
 def test_the_options_that_give_the_same_permissions() -> None:
     use = UserCode(
-        paths={"v": "my dir/v.py"}, unsafe_local_exec=True, judges=JudgeAccess(("KEY",), ("api.example.com",))
+        paths={"v": "my dir/v.py"}, unsafe_local_exec=True, judge_access=JudgeAccess(("KEY",), ("api.example.com",))
     )
     assert use.options == " --use 'my dir/v.py' --judge api.example.com --key KEY --unsafe-local-exec"
     assert UserCode().options == ""

@@ -33,7 +33,7 @@ def refusals(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, **allowed: str) ->
     if recipe.lora is not None:
         attach(model, recipe.lora, seed=0)
     with pytest.raises(GroupwiseError) as started:
-        build_engine(recipe, model, tokenizer, use.engines)
+        build_engine(recipe, model, tokenizer, use.engine_access)
     (found,) = [error for error in check_inputs(recipe, use).errors if error.what == started.value.what]
     return found, started.value
 

@@ -198,7 +198,7 @@ def test_the_plan_frees_the_engine_before_the_learner_works() -> None:
     )
     freed, kept = (run_memory(recipe, shape, 12) for recipe in (same, apart))  # type: ignore[arg-type]
     engine_bytes = freed.phases["sampling"]
-    assert engine_bytes == kept.phases["sampling"] and engine_bytes["engine"] > 4 * freed.total
+    assert engine_bytes == kept.phases["sampling"] and engine_bytes["engine"] > 4 * freed.parameters
     for phase in ("measuring", "learning", "updating"):
         assert "engine" not in freed.phases[phase] and "rows" not in freed.phases[phase]
         assert sum(kept.phases[phase].values()) - sum(freed.phases[phase].values()) == sum(engine_bytes.values())

@@ -23,7 +23,7 @@ from groupwise.engines.remote import served, slots
 from groupwise.engines.remote import server as servers
 from groupwise.engines.remote.devices import on_device
 from groupwise.engines.remote.replica import Program, ReplicaSettings
-from groupwise.engines.remote.served import Target
+from groupwise.engines.remote.served import EngineRequirements
 from groupwise.engines.vllm import vllm_program, vllm_replicas
 from groupwise.engines.vllm.vllm_engine import VllmSettings, keyed_sample
 from groupwise.engines.vllm.vllm_environment import (
@@ -35,7 +35,7 @@ from groupwise.engines.vllm.vllm_environment import (
     installation,
 )
 from groupwise.engines.vllm.vllm_replicas import OWN_GPU
-from groupwise.engines.vllm.vllm_requests import BLOCK, Key, cache_bytes, generation, sampling_arguments
+from groupwise.engines.vllm.vllm_requests import BLOCK, RandomKey, cache_bytes, generation, sampling_arguments
 from groupwise.models import find_model, lineage
 from tests.engines.lines import blank, changed, remote, weights
 from tests.rollout.fakes import decoder, engine, generate, logits, request, without_end_token
@@ -60,7 +60,7 @@ def test_a_keyed_request_carries_its_key_and_leaves_vllms_settings_neutral() -> 
     assert arguments.pop("extra_args") == {"key": [3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01]}
     assert arguments == {"max_tokens": 12, "logprobs": 0, "stop_token_ids": [0, 7], "detokenize": False,
                          "temperature": 1.0}  # fmt: skip
-    assert Key(3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01).sampling == TRUNCATED
+    assert RandomKey(3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01).sampling == TRUNCATED
 
 
 def test_a_request_without_a_key_names_the_distribution() -> None:
@@ -111,7 +111,7 @@ def test_the_sampler_draws_the_native_engines_tokens(sampling: Sampling) -> None
     model = decoder(torch.float32)
     requests = [request(i, limit=1, at=2, stream=(i, 1), purpose=i % 2, sampling=sampling) for i in range(8)]
     expected = generate(engine(model), requests)
-    keys = [Key.of(replace(asked, at=1)) for asked in requests]
+    keys = [RandomKey.of(replace(asked, at=1)) for asked in requests]
     rows = [logits(model, asked.context, (0,)) for asked in requests]
     tokens, logp = keyed_sample(11, torch.cat([*rows, rows[0]]), [*keys, None], [1] * 8 + [0])
     assert tokens.tolist() == [*(found.tokens[0] for found in expected), 0]
@@ -232,7 +232,7 @@ print(json.dumps([spec, int(sys.argv[2]), held, {name: os.environ.get(name) for 
 PLACED = VllmSettings(
     gpu_memory_utilization=0.9, enforce_eager=False, batch_invariant=False,
     directory="calculator", dtype="float32", device="cuda:0", threads=1, seed=0, max_num_seqs=4, kv_cache_tokens=64,
-    compiled=False, adapter="", keyed=True, deadline=9.0, sleeps=False,
+    compiled=False, adapter="", keyed_randomness=True, deadline=9.0, sleeps=False,
 )  # fmt: skip
 
 
@@ -258,14 +258,14 @@ def test_the_interpreter_of_placed_engines_is_named_by_its_whole_path(tmp_path: 
     settings = ReplicaSettings(**{f.name: getattr(PLACED, f.name) for f in fields(ReplicaSettings)})
     access = EngineAccess(python="here/python")
     program = Vllm().program(replace(settings, directory=str(tmp_path)), access)
-    assert program.elsewhere == ("groupwise.engines.vllm.vllm_tls", str(Path("here/python").absolute()))
+    assert program.remote_command == ("groupwise.engines.vllm.vllm_tls", str(Path("here/python").absolute()))
 
 
 def test_engines_on_gpus_are_as_many_as_the_learner_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a launcher's nodes there is no such limit: each engine is placed with a GPU of its own."""
     monkeypatch.setattr(vllm_replicas, "check_environment", lambda python, gpu: None)
     monkeypatch.setattr(served, "gpu_count", lambda: 4)
-    target = Target(dtype="bfloat16", device="cuda:0")
+    target = EngineRequirements(dtype="bfloat16", device="cuda:0")
     model, access = decoder(family="qwen3", head_dim=32), EngineAccess(python="on/the/node/python")
     for replicas, other in ((3, target), (8, replace(target, placed=True)), (1, replace(target, device="cuda:3"))):
         Vllm(replicas=replicas).check(model, None, other, access)

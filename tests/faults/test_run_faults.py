@@ -415,7 +415,7 @@ def test_a_second_signal_is_the_second_also_when_time_is_up(tmp_path: Path) -> N
 def test_stop_after_saves_and_prints_how_to_resume(undisturbed: Path, tmp_path: Path) -> None:
     run = begun(tmp_path / "run", EVERY)
     ending = run_from(run, ready(EVERY), stop_after=0.0, disk=Quick())
-    assert (ending.code, ending.stopped) == (0, "out of time")
+    assert (ending.code, ending.stop_reason) == (0, "out of time")
     assert "out of time after 0 of 3 iterations; saved" in ending.message
     assert f"groupwise resume {run}" in ending.message and not (run / "model").exists()
     assert left(ran(run, EVERY)) == left(undisturbed)

@@ -163,7 +163,7 @@ def paper(
     streams = [[], []]  # type: list[list[Any]]
     for sample, advantage in zip(rollout.samples, [*a, *a]):
         terms: list[Any] = []
-        for token_id, action in zip(sample.tokens, map(decode_masked, sample.path)):
+        for token_id, action in zip(sample.tokens, map(decode_masked, sample.actions)):
             if isinstance(action, Commit):
                 symbol = token_id - SHAPE.first_commit
                 l, l_old, l_ref = (token(t, action, symbol) for t in (new, old, ref))
@@ -233,7 +233,7 @@ def test_a_fixed_schedule_is_grpo_on_tokens() -> None:
     fixed = Unmask(steps=STEPS, spread=0.0)
     old, new = Table(), Table(0.2)
     rollout, plain = (sampled(policy_of(old, fixed), s) for s in (CoSampled(), Independent()))
-    assert [s.path for s in rollout.samples] == [s.path for s in plain.samples]
+    assert [s.actions for s in rollout.samples] == [s.actions for s in plain.samples]
     method = replace(co_grpo(steps=STEPS), unmask=fixed)
     policies = [policy_of(t, fixed) for t in (new, old, old)]
     loss = loss_of(method, pack([rollout], roles=method.trained_roles), *policies)

@@ -153,7 +153,7 @@ def test_a_share_of_the_group_begins_with_the_tree(share: float, written: int):
     assert len(rollout.samples) == 8 and all(s.verdict for s in rollout.samples)
     assert sum(WRITTEN in s.origin for s in rollout.samples) == written
     assert all(s.tokens[-1] == END and s.finish is Finish.stop for s in rollout.samples)
-    assert all(s.text and s.ends for s in rollout.samples), "beginnings have their text"
+    assert all(s.text and s.token_ends for s in rollout.samples), "beginnings have their text"
     if not share:
         plain, other = play(Independent(), undecided, n=8, engine=Lawful(undecided))
         assert plain == rollout and engine.calls == other.calls

@@ -12,7 +12,7 @@ import torch
 from groupwise.core import Usage
 from groupwise.data import Generation, GenerationRequest, Sampling
 from groupwise.engines import Speculative, SpeculativeEngine
-from groupwise.engines.native.draft_store import PER_PROMPT, Drafts
+from groupwise.engines.native.draft_store import PER_PROMPT, DraftStore
 from groupwise.methods import bubblespec
 from groupwise.models import Decoder, Experts, choose
 from tests.rollout.fakes import decoder, engine, generate, prompt_of, request, tokenizer, without_end_token
@@ -131,7 +131,7 @@ def test_a_draft_is_accepted_where_it_would_be_drawn() -> None:
 
 def test_drafts_are_chosen_and_forgotten() -> None:
     """The sample's own draft first, then the newest that begins alike; a few per prompt, and the newest prompts."""
-    drafts = Drafts(20)
+    drafts = DraftStore(20)
     for j in range(PER_PROMPT + 4):
         drafts.add(request(0, stream=(j,)), (7, j))
     assert drafts.propose(request(0, stream=(9,)), (7,), 8) == (9,)

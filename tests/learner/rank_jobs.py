@@ -59,9 +59,9 @@ def trained(it: Learner, b: Batch, steps: tuple[StepPlan, ...], auxiliary=(), ro
     for number, step in enumerate(steps):
         result = it.step(b, step, OBJECTIVE, routing, auxiliary)
         assert not result.skipped
-        numbers = [result.loss, result.grad_norm, result.changed, result.choices, *result.auxiliary.values()]
+        numbers = [result.loss, result.grad_norm, result.changed_route_count, result.route_count, *result.auxiliary.values()]
         found[f"{number}"] = torch.tensor(numbers, dtype=torch.float64)
-        found |= {f"{number}.logp": result.batch.logp, f"{number}.gradient": result.gradient}
+        found |= {f"{number}.logp": result.batch.logp, f"{number}.gradient": result.logp_gradient}
     return found | {name: x.clone() for name, x in it.state()[0].items()}
 
 

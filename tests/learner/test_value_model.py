@@ -11,7 +11,7 @@ from torch import Tensor
 from groupwise.advantages import WhitenedTokens
 from groupwise.data import Batch, Return, Value, pack, rollout_of
 from groupwise.learner import AdamW, ClippedValueLoss, InitialPolicy, Learner, SquaredValueLoss, StepPlan, ValueModel
-from groupwise.learner.auxiliary import Forwarded, Forwards
+from groupwise.learner.auxiliary import ForwardResult, AuxiliaryInputs
 from groupwise.learner.forward import hidden_states
 from groupwise.methods import GAE, Method
 from groupwise.models import PrefixPacking, Shape
@@ -136,8 +136,8 @@ def test_worked_numbers_of_the_losses() -> None:
         (SquaredValueLoss(), (0.01 + 0.81 + 0.3025) / 6, [-0.1 / 3, -0.3, 0.55 / 3]),
     ):
         value = torch.tensor([0.9, 0.1, 0.55], dtype=torch.float64, requires_grad=True)
-        term = loss(Forwards(None, [batch], lambda: None))
-        x = term(Forwarded(batch, states, third, None, lambda name, value=value: value))
+        term = loss(AuxiliaryInputs(None, [batch], lambda: None))
+        x = term(ForwardResult(batch, states, third, None, lambda name, value=value: value))
         x.backward()
         assert float(x.detach()) == pytest.approx(total, abs=1e-9)
         assert value.grad is not None and value.grad.tolist() == pytest.approx(slope, abs=1e-12)

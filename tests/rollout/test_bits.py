@@ -128,4 +128,4 @@ def test_products_with_a_shared_prefix_have_a_multiple_of_rows(rows: list[int]) 
     keys = torch.zeros(1, 1, 70, 4)
     prefix = CommonPrefix.of((keys, keys), rows, keys.device)
     used = torch.arange(2 * ROWS)[prefix.padded_rows]
-    assert len(used) % ROWS == 0 and used[: prefix.count].tolist() == rows
+    assert len(used) % ROWS == 0 and used[: prefix.row_count].tolist() == rows

@@ -16,7 +16,7 @@ from torch import Tensor
 from groupwise.core import Usage, WorkerLost
 from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Task, Verdict
 from groupwise.objective import describe_samples
-from groupwise.rollout import Buffer, Independent, Rollouts, RolloutSetting, Shuffled, answers
+from groupwise.rollout import Buffer, Independent, IterationRollouts, RolloutSetting, Shuffled, answers
 from tests.rollout.fakes import (
     FakeEngine,
     NumberedTask,
@@ -95,7 +95,7 @@ def setting(engine: Any, verifier: Any = always_correct, **changes: Any) -> Roll
 
 def take(
     b: Buffer, n: int = 4, filter: Any = everything, max_refills: int = 0, strategy: Any = None, group: int = 2
-) -> Rollouts:
+) -> IterationRollouts:
     return asyncio.run(b.take(n, group, strategy or Independent(), filter, max_refills))
 
 
@@ -142,7 +142,7 @@ def test_the_end_of_the_data_returns_the_selected_rollouts() -> None:
     b = buffer(verifier_of({1: [1, 0], 4: [1, 0]}, [0, 0]), NumberedTask(6))
     collected = take(b, 4, mixed, max_refills=10)
     assert (ids(collected.selected), ids(collected.all), collected.rounds) == ([1, 4], list(range(6)), 2)
-    assert collected.missing == 2 and take(b, 4, mixed, max_refills=10) == Rollouts((), 0, missing=4)
+    assert collected.missing_rollouts == 2 and take(b, 4, mixed, max_refills=10) == IterationRollouts((), 0, missing_rollouts=4)
 
 
 @pytest.mark.t(44)
@@ -225,7 +225,7 @@ def test_rollouts_are_sampled_concurrently_and_returned_in_draw_order() -> None:
 
 
 def test_a_buffer_continues_from_its_state_as_json() -> None:
-    def run(b: Buffer, n: int) -> list[Rollouts]:
+    def run(b: Buffer, n: int) -> list[IterationRollouts]:
         return [take(b, 3, mixed, max_refills=2) for _ in range(n)]
 
     def fresh() -> Buffer:
@@ -331,7 +331,7 @@ def test_a_filter_over_the_iteration_gets_all_rollouts_and_selects_again_after_a
     b = buffer(verifier_of({0: [0, 0], 1: [1, 0], 2: [1, 1], 3: [1, 1]}, [1, 1]))
     collected = take(b, 4, BestHalf(), max_refills=1)
     assert (ids(collected.all), ids(collected.selected)) == ([0, 1, 2, 3, 4], [2, 3, 4])
-    assert collected.missing == 1 and b.state()["curriculum"]["iterations"] == [5]
+    assert collected.missing_rollouts == 1 and b.state()["curriculum"]["iterations"] == [5]
     assert [r.cause for r in collected.dropped] == ["BestHalf"] * 2
 
 
@@ -450,4 +450,4 @@ def test_an_evaluation_that_hangs_is_a_lost_worker() -> None:
 
 
 def test_zero_wanted_rollouts_draw_nothing() -> None:
-    assert take(buffer(), 0) == Rollouts((), 0)
+    assert take(buffer(), 0) == IterationRollouts((), 0)

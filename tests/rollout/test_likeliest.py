@@ -57,5 +57,5 @@ def test_a_written_end_token_ends_the_sample():
     sampler = sampler_of(engine(tokens=tokenizer()), draw())
     (start,) = sampler.start(prompt_of(0))
     ended = asyncio.run(sampler.extend(start.insert((4, 0), WRITTEN)))
-    assert ended.tokens == (4, 0) and ended.finish is Finish.stop and ended.ends == (1, 1)
+    assert ended.tokens == (4, 0) and ended.finish is Finish.stop and ended.token_ends == (1, 1)
     assert asyncio.run(sampler.extend(ended)) is ended

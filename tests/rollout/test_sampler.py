@@ -69,7 +69,7 @@ def test_a_finished_sample_has_text_finish_and_origin() -> None:
 
 
 def test_samples_and_requests_have_the_content_hash_of_the_prompt() -> None:
-    s = sampler(draw=Draw(4, Prompt("p", CONTEXT, content="cat"), 1))
+    s = sampler(draw=Draw(4, Prompt("p", CONTEXT, content_hash="cat"), 1))
     (one,) = run(s.sample(CONTEXT))
     assert one.context_key == s.setting.engine.requests[0].context_key == ("cat", CONTEXT)
     assert one.fork(2, 0).content == one.last_turn.content == "cat"
@@ -187,7 +187,7 @@ def test_a_written_text_is_a_training_target_with_an_end_token() -> None:
     whole = s.write(begun, "77")
     assert whole.tokens == (*begun.tokens, *s.ids("77"), 0) and whole.origin == (0, 0, *(WRITTEN,) * 3)
     assert (whole.text, whole.finish, all(whole.trained)) == ("0177", Finish.stop, True)
-    assert len(whole.ends) == 5
+    assert len(whole.token_ends) == 5
 
 
 def test_score_has_a_temperature() -> None:

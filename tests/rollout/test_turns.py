@@ -17,7 +17,7 @@ from groupwise.core import Usage
 from groupwise.data import (
     ENVIRONMENT,
     TEMPLATE,
-    CountedText,
+    ReplyWithCounts,
     Draw,
     Environment,
     Finish,
@@ -36,7 +36,7 @@ from groupwise.environments import calculator_tools, user_environment
 from groupwise.learner.forward import forward
 from groupwise.models import Tokenizer, find_template
 from groupwise.rollout import DrawSampler, Turns
-from groupwise.rollout.conversation import ReplayMismatch
+from groupwise.rollout.conversation import ReplyMismatch
 from tests.models.directories import bytes_
 from tests.models.test_templates import CHATML, trained, transformers_ids
 from tests.rollout.fakes import FakeEngine, decoder, engine, sampler_of, sampling, tokenizer, without_end_token
@@ -71,7 +71,7 @@ def turns_of(*turns: str) -> Callable[[GenerationRequest], Ids]:
     vocabulary = tokenizer()
 
     def answer(request: GenerationRequest) -> Ids:
-        done = request.context[len(request.context) - request.at :].count(END)
+        done = request.context[len(request.context) - request.position :].count(END)
         return (*vocabulary.encode(turns[done]), END)
 
     return answer
@@ -320,7 +320,7 @@ def test_the_verifier_gets_the_last_turn() -> None:
     bad = conversation(Replies(["7", None]), turns_of("1", "8"), verifier=verifier)
     assert [s.verdict.outcome.name for s in (good, bad) if s.verdict] == ["correct", "wrong"]
     assert [s.text for s in judged] == ["7", "8"]
-    assert judged[0].context + judged[0].tokens == good.context + good.tokens and judged[0].ends == (1, 1)
+    assert judged[0].context + judged[0].tokens == good.context + good.tokens and judged[0].token_ends == (1, 1)
     assert good.context == PROMPT.context  # the recorded sample is the whole conversation
 
 
@@ -335,13 +335,13 @@ def test_a_verdict_of_the_environment_replaces_the_verifier() -> None:
 
 def test_counts_of_observations_are_summed_over_the_conversation() -> None:
     environment = Replies(
-        [CountedText("1", calls=2), "2", CountedText("3", calls=1, malformed=1), None],
-        opening=CountedText("0", calls=0.5),
+        [ReplyWithCounts("1", calls=2), "2", ReplyWithCounts("3", calls=1, malformed=1), None],
+        opening=ReplyWithCounts("0", calls=0.5),
     )
     sample = conversation(environment, turns_of(*"4567"))
     assert sample.counts == {"calls": 3.5, "malformed": 1, "failed": 0} and sample.text == "04152637"
     over_budget = conversation(
-        Replies([CountedText("222", calls=1)] * 9), turns_of(*["1="] * 9), sampling=sampling(max_tokens=12)
+        Replies([ReplyWithCounts("222", calls=1)] * 9), turns_of(*["1="] * 9), sampling=sampling(max_tokens=12)
     )
     assert over_budget.counts == {"calls": 2, "failed": 0}  # the second observation exceeds the budget, and is counted
     plain = asyncio.run(sampler(None, turns_of("1")).sample(PROMPT.context))
@@ -350,7 +350,7 @@ def test_counts_of_observations_are_summed_over_the_conversation() -> None:
 
 def test_a_conversation_aborted_by_its_environment_is_counted() -> None:
     lost = Verdict(Outcome.unverifiable, cause="Mine.step: no answer within 10 s")
-    broken = conversation(Replies([CountedText("1", calls=1), lost]), turns_of("2", "3"))
+    broken = conversation(Replies([ReplyWithCounts("1", calls=1), lost]), turns_of("2", "3"))
     assert broken.counts == {"calls": 1, "failed": 1} and broken.verdict == lost
     judged = conversation(Replies(["1", Verdict(Outcome.wrong)]), turns_of("2", "3"))
     unverifiable = conversation(Replies([None]), turns_of("2"), verifier=Replies([]).step)  # the verifier fails
@@ -506,7 +506,7 @@ def test_a_conversation_starts_over_only_once() -> None:
         conversation(killed_after(1, ["6;"]), SCRIPT, replay=log)
     with pytest.raises(Killed):
         conversation(killed_after(0, [], opening="5"), SCRIPT, replay=log)
-    assert ReplayMismatch.__doc__ and conversation(Drifting(["4;", None]), SCRIPT, replay=log).text == "14;2"
+    assert ReplyMismatch.__doc__ and conversation(Drifting(["4;", None]), SCRIPT, replay=log).text == "14;2"
 
 
 def test_equal_messages_of_different_conversations_have_separate_log_entries() -> None:

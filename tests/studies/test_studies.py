@@ -136,7 +136,7 @@ def test_an_interval_in_a_sentence_has_two_digits_and_never_hides_that_it_exclud
 def result(trial: Trial, value: float) -> TrialResult:
     metrics = {"entropy": {1: 99.0, 2: value - 1, 3: value + 1}}
     return TrialResult(
-        trial=trial, metrics=metrics, tokens=(10, 10, 10), cpu_seconds=9.0, commit="c", recipe="r", code="x"
+        trial=trial, metrics=metrics, tokens=(10, 10, 10), cpu_seconds=9.0, commit="c", recipe_hash="r", code_hash="x"
     )
 
 

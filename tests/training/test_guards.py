@@ -6,11 +6,11 @@ import pytest
 
 from groupwise.core import Diverged, Mismatch, NoSignal, Unverifiable
 from groupwise.learner import NO_TOKEN
-from groupwise.training.guards import PATIENCE, WINDOW, Guards
+from groupwise.training.guards import PATIENCE, WINDOW, RunGuards
 
 
-def guards() -> Guards:
-    return Guards(max_unverifiable=0.1, max_logprob_diff=1e-3)
+def guards() -> RunGuards:
+    return RunGuards(max_unverifiable=0.1, max_logprob_diff=1e-3)
 
 
 def test_a_first_iteration_of_unverifiable_answers_stops_the_run() -> None:
@@ -28,7 +28,7 @@ def test_the_share_of_unverifiable_answers_is_over_twenty_iterations() -> None:
     tolerated = guards()
     for _ in range(5 * WINDOW):
         tolerated.check_verdicts(1, 10, "")  # exactly a tenth is allowed
-    assert len(tolerated.judged) == WINDOW
+    assert len(tolerated.answer_counts) == WINDOW
     over = guards()
     for _ in range(WINDOW - 1):
         over.check_verdicts(2, 10, "")

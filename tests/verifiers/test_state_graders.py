@@ -67,7 +67,7 @@ def picture(value: float) -> Sample:
     noise, middle, data = (np.full((3, 2, 2), x, "f4") for x in (2, value + 1, value))
     path = (encode_action(noise, middle, middle), encode_action(middle, data, data))
     return Sample(
-        context=(1,), stream=(0,), tokens=(0, 1), origin=(0, 0), logp=(0.0, 0.0), path=path, finish=Finish.stop
+        context=(1,), stream=(0,), tokens=(0, 1), origin=(0, 0), logp=(0.0, 0.0), actions=path, finish=Finish.stop
     )
 
 

@@ -148,7 +148,7 @@ def test_cosines_are_those_of_a_transcription(tmp_path: Path) -> None:
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
     assert cosine(*actual) == pytest.approx(cosine(*expected)) and 0.5 < (cosine(*actual) or 0) < 0.999
     comparison = compare_methods(stored, ["grpo"])
-    assert comparison.cosines == ((pytest.approx(1),) * 2,) * 2 and comparison.left_out == {}
+    assert comparison.cosines == ((pytest.approx(1),) * 2,) * 2 and comparison.omitted_methods == {}
 
 
 def test_a_filter_drops_samples_and_the_divisors_follow(tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_a_filter_drops_samples_and_the_divisors_follow(tmp_path: Path) -> None:
 )
 def test_a_method_that_needs_more_is_left_out_with_the_reason(name: str, reason: str, run: Path) -> None:
     comparison = compare_methods(read(run), [name, "gspo"])
-    assert [each.name for each in comparison.methods] == [OWN, "gspo"]
-    assert reason in comparison.left_out[name]
+    assert [each.method_name for each in comparison.methods] == [OWN, "gspo"]
+    assert reason in comparison.omitted_methods[name]
 
 
 def test_tokens_that_a_mask_of_the_run_removed_are_left_out(tmp_path: Path) -> None:
@@ -368,9 +368,9 @@ def test_the_chain_is_that_of_the_named_token(tmp_path: Path) -> None:
     for token in (1, 2, 3):
         chain = explain_token(stored, number + 1, token, OWN, stored.recipe.method)
         links = {link.name: link.value for link in chain.links}
-        assert chain.id == int(stored.columns["tokens"][start + token - 1]) and chain.of == 3
+        assert chain.token_id == int(stored.columns["tokens"][start + token - 1]) and chain.token_count == 3
         assert links["ratio"] == pytest.approx(float(stored.columns["ratio"][start + token - 1]))
-        assert chain.text == stored.lines[number]["text"][token - 1 : token]
+        assert chain.token_text == stored.lines[number]["text"][token - 1 : token]
 
 
 def test_text_of_a_model_is_escaped(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

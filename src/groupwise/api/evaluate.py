@@ -83,8 +83,8 @@ def evaluate(
     count = problems or (evaluation.ALL if data is not None else None)
     of_run = evaluation.find_model_of(name, at)
     if of_run and arguments.reward.in_memory:
-        check_whole_reward(of_run.layout, arguments.reward)
-    source = of_run.layout.recipe if of_run else None
+        check_whole_reward(of_run.run_layout, arguments.reward)
+    source = of_run.run_layout.recipe if of_run else None
 
     def work(folder: Path) -> Evaluation:
         overrides, loaded = arguments.write(folder / "rows.jsonl", folder, allowed, source)

@@ -20,12 +20,12 @@ class RunOptions:
     """
 
     permissions: Permissions = Permissions()  # noqa: RUF009
-    stop_after: float | None = None
+    stop_after_seconds: float | None = None
     out: str | Path = "runs"
     name: str | None = None
     command: str = ""
     strict: bool = False
-    changed: bool = False
+    accept_changes: bool = False
     iterations: int | None = None
     ranks: int | None = None
     shard: Literal["none", "full"] | None = None

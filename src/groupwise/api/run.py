@@ -65,7 +65,7 @@ class Run:
     """
 
     directory: Path
-    stopped: str
+    stop_reason: str
     _stop: Callable[[str], None] = field(repr=False, compare=False)
 
     @from_python
@@ -92,7 +92,7 @@ class Run:
     def metrics(self) -> Mapping[str, dict[int, float]]:
         """The value of each metric by iteration: `run.metrics["reward"][20]`. NaN where it was not finite."""
         curves = read(self._last).metrics
-        return {name: dict(zip(curve.at.tolist(), curve.value.tolist())) for name, curve in curves.items()}
+        return {name: dict(zip(curve.iterations.tolist(), curve.values.tolist())) for name, curve in curves.items()}
 
     @property
     @from_python
@@ -166,15 +166,15 @@ class Run:
             figures = headline(run := read(self._last), len(find_warnings(run)[0]))
         except GroupwiseError as error:  # a damaged run can be shown, too
             figures = error.what
-        return f"<Run {self.directory}: {figures}{f'; {self.stopped}' if self.stopped else ''}>"
+        return f"<Run {self.directory}: {figures}{f'; {self.stop_reason}' if self.stop_reason else ''}>"
 
     def _repr_html_(self) -> str:
         run = read(self._last)
         rows = []
         for name in SHOWN:
-            if name in run.metrics and len(values := run.metrics[name].finite.value):
+            if name in run.metrics and len(values := run.metrics[name].finite.values):
                 first, last = (f"<td>{value:.3f}</td>" for value in (values[0], values[-1]))
                 rows.append(f"<tr><th>{escaped(name)}</th>{first}{last}</tr>")
-        end = f"; {self.stopped}" if self.stopped else ""
+        end = f"; {self.stop_reason}" if self.stop_reason else ""
         title = f"<b>{escaped(str(self.directory))}</b>: {escaped(headline(run, len(find_warnings(run)[0])) + end)}"
         return f"<p>{title}</p><table><tr><th></th><th>first</th><th>last</th></tr>{''.join(rows)}</table>"

@@ -80,7 +80,7 @@ def start_phases(
     text = tomli_w.dumps(data)
     write_recipe(layout, text)
     how: dict[str, Any] = {"command": options.command, "control": control}
-    return run_phases(layout, text, use, finish, notify, options.stop_after, **how)
+    return run_phases(layout, text, use, finish, notify, options.stop_after_seconds, **how)
 
 
 def proceed(
@@ -116,16 +116,16 @@ def proceed_phases(
     if (iterations := options.iterations) is not None:
         fix = f"extend one phase, such as: groupwise resume {phases[-1]} --iterations {iterations}"
         raise Usage(f"{layout.run} has phases, and each has its own number of iterations", fix=fix)
-    how: dict[str, Any] = {"strict": options.strict, "changed": options.changed, "control": control}
+    how: dict[str, Any] = {"strict": options.strict, "changed": options.accept_changes, "control": control}
     command = info.command if info else options.command
-    return run_phases(layout, text, use, finish, notify, options.stop_after, command=command, **how)
+    return run_phases(layout, text, use, finish, notify, options.stop_after_seconds, command=command, **how)
 
 
 def train(run: OpenRun, ready: RunObjects, options: RunOptions, finish: Finish, control: Control | None) -> Ending:
     """Train a run from its newest checkpoint or the start, close the verifier, and call `finish` with the ending."""
-    how: dict[str, Any] = {"strict": options.strict, "changed": options.changed, "control": control}
+    how: dict[str, Any] = {"strict": options.strict, "changed": options.accept_changes, "control": control}
     try:
-        ending = run_from(run, ready, options.stop_after, **how)
+        ending = run_from(run, ready, options.stop_after_seconds, **how)
     finally:
         ready.verifier.close()
     finish(ending)
@@ -184,7 +184,7 @@ def recorded_code(folder: Path, info: RunInfo | None, reward: Reward, options: R
     `folder` has the files that the library wrote. `info` is None for a run of phases none of which has started: no
     code is recorded.
     """
-    code, changed = folder / f"{WRITTEN}.py", options.changed
+    code, changed = folder / f"{WRITTEN}.py", options.accept_changes
     files = [code] if reward.source and has_code(reward.source, code, info, changed=changed) else []
     if not files and info is not None and WRITTEN in info.use and code.is_file() and not options.permissions.use:
         fix = f"pass the reward function again, or add --use {code} to the command"

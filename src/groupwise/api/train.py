@@ -72,12 +72,12 @@ def train(
         "max_tokens": max_tokens,
     }
     source, arguments = recipe_source(recipe), arguments_of(named, settings)
-    options = RunOptions(permissions=permissions, out=out, name=name, stop_after=stop_after, command="gw.train(...)")
+    options = RunOptions(permissions=permissions, out=out, name=name, stop_after_seconds=stop_after, command="gw.train(...)")
     control = control_of(on_iteration)
 
     def work() -> Run:
         layout, ending = runs.start(source, arguments, options, print_ending, control)
-        return Run(layout.run, ending.stopped, control.stop)
+        return Run(layout.run, ending.stop_reason, control.stop)
 
     return shown(work, control)
 
@@ -108,14 +108,14 @@ def resume(
     layout = existing_run(fspath(run))
     grades = NO_REWARD if reward is None else reward_of(reward)
     options = RunOptions(
-        permissions=permissions, stop_after=stop_after, command="gw.resume(...)",
-        strict=strict, changed=changed, iterations=iterations, ranks=ranks, shard=shard, launch=launch,
+        permissions=permissions, stop_after_seconds=stop_after, command="gw.resume(...)",
+        strict=strict, accept_changes=changed, iterations=iterations, ranks=ranks, shard=shard, launch=launch,
     )  # fmt: skip
     control = control_of(on_iteration)
 
     def work() -> Run:
         ending = runs.proceed(layout, options, print_ending, control, grades)
-        return Run(layout.run, ending.stopped, control.stop)
+        return Run(layout.run, ending.stop_reason, control.stop)
 
     return shown(work, control)
 

@@ -43,7 +43,7 @@ class Certificate:
     parent: str
     formula: str
     constants: str
-    parts: Mapping[str, tuple[str, ...]]
+    components: Mapping[str, tuple[str, ...]]
     changes: tuple[str, ...]
     differences: tuple[Difference, ...]
     effect: str
@@ -106,7 +106,7 @@ def certificate_of(
         parent=reference.parent,
         formula=reference.formula,
         constants=recipe_toml.write(method()).rstrip(),
-        parts=parts_of(method()),
+        components=parts_of(method()),
         changes=tuple(diff(known[reference.parent](), method())) if reference.parent else (),
         differences=reference.differences,
         effect=reference.effect.claim(name) if reference.effect else "",

@@ -21,7 +21,7 @@ from groupwise.engines import Native
 from groupwise.evaluation.by_column import check_column
 from groupwise.models import find_model, of_hub, read_shape, read_tokenizer, weight_files
 from groupwise.models.decoder.decoder import Sizes
-from groupwise.tasks import Demonstration, Each, Mixture, Problems, listed_tokens
+from groupwise.tasks import Demonstration, MixtureVerifier, Mixture, Problems, listed_tokens
 from groupwise.training.build import Inputs
 from groupwise.training.build_tasks import demonstrations_of, task_of, templates, verifier_of
 from groupwise.training.default_texts import wording_notes
@@ -157,7 +157,7 @@ def parts_of(task: Task) -> Sequence[Task]:
 
 def check_verifier(verifier: Verifier, task: Task) -> Sequence[str]:
     """Check that each task's verifier can grade its problems, or raise a `GroupwiseError`. Returns its notices."""
-    verifiers = verifier.verifiers if isinstance(verifier, Each) else (verifier,)
+    verifiers = verifier.verifiers if isinstance(verifier, MixtureVerifier) else (verifier,)
     for member, part in zip(verifiers, parts_of(task), strict=True):
         member.gate(all_problems(part))
     return verifier.notices

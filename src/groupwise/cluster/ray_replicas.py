@@ -75,10 +75,10 @@ class RayReplicas:
         device = "cuda:0" if self._needs.gpus else program.settings.device
         settings = replace(program.settings, directory=self._model, device=device)
         host = await asyncio.to_thread(bundles.host, index)
-        arguments = ["-m", *program.elsewhere, json.dumps(asdict(settings)), host]
+        arguments = ["-m", *program.remote_command, json.dumps(asdict(settings)), host]
         actor = bundles.start(index, arguments, {VARIABLE: self._secret})
         try:
-            address = await self._address(actor, index, program.seconds)
+            address = await self._address(actor, index, program.start_seconds)
             replica = await RayReplica.connect(
                 address, secret=self._secret.encode(), deadline=deadline, expected=program.identity
             )

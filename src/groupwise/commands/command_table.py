@@ -40,7 +40,7 @@ class Command:
     arguments: tuple[Option, ...] = ()
     options: tuple[Option, ...] = ()
     permissions: tuple[Option, ...] = ()
-    fields: bool = False
+    takes_recipe_fields: bool = False
 
 
 COMMANDS = (
@@ -52,12 +52,12 @@ COMMANDS = (
             option("--name", help="name of the run (default: the recipe's name)"),
             STOP, PUSH,
         ),
-        PERMISSIONS, fields=True,
+        PERMISSIONS, takes_recipe_fields=True,
     ),
     Command(
         "sweep", "train a recipe with each combination of some values; again to continue", (FILE,),
         (NAMED, option("--out", metavar="DIR", help="directory of the runs (default: sweeps/RECIPE)")),
-        PERMISSIONS, fields=True,
+        PERMISSIONS, takes_recipe_fields=True,
     ),
     Command(
         "resume", "continue a run from its newest checkpoint", (RUN,),
@@ -86,7 +86,7 @@ COMMANDS = (
             option("--preset-data", metavar="DIR", help="directory of the preset's problems (default: the hub)"),
             option("--out", metavar="FILE.json", help="output (default: evaluations/ of the run, or here)"),
         ),
-        PERMISSIONS, fields=True,
+        PERMISSIONS, takes_recipe_fields=True,
     ),
     Command(
         "sample", "print a model's answers to a prompt, or conversations that start with it",
@@ -98,9 +98,9 @@ COMMANDS = (
             option("--out", metavar="FILE.png",
                    help="the file for the pictures of a flow model (default: sample.png)"),
         ),
-        (USE, UNSAFE, TRUST), fields=True,
+        (USE, UNSAFE, TRUST), takes_recipe_fields=True,
     ),
-    Command("chat", "talk to a model, line by line; Ctrl-D ends", (MODEL,), (), (USE, TRUST), fields=True),
+    Command("chat", "talk to a model, line by line; Ctrl-D ends", (MODEL,), (), (USE, TRUST), takes_recipe_fields=True),
     Command(
         "serve", "run a model's engine in a separate process, on a Unix socket or for other hosts; Ctrl-C ends",
         (option("model", metavar="MODEL"),),
@@ -234,10 +234,10 @@ COMMANDS = (
             option("--svg", default="", metavar="FILE.svg", help="write the timeline of two iterations as an image"),
             JSON,
         ),
-        (USE, UNSAFE, TRUST), fields=True,
+        (USE, UNSAFE, TRUST), takes_recipe_fields=True,
     ),
     Command(
         "check", "print all errors of a recipe, in seconds, without loading weights", (FILE,), (NAMED,), PERMISSIONS,
-        fields=True,
+        takes_recipe_fields=True,
     ),
 )  # fmt: skip

@@ -33,7 +33,7 @@ class Finding:
 
     name: str
     ok: bool
-    seen: str
+    observation: str
     fix: str = ""
     optional: bool = False
 
@@ -158,7 +158,7 @@ def lines_of(finding: Finding, passed: str, failed: str) -> list[str]:
     """A check as lines: its result, its name, its evidence, and the fix if it failed."""
     fixes = [] if finding.ok else [f"do: {line}" for line in finding.fix.splitlines()]
     indent = " " * 30
-    seen = textwrap.wrap(visible(finding.seen), width() - len(indent)) or [""]
+    seen = textwrap.wrap(visible(finding.observation), width() - len(indent)) or [""]
     first = f"{passed if finding.ok else failed:<8}{finding.name:<22}{seen[0]}"
     return [first, *(indent + line for line in (*seen[1:], *fixes))]
 
@@ -166,7 +166,7 @@ def lines_of(finding: Finding, passed: str, failed: str) -> list[str]:
 def as_json(findings: list[Finding]) -> str:
     """The checks as a JSON object by name."""
     objects = {
-        f.name: {"ok": f.ok, "optional": f.optional, "seen": f.seen, **({} if f.ok else {"fix": f.fix})}
+        f.name: {"ok": f.ok, "optional": f.optional, "seen": f.observation, **({} if f.ok else {"fix": f.fix})}
         for f in findings
     }
     return json.dumps(objects, indent=2)

@@ -66,7 +66,7 @@ def sample(
     loaded = load_use(allowed)
     changes = evaluation.for_one_answer(overrides) if n == 1 else overrides
     samples = evaluation.sample(model_or_run, prompt, changes, loaded, at=at, n=n, answer=answer)
-    if sheet := Sheet.of([[picture_of(result.path) for result in samples]]):
+    if sheet := Sheet.of([[picture_of(result.actions) for result in samples]]):
         path = Path(out or "sample.png")
         check_file(path)
         path.write_bytes(png(sheet.pixels))

@@ -99,7 +99,7 @@ def plan_of_pipeline(recipe: Recipe, directory: Path, machines: Machines, *, as_
     fits = memory.peak <= machines.memory
     if as_json:
         parts = {phase: dict(memory.during(phase).parts) for phase in memory.phases}
-        print(json.dumps({"weights": memory.total, "peak": memory.peak, "memory": parts, "fits": fits}, indent=1))
+        print(json.dumps({"weights": memory.parameters, "peak": memory.peak, "memory": parts, "fits": fits}, indent=1))
     else:
         print(visible("\n".join(pipeline_plan_lines(recipe, memory, machines)), lines=True))
     return 0 if fits else Usage.code
@@ -144,7 +144,7 @@ def plan_json(planned: Plan) -> dict[str, Any]:
             "max_staleness": trial.max_staleness,
             **asdict(trial.placement),
             "engines": trial.placement.engines,
-            "rows": trial.setup.rows,
+            "rows": trial.setup.max_num_seqs,
             "sampling": trial.sampling(),
             "learning": trial.learning,
             "publishing": trial.setup.publish,

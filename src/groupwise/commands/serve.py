@@ -34,7 +34,7 @@ class ServeOptions:
     socket: str
     listen: str
     secret_file: str
-    key: str
+    tls_key_file: str
     dtype: str
     device: str
     seed: int
@@ -68,7 +68,7 @@ def serve(model: str, options: ServeOptions) -> int:
     )  # fmt: skip
     if options.listen:
         serving = serve_hosts(
-            server, options.listen, key_file=options.key, secret_file=options.secret_file, model=model
+            server, options.listen, key_file=options.tls_key_file, secret_file=options.secret_file, model=model
         )  # fmt: skip
     else:
         path = Path(options.socket).absolute()

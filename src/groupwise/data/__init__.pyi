@@ -92,7 +92,7 @@ from groupwise.data.sample import ENVIRONMENT as ENVIRONMENT
 from groupwise.data.sample import SAMPLED as SAMPLED
 from groupwise.data.sample import TEMPLATE as TEMPLATE
 from groupwise.data.sample import WRITTEN as WRITTEN
-from groupwise.data.sample import CountedText as CountedText
+from groupwise.data.sample import ReplyWithCounts as ReplyWithCounts
 from groupwise.data.sample import Draw as Draw
 from groupwise.data.sample import Prompt as Prompt
 from groupwise.data.sample import Rollout as Rollout
@@ -108,7 +108,7 @@ from groupwise.data.sockets import Engine as Engine
 from groupwise.data.sockets import EngineKind as EngineKind
 from groupwise.data.sockets import Environment as Environment
 from groupwise.data.sockets import Filter as Filter
-from groupwise.data.sockets import Layout as Layout
+from groupwise.data.sockets import AttentionLayout as AttentionLayout
 from groupwise.data.sockets import LinearHead as LinearHead
 from groupwise.data.sockets import ListsProblems as ListsProblems
 from groupwise.data.sockets import Mask as Mask
@@ -118,7 +118,7 @@ from groupwise.data.sockets import Penalty as Penalty
 from groupwise.data.sockets import Policy as Policy
 from groupwise.data.sockets import Ratio as Ratio
 from groupwise.data.sockets import ReadsColumns as ReadsColumns
-from groupwise.data.sockets import Replay as Replay
+from groupwise.data.sockets import ReplyLog as ReplyLog
 from groupwise.data.sockets import ReportsNumbers as ReportsNumbers
 from groupwise.data.sockets import Sampler as Sampler
 from groupwise.data.sockets import Shaping as Shaping

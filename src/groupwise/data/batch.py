@@ -73,7 +73,7 @@ class Batch:
     """The largest `length` that each sample may reach: `max_tokens`, or less after a prompt that leaves less room."""
     age: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     """For each sample: the policy's version minus the version of its oldest sampled token; 0 if none was sampled."""
-    max_staleness: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
+    staleness: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
     """For each token: the policy's weight version minus the version that sampled it; 0 if it was not sampled."""
     reward: Later[Float[Tensor, " s"]] = field(default=UNWRITTEN, metadata=PER_SAMPLE)
 
@@ -299,7 +299,7 @@ def pack(
         finish=torch.tensor([-1 if s.finish is None else int(s.finish) for s in samples], dtype=torch.long),
         limit=torch.tensor([s.limit for s in samples], dtype=torch.long),
         age=torch.tensor([version - (version if s.oldest is None else s.oldest) for s in samples], dtype=torch.long),
-        max_staleness=torch.where(origin >= 0, version - origin, 0),
+        staleness=torch.where(origin >= 0, version - origin, 0),
         logp_engine=torch.tensor(_entries([s.logp for s in samples], trained), dtype=torch.float64),
         measures={Mark(name): _marks(name, samples, trained) for name in sorted({n for s in samples for n in s.marks})},
         max_tokens=max_tokens,

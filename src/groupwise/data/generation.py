@@ -74,16 +74,16 @@ class GenerationRequest:
     limit: int
     draw: int
     stream: Ids
-    at: int = 0
+    position: int = 0
     sampling: Sampling = Sampling()
     purpose: int = 0
-    content: str = ""
+    content_hash: str = ""
     """Hash of the prompt's content besides token ids, such as images."""
-    path: tuple[bytes, ...] = ()
+    actions: tuple[bytes, ...] = ()
     """The sample's encoded actions so far (`Sample.path`), if the policy's actions are not tokens of text."""
     top: int = 0
     """The number of most probable tokens to return for each new position (`Generation.likeliest`)."""
-    stride: int = 1
+    steps_per_token: int = 1
     """For a flow policy without noise: the number of denoising steps that one token spans."""
     steps: int | None = None
     """For a flow policy: the number of denoising steps, if not the policy's own; such a sample must not be trained."""
@@ -91,7 +91,7 @@ class GenerationRequest:
     @property
     def context_key(self) -> ContextKey:
         """The identity of the request's context. Contexts with equal ids but different actions are different."""
-        return content_hash(self.content, self.path), self.context
+        return content_hash(self.content_hash, self.actions), self.context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class Generation:
     versions: Ids
     finish: Finish
     routes: tuple[bytes, ...] = ()
-    path: tuple[bytes, ...] = ()
+    actions: tuple[bytes, ...] = ()
     likeliest: tuple[Likeliest, ...] = ()
 
 

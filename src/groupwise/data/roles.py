@@ -20,6 +20,6 @@ class Role:
 
     name: str
     when: str
-    failed: Literal["never", "often", "always"] = "never"
-    alone: bool = False
-    written: bool = False
+    in_failed_rollouts: Literal["never", "often", "always"] = "never"
+    alone_in_group: bool = False
+    demonstration: bool = False

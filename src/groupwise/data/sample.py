@@ -12,7 +12,7 @@ from groupwise.core.field_types import check_types
 from groupwise.data.generation import ContextKey, Finish, Ids, Likeliest, content_hash
 from groupwise.data.verdicts import Verdict
 
-__all__ = ["ENVIRONMENT", "SAMPLED", "TEMPLATE", "WRITTEN", "CountedText", "Draw", "Prompt", "Rollout", "Sample"]
+__all__ = ["ENVIRONMENT", "SAMPLED", "TEMPLATE", "WRITTEN", "ReplyWithCounts", "Draw", "Prompt", "Rollout", "Sample"]
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class Prompt:
     context: Ids
     text: str = ""
     row: Mapping[str, Any] = field(default_factory=dict)
-    content: str = ""
+    content_hash: str = ""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -47,7 +47,7 @@ class Prompt:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapping proxy cannot be pickled.
-        return type(self), (self.id, self.context, self.text, dict(self.row), self.content)
+        return type(self), (self.id, self.context, self.text, dict(self.row), self.content_hash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +85,20 @@ class Sample:
     origin: Ids = ()
     logp: tuple[float, ...] = ()
     routes: tuple[bytes, ...] = ()
-    path: tuple[bytes, ...] = ()
+    actions: tuple[bytes, ...] = ()
     """For a policy whose actions are not text tokens: each token's encoded action. Tokens after the last have none."""
     likeliest: tuple[Likeliest, ...] = ()
     """The most probable tokens at each token's position, if requested. Tokens after the last entry have none."""
     finish: Finish | None = None
     text: str = ""
-    ends: Ids = ()
+    token_ends: Ids = ()
     group: int = 0
     """The group in its rollout: an advantage compares the samples of a rollout that have equal `group` and `role`."""
     role: str = "answer"
     """The kind of sample: "answer", or another role that a sampling strategy gives it, such as "critique"."""
     parent: int | None = None
     verdict: Verdict | None = None
-    content: str = ""
+    content_hash: str = ""
     """Hash of the prompt's content besides token ids, such as images."""
     views: Mapping[str, Ids] = field(default_factory=dict)
     """Alternative prompts for the same tokens, by name, such as one with a hint. Measures may condition on them."""
@@ -113,9 +113,9 @@ class Sample:
                 f"a sample has {len(self.tokens)} tokens, {len(self.origin)} origins and {len(self.logp)} log-probs\n"
                 "give `origin` and `logp` one entry per token"
             )
-        if len(self.path) > len(self.tokens):
+        if len(self.actions) > len(self.tokens):
             raise ValueError(
-                f"a sample has {len(self.path)} encoded actions (path) for {len(self.tokens)} tokens\n"
+                f"a sample has {len(self.actions)} encoded actions (path) for {len(self.tokens)} tokens\n"
                 "give `path` at most one entry per token"
             )
         if len(self.likeliest) > len(self.tokens):
@@ -138,7 +138,7 @@ class Sample:
     @property
     def context_key(self) -> ContextKey:
         """The identity of the sample's prompt. Prompts with equal ids but different images are different."""
-        return self.content, self.context
+        return self.content_hash, self.context
 
     @property
     def trained(self) -> tuple[bool, ...]:
@@ -189,11 +189,11 @@ class Sample:
         """
         trained = self.trained
         at = next((i + 1 for i in reversed(range(len(trained))) if not trained[i]), 0)
-        start = self.ends[at - 1] if at else 0
+        start = self.token_ends[at - 1] if at else 0
         return replace(
-            self, context=self.context + self.tokens[:at], content=content_hash(self.content, self.path[:at]),
-            tokens=self.tokens[at:], origin=self.origin[at:], logp=self.logp[at:], path=self.path[at:],
-            text=self.text[start:], ends=tuple(end - start for end in self.ends[at:]),
+            self, context=self.context + self.tokens[:at], content=content_hash(self.content_hash, self.actions[:at]),
+            tokens=self.tokens[at:], origin=self.origin[at:], logp=self.logp[at:], path=self.actions[at:],
+            text=self.text[start:], ends=tuple(end - start for end in self.token_ends[at:]),
             views={name: context + self.tokens[:at] for name, context in self.views.items()},
             marks={name: numbers[at:] for name, numbers in self.marks.items()},
         )  # fmt: skip
@@ -226,7 +226,7 @@ class Sample:
         n = len(self.tokens)
         return replace(
             self, tokens=self.tokens + tokens, origin=self.origin + origin, logp=self.logp + logp,
-            routes=self.routes + routes[len(self.routes) :], path=_joined(self.path, path, n, b""),
+            routes=self.routes + routes[len(self.routes) :], path=_joined(self.actions, path, n, b""),
             likeliest=_joined(self.likeliest, likeliest, n, ()),
         )  # fmt: skip
 
@@ -248,7 +248,7 @@ class Sample:
         >>> sample.with_verdict(Verdict(Outcome.wrong, steps={"line": [(3, 0.5)]})).marks
         {'line': (nan, 0.5, nan)}
         """
-        before = self.ends[start - 1] if start else 0
+        before = self.token_ends[start - 1] if start else 0
         marks = {name: self._values_at_ends(steps, start, before) for name, steps in verdict.steps.items()}
         return replace(self, verdict=verdict, marks={**self.marks, **marks})
 
@@ -260,7 +260,7 @@ class Sample:
                     f"a verdict's step ends at character {end}, but the text has {len(self.text) - before} characters\n"
                     "let each end in `Verdict.steps` be above 0 and at most the length of the text"
                 )
-            token = bisect_left(self.ends, before + end, lo=start)  # the token of the step's last character
+            token = bisect_left(self.token_ends, before + end, lo=start)  # the token of the step's last character
             values[token] = value if math.isnan(values[token]) else values[token] + value
         return tuple(values)
 
@@ -279,12 +279,12 @@ class Sample:
         """A new sample with the first `at` tokens, to be continued, with the random stream `(*stream, at, i)`."""
         return replace(
             self, tokens=self.tokens[:at], origin=self.origin[:at], logp=self.logp[:at], stream=(*self.stream, at, i),
-            routes=self.routes[: len(self.context) + at - 1], path=self.path[:at], likeliest=self.likeliest[:at],
+            routes=self.routes[: len(self.context) + at - 1], path=self.actions[:at], likeliest=self.likeliest[:at],
             finish=None, text="", ends=(), verdict=None, marks={}, counts={},
         )  # fmt: skip
 
 
-class CountedText(str):
+class ReplyWithCounts(str):
     """An environment's reply with named counts. Each count becomes a metric.
 
     >>> text = CountedText("error: no such tool", calls=1, malformed=1)
@@ -295,7 +295,7 @@ class CountedText(str):
     __slots__ = ("counts",)
     counts: Mapping[str, float]
 
-    def __new__(cls, text: str, **counts: Any) -> "CountedText":
+    def __new__(cls, text: str, **counts: Any) -> "ReplyWithCounts":
         """ValueError if a count is not a finite number."""
         for name, count in counts.items():
             if isinstance(count, bool) or not isinstance(count, int | float) or not math.isfinite(count):

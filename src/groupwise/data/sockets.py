@@ -38,7 +38,7 @@ __all__ = [
     "EngineKind",
     "Environment",
     "Filter",
-    "Layout",
+    "AttentionLayout",
     "LinearHead",
     "ListsProblems",
     "Mask",
@@ -48,7 +48,7 @@ __all__ = [
     "Policy",
     "Ratio",
     "ReadsColumns",
-    "Replay",
+    "ReplyLog",
     "ReportsNumbers",
     "Sampler",
     "Shaping",
@@ -214,7 +214,7 @@ class Environment(Protocol):
 
 
 @runtime_checkable
-class Replay(Protocol):
+class ReplyLog(Protocol):
     """A log of environments' replies by key, from which a resumed run restores unfinished conversations."""
 
     __slots__ = ()
@@ -538,7 +538,7 @@ class Penalty(Protocol):
 
 
 @runtime_checkable
-class Layout(Protocol):
+class AttentionLayout(Protocol):
     """The position of each packed token in its sequence, and its attention to itself and the tokens before it.
 
     With a `window`, a token attends to at most that many tokens, including itself. With a `softcap` c, a score x
@@ -584,7 +584,7 @@ class Policy(Protocol):
 class Backbone(Protocol):
     """A language model as the learner uses it: tokens to hidden states to logits."""
 
-    def __call__(self, tokens: Int[Tensor, " n"], layout: Layout) -> Float[Tensor, "n width"]: ...
+    def __call__(self, tokens: Int[Tensor, " n"], layout: AttentionLayout) -> Float[Tensor, "n width"]: ...
 
     def head(self, hidden: Float[Tensor, "n width"]) -> Float[Tensor, "n vocabulary"]: ...
 

@@ -18,7 +18,7 @@ class Speculative(Native):
     """
 
     window: int = 8
-    drafts: int = 4096
+    max_stored_answers: int = 4096
 
     def __post_init__(self) -> None:
         Native.__post_init__(self)
@@ -38,5 +38,5 @@ class Speculative(Native):
         return SpeculativeEngine(
             model, tokenizer, seed=seed, max_num_seqs=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens,
             window=self.window,
-            drafts=self.drafts,
+            drafts=self.max_stored_answers,
         )  # fmt: skip

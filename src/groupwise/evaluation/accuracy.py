@@ -48,7 +48,7 @@ class Tally:
     id: str
     answers: int
     right: int
-    others: tuple[int, ...] | None = ()
+    wrong_counts: tuple[int, ...] | None = ()
 
     @property
     def share(self) -> float:
@@ -73,16 +73,16 @@ class Tally:
         0.3333333333333333
         """
         self._at_least(k, "maj")
-        if self.others is None or self.answers > MOST_VOTES:
-            reason = NO_VOTE if self.others is None else f"more than {MOST_VOTES} answers to a problem"
+        if self.wrong_counts is None or self.answers > MOST_VOTES:
+            reason = NO_VOTE if self.wrong_counts is None else f"more than {MOST_VOTES} answers to a problem"
             raise ValueError(f"maj@{k} is not available: {reason}")
-        invalid = self.answers - self.right - sum(self.others)
-        return majority(self.right, tuple(sorted(self.others)), invalid)[k]
+        invalid = self.answers - self.right - sum(self.wrong_counts)
+        return majority(self.right, tuple(sorted(self.wrong_counts)), invalid)[k]
 
     @property
     def has_votes(self) -> bool:
         """Whether maj@k can be computed: the verifier gave answers to vote with, and there are not too many."""
-        return self.others is not None and self.answers <= MOST_VOTES
+        return self.wrong_counts is not None and self.answers <= MOST_VOTES
 
     def _at_least(self, k: int, what: str) -> None:
         if k > self.answers:

@@ -66,8 +66,8 @@ def evaluate(
     if preset_data and not preset:
         what = "--preset-data names the directory of a preset's problems, and there is no --preset"
         raise Usage(what, fix="add --preset NAME, or use --data PATH")
-    evaluations = (of_run.layout if of_run else RunLayout(Path())).evaluations
-    source = of_run.layout.recipe if of_run else find_recipe(recipe_path) if recipe_path else None
+    evaluations = (of_run.run_layout if of_run else RunLayout(Path())).evaluations
+    source = of_run.run_layout.recipe if of_run else find_recipe(recipe_path) if recipe_path else None
     model = model_overrides(model_or_run, of_run, use)
     published = find_published(preset) if preset else None
     n = samples or (published.samples if published else SAMPLES)
@@ -233,7 +233,7 @@ async def open_model(
     of_run = find_model_of(model_or_run, at)
     changes = [*model_overrides(model_or_run, of_run, use), *overrides]
     user_code = use if use.modules or use.in_memory else None
-    source = of_run.layout.recipe if of_run else None
+    source = of_run.run_layout.recipe if of_run else None
     start = starting_point(source, changes, trust_remote_code=use.trust_remote_code, train=False)
     recipe, sampling = recipe_and_sampling(start, user_code)
     recipe = resolved(recipe)
@@ -249,13 +249,13 @@ async def open_model(
     by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
     setting = RolloutSetting(
         engine=engine,
-        verifier=Ungraded(),
+        verifier=UngradedVerifier(),
         tokenizer=tokenizer,
         sampling=sampling,
         seed=recipe.seed,
         deadline=recipe.machine.deadline,
         environment=environment_of(recipe, use),
-        frame=frame_of(recipe, by_name),
+        observation_frame=frame_of(recipe, by_name),
         template=prompt_template(by_name),
         steps=recipe.evaluate.steps,
     )
@@ -292,7 +292,7 @@ def sample(
 UNGRADED = Verdict(Outcome.unverifiable, cause="the command sample does not grade answers")
 
 
-class Ungraded(Verifier):
+class UngradedVerifier(Verifier):
     """The verifier of the command `sample`, which grades nothing: its prompt has no gold answer."""
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:

@@ -23,15 +23,15 @@ class MicrobatchSums:
 
     auxiliary: tuple[tuple[str, float], ...] = ()
     terms: tuple[float, ...] = ()
-    changed: int = 0
-    choices: int = 0
+    changed_route_count: int = 0
+    route_count: int = 0
 
     def __add__(self, other: "MicrobatchSums") -> "MicrobatchSums":
         return MicrobatchSums(
             auxiliary=self.auxiliary + other.auxiliary,
             terms=self.terms + other.terms,
-            changed=self.changed + other.changed,
-            choices=self.choices + other.choices,
+            changed_route_count=self.changed_route_count + other.changed_route_count,
+            route_count=self.route_count + other.route_count,
         )
 
     @property

@@ -66,7 +66,7 @@ def check_changes(run: OpenRun, objects: RunObjects, state: Mapping[str, Any], *
     lines = changes(state or info, now)
     if lines and not accept and changes(info, now):
         after = "checkpoint" if state else "start"
-        command = f"groupwise resume {run.path}{objects.use.options} --changed"
+        command = f"groupwise resume {run.path}{objects.user_code.options} --changed"
         raise BadData(
             f"the recipe or the model's files of {run.path} were changed after its {after}",
             evidence="\n".join(lines),
@@ -98,7 +98,7 @@ def record_changes(
         task=recipe.task.label,
         method=origin(recipe.method, stored.method.get("name", "")),
         changes=tuple(history),
-        use=dict(objects.use.hashes),
+        use=dict(objects.user_code.hashes),
         device=objects.device,
         stopped="",
         **now,

@@ -28,12 +28,12 @@ from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.runs.next_command import resume_command
 from groupwise.runs.open_run import OpenRun
-from groupwise.runs.replay import ReplayLog
+from groupwise.runs.replay import ReplyLogFile
 from groupwise.training.build import RunObjects
-from groupwise.training.guards import Guards
+from groupwise.training.guards import RunGuards
 from groupwise.training.loop import run as loop
 from groupwise.training.progress import Progress
-from groupwise.training.rank_worker import Meeting, rank_store, several_ranks
+from groupwise.training.rank_worker import Rendezvous, rank_store, several_ranks
 from groupwise.training.recorder import Recorder
 from groupwise.training.warm_start import remove_checkpoint, warm_start
 from groupwise.training.watchdog import CODES, Stuck, Watchdog
@@ -48,13 +48,13 @@ class IterationWatch:
     `unwritten` gets the iterations whose model (`save.export_every`) cannot be written.
     """
 
-    layout: RunLayout
+    run_layout: RunLayout
     objects: RunObjects
     progress: Progress
     alerts: Alerts
     control: Control
     disk: Disk
-    unwritten: list[int] = field(default_factory=list)
+    failed_exports: list[int] = field(default_factory=list)
 
     def __call__(self, line: dict[str, Any], timing: dict[str, Any]) -> None:
         """Take the metrics and the timings of one iteration."""
@@ -64,11 +64,11 @@ class IterationWatch:
             self.progress.notify(alert)
         if is_due(recipe.save.export_every, iteration, recipe.iterations):
             try:
-                write_model_directory(self.layout, self.objects, self.layout.model_at(iteration), self.disk)
+                write_model_directory(self.run_layout, self.objects, self.run_layout.model_at(iteration), self.disk)
             except Storage as error:
-                self.unwritten.append(iteration)
+                self.failed_exports.append(iteration)
                 self.progress.notify(str(error))
-        self.control.on_iteration(self.layout.run, line)
+        self.control.on_iteration(self.run_layout.run, line)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +81,7 @@ class Training:
     run: OpenRun
     objects: RunObjects
     buffer: Buffer
-    guards: Guards
+    guards: RunGuards
     recorder: Recorder
     watch: IterationWatch
     watchdog: Watchdog
@@ -147,7 +147,7 @@ def report_error(training: Training, error: BaseException) -> None:
     if not isinstance(error, Storage):
         with contextlib.suppress(OSError):
             notify(f"report: {write_report([run.path])}")
-    command = resume_command(run.path, *code_of(training.objects.use))
+    command = resume_command(run.path, *code_of(training.objects.user_code))
     if recorder.done >= 0 and not (isinstance(error, Storage) and command in error.fix):
         notify(f"continue from the last checkpoint: {command}")
 
@@ -161,7 +161,7 @@ def ending_of(training: Training) -> Ending:
         write_model_directory(layout, training.objects, layout.model, watch.disk)
     with storage_errors("the report", layout.run):
         report = write_report([layout.run])
-    check_models(layout, watch.unwritten)
+    check_models(layout, watch.failed_exports)
     record_ending(training, recorder.stopping)
     message = closing_message(layout, report, recorder, training.objects)
     return Ending(recorder.stopping, CODES.get(recorder.stopping, 0), message)
@@ -192,10 +192,10 @@ def assembled(
         progress.notify(
             f"warning: {line}: the numbers of both differ by rounding; the dtype stays {recipe.machine.dtype}"
         )
-    changes = [*check_changes(run, objects, state, accept=changed), *objects.use.changes, *moved]
+    changes = [*check_changes(run, objects, state, accept=changed), *objects.user_code.changes, *moved]
     if recipe.iterations > run.info.iterations:
         park_model(layout, disk)
-    trackers = {"trackers": recipe.trackers, "load": objects.use.find}
+    trackers = {"trackers": recipe.trackers, "load": objects.user_code.find}
     logs = RunLogs.resume(layout, state, done, **trackers, changed=changed, notify=progress.notify, disk=disk)
     run, accepted = record_changes(run, objects, state, [*changes, *logs.changes], done, disk)
     if isinstance(engine, Fleet):
@@ -212,7 +212,7 @@ def assembled(
     remove_later_models(layout, done, disk)
     with storage_errors("the checkpoints", layout.run):
         remove_leftovers(layout.checkpoints, (), disk)
-    replay = ReplayLog(layout, lambda: recorder.done, progress.notify, disk=disk)
+    replay = ReplyLogFile(layout, lambda: recorder.done, progress.notify, disk=disk)
     deadline = recipe.machine.verdict_deadline
     watchdog = Watchdog(recorder.stop, progress.notify, lambda: recorder.current_phase, deadline)
     return Training(run, objects, objects.new_buffer(replay), guards, recorder, watch, watchdog, changes)
@@ -241,11 +241,11 @@ async def warmed_up(training: Training, *, changed: bool) -> bool:
     """Run or continue the warm start. False if it was stopped before its end."""
     recorder, watch = training.recorder, training.watch
     options: dict[str, Any] = {"changed": changed, "disk": watch.disk}
-    return await warm_start(watch.layout, training.objects, lambda: recorder.stopping, watch.progress.notify, **options)
+    return await warm_start(watch.run_layout, training.objects, lambda: recorder.stopping, watch.progress.notify, **options)
 
 
 async def iterate(
-    training: Training, learner: Learner | None, meeting: Meeting | None, checkpoint: Checkpoint | None
+    training: Training, learner: Learner | None, meeting: Rendezvous | None, checkpoint: Checkpoint | None
 ) -> None:
     """Run the training loop, with the other ranks of the run, and save its last checkpoint."""
     objects, recorder, buffer, guards = training.objects, training.recorder, training.buffer, training.guards

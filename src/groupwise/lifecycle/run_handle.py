@@ -15,7 +15,7 @@ from groupwise.training.recorder import Recorder
 class Ending:
     """How a run ended: exit code, last message, and `stopped`, the reason of an early end ("" without one)."""
 
-    stopped: str
+    stop_reason: str
     code: int
     message: str = ""
 

@@ -15,7 +15,7 @@ from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout, iteration_files
 
 SAMPLE, LEARN = "seconds/sample", "seconds/learn"
-ONE = Placement(devices=1, generators=1, learners=1, split=1)
+ONE = Placement(devices=1, generators=1, learners=1, tensor_parallel=1)
 
 
 def calibrated(machines: Machines, run: Path, recipe: Recipe, shape: Shape, prompt: int) -> Machines:

@@ -56,8 +56,8 @@ class Machines:
     memory_gb_s: float
     link_gb_s: float = inf
     step_ms: float = 5.0
-    sampling: float = 1.0
-    learning: float = 1.0
+    sampling_factor: float = 1.0
+    learning_factor: float = 1.0
     device: Literal["cuda", "cpu"] = "cuda"
     rates: str
     lengths: AssumedLengths = AssumedLengths()

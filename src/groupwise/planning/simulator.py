@@ -28,11 +28,11 @@ class Setup:
     """
 
     engines: int
-    rows: int
+    max_num_seqs: int
     token: float
     row: float
     prompts: int
-    group: int
+    group_size: int
     prompt: int
     length: Callable[[int, int], int]
     learn: float
@@ -63,7 +63,7 @@ class Simulation:
     all engines).
     """
 
-    published: tuple[float, ...]
+    publish_times: tuple[float, ...]
     tokens: tuple[int, ...]
     oldest: int
     spans: tuple[BusyTime, ...]
@@ -71,19 +71,19 @@ class Simulation:
 
     def seconds(self, warm: int) -> float:
         """Seconds per iteration, without the first `warm` iterations."""
-        return (self.published[-1] - self.published[warm - 1]) / (len(self.published) - warm)
+        return (self.publish_times[-1] - self.publish_times[warm - 1]) / (len(self.publish_times) - warm)
 
     def rate(self, warm: int) -> float:
         """Trained tokens per second, without the first `warm` iterations."""
-        return sum(self.tokens[warm:]) / (self.published[-1] - self.published[warm - 1])
+        return sum(self.tokens[warm:]) / (self.publish_times[-1] - self.publish_times[warm - 1])
 
     def learning(self, warm: int) -> float:
         """The share of time in which the learner trains, without the first `warm` iterations."""
-        return self.busy("learn", self.published[warm - 1], self.published[-1])
+        return self.busy("learn", self.publish_times[warm - 1], self.publish_times[-1])
 
     def rows(self, warm: int) -> float:
         """The mean number of running requests, without the first `warm` iterations."""
-        return mean_rows(self.live, self.published[warm - 1], self.published[-1])
+        return mean_rows(self.live, self.publish_times[warm - 1], self.publish_times[-1])
 
     def busy(self, kind: str, start: float, end: float) -> float:
         """The share of the time from `start` to `end` that the learner spends on one kind of work."""
@@ -178,14 +178,14 @@ class _Run:
         s = self.setup
         ahead = self.started if s.pinned and s.max_staleness else self.version + s.max_staleness
         while self.launched <= ahead:
-            self.missing[self.launched] = s.prompts * s.group
+            self.missing[self.launched] = s.prompts * s.group_size
             self.tokens.append(s.prompts * s.prompt)
             draws = range(self.launched * s.prompts, (self.launched + 1) * s.prompts)
-            self.waiting.extend((draw, sample) for draw in draws for sample in range(s.group))
+            self.waiting.extend((draw, sample) for draw in draws for sample in range(s.group_size))
             self.launched += 1
         if not self.waiting:
             return
-        free = [(len(rows), i) for i, rows in enumerate(self.engines) if len(rows) < s.rows]
+        free = [(len(rows), i) for i, rows in enumerate(self.engines) if len(rows) < s.max_num_seqs]
         for _, i in free:
             self.engines[i].advance(self.now)
         while self.waiting and free:
@@ -196,7 +196,7 @@ class _Run:
             self.tokens[iteration] += length
             self.engines[i].add(iteration, length, s)
             self._rows += 1
-            if count + 1 < s.rows:
+            if count + 1 < s.max_num_seqs:
                 heapq.heapreplace(free, (count + 1, i))
             else:
                 self.schedule(heapq.heappop(free)[1])
@@ -269,7 +269,7 @@ def simulate(setup: Setup, iterations: int) -> Simulation:
     while len(run.published) < iterations:
         run.advance()
     return Simulation(
-        published=tuple(run.published),
+        publish_times=tuple(run.published),
         tokens=tuple(run.tokens[:iterations]),
         oldest=run.oldest,
         spans=tuple(run.spans),

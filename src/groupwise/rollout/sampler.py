@@ -14,7 +14,7 @@ from groupwise.data import (
     ENVIRONMENT,
     TEMPLATE,
     WRITTEN,
-    CountedText,
+    ReplyWithCounts,
     Draw,
     Finish,
     GenerationRequest,
@@ -27,7 +27,7 @@ from groupwise.data import (
 )
 from groupwise.data.verdicts import invalidity, with_threshold
 from groupwise.models import Purpose, conversation_turn, encode_answer, keyed_random
-from groupwise.rollout.conversation import Conversation, ReplayMismatch
+from groupwise.rollout.conversation import Conversation, ReplyMismatch
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.round import Round
 from groupwise.rollout.setting import RolloutSetting
@@ -49,7 +49,7 @@ class DrawSampler:
     purpose: int = Purpose.SAMPLE
     round: Round | None = None
     """The draws that are sampled at the same time; None for a draw alone."""
-    started: int = 0
+    sample_count: int = 0
     awaiting: Counter[str] = field(default_factory=Counter)
     """The number of pending calls of this draw, by callee (engine, verifier, environment)."""
     conversations: dict[Ids, Conversation] = field(default_factory=dict)
@@ -82,9 +82,9 @@ class DrawSampler:
 
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
         """Create `n` empty samples of a prompt, each with its own random numbers. `extend` generates their tokens."""
-        first, self.started = self.started, self.started + n
+        first, self.sample_count = self.sample_count, self.sample_count + n
         shared = Sample(
-            context=context, content=self.draw.prompt.content, stream=(), limit=self.room(context), group=group,
+            context=context, content_hash=self.draw.prompt.content_hash, stream=(), limit=self.room(context), group=group,
             role=role,
         )  # fmt: skip
         begun = shared.insert(self.prefix, TEMPLATE) if role == "answer" else shared
@@ -119,13 +119,13 @@ class DrawSampler:
         while left > 0 and not ended:
             request = GenerationRequest(
                 context=sample.context + sample.tokens, limit=left, draw=self.draw.id, stream=sample.stream,
-                at=len(sample.tokens), sampling=sampling or self.setting.sampling, purpose=self.purpose,
-                content=sample.content, path=sample.path, top=top, stride=stride,
+                position=len(sample.tokens), sampling=sampling or self.setting.sampling, purpose=self.purpose,
+                content_hash=sample.content_hash, actions=sample.actions, top=top, steps_per_token=stride,
                 steps=self.setting.steps,
             )  # fmt: skip
             with self._awaiting("the engine"):
                 new = await self.setting.engine.sample(request)
-            sample = sample.with_tokens(new.tokens, new.versions, new.logp, new.routes, new.path, new.likeliest)
+            sample = sample.with_tokens(new.tokens, new.versions, new.logp, new.routes, new.actions, new.likeliest)
             left, finish = left - len(new.tokens), new.finish
             if finish is not Finish.cut:
                 break
@@ -176,7 +176,7 @@ class DrawSampler:
         if conversation is None:
             log_key = f"{self.purpose} {self.draw.id} {self.setting.sampling.temperature}"
             conversation = Conversation(
-                self.setting.environment(), self.setting.replay, log_key, self.draw.prompt, self.random
+                self.setting.environment(), self.setting.reply_log, log_key, self.draw.prompt, self.random
             )
             self.conversations[sample.stream] = conversation
         with self._awaiting("the environment"):
@@ -185,7 +185,7 @@ class DrawSampler:
                 if not isinstance(reply, Verdict):
                     return reply
                 return with_threshold(_validated(reply, sample.last_turn.text, "environment"), self.setting.threshold)
-            except ReplayMismatch:
+            except ReplyMismatch:
                 restarted = replace(conversation, environment=self.setting.environment(), use_log=False, replayed=[])
                 self.conversations[sample.stream] = restarted
                 raise
@@ -195,8 +195,8 @@ class DrawSampler:
 
         The counts of a `CountedText` are added to the sample's. BadData for text that cannot be tokenized.
         """
-        before, ids, after = conversation_turn(self.setting.tokenizer, self.setting.frame, sample.tokens, text)
-        if isinstance(text, CountedText):
+        before, ids, after = conversation_turn(self.setting.tokenizer, self.setting.observation_frame, sample.tokens, text)
+        if isinstance(text, ReplyWithCounts):
             sample = sample.add_counts(text.counts)
         return sample.insert(before, TEMPLATE).insert(ids, ENVIRONMENT).insert(after, TEMPLATE).with_finish(None)
 

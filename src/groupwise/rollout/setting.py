@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from groupwise.data import Engine, Environment, Ids, Replay, Sampling, Verifier
+from groupwise.data import Engine, Environment, Ids, ReplyLog, Sampling, Verifier
 from groupwise.models import Tokenizer
 
 __all__ = ["RolloutSetting"]
@@ -30,8 +30,8 @@ class RolloutSetting:
     deadline: float = 600.0
     verdict_deadline: float = 60.0
     environment: Callable[[], Environment] | None = None
-    replay: Replay | None = None
-    frame: tuple[Ids, Ids] = ((), ())
+    reply_log: ReplyLog | None = None
+    observation_frame: tuple[Ids, Ids] = ((), ())
     template: Callable[[str], Ids] | None = None
     positions: int | None = None
     threshold: float | None = None

@@ -67,7 +67,7 @@ class Program:
 
     code: str
     function: str | None = None
-    args: tuple[Any, ...] = ()
+    function_args: tuple[Any, ...] = ()
     stdin: str = ""
 
 
@@ -173,7 +173,7 @@ class TrustedCode(NamedTuple):
     """Code that a sandbox process loads before its first execution: the arguments `packages`, `warm` and `preload`."""
 
     packages: tuple[str, ...]
-    warm: tuple[str, ...]
+    imports: tuple[str, ...]
     preload: dict[str, str]
 
     def setup(self, unsafe: bool) -> dict[str, Any]:
@@ -182,7 +182,7 @@ class TrustedCode(NamedTuple):
         if unsafe:
             sources = (mount.source for name in self.packages for mount in package(name))
             path = list(dict.fromkeys(map(os.path.dirname, sources)))
-        return {"path": path, "warm": self.warm, "preload": self.preload, "seccomp_filter": seccomp_filter().hex()}
+        return {"path": path, "warm": self.imports, "preload": self.preload, "seccomp_filter": seccomp_filter().hex()}
 
 
 class SandboxProcess(WorkerProcess):
@@ -237,7 +237,7 @@ class SandboxProcess(WorkerProcess):
         self.start()
         job: dict[str, Any] = {"code": program.code}
         if program.function is not None:
-            job |= {"function": program.function, "args": program.args}
+            job |= {"function": program.function, "args": program.function_args}
         stdin = program.stdin.encode("utf-8", "surrogatepass")
         message = {"cpu": limits.cpu, "memory": limits.memory}
         message |= {"result": 1 if program.function is None else 3}

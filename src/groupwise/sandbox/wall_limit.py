@@ -32,7 +32,7 @@ class WallLimit:
     """
 
     wall: float
-    read: Callable[[], Threads]
+    read_threads: Callable[[], Threads]
     now: float
     idle: float = 0.0
     due: float = field(init=False)
@@ -45,7 +45,7 @@ class WallLimit:
 
     def look(self, now: float) -> Literal["", "wall", "busy"]:
         """Count the time since the last look. The limit that has been reached; empty if none. The next is `due`."""
-        times = self.read()
+        times = self.read_threads()
         active = max((seconds - self._times.get(i, 0.0) for i, seconds in times.items()), default=0.0)
         self.idle = max(self.idle + min(now - self.now - active, self.due - self.now), 0.0)
         self._times, self.now = times, now

@@ -8,7 +8,7 @@ from typing import Any
 
 from groupwise.core import BadData, Usage
 from groupwise.data import Ids, Prompt
-from groupwise.tasks.row_columns import Fields, Problem, problem_text
+from groupwise.tasks.row_columns import RowColumns, Problem, problem_text
 from groupwise.tasks.rows import SHOWN, Fault, Row, check_length, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats, contains_answer, counted, listed
 
@@ -53,7 +53,7 @@ class Problems:
         """
         if not 0 < held_out < 1:
             raise Usage(f"held_out is {held_out}: it needs 0 < held_out < 1", fix="set it to a share such as 0.1")
-        prompts, stats = read_problems(str(path), encode, (Fields(prompt, answer),))
+        prompts, stats = read_problems(str(path), encode, (RowColumns(prompt, answer),))
         return cls.split(prompts, stats, held_out)
 
     @classmethod
@@ -107,7 +107,7 @@ class Problems:
 
 
 def read_problems(
-    source: str, encode: Callable[[Any], Ids], layouts: Sequence[Fields], split: str = "train", name: str = ""
+    source: str, encode: Callable[[Any], Ids], layouts: Sequence[RowColumns], split: str = "train", name: str = ""
 ) -> tuple[list[Prompt], SourceStats]:
     """Read the problems of a source of data rows, each once, and their statistics.
 
@@ -122,7 +122,7 @@ def read_problems(
     repeated: list[int] = []
     content = ContentHash()
     omitted: set[str] = set()
-    layout: Fields | None = None
+    layout: RowColumns | None = None
     rows = 0
     for rows, row in rows_of(source, split):
         try:
@@ -161,7 +161,7 @@ def read_problems(
         training=len(prompts),
         held_out=0,
         repeated=tuple(repeated),
-        omitted=tuple(sorted(omitted)),
+        omitted_columns=tuple(sorted(omitted)),
         answer_in_prompt=tuple(
             row_of(p) for p in prompts if "answer" in p.row and contains_answer(p.text, p.row["answer"])
         ),
@@ -210,7 +210,7 @@ def row_of(prompt: Prompt) -> int:
 _EXAMPLE = 'write one JSON object per row, such as {"prompt": "7*5=", "answer": 35}'
 
 
-def _fitting(row: Row, layouts: Sequence[Fields]) -> Fields:
+def _fitting(row: Row, layouts: Sequence[RowColumns]) -> RowColumns:
     return next((layout for layout in layouts if layout.fits(row)), layouts[0])
 
 

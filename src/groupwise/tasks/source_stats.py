@@ -30,7 +30,7 @@ class SourceStats:
     repeated: tuple[int, ...] = ()
     too_long: tuple[int, ...] = ()
     answer_in_prompt: tuple[int, ...] = ()
-    omitted: tuple[str, ...] = ()
+    omitted_columns: tuple[str, ...] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -46,8 +46,8 @@ class SourceStats:
             warnings.append(f"{listed(self.too_long)} {verb} more prompt tokens than max_prompt_tokens: left out")
         if self.answer_in_prompt:
             warnings.append(f"the prompt contains the answer in {listed(self.answer_in_prompt)}")
-        if self.omitted:
-            names = ", ".join(self.omitted[:SHOWN]) + ", ..." * (len(self.omitted) > SHOWN)
+        if self.omitted_columns:
+            names = ", ".join(self.omitted_columns[:SHOWN]) + ", ..." * (len(self.omitted_columns) > SHOWN)
             warnings.append(f"not in the prompts' rows, since too long or not plain JSON: {names}")
         return (summary, *(f"  warning: {warning}" for warning in warnings))
 

@@ -17,14 +17,14 @@ from groupwise.evaluation.conversation_metrics import describe_conversations
 from groupwise.learner import Learner, StepResult
 from groupwise.models.freed_memory import return_freed_memory
 from groupwise.objective import Objective
-from groupwise.rollout import Buffer, Rollouts
+from groupwise.rollout import Buffer, IterationRollouts
 from groupwise.runs.best_checkpoint import best_iteration, held_out_values, is_evaluated
 from groupwise.runs.checkpoints import Checkpoint, save_checkpoint, tensor_bytes
 from groupwise.runs.disk import DISK, Disk, write_file
 from groupwise.runs.jsonl import finite, json_line, read_lines
 from groupwise.runs.layout import SAMPLE_FILES, RunLayout, numbered
 from groupwise.runs.logs import RunLogs
-from groupwise.training.guards import Guards
+from groupwise.training.guards import RunGuards
 from groupwise.training.iteration_records import batch_dump, iteration_metrics, sample_lines, token_columns
 from groupwise.training.sample_pictures import sample_pictures
 
@@ -122,7 +122,7 @@ class Recorder:
         self.write({"iteration": 0, "step": 0, **line})
 
     def iteration(
-        self, collected: Rollouts, batch: Batch, results: Sequence[StepResult], objective: Objective
+        self, collected: IterationRollouts, batch: Batch, results: Sequence[StepResult], objective: Objective
     ) -> dict[str, Any]:
         """Write the samples of an iteration and return its metrics."""
         self.done += 1
@@ -143,10 +143,10 @@ class Recorder:
             self._warned_ungraded = True
             ungraded = f"{unverifiable} of {answers} answers could not be graded"
             self.notify(f"iteration {self.done}: {ungraded}; the first because of: {cause}")
-        if collected.missing and not self._warned_missing:
+        if collected.missing_rollouts and not self._warned_missing:
             self._warned_missing = True
             self.notify(
-                f"iteration {self.done} trains on {len(collected.selected)} prompts: {collected.missing} missing "
+                f"iteration {self.done} trains on {len(collected.selected)} prompts: {collected.missing_rollouts} missing "
                 f"after {collected.rounds} rounds; rollout/missing counts later ones"
             )
         for step, result in enumerate(results):
@@ -163,7 +163,7 @@ class Recorder:
         self.logs.timings(timing)
         self._on_metrics(line, timing)
 
-    def save(self, learner: Learner, buffer: Buffer, guards: Guards, *, last: bool = False) -> None:
+    def save(self, learner: Learner, buffer: Buffer, guards: RunGuards, *, last: bool = False) -> None:
         """Save a checkpoint. A failure is a warning; MISSES failures in a row, or one with `last`, raise `Storage`.
 
         The previous checkpoint stays until a newer one is complete. The first save raises, too: a run with results and
@@ -201,7 +201,7 @@ class Recorder:
 
     # Called on resume
 
-    def restore(self, checkpoint: Checkpoint, learner: Learner | None, buffer: Buffer, guards: Guards) -> None:
+    def restore(self, checkpoint: Checkpoint, learner: Learner | None, buffer: Buffer, guards: RunGuards) -> None:
         """Restore learner, buffer, guards and counts from a checkpoint. Ranks restore a sharded learner themselves."""
         state = checkpoint.state
         if learner is not None:

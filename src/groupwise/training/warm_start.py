@@ -30,7 +30,7 @@ from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.tasks import Demonstration
 from groupwise.training.build import RunObjects
-from groupwise.training.guards import Guards
+from groupwise.training.guards import RunGuards
 
 NEXT_TOKEN = Objective(surrogate=policy_gradient, aggregate=token_mean)
 """The loss of supervised training, as an objective: minus the log-prob of each token, if its advantage is 1."""
@@ -98,7 +98,7 @@ async def warm_start(
     learner = Learner(
         objects.model, optimizer=settings.optimizer, steps=steps, ranks=Alone(recipe.cluster.reduction_lanes)
     )
-    guards = Guards(max_unverifiable=1.0, max_logprob_diff=math.inf)
+    guards = RunGuards(max_unverifiable=1.0, max_logprob_diff=math.inf)
     checkpoint = newest_checkpoint(folder)
     state, saved = (checkpoint.state, checkpoint.iteration) if checkpoint else ({}, 0)
     logs = RunLogs.resume(folder, state, saved, changed=changed, disk=disk)

@@ -1,6 +1,6 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.verifiers.beads import BeadString as BeadString
-from groupwise.verifiers.build_verifier import Grading as Grading
+from groupwise.verifiers.build_verifier import VerifierContext as VerifierContext
 from groupwise.verifiers.by_environment import ByEnvironment as ByEnvironment
 from groupwise.verifiers.code import Code as Code
 from groupwise.verifiers.code import CodeVerifier as CodeVerifier

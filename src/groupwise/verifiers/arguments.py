@@ -57,7 +57,7 @@ class Parameters:
     positional: tuple[str, ...] = ("prompt", "answer", "gold")
     named: tuple[str, ...] = ()
     optional: frozenset[str] = frozenset()
-    columns: bool = False
+    takes_columns: bool = False
     library: Library = ""
 
     @classmethod
@@ -117,7 +117,7 @@ class Parameters:
     @property
     def reads_answer(self) -> bool:
         """Whether the function may ask for anything of the answer that it grades."""
-        return self.columns or not READ.isdisjoint((*self.positional, *self.named))
+        return self.takes_columns or not READ.isdisjoint((*self.positional, *self.named))
 
     @property
     def many(self) -> bool:
@@ -127,11 +127,11 @@ class Parameters:
     def arguments(self, items: Sequence[Item]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a call, by position and by name, for one answer or several. May raise `MissingColumn`."""
         named = {name: self._value(name, items) for name in self.named if self._has(name, items)}
-        if self.columns and self.library:
+        if self.takes_columns and self.library:
             always = {*TRL, *(column for prompt, _ in items for column in prompt.row)} - {"messages"}
             others = sorted(always - named.keys()) if self.library == "TRL" else []
             named |= {name: self._value(name, items) for name in others if name.isidentifier()}
-        elif self.columns:
+        elif self.takes_columns:
             taken = {*self.positional, *named, "answer"}
             others = sorted({column for prompt, _ in items for column in prompt.row} - taken)
             named |= {name: self._value(name, items) for name in others if name.isidentifier()}
@@ -208,5 +208,5 @@ def _state(name: str, sample: Sample) -> NDArray[np.float32] | None:
     """A copy of the states that a parameter asks for; None for other parameters, and for samples without states."""
     if name not in STATES:
         return None
-    array = graded_state(sample.path) if name == "final_state" else all_states(sample.path)
+    array = graded_state(sample.actions) if name == "final_state" else all_states(sample.actions)
     return None if array is None else array.copy()

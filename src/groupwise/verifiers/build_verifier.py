@@ -10,14 +10,14 @@ from groupwise.tasks.generated import Generated
 from groupwise.tasks.judge_access import JudgeAccess
 from groupwise.tasks.problems import Problems
 
-__all__ = ["Grading"]
+__all__ = ["VerifierContext"]
 
 Load = Callable[[str, str], Verifier]
 """Makes a verifier from a user's function, given the file and the name of `Function`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grading:
+class VerifierContext:
     """What verifiers are built from, beside their settings. Without a `task`, gold answers are not checked.
 
     `sandbox` is called with keywords of `Sandbox`, once per verifier that needs one (`Code` and those of mathematics).
@@ -27,7 +27,7 @@ class Grading:
 
     task: Task | None = None
     sandbox: Callable[..., Sandbox] = Sandbox
-    load: Load | None = None
+    load_function: Load | None = None
     judges: JudgeAccess = JudgeAccess()  # noqa: RUF009
     deadline: float = 10.0
 

@@ -242,7 +242,7 @@ class FunctionVerifier(Verifier):
             self.close()
             what = f"the grade function {self.name} gives no grade for a made-up answer"
             answer, fix = repr(items[0][1].text), "correct the function: an answer may be any text"
-            if items[0][1].path:
+            if items[0][1].actions:
                 answer, fix = "a state of zeros", "correct the function: a state may be any array of its shape"
             evidence = f"{error}\nthe answer was {answer}"
             if isinstance(error, MissingColumn):

@@ -14,7 +14,7 @@ from groupwise.data import (
     contents_of,
     joined_contents,
 )
-from groupwise.verifiers.build_verifier import Grading
+from groupwise.verifiers.build_verifier import VerifierContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,16 @@ class Wrapper(VerifierKind):
     adds: ClassVar[tuple[str, ...]] = ()
     verifier: VerifierKind
 
-    def build(self, grading: Grading) -> Verifier:
+    def build(self, grading: VerifierContext) -> Verifier:
         """The wrapped verifier with changed verdicts."""
-        return Wrapped(self, grading.build(self.verifier))
+        return WrapperVerifier(self, grading.build(self.verifier))
 
     def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:
         """The verdict that replaces the wrapped verifier's verdict."""
         raise NotImplementedError
 
 
-class Wrapped(Verifier):
+class WrapperVerifier(Verifier):
     """A verifier with the deadline, checks, notices and workers of the verifier that it wraps."""
 
     def __init__(self, kind: Wrapper, verifier: Verifier) -> None:

@@ -41,7 +41,7 @@ class Comparison:
     """
 
     methods: tuple[Recomputed, ...]
-    left_out: Mapping[str, str]
+    omitted_methods: Mapping[str, str]
     gradients: tuple[Float[Tensor, " all"], ...]
     cosines: tuple[tuple[float | None, ...], ...]
 
@@ -61,7 +61,7 @@ def compare_methods(stored: StoredIteration, names: Sequence[str]) -> Comparison
             left_out[name] = error.evidence
     gradients = tuple(whole_gradient(stored, each) for each in computed)
     cosines = tuple(tuple(cosine(a, b) for b in gradients) for a in gradients)
-    return Comparison(methods=tuple(computed), left_out=left_out, gradients=gradients, cosines=cosines)
+    return Comparison(methods=tuple(computed), omitted_methods=left_out, gradients=gradients, cosines=cosines)
 
 
 def named_method(name: str) -> Method:
@@ -110,7 +110,7 @@ class SampleNumbers:
     advantage: float | None
     weight: float | None
     clipped: float | None
-    gradient: float | None
+    gradient_sum: float | None
 
 
 def sample_numbers(stored: StoredIteration, of: Recomputed) -> dict[int, SampleNumbers]:
@@ -124,7 +124,7 @@ def sample_numbers(stored: StoredIteration, of: Recomputed) -> dict[int, SampleN
     line = dict(zip(stored.batch.keys, stored.indices))
     columns = zip(batch.keys, batch.reward.tolist(), advantage, weight, clipped, s.total(of.gradient).tolist())
     return {
-        line[key]: SampleNumbers(reward=reward, advantage=a, weight=w, clipped=c, gradient=g)
+        line[key]: SampleNumbers(reward=reward, advantage=a, weight=w, clipped=c, gradient_sum=g)
         for key, reward, a, w, c, g in columns
     }
 

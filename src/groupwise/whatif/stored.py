@@ -67,7 +67,7 @@ def read_iteration(run: str, iteration: int | None, use: UserCode) -> StoredIter
     and damaged files.
     """
     directory = existing_run(run).run
-    about = read_run(directory).about
+    about = read_run(directory).info
     check_format(directory, about.get("format"))
     recipe = read_recipe(RunLayout(directory).recipe, (), use)
     iteration = chosen_iteration(directory, iteration)

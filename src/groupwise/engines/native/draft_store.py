@@ -8,7 +8,7 @@ PER_PROMPT = 16
 """The most drafts that are kept for one context."""
 
 
-class Drafts:
+class DraftStore:
     """A store of generations by prompt, for speculative decoding. If full, it drops the least recently updated prompt.
 
     >>> drafts = Drafts(8)
@@ -46,4 +46,4 @@ class Drafts:
 
 def _sample(request: GenerationRequest) -> tuple[int, ...]:
     """The key of a request's sample: purpose, draw, tokens generated before, and random stream."""
-    return request.purpose, request.draw, request.at, *request.stream
+    return request.purpose, request.draw, request.position, *request.stream

@@ -175,7 +175,7 @@ class PagedBatch:
             if row:
                 request = row.pending.request
                 stream = np.array(lineage(request.stream), np.uint64).astype(np.int64)
-                numbers[:, i] = row.newest, row.position, request.draw, stream, request.at + len(row.tokens)
+                numbers[:, i] = row.newest, row.position, request.draw, stream, request.position + len(row.tokens)
                 table[i, : len(row.pages)] = [page.index for page in row.pages]
         padded = [*self.rows, *[None] * (self._size - len(self.rows))]
         purpose = torch.tensor([row.pending.request.purpose if row else 0 for row in padded])

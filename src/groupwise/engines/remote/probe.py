@@ -20,7 +20,7 @@ Scores = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ProbeScores:
     """The fixed answer's scores under the current and the previous weights (empty at the first load)."""
 
     now: Scores
@@ -39,14 +39,14 @@ class Probe:
         self.context, self.answer = fixed_text(decoder.shape.vocabulary, decoder.shape.positions)
         self._engine = NativeEngine(decoder, tokenizer, seed=0, max_num_seqs=1)
 
-    async def expect(self, version: int, weights: Mapping[str, Tensor], before: Expected | None) -> Expected:
+    async def expect(self, version: int, weights: Mapping[str, Tensor], before: ProbeScores | None) -> ProbeScores:
         """The scores to expect of an engine with these weights, which are the decoder's own tensors."""
         await self._engine.load(version, weights)
         now = await self._engine.score(self.context, self.answer)
         await self._engine.load(version, weights)  # frees the copies of weights that `score` made
-        return Expected(now, before.now if before else ())
+        return ProbeScores(now, before.now if before else ())
 
-    async def check(self, remote: Remote, expected: Expected) -> None:
+    async def check(self, remote: Remote, expected: ProbeScores) -> None:
         """`Mismatch` if the engine's scores differ from the scores of the current weights."""
         scores = await remote.score(self.context, self.answer)
         gap = largest_gap(scores, expected.now)

@@ -42,7 +42,7 @@ PAUSE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class EngineRequirements:
     """The requirements of a model on its engines besides its shape: dtype and device.
 
     `placed`: a launcher assigns each engine its own device, on a host with the engine's environment.
@@ -50,10 +50,10 @@ class Target:
 
     dtype: str
     device: str
-    placed: bool = False
+    device_from_launcher: bool = False
 
     @classmethod
-    def of(cls, model: Model, *, placed: bool = False) -> "Target":
+    def of(cls, model: Model, *, placed: bool = False) -> "EngineRequirements":
         """The target of a model with weights."""
         weight = next(model.parameters())
         dtype = str(weight.dtype).removeprefix("torch.")
@@ -105,7 +105,7 @@ class Served(Native):
         access: EngineAccess = EngineAccess(),  # noqa: B008
     ) -> Fleet:  # fmt: skip
         """The fleet, with replicas on this machine. Raises the error of `check`."""
-        target = Target.of(model)
+        target = EngineRequirements.of(model)
         self.check(model, experts, target, access)
         devices = self.devices(target)
 
@@ -138,7 +138,7 @@ class Served(Native):
 
         async def start(index: int) -> Remote:
             if index < self.replicas:
-                return await launch(replace(program, logs=exchange.logs), index, self.deadline)
+                return await launch(replace(program, logs=exchange.log_directory), index, self.deadline)
             patience = self.deadline if index in met else 0.0
             connect = partial(
                 Remote.connect, addresses[index - self.replicas], secret=secret, deadline=self.deadline,
@@ -158,7 +158,7 @@ class Served(Native):
         )  # fmt: skip
 
     def check(
-        self, model: nn.Module, experts: Experts | None, target: Target,
+        self, model: nn.Module, experts: Experts | None, target: EngineRequirements,
         access: EngineAccess = EngineAccess(),  # noqa: B008
     ) -> None:  # fmt: skip
         """`Usage` for a model that the engines cannot run, more engines than GPUs for them, a host that the command
@@ -167,7 +167,7 @@ class Served(Native):
         `Storage` if the directory for the weights cannot be made, or has no room for them.
         """
         decoder = servable(model, experts)
-        if not target.placed:
+        if not target.device_from_launcher:
             self.devices(target)
         self.secret(access)
         exchange = new_exchange(access)
@@ -176,7 +176,7 @@ class Served(Native):
         finally:
             exchange.close()
 
-    def devices(self, target: Target) -> tuple[str, ...]:
+    def devices(self, target: EngineRequirements) -> tuple[str, ...]:
         """The device of each replica on this host. `Usage` for more replicas than GPUs for them."""
         return replica_devices(self.replicas, target.device, gpu_count(), colocated=self.placement == "colocated")
 
@@ -191,7 +191,7 @@ class Served(Native):
 
     def program(self, settings: ReplicaSettings, access: EngineAccess) -> Program:
         """The program of each replica."""
-        return Program(settings=settings, elsewhere=(replica_tls.__name__,))
+        return Program(settings=settings, remote_command=(replica_tls.__name__,))
 
 
 def new_exchange(access: EngineAccess) -> Exchange:

@@ -118,7 +118,7 @@ class Exchange:
     The directory of a killed process is removed by the next `Exchange` in the same directory: its lock is free.
     """
 
-    logs: Path | None = None
+    log_directory: Path | None = None
     """The folder for the output of the run's engines, once the run has one; before, it is this directory."""
 
     def __init__(self, parent: Path, elsewhere: str = ELSEWHERE) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 from groupwise.core import Usage
 from groupwise.engines.remote.access import EngineAccess
 from groupwise.engines.remote.replica import Program, ReplicaSettings
-from groupwise.engines.remote.served import Served, Target
+from groupwise.engines.remote.served import Served, EngineRequirements
 from groupwise.engines.remote.server import servable
 from groupwise.engines.vllm import vllm_tls
 from groupwise.engines.vllm.vllm_engine import VllmSettings
@@ -42,7 +42,7 @@ class Vllm(Served):
     """
 
     replicas: int = 1
-    keyed: bool = True
+    keyed_randomness: bool = True
     gpu_memory_utilization: float | Literal["by_plan"] = "by_plan"
     enforce_eager: bool = False
     batch_invariant: bool = False
@@ -56,7 +56,7 @@ class Vllm(Served):
             raise ValueError(f'gpu_memory_utilization is {share}\ntake a share above 0, at most 1, or "by_plan"')
 
     def check(
-        self, model: nn.Module, experts: Experts | None, target: Target,
+        self, model: nn.Module, experts: Experts | None, target: EngineRequirements,
         access: EngineAccess = EngineAccess(),  # noqa: B008
     ) -> None:  # fmt: skip
         """`Usage` for a model that vLLM cannot run, and without an interpreter; `MissingRequirement` if that is not
@@ -67,7 +67,7 @@ class Vllm(Served):
         Served.check(self, model, experts, target, access)
         check_model(servable(model, experts).shape, target, sleeps=self.placement == "colocated")
         python = access.interpreter(DEFAULT_PYTHON) if self.replicas else ""
-        if python and not target.placed:
+        if python and not target.device_from_launcher:
             check_environment(python, gpu=target.device.startswith("cuda"))
 
     def program(self, settings: ReplicaSettings, access: EngineAccess) -> Program:
@@ -75,7 +75,7 @@ class Vllm(Served):
         sleeps = self.placement == "colocated"
         share = self.gpu_memory_utilization
         spec = VllmSettings(
-            **asdict(settings), keyed=self.keyed, deadline=self.deadline, sleeps=sleeps,
+            **asdict(settings), keyed_randomness=self.keyed_randomness, deadline=self.deadline, sleeps=sleeps,
             enforce_eager=self.enforce_eager, batch_invariant=self.batch_invariant,
             gpu_memory_utilization=OWN_GPU if share == "by_plan" else share,
         )  # fmt: skip
@@ -84,7 +84,7 @@ class Vllm(Served):
         return replace(vllm_program(spec, python), elsewhere=(vllm_tls.__name__, interpreter))
 
 
-def check_model(shape: Shape, target: Target, *, sleeps: bool) -> None:
+def check_model(shape: Shape, target: EngineRequirements, *, sleeps: bool) -> None:
     """`Usage` with the reason if vLLM cannot run a model of this shape. It `sleeps` on GPUs only."""
     dtype, reason = target.dtype, ""
     fix = "use the engine Native: --engine.kind Native"

@@ -134,13 +134,13 @@ class CoSampled(Strategy):
 
 def is_knobs(sample: Sample, i: int) -> bool:
     """Whether a token of a sample is the knobs of a step."""
-    return i < len(sample.path) and isinstance(decode_masked(sample.path[i]), Knobs)
+    return i < len(sample.actions) and isinstance(decode_masked(sample.actions[i]), Knobs)
 
 
 def chosen(sample: Sample, which: Sequence[bool]) -> Sample:
     """The sample with these tokens alone. The others decode to no text."""
     per_token = {name: tuple(compress(getattr(sample, name), which)) for name in ("tokens", "origin", "logp", "ends")}
-    return replace(sample, **per_token, path=tuple(compress(sample.path, which)), marks={}, likeliest=())
+    return replace(sample, **per_token, path=tuple(compress(sample.actions, which)), marks={}, likeliest=())
 
 
 TURNS = TakingTurns((SCHEDULE, "answer"))

@@ -53,8 +53,8 @@ class Explained(Strategy):
     def roles(self) -> tuple[Role, ...]:
         """The roles of its samples besides answers."""
         when, failed = ("for each prompt", "never") if self.always else ("where no answer is correct", "always")
-        explained = Role("explained", when, failed=failed, alone=True, written=True)
-        return explained, Role("tried", f"{when}, and the explanation is wrong", failed=failed)
+        explained = Role("explained", when, in_failed_rollouts=failed, alone_in_group=True, demonstration=True)
+        return explained, Role("tried", f"{when}, and the explanation is wrong", in_failed_rollouts=failed)
 
     @property
     def row_columns(self) -> tuple[str, ...]:

@@ -83,8 +83,8 @@ class HintWriter(Strategy):
     """
 
     roles: ClassVar[tuple[Role, ...]] = (
-        Role("hint", "where no answer is correct", failed="often"),
-        Role("tried", "where no answer is correct", failed="often"),
+        Role("hint", "where no answer is correct", in_failed_rollouts="often"),
+        Role("tried", "where no answer is correct", in_failed_rollouts="often"),
     )
     columns_as: ClassVar[str] = "text"
     skips_rows: ClassVar[bool] = True

@@ -164,7 +164,7 @@ def _first(sample: Sample, n: int) -> Sample:
 def _begun(start: Sample, prefix: Sample) -> Sample:
     """Create an answer that begins with the tokens of a branch. It is finished if the branch is."""
     begun = start.insert(prefix.tokens, WRITTEN)
-    return begun.with_text(prefix.text, prefix.ends).with_finish(prefix.finish)
+    return begun.with_text(prefix.text, prefix.token_ends).with_finish(prefix.finish)
 
 
 def latr(

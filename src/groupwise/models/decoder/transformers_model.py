@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from groupwise.core import Usage
-from groupwise.data import Layout
+from groupwise.data import AttentionLayout
 from groupwise.models.decoder.decoder import Sizes
 from groupwise.models.decoder.routing import Routes, install_router_hooks
 
@@ -32,7 +32,7 @@ class TransformersModel(nn.Module):
         self.experts = install_router_hooks(causal)
 
     def forward(
-        self, tokens: Int[Tensor, " n"], layout: Layout, routes: Routes | None = None
+        self, tokens: Int[Tensor, " n"], layout: AttentionLayout, routes: Routes | None = None
     ) -> Float[Tensor, "n width"]:
         """Hidden states after the final norm. `routes` records, and may replace, the choice of a mixture's experts."""
         trunk = self.causal.get_submodule(self._trunk)
@@ -138,7 +138,7 @@ def attend(
     value: Float[Tensor, "1 kv n e"],
     attention_mask: object,
     *,
-    layout: Layout | None = None,
+    layout: AttentionLayout | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,

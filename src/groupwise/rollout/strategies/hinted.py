@@ -35,7 +35,7 @@ class Escalate(Strategy):
     `tried`. Without a hint that leaves room, the failed group stays.
     """
 
-    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", failed="often"),)
+    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", in_failed_rollouts="often"),)
     forms: ClassVar[dict[str, Forms]] = {"prompt_template": HINTED}
 
     hints: Hints = RowHints()  # noqa: RUF009
@@ -71,7 +71,7 @@ class Scaffold(Strategy):
     warm-up, by a schedule.
     """
 
-    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", failed="often"),)
+    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", in_failed_rollouts="often"),)
     forms: ClassVar[dict[str, Forms]] = {"prompt_template": HINTED}
 
     hints: Hints = RowHints()  # noqa: RUF009

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from groupwise.data import Draw, Rollout, Sampler, Strategy
 from groupwise.rollout.gather_coroutines import together
-from groupwise.rollout.strategies.conversation_state import Dialogue, dialogue_until, judged
+from groupwise.rollout.strategies.conversation_state import ConversationState, dialogue_until, judged
 
 __all__ = ["Independent", "Turns"]
 
@@ -44,5 +44,5 @@ class Turns(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         starts = sampler.start(draw.prompt.context, draw.n)
-        dialogues = await together(dialogue_until(Dialogue(start), sampler, start, most=self.most) for start in starts)
+        dialogues = await together(dialogue_until(ConversationState(start), sampler, start, most=self.most) for start in starts)
         return Rollout(draw, await judged(dialogues, sampler))

@@ -16,10 +16,10 @@ def steps_from(sample: Sample, first: int) -> Sample:
     >>> rest.context, rest.tokens, rest.logp, rest.text, rest.ends
     ((5,), (1,), (-0.1,), 'b', (1,))
     """
-    skipped = sample.ends[first - 1] if 0 < first <= len(sample.ends) else 0
+    skipped = sample.token_ends[first - 1] if 0 < first <= len(sample.token_ends) else 0
     return replace(
         sample, tokens=sample.tokens[first:], origin=sample.origin[first:], logp=sample.logp[first:],
-        path=sample.path[first:], text=sample.text[skipped:], ends=tuple(end - skipped for end in sample.ends[first:]),
+        path=sample.actions[first:], text=sample.text[skipped:], ends=tuple(end - skipped for end in sample.token_ends[first:]),
     )  # fmt: skip
 
 

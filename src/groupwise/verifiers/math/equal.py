@@ -64,7 +64,7 @@ class _Comparison:
         if isinstance(g, Several) and isinstance(a, Several):
             return self.lists(g, a)
         if isinstance(g, Row) and isinstance(a, Row):
-            if (g.kind, len(g.items)) != (a.kind, len(a.items)) or (g.of and a.of and g.of != a.of):
+            if (g.kind, len(g.items)) != (a.kind, len(a.items)) or (g.variable and a.variable and g.variable != a.variable):
                 return False
             return _every(self.compared(x, y) for x, y in zip(g.items, a.items, strict=True))
         if isinstance(g, Row) and isinstance(a, Several):
@@ -160,7 +160,7 @@ class _Comparison:
             return "mixed"
         reads = [read(item, self.nouns) for item in several.items]
         one_of = several.joined in ("or", "union")
-        if several.joined == "union" or _any(reads, lambda r: isinstance(r, Row) and bool(r.of)):
+        if several.joined == "union" or _any(reads, lambda r: isinstance(r, Row) and bool(r.variable)):
             return "one" if one_of else "all"
         if _any(reads, lambda r: isinstance(r, Word)) or len(set(self.labels(several)) - {""}) > 1:
             return "one" if one_of else "all"
@@ -171,7 +171,7 @@ class _Comparison:
         reads = [read(item, self.nouns) for item in answer.items]
         pairs = [(r.sides[0], r.sides[1]) for r in reads if is_definition(r) and re.fullmatch("[a-z]", r.sides[0])]
         names = [name for name, _ in pairs]
-        if gold.kind != "()" or gold.of or answer.joined not in ("list", "and") or len(set(names)) != len(reads):
+        if gold.kind != "()" or gold.variable or answer.joined not in ("list", "and") or len(set(names)) != len(reads):
             return False
         if len(gold.items) != len(pairs):
             return False

@@ -57,7 +57,7 @@ class Row:
 
     kind: str
     items: tuple[str, ...]
-    of: str = ""
+    variable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +201,13 @@ def _as_one(several: Several, nouns: frozenset[str]) -> Read | None:
 
 def _interval(both: "list[Row | None]") -> Row | None:
     """One interval of x for `x > 1 and x < 3`; None for other pairs."""
-    if len(both) != 2 or both[0] is None or both[1] is None or both[0].of != both[1].of:
+    if len(both) != 2 or both[0] is None or both[1] is None or both[0].variable != both[1].variable:
         return None
     low, high = sorted(both, key=lambda row: row is not None and row.items[0] == r"-\infty")
     assert low is not None and high is not None, "both are there"
     if (low.items[0], high.items[1]).count(r"-\infty") or low.items[1] != r"\infty" or high.items[0] != r"-\infty":
         return None
-    return Row(low.kind[0] + high.kind[1], (low.items[0], high.items[1]), low.of)
+    return Row(low.kind[0] + high.kind[1], (low.items[0], high.items[1]), low.variable)
 
 
 def _inequality(text: str, nouns: frozenset[str]) -> Row | None:

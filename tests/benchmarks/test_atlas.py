@@ -25,7 +25,14 @@ ONE = ("prompts = 1", "iterations = 1", "method.group_size = 2", "method.minibat
 def result(trial: Trial, metrics: dict[str, dict[int, float]], tokens: tuple[int, ...] = (10,) * 4) -> TrialResult:
     code, model = stored.present_hashes(trial)
     return TrialResult(
-        trial=trial, metrics=metrics, tokens=tokens, cpu_seconds=9.0, commit="c", recipe_hash="r", code_hash=code, model_hash=model
+        trial=trial,
+        metrics=metrics,
+        tokens=tokens,
+        cpu_seconds=9.0,
+        commit="c",
+        recipe_hash="r",
+        code_hash=code,
+        model_hash=model,
     )
 
 

@@ -35,7 +35,7 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 RAY = {"cluster.launch": "ray"}
 PROGRAMS = (
-    "groupwise.engines.remote.replica_tls",
+    "groupwise.engines.remote.tls_replica",
     "groupwise.engines.vllm.vllm_engine",
     "groupwise.training.rank_worker",
 )

@@ -18,9 +18,9 @@ from groupwise.__main__ import main
 from groupwise.checks.check_data import data_notes
 from groupwise.commands.compare import files
 from groupwise.config.fields import recipe_fields
-from groupwise.config.keyword_arguments import overrides_of
 from groupwise.config.other_names import EARLIER_FIELDS, OTHER_VALUES, answers
 from groupwise.config.recipe_toml import read_recipe, read_with_problems
+from groupwise.config.train_arguments import overrides_of
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import BadData, InvalidValue, Usage
 from groupwise.data import Outcome, Prompt

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.config.local_imports import imported_files
+from groupwise.config.imported_files import imported_files
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import BadData, Usage
 from groupwise.tasks.judge_access import JudgeAccess

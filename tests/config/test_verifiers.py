@@ -14,7 +14,7 @@ from groupwise.config.registry import fitting_names
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import Usage, class_name, part_named, plain_name
 from groupwise.data import Verifier, VerifierKind
-from groupwise.verifiers import Combined, Exact, Function, VerifierContext, Hackable, Judge, Math, Member, Noisy, Regex
+from groupwise.verifiers import Combined, Exact, Function, Hackable, Judge, Math, Member, Noisy, Regex, VerifierContext
 
 KINDS = {name: part_named(name) for name in fitting_names(VerifierKind)}
 EXAMPLES = {

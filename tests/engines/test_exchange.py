@@ -13,7 +13,7 @@ from groupwise.core import Storage
 from groupwise.engines import EngineAccess, Exchange, Served, write_weights
 from groupwise.engines.remote import fleet as fleets
 from groupwise.engines.remote.weights_file import weights_errors
-from groupwise.runs.disk import Disk
+from groupwise.runs.atomic_writes import Disk
 from tests.engines.lines import weights
 from tests.rollout.fakes import decoder
 from tests.rollout.fakes import tokenizer as letters

@@ -17,7 +17,7 @@ from groupwise.config.recipe_toml import read_recipe
 from groupwise.core import EngineLost, Usage
 from groupwise.data import SharesDevice
 from groupwise.engines import EngineServer, Exchange, Probe, Remote, Served, SharedDeviceFleet, SleepingEngine, Vllm
-from groupwise.engines.remote import served as fleets_of
+from groupwise.engines.remote import served_settings as fleets_of
 from groupwise.engines.remote import slots
 from groupwise.engines.remote.replica import Program
 from groupwise.learner import Learner

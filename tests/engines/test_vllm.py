@@ -283,7 +283,9 @@ def test_without_keys_the_distribution_is_the_native_one_and_tokens_are_not() ->
     async def go() -> None:
         model, tokenizer = calculator()
         native = NativeEngine(model, tokenizer, seed=0)
-        fleet = Vllm(max_num_seqs=64, keyed_randomness=False).build(model, tokenizer, seed=0, experts=None, access=ACCESS)
+        fleet = Vllm(max_num_seqs=64, keyed_randomness=False).build(
+            model, tokenizer, seed=0, experts=None, access=ACCESS
+        )
         await fleet.load(3, dict(model.state_dict()))
         for temperature in (1.0, 0.7, 0.0):
             asked = requests(tokenizer, 4, 16, temperature=temperature)

@@ -19,11 +19,11 @@ from groupwise.commands import doctor
 from groupwise.core import EngineLost, Mismatch, MissingRequirement, Usage, WorkerLost
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
 from groupwise.engines import EngineAccess, Exchange, Fleet, NativeEngine, Probe, Remote, Vllm
-from groupwise.engines.remote import served, slots
 from groupwise.engines.remote import server as servers
+from groupwise.engines.remote import slots
 from groupwise.engines.remote.devices import on_device
 from groupwise.engines.remote.replica import Program, ReplicaSettings
-from groupwise.engines.remote.served import EngineRequirements
+from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.engines.vllm import vllm_program, vllm_replicas
 from groupwise.engines.vllm.vllm_engine import VllmSettings, keyed_sample
 from groupwise.engines.vllm.vllm_environment import (

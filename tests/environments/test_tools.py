@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import ReplyWithCounts, Observation, Outcome, Prompt, Verdict
+from groupwise.data import Observation, Outcome, Prompt, ReplyWithCounts, Verdict
 from groupwise.environments import (
     Hermes,
     PythonBlock,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from groupwise.data import ENVIRONMENT, TEMPLATE, ReplyWithCounts, Draw, Prompt, Rollout, Sample
+from groupwise.data import ENVIRONMENT, TEMPLATE, Draw, Prompt, ReplyWithCounts, Rollout, Sample
 from groupwise.evaluation.conversation_metrics import describe_conversations
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from groupwise.cluster.launch import check_launch
+from groupwise.cluster.check_launch import check_launch
 from groupwise.commands.parsing import options_of, parse, parser
 from groupwise.config.defaults import starting_point
 from groupwise.config.recipe_toml import read_recipe

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from groupwise.runs.atomic_writes import PARKED, Disk, remove_leftovers, write_directory, write_file
 from groupwise.runs.checkpoints import newest_checkpoint, save_checkpoint
-from groupwise.runs.disk import PARKED, Disk, remove_leftovers, write_directory, write_file
 from groupwise.runs.info_file import write_info
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs, log_paths

@@ -15,7 +15,7 @@ import pytest
 
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Evaluate, Save
-from groupwise.data import ReplyWithCounts, Observation, Prompt, Sampling
+from groupwise.data import Observation, Prompt, ReplyWithCounts, Sampling
 from groupwise.rollout import Turns
 from groupwise.training.build import RunObjects
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, ready, run_from

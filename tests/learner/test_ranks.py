@@ -15,7 +15,7 @@ from groupwise.core import InvalidValue
 from groupwise.learner import AdamW, Alone, Learner, StepPlan, check_lanes
 from groupwise.learner.lane_sums import LaneSums, order_of
 from groupwise.learner.optimizer import Optimizer
-from groupwise.learner.store import host_store
+from groupwise.learner.rank_store import host_store
 from tests.docs.warm_shell import environment
 from tests.learner.rank_jobs import DEADLINE, JOBS, LANES, OBJECTIVE, batch, computed, plans, policy_learner, trained
 from tests.models import mixtures

@@ -11,7 +11,7 @@ from torch import Tensor
 from groupwise.advantages import WhitenedTokens
 from groupwise.data import Batch, Return, Value, pack, rollout_of
 from groupwise.learner import AdamW, ClippedValueLoss, InitialPolicy, Learner, SquaredValueLoss, StepPlan, ValueModel
-from groupwise.learner.auxiliary import ForwardResult, AuxiliaryInputs
+from groupwise.learner.auxiliary import AuxiliaryInputs, ForwardResult
 from groupwise.learner.forward import hidden_states
 from groupwise.methods import GAE, Method
 from groupwise.models import PrefixPacking, Shape

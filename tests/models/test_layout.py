@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groupwise.data import Backbone, AttentionLayout
+from groupwise.data import AttentionLayout, Backbone
 from groupwise.models import Decoder, PrefixPacking, Shape
 
 TINY = Shape(

@@ -110,7 +110,11 @@ def test_an_adapter_trains_its_own_weights() -> None:
     adapter = 2 * 3 * ((8 + 8) + (16 + 8))
     assert adapter_weights(SHAPE, lora) == adapter
     memory = run_memory(replace(RECIPE, lora=lora), SHAPE, 6)
-    assert (memory.parameters, memory.trained_parameters, memory.always["optimizer"]) == (WEIGHTS + adapter, adapter, 8 * adapter)
+    assert (memory.parameters, memory.trained_parameters, memory.always["optimizer"]) == (
+        WEIGHTS + adapter,
+        adapter,
+        8 * adapter,
+    )
     assert memory.python_bytes == PROCESS + BACKWARD + PEFT
     assert memory.phases["learning"]["gradients"] == 0
 
@@ -353,7 +357,9 @@ def test_each_replica_of_the_engine_is_a_process_of_its_own() -> None:
     assert list(memories) == ["the run", "engine 0", "engine 1"]
     learner, engine = memories["the run"], memories["engine 0"]
     assert "sampling" not in learner.phases and learner.always["optimizer"] == 8 * WEIGHTS
-    assert engine.always["weights"] == 4 * WEIGHTS and "optimizer" not in engine.always and engine.python_bytes == PROCESS
+    assert (
+        engine.always["weights"] == 4 * WEIGHTS and "optimizer" not in engine.always and engine.python_bytes == PROCESS
+    )
     rows, alone = engine.phases["sampling"]["rows"], run_memory(RECIPE, SHAPE, 6).phases["sampling"]["rows"]
     assert rows == alone / 2, "each has half of the answers"
     assert engine.phases["loading"] == {"engine": 4 * WEIGHTS}, "the weights of the file, beside its own"

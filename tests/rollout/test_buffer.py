@@ -142,7 +142,9 @@ def test_the_end_of_the_data_returns_the_selected_rollouts() -> None:
     b = buffer(verifier_of({1: [1, 0], 4: [1, 0]}, [0, 0]), NumberedTask(6))
     collected = take(b, 4, mixed, max_refills=10)
     assert (ids(collected.selected), ids(collected.all), collected.rounds) == ([1, 4], list(range(6)), 2)
-    assert collected.missing_rollouts == 2 and take(b, 4, mixed, max_refills=10) == IterationRollouts((), 0, missing_rollouts=4)
+    assert collected.missing_rollouts == 2 and take(b, 4, mixed, max_refills=10) == IterationRollouts(
+        (), 0, missing_rollouts=4
+    )
 
 
 @pytest.mark.t(44)

@@ -281,7 +281,9 @@ def test_retraced_samples_have_written_steps_of_the_forward_process() -> None:
         assert all(np.array_equal(a[1], decode_action(before.actions[-1])[1]) for a in actions)
         assert len({a[0].tobytes() for a in actions}) == 7
     batch = pack([retraced])
-    x, v = (torch.from_numpy(np.stack([decode_action(a)[i] for s in retraced.samples for a in s.actions])) for i in (0, 1))
+    x, v = (
+        torch.from_numpy(np.stack([decode_action(a)[i] for s in retraced.samples for a in s.actions])) for i in (0, 1)
+    )
     now = torch.tensor([1 - i / 8 for i in range(7)] * 2)
     with torch.no_grad():
         state = (1 - now[:, None, None, None]) * v + now[:, None, None, None] * x

@@ -9,7 +9,7 @@ from groupwise.data import ReportsNumbers, Role, find_metric, roles_of
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.methods import fission_grpo, grpo, knapsack_rl, murphy, published, rest_rl, rgr_grpo, vade
 from groupwise.methods.method import Method
-from groupwise.rollout import Buffer, PendingIteration, IterationRollouts, RolloutSetting, Shuffled
+from groupwise.rollout import Buffer, IterationRollouts, PendingIteration, RolloutSetting, Shuffled
 from groupwise.rollout.prompt_template import worded
 from tests.golden.play import RIGHT, WRONG, sevens
 from tests.rollout.fakes import FakeEngine, NumberedTask, judged_by, sampling, tokenizer
@@ -72,7 +72,9 @@ def test_every_number_of_a_curriculum_is_a_documented_metric() -> None:
 
 
 def test_numbers_of_rollouts_that_wait_survive_a_checkpoint() -> None:
-    pending = PendingIteration(finished_rounds=1, rollouts=IterationRollouts((), 1, strategy_metrics={"curriculum/known": 3.0}))
+    pending = PendingIteration(
+        finished_rounds=1, rollouts=IterationRollouts((), 1, strategy_metrics={"curriculum/known": 3.0})
+    )
     assert from_json(PendingIteration, json.loads(json.dumps(to_json(pending)))).rollouts == pending.rollouts
 
 

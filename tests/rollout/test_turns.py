@@ -17,7 +17,6 @@ from groupwise.core import Usage
 from groupwise.data import (
     ENVIRONMENT,
     TEMPLATE,
-    ReplyWithCounts,
     Draw,
     Environment,
     Finish,
@@ -26,6 +25,7 @@ from groupwise.data import (
     Observation,
     Outcome,
     Prompt,
+    ReplyWithCounts,
     Rollout,
     Sample,
     Verdict,

@@ -133,7 +133,9 @@ def test_the_schedule_starts_at_its_settings() -> None:
     torch.testing.assert_close(policy.schedule.mean[:, 0].exp(), torch.full((3,), 0.5))
     torch.testing.assert_close(policy.schedule.mean[:-1, 1].sigmoid(), torch.tensor(settings.shares[:-1]))
     for temperature in (1.0, 0.4):
-        actions = map(decode_masked, alone(policy, replace(REQUEST, sampling=Sampling(temperature=temperature))).actions)
+        actions = map(
+            decode_masked, alone(policy, replace(REQUEST, sampling=Sampling(temperature=temperature))).actions
+        )
         commits = [action.temperature for action in actions if isinstance(action, Commit)]
         assert commits == pytest.approx([0.5 * temperature] * 6)
 

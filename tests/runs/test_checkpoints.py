@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from groupwise.core import Locked, Storage
 from groupwise.runs import checkpoints
+from groupwise.runs.atomic_writes import DISK, Disk
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory, save_checkpoint
-from groupwise.runs.disk import DISK, Disk
 from groupwise.runs.layout import RunLayout
 
 SECOND = 1_700_000_000.0

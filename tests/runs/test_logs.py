@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from groupwise.core import Storage
-from groupwise.runs.disk import Disk
+from groupwise.runs.atomic_writes import Disk
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import ReplyWithCounts, Observation, Outcome, ReplyLog, Verdict
+from groupwise.data import Observation, Outcome, ReplyLog, ReplyWithCounts, Verdict
+from groupwise.runs.atomic_writes import Disk
 from groupwise.runs.checkpoints import save_checkpoint
-from groupwise.runs.disk import Disk
 from groupwise.runs.layout import RunLayout
-from groupwise.runs.replay import ReplyLogFile
+from groupwise.runs.reply_log import ReplyLogFile
 
 REPLIES: list[Observation] = [
     "35;",

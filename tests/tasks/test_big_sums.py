@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import ReplyWithCounts, Draw, Outcome, Prompt, Sample, Sampling, Task
+from groupwise.data import Draw, Outcome, Prompt, ReplyWithCounts, Sample, Sampling, Task
 from groupwise.environments import calculator_tools, user_environment
 from groupwise.models import find_model, read_tokenizer
 from groupwise.rollout import DrawSampler, RolloutSetting, Turns

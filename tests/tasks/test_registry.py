@@ -9,7 +9,7 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Usage
 from groupwise.data import Verifier
 from groupwise.tasks import Calculator, Problems, PublishedSet, Rows, named_task
-from groupwise.verifiers import CalculatorAnswer, Exact, VerifierContext, LastNumber
+from groupwise.verifiers import CalculatorAnswer, Exact, LastNumber, VerifierContext
 from tests.verifiers.built import built
 
 

@@ -21,7 +21,7 @@ from groupwise.data import Draw, Ids, Outcome, Prompt, Rollout, Sample, Verdict
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.engines import NativeEngine
 from groupwise.lifecycle.run_handle import Control
-from groupwise.rollout import PendingIteration, IterationRollouts
+from groupwise.rollout import IterationRollouts, PendingIteration
 from groupwise.training.async_sampling import Ahead
 from tests.faults.small_runs import EVERY, Quick, begun, ready, reopen, run_from
 from tests.toys.echo import ToyRun, small, tokenizer

@@ -8,7 +8,7 @@ import pytest
 from groupwise.config.registry import fitting_names
 from groupwise.core import part_named
 from groupwise.data import Prompt, Sample, Verdict, VerifierKind, contents_of
-from groupwise.data.contents import VerdictContents, joined_contents
+from groupwise.data.verdict_contents import VerdictContents, joined_contents
 from groupwise.tasks import MixtureVerifier, named_task
 from groupwise.verifiers import Combined, Exact, Hackable, LastNumber, Member, Noisy, Regex, grade_function
 from tests.verifiers.built import built

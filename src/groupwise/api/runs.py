@@ -15,25 +15,25 @@ from groupwise.api.options import RunOptions
 from groupwise.api.reward import NO_REWARD, Reward
 from groupwise.checks.check import check_phases
 from groupwise.config.defaults import complete_phases, starting_point, tables_of, task_of
-from groupwise.config.keyword_arguments import base_name
 from groupwise.config.phase_recipes import read_phases
 from groupwise.config.recipe_toml import base_of, read_recipe
 from groupwise.config.toml import DEFAULT, is_toml, read_toml, read_with_overrides, without_command_text
+from groupwise.config.train_arguments import base_name
 from groupwise.config.user_code import UserCode, function_hash, load_use
 from groupwise.core import BadData, GroupwiseError, Usage, raise_all
 from groupwise.lifecycle.run import run_from
 from groupwise.lifecycle.run_handle import Control, Ending
 from groupwise.lifecycle.run_phases import run_phases
 from groupwise.lifecycle.start import begin, directory_name, reach_engines, read_checked, reopen
+from groupwise.runs.atomic_writes import storage_errors, write_file
 from groupwise.runs.checkpoints import RunLock, run_directory
-from groupwise.runs.disk import storage_errors, write_file
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.open_run import OpenRun, recipe_text, write_recipe
 from groupwise.runs.phase_directories import KEY, phases_of
 from groupwise.training.build import RunObjects, build
 from groupwise.training.progress import notify
-from groupwise.verifiers.python_reward import WRITTEN
+from groupwise.verifiers.reward_argument import WRITTEN
 
 Finish = Callable[[Ending], object]
 """A function that receives the ending of a run, or of each phase of a run."""

@@ -13,8 +13,8 @@ from groupwise.api.notebook import live_table
 from groupwise.api.options import RunOptions
 from groupwise.api.reward import NO_REWARD, reward_of
 from groupwise.api.run import Run
-from groupwise.config.keyword_arguments import recipe_source
 from groupwise.config.recipe import Recipe
+from groupwise.config.train_arguments import recipe_source
 from groupwise.config.user_code import Permissions
 from groupwise.core import Usage, spelled, visible
 from groupwise.lifecycle.run_handle import Control, Ending
@@ -72,7 +72,9 @@ def train(
         "max_tokens": max_tokens,
     }
     source, arguments = recipe_source(recipe), arguments_of(named, settings)
-    options = RunOptions(permissions=permissions, out=out, name=name, stop_after_seconds=stop_after, command="gw.train(...)")
+    options = RunOptions(
+        permissions=permissions, out=out, name=name, stop_after_seconds=stop_after, command="gw.train(...)"
+    )
     control = control_of(on_iteration)
 
     def work() -> Run:

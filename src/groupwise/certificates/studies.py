@@ -24,7 +24,7 @@ from groupwise.evaluation.interval import mean_interval
 from groupwise.methods import Effect, Reference
 from groupwise.models import find_model, fingerprint
 from groupwise.models.directories import PACKAGED
-from groupwise.runs.disk import write_file
+from groupwise.runs.atomic_writes import write_file
 
 SEEDS = (1, 2, 3)
 MORE_SEEDS = (4, 5, 6)

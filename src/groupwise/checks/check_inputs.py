@@ -21,7 +21,7 @@ from groupwise.engines import Native
 from groupwise.evaluation.by_column import check_column
 from groupwise.models import find_model, of_hub, read_shape, read_tokenizer, weight_files
 from groupwise.models.decoder.decoder import Sizes
-from groupwise.tasks import Demonstration, MixtureVerifier, Mixture, Problems, listed_tokens
+from groupwise.tasks import Demonstration, Mixture, MixtureVerifier, Problems, listed_tokens
 from groupwise.training.build import Inputs
 from groupwise.training.build_tasks import demonstrations_of, task_of, templates, verifier_of
 from groupwise.training.default_texts import wording_notes

@@ -10,7 +10,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.core import GroupwiseError, Usage
 from groupwise.data import Batch, Finish, Subscore, name_of, pack, rollout_of
 from groupwise.learner import ValueModel
-from groupwise.learner.auxiliary import ForwardResult, AuxiliaryInputs
+from groupwise.learner.auxiliary import AuxiliaryInputs, ForwardResult
 from groupwise.learner.forward import TokenStates
 from groupwise.methods import Method, Now
 from groupwise.objective import Clip, Clips, Unclipped

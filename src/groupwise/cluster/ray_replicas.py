@@ -20,9 +20,9 @@ from groupwise.config.recipe import Recipe
 from groupwise.core import EngineLost
 from groupwise.engines.remote.remote import Remote
 from groupwise.engines.remote.replica import Program
-from groupwise.engines.remote.replica_tls import printed_address
 from groupwise.engines.remote.secret import VARIABLE
 from groupwise.engines.remote.tls import TlsAddress
+from groupwise.engines.remote.tls_replica import printed_address
 
 LOOK = 0.1
 """Seconds between two looks at the output of a process that starts."""

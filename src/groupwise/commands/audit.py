@@ -18,12 +18,12 @@ from groupwise.sandbox import Sandbox
 from groupwise.verifiers import (
     Exact,
     Function,
-    VerifierContext,
     LastNumber,
     Math,
     MathDapo,
     MathDrGrpo,
     MathVerify,
+    VerifierContext,
     grade_function,
 )
 from groupwise.verifiers.audit import (

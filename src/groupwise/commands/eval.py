@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise.commands.terminal import format_sample
+from groupwise.commands.sample_text import format_sample
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import visible
 from groupwise.evaluation.result import check_file, evaluation_text, write

@@ -183,7 +183,9 @@ def best_lines(planned: Plan) -> list[str]:
 def described(trial: Trial) -> str:
     """A trial in words, with the size of its engines."""
     placement = trial.placement
-    size = f", {placement.engines} engines of {placement.tensor_parallel} devices" if placement.tensor_parallel > 1 else ""
+    size = (
+        f", {placement.engines} engines of {placement.tensor_parallel} devices" if placement.tensor_parallel > 1 else ""
+    )
     return f"staleness {trial.max_staleness}, {placement.label}{size}"
 
 

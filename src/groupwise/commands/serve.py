@@ -19,7 +19,7 @@ from groupwise.engines import (
     servable,
     serve_until_signal,
 )
-from groupwise.engines.remote.replica_tls import announce, serve_hosts
+from groupwise.engines.remote.tls_replica import announce, serve_hosts
 from groupwise.engines.remote.weights_file import HERE, most_file_bytes
 from groupwise.models import find_model, read_model, read_tokenizer
 

@@ -15,7 +15,7 @@ from groupwise.core import Usage, WorkerLost
 from groupwise.engines import EngineAccess, servable, serve_until_signal
 from groupwise.engines.remote.devices import on_device
 from groupwise.engines.remote.replica import command
-from groupwise.engines.remote.served import EngineRequirements
+from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.engines.vllm.vllm_engine import VllmSettings
 from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, check_environment
 from groupwise.engines.vllm.vllm_program import vllm_program

@@ -145,7 +145,9 @@ def chain_lines(stored: StoredIteration, chain: Chain) -> list[str]:
     """A token's numbers, from outcome to gradient, as aligned lines: name, number, component."""
     line = stored.lines[chain.sample - 1]
     where = f"sample {chain.sample} of iteration {stored.iteration}, draw {line['draw']}"
-    head = f'token {chain.token} of {chain.token_count}, "{visible(chain.token_text)}" (id {chain.token_id}), of {where}'
+    head = (
+        f'token {chain.token} of {chain.token_count}, "{visible(chain.token_text)}" (id {chain.token_id}), of {where}'
+    )
     cells = [
         (link.name, link.value if isinstance(link.value, str) else formatted(link.value), link.component)
         for link in chain.links

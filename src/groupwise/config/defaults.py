@@ -10,7 +10,15 @@ from typing import Any
 from groupwise.config.devices import AUTO, device_of, dtype_of
 from groupwise.config.parse_values import Reading
 from groupwise.config.phase_recipes import read_phases
-from groupwise.config.toml import DEFAULT, CommandLineValue, default_method, override_value, read_toml, set_path, set_paths
+from groupwise.config.toml import (
+    DEFAULT,
+    CommandLineValue,
+    default_method,
+    override_value,
+    read_toml,
+    set_path,
+    set_paths,
+)
 from groupwise.core import GroupwiseError
 from groupwise.data import Sampling, TaskKind
 from groupwise.models import base_directory, find_model, kind_of, outline, read_shape

@@ -32,7 +32,7 @@ from groupwise.methods import Method
 from groupwise.methods.families import published_name
 from groupwise.tasks import task_table
 from groupwise.verifiers import Function
-from groupwise.verifiers.python_reward import python_reward, table_of
+from groupwise.verifiers.reward_argument import python_reward, table_of
 from groupwise.verifiers.user_function import functions_in
 
 
@@ -54,7 +54,11 @@ class Reading:
 
     def value(self, data: Any, hint: Any, current: Any, where: str) -> Any:
         """Convert data to the type `hint` of a field; `current` is the field's value so far."""
-        if isinstance(data, CommandLineValue) and TaskKind in (hint, *get_args(hint)) and not isinstance(data.plain, dict):
+        if (
+            isinstance(data, CommandLineValue)
+            and TaskKind in (hint, *get_args(hint))
+            and not isinstance(data.plain, dict)
+        ):
             data = data.plain if isinstance(data.plain, str) else str(data)  # a file may have the name 2024
         if isinstance(data, CommandLineValue) and (hint is not str or data.startswith(('"', "'"))):
             data = data.plain
@@ -296,7 +300,9 @@ class Reading:
         verifiers["recipe.verifier"] = recipe.verifier
         for where, kind in verifiers.items():
             functions = functions_in(kind)
-            missing = {f.name for f in functions if not f.file and self.user_code and f.name not in self.user_code.in_memory}
+            missing = {
+                f.name for f in functions if not f.file and self.user_code and f.name not in self.user_code.in_memory
+            }
             if missing:
                 what = f"{' and '.join(sorted(missing))} was a function in memory of the program that started this run"
                 reward = python_reward(table_of(kind))

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from groupwise.config.local_imports import imported_files, module_names
+from groupwise.config.imported_files import imported_files, module_names
 from groupwise.core import BadData, Usage, describe_error, is_new_line, or_near, spelled, visible
 from groupwise.core.error_location import INSTALLED
 from groupwise.engines.remote.access import EngineAccess
@@ -200,7 +200,14 @@ def load_use(
     modules = {stem: _run(stem, path, source, imports[stem]) for stem, (path, source) in sources.items()}
     named = {stem: str(path) for stem, (path, _) in sources.items()}
     return UserCode(
-        modules, hashes, named, changes, allowed.unsafe_local_exec, allowed.trust_remote_code, access, engine_access=engines
+        modules,
+        hashes,
+        named,
+        changes,
+        allowed.unsafe_local_exec,
+        allowed.trust_remote_code,
+        access,
+        engine_access=engines,
     )
 
 

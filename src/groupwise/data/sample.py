@@ -12,7 +12,7 @@ from groupwise.core.field_types import check_types
 from groupwise.data.generation import ContextKey, Finish, Ids, Likeliest, content_hash
 from groupwise.data.verdicts import Verdict
 
-__all__ = ["ENVIRONMENT", "SAMPLED", "TEMPLATE", "WRITTEN", "ReplyWithCounts", "Draw", "Prompt", "Rollout", "Sample"]
+__all__ = ["ENVIRONMENT", "SAMPLED", "TEMPLATE", "WRITTEN", "Draw", "Prompt", "ReplyWithCounts", "Rollout", "Sample"]
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Protocol, runtime_checkable
 
 from groupwise.core.errors import ends_run
-from groupwise.data import ReplyWithCounts, Observation, Prompt
+from groupwise.data import Observation, Prompt, ReplyWithCounts
 from groupwise.environments.schemas import tool_schema
 from groupwise.sandbox.code_block import code_of
 from groupwise.sandbox.sandbox import Program, Sandbox

@@ -33,7 +33,7 @@ from groupwise.evaluation.accuracy import (
 from groupwise.evaluation.by_column import figures_by
 from groupwise.evaluation.conversation_metrics import describe_conversations
 from groupwise.evaluation.interval import averaged
-from groupwise.runs.disk import check_writable, write_file
+from groupwise.runs.atomic_writes import check_writable, write_file
 from groupwise.runs.layout import numbered
 
 FORMAT = 1

@@ -31,8 +31,8 @@ from groupwise.training.build import Inputs, build, prepare, read_stored
 from groupwise.training.build_tasks import prompt_template, templates
 from groupwise.training.default_texts import with_wording
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
+from groupwise.training.evaluation_protocol import protocol
 from groupwise.training.progress import notify
-from groupwise.training.protocols import protocol
 
 EvaluationTask = tuple[Recipe, list[tuple[int, Sampling]]]
 """One task of an evaluation: its recipe, and the pairs (answers per problem, sampling) to evaluate."""

@@ -16,9 +16,9 @@ from groupwise.models import Model, attach, find_model, has_adapter, read_model,
 from groupwise.models.directories import base_name
 from groupwise.models.lora import name_base
 from groupwise.models.model_files import ADAPTER
+from groupwise.runs.atomic_writes import DISK, REPEAT, Disk, remove_dead_drafts, storage_errors, write_directory
 from groupwise.runs.best_checkpoint import best_iteration, describe_best, held_out_values
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint, read_checkpoint
-from groupwise.runs.disk import DISK, REPEAT, Disk, remove_dead_drafts, storage_errors, write_directory
 from groupwise.runs.info import RunInfo
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout

@@ -38,7 +38,10 @@ def hidden_states(
     device = batch.token_index.device
     samples = batch.samples
     layout = PrefixPacking.of(
-        [s.context for s in samples], [s.tokens for s in samples], contents=[s.content_hash for s in samples], device=device
+        [s.context for s in samples],
+        [s.tokens for s in samples],
+        contents=[s.content_hash for s in samples],
+        device=device,
     )
     starts = batch.length.cumsum(0) - batch.length
     rows = batch.sequences.spread(starts) + batch.token_index

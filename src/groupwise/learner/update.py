@@ -14,7 +14,7 @@ from torch import Tensor
 
 from groupwise.core import Usage
 from groupwise.data import Backbone, Batch, Entropy, Logp, Measure, Memory, Policy, in_batch, in_graph, name_of, needs
-from groupwise.learner.auxiliary import AuxiliaryLoss, ForwardResult, AuxiliaryInputs, Term, coefficient_of
+from groupwise.learner.auxiliary import AuxiliaryInputs, AuxiliaryLoss, ForwardResult, Term, coefficient_of
 from groupwise.learner.compute_measures import reads_policy
 from groupwise.learner.distributed import Alone, Ranks
 from groupwise.learner.forward import TokenStates

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import Batch, Measure, Return, Value
-from groupwise.learner.auxiliary import AuxiliaryLoss, ForwardResult, AuxiliaryInputs, Term
+from groupwise.learner.auxiliary import AuxiliaryInputs, AuxiliaryLoss, ForwardResult, Term
 
 __all__ = ["ClippedValueLoss", "SquaredValueLoss"]
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import tomli_w
 
 from groupwise.core import Usage
+from groupwise.runs.atomic_writes import DISK, Disk, delete_directory, storage_errors
 from groupwise.runs.checkpoints import finished_checkpoints
-from groupwise.runs.disk import DISK, Disk, delete_directory, storage_errors
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.open_run import OpenRun
 

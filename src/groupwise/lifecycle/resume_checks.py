@@ -16,13 +16,13 @@ from groupwise.learner import FromDirectory
 from groupwise.lifecycle.run_info import movable, origin
 from groupwise.models import base_directory, find_model, kind_of, remote_code
 from groupwise.models.json_fields import MOST_BYTES
-from groupwise.runs.disk import DISK, Disk
+from groupwise.runs.atomic_writes import DISK, Disk
 from groupwise.runs.hashes import abbreviated
 from groupwise.runs.info import RunInfo
 from groupwise.runs.open_run import OpenRun
 from groupwise.training.build import RunObjects
 from groupwise.training.build_tasks import Templates
-from groupwise.training.protocols import digest, model_hash
+from groupwise.training.evaluation_protocol import digest, model_hash
 
 MODEL_FILES = (
     "config.json",

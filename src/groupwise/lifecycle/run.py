@@ -22,13 +22,21 @@ from groupwise.lifecycle.resume_checks import check_changes, device_changes, rec
 from groupwise.lifecycle.run_handle import Control, Ending
 from groupwise.report.report import write_report
 from groupwise.rollout import Buffer
+from groupwise.runs.atomic_writes import (
+    DISK,
+    PARKED,
+    Disk,
+    delete_directory,
+    remove_leftovers,
+    storage_errors,
+    write_directory,
+)
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint
-from groupwise.runs.disk import DISK, PARKED, Disk, delete_directory, remove_leftovers, storage_errors, write_directory
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.runs.next_command import resume_command
 from groupwise.runs.open_run import OpenRun
-from groupwise.runs.replay import ReplyLogFile
+from groupwise.runs.reply_log import ReplyLogFile
 from groupwise.training.build import RunObjects
 from groupwise.training.guards import RunGuards
 from groupwise.training.loop import run as loop
@@ -241,7 +249,9 @@ async def warmed_up(training: Training, *, changed: bool) -> bool:
     """Run or continue the warm start. False if it was stopped before its end."""
     recorder, watch = training.recorder, training.watch
     options: dict[str, Any] = {"changed": changed, "disk": watch.disk}
-    return await warm_start(watch.run_layout, training.objects, lambda: recorder.stopping, watch.progress.notify, **options)
+    return await warm_start(
+        watch.run_layout, training.objects, lambda: recorder.stopping, watch.progress.notify, **options
+    )
 
 
 async def iterate(

@@ -13,7 +13,7 @@ from groupwise.checks.check_inputs import check_inputs
 from groupwise.checks.check_kind import kind_errors
 from groupwise.checks.check_method import dry_run
 from groupwise.checks.checked import Checked
-from groupwise.cluster.launch import check_launch
+from groupwise.cluster.check_launch import check_launch
 from groupwise.config.devices import device_of, resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_run_recipe, write_for

@@ -50,7 +50,9 @@ class Packed:
 
     def keys_within(self, window: int | None) -> int:
         """The same, if an answer copies only the keys that it sees through its window."""
-        return self.tokens + self.answer_count * (self.prompt_tokens if window is None else min(self.prompt_tokens, window - 1))
+        return self.tokens + self.answer_count * (
+            self.prompt_tokens if window is None else min(self.prompt_tokens, window - 1)
+        )
 
     @property
     def scores(self) -> int:
@@ -67,7 +69,9 @@ def activation_bytes(shape: Shape, packed: Packed, size: int, *, recompute: bool
     """
     layer = layer_bytes(shape, packed, size, kernel=kernel)
     stored = shape.layers * packed.tokens * shape.width * size + layer if recompute else shape.layers * layer
-    last = packed.tokens * norm_bytes(shape.width, size) + packed.answer_count * packed.answer_tokens * shape.width * size
+    last = (
+        packed.tokens * norm_bytes(shape.width, size) + packed.answer_count * packed.answer_tokens * shape.width * size
+    )
     mlp = packed.tokens * (3 * shape.width + 2 * shape.inner) * size
     return stored + last + max(mlp, attention_backward_bytes(shape, packed, size, kernel=kernel))
 

@@ -61,7 +61,10 @@ def times_of(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths,
     communication within an engine.
     """
     size = BYTES[recipe.machine.dtype]
-    operations, read = machines.tflops * 1e12 * process.tensor_parallel, machines.memory_gb_s * 1e9 * process.tensor_parallel
+    operations, read = (
+        machines.tflops * 1e12 * process.tensor_parallel,
+        machines.memory_gb_s * 1e9 * process.tensor_parallel,
+    )
     weights = weights_of(shape) * size
     cache = lengths.live * key_value_bytes(shape, size)
     return Times(

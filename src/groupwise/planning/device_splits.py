@@ -114,7 +114,9 @@ def placements(
     count = machines.count
     splits = [1 << i for i in range(count.bit_length())]
     if together:
-        options = (Placement(devices=count, generators=count // s * s, learners=count, tensor_parallel=s) for s in splits)
+        options = (
+            Placement(devices=count, generators=count // s * s, learners=count, tensor_parallel=s) for s in splits
+        )
         yield from [p for p in options if fitting(p, recipe, shape, context, machines)][:1]
         return
     for split in splits:

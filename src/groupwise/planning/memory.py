@@ -158,7 +158,13 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
         phases["saving"] = {"checkpoint": 2 * state // process.ranks if on_cpu else 0}
         if process.has_engine and keeps_memory(recipe):
             phases["saving"] = {**phases["saving"], "engine": copy}
-    return Memory(parameters=held, trained_parameters=trained, python_bytes=libraries(recipe, process), always=always, phases=phases)
+    return Memory(
+        parameters=held,
+        trained_parameters=trained,
+        python_bytes=libraries(recipe, process),
+        always=always,
+        phases=phases,
+    )
 
 
 def keeps_memory(recipe: Recipe) -> bool:

@@ -14,15 +14,15 @@ from typing import Any
 
 from groupwise.core import BadData, Storage, Usage, visible
 from groupwise.data import LOSS
-from groupwise.report.chain import chain_parts
 from groupwise.report.charts import charts_data
 from groupwise.report.comparisons import read_comparisons
+from groupwise.report.gradient_components import chain_parts
 from groupwise.report.pictures import before_and_after
 from groupwise.report.read import Curve, Run, as_float, flat, lines, read, thin
 from groupwise.report.rollouts import as_json, choose, files, packed, prompt_map, scan, steps
 from groupwise.report.warnings import RULES, RunWarning, find_warnings, headline
+from groupwise.runs.atomic_writes import DRAFT, check_writable, write_file
 from groupwise.runs.best_checkpoint import METRICS, best_iteration, describe_best, held_out_values
-from groupwise.runs.disk import DRAFT, check_writable, write_file
 from groupwise.runs.find_run import newest_run, no_run
 from groupwise.runs.info import extensions
 from groupwise.runs.layout import PICTURES, RunLayout
@@ -179,7 +179,11 @@ def page_data(runs: Sequence[Run], limit: int = BYTES) -> dict[str, Any]:
     for run in runs:
         groups, tally, texts = scan(run.layout)
         compared, notes = read_comparisons(run.layout)
-        counts = {"of": sum(map(len, groups.values())), "iterations": len(groups), "parts": chain_parts(run.recipe_fields)}
+        counts = {
+            "of": sum(map(len, groups.values())),
+            "iterations": len(groups),
+            "parts": chain_parts(run.recipe_fields),
+        }
         summaries = {"compared": {i: comparison.summary for i, comparison in compared.items() if i in groups}}
         rollouts = {"groups": [], "notes": notes} | counts | summaries
         pairs = before_and_after(
@@ -224,7 +228,15 @@ def describe(run: Run, xs: list[Any], points: int) -> dict[str, Any]:
             at = steps(curve.iterations)
             if at not in xs:
                 xs.append(at)
-            rows.append([name, xs.index(at), packed(curve.values), len(full.iterations), int((full.values != full.values).sum())])
+            rows.append(
+                [
+                    name,
+                    xs.index(at),
+                    packed(curve.values),
+                    len(full.iterations),
+                    int((full.values != full.values).sum()),
+                ]
+            )
         return rows
 
     method = run.info.get("method")

@@ -84,7 +84,11 @@ def entropy_fell(run: Run, *, window: int = ENTROPY_WINDOW, left: float = ENTROP
             continue
         top = before[c.values[before].argmax()]
         high = c.values[top]
-        if high <= 0 or c.values[i] > left * high or is_learning(*(line_at(run, int(c.iterations[j])) for j in (0, top, i))):
+        if (
+            high <= 0
+            or c.values[i] > left * high
+            or is_learning(*(line_at(run, int(c.iterations[j])) for j in (0, top, i)))
+        ):
             continue
         fall = f"from {high:.4g} to {c.values[i]:.4g}"
         return f"entropy fell {1 - c.values[i] / high:.0%} within {window} iterations, {fall}", int(c.iterations[i])
@@ -94,14 +98,22 @@ def entropy_fell(run: Run, *, window: int = ENTROPY_WINDOW, left: float = ENTROP
 def little_signal(run: Run) -> tuple[str, int] | None:
     """Warn if most groups of an iteration have equal rewards, unless the run has solved its task."""
     c = run.metrics[NO_SIGNAL].finite
-    open_ = [i for i, at in enumerate(c.iterations) if not has_solved(line_at(run, int(c.iterations[0])), line_at(run, int(at)))]
-    return AboveBound(NO_SIGNAL, "share of groups without signal").evidence(Curve(c.iterations[open_], c.values[open_]), run)
+    open_ = [
+        i
+        for i, at in enumerate(c.iterations)
+        if not has_solved(line_at(run, int(c.iterations[0])), line_at(run, int(at)))
+    ]
+    return AboveBound(NO_SIGNAL, "share of groups without signal").evidence(
+        Curve(c.iterations[open_], c.values[open_]), run
+    )
 
 
 def line_at(run: Run, iteration: int) -> dict[str, float]:
     """The metrics of an iteration by which `is_learning` decides, as far as it has them."""
     curves = {name: run.metrics[name].finite for name in NEEDED if name in run.metrics}
-    return {name: float(c.values[c.iterations == iteration][0]) for name, c in curves.items() if iteration in c.iterations}
+    return {
+        name: float(c.values[c.iterations == iteration][0]) for name, c in curves.items() if iteration in c.iterations
+    }
 
 
 def gradient_spike(run: Run, *, times: float = 10, window: int = 20) -> tuple[str, int] | None:
@@ -184,7 +196,10 @@ def not_finite(run: Run) -> tuple[str, int] | None:
 
 def max_logprob_diff(run: Run) -> float:
     """The limit of the engine-learner log-prob gap: `engine.max_logprob_diff` of the run's recipe."""
-    bound, dtype = run.recipe_fields.get("engine.max_logprob_diff", "by_dtype"), run.recipe_fields.get("machine.dtype", "float32")
+    bound, dtype = (
+        run.recipe_fields.get("engine.max_logprob_diff", "by_dtype"),
+        run.recipe_fields.get("machine.dtype", "float32"),
+    )
     return gap_bound(bound, dtype if dtype in GAPS else "float32")
 
 

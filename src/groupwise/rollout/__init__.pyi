@@ -1,7 +1,7 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.rollout.buffer import Buffer as Buffer
-from groupwise.rollout.buffer import PendingIteration as PendingIteration
 from groupwise.rollout.buffer import IterationRollouts as IterationRollouts
+from groupwise.rollout.buffer import PendingIteration as PendingIteration
 from groupwise.rollout.buffer import answers as answers
 from groupwise.rollout.curricula.shuffled import Shuffled as Shuffled
 from groupwise.rollout.prompt_template import AUTO as AUTO

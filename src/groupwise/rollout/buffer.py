@@ -36,7 +36,7 @@ from groupwise.rollout.strategies.independent import Independent
 from groupwise.rollout.strategies.multi_round import is_graded
 from groupwise.rollout.strategy_metrics import mechanism_numbers
 
-__all__ = ["Buffer", "PendingIteration", "IterationRollouts", "answers"]
+__all__ = ["Buffer", "IterationRollouts", "PendingIteration", "answers"]
 
 UnverifiableRule = Literal["exclude", "wrong", "drop_group"]
 
@@ -123,7 +123,11 @@ class IterationRollouts:
             "rollout/unverifiable": unverifiable,
             "rollout/answers": answers,
         }
-        return counts | {f"rollout/dropped/{cause}": n for cause, n in sorted(self.causes.items())} | {**self.strategy_metrics}
+        return (
+            counts
+            | {f"rollout/dropped/{cause}": n for cause, n in sorted(self.causes.items())}
+            | {**self.strategy_metrics}
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -159,7 +163,9 @@ class Buffer:
     def __post_init__(self) -> None:
         self._drawn, self._state = 0, self.curriculum.init(self.task, self.setting.seed)
 
-    async def take(self, n: int, group_size: int, strategy: Strategy, filter: Filter, max_refills: int) -> IterationRollouts:
+    async def take(
+        self, n: int, group_size: int, strategy: Strategy, filter: Filter, max_refills: int
+    ) -> IterationRollouts:
         """Generate rollouts until `n` are selected. A refill round draws exactly as many prompts as are missing.
 
         There are at most `max_refills` rounds after the first. A call that raises changes no state and can be repeated.
@@ -204,7 +210,10 @@ class Buffer:
         if isinstance(self.curriculum, ReportsNumbers):
             inner = self.curriculum.numbers(self._state, collected)
             numbers |= {f"curriculum/{name}": float(x) for name, x in inner.items()}
-        pending.finished_rollouts, pending.rollouts = [], IterationRollouts(tuple(collected), pending.finished_rounds, missing, numbers)
+        pending.finished_rollouts, pending.rollouts = (
+            [],
+            IterationRollouts(tuple(collected), pending.finished_rounds, missing, numbers),
+        )
         return pending.rollouts
 
     def pack(self, rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:

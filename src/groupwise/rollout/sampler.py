@@ -14,13 +14,13 @@ from groupwise.data import (
     ENVIRONMENT,
     TEMPLATE,
     WRITTEN,
-    ReplyWithCounts,
     Draw,
     Finish,
     GenerationRequest,
     Ids,
     Observation,
     Outcome,
+    ReplyWithCounts,
     Sample,
     Sampling,
     Verdict,
@@ -195,7 +195,9 @@ class DrawSampler:
 
         The counts of a `CountedText` are added to the sample's. BadData for text that cannot be tokenized.
         """
-        before, ids, after = conversation_turn(self.setting.tokenizer, self.setting.observation_frame, sample.tokens, text)
+        before, ids, after = conversation_turn(
+            self.setting.tokenizer, self.setting.observation_frame, sample.tokens, text
+        )
         if isinstance(text, ReplyWithCounts):
             sample = sample.add_counts(text.counts)
         return sample.insert(before, TEMPLATE).insert(ids, ENVIRONMENT).insert(after, TEMPLATE).with_finish(None)

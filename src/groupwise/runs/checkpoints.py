@@ -21,7 +21,15 @@ from safetensors.torch import save
 from torch import Tensor
 
 from groupwise.core import Locked, Storage
-from groupwise.runs.disk import DISK, PARKED, Disk, delete_directory, remove_leftovers, storage_errors, write_directory
+from groupwise.runs.atomic_writes import (
+    DISK,
+    PARKED,
+    Disk,
+    delete_directory,
+    remove_leftovers,
+    storage_errors,
+    write_directory,
+)
 from groupwise.runs.layout import RunLayout
 
 FORMAT = 2

@@ -2,7 +2,7 @@
 
 import json
 
-from groupwise.runs.disk import DISK, Disk, storage_errors, write_file
+from groupwise.runs.atomic_writes import DISK, Disk, storage_errors, write_file
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from groupwise.core import Storage
+from groupwise.runs.atomic_writes import DISK, DRAFT, Disk, storage_errors, write_file
 from groupwise.runs.checkpoints import tensor_bytes
-from groupwise.runs.disk import DISK, DRAFT, Disk, storage_errors, write_file
 from groupwise.runs.hashes import check_hashes, hash_line, log_difference
 from groupwise.runs.jsonl import file_bytes, json_line, parse_lines
 from groupwise.runs.layout import PICTURES, SAMPLE_FILES, RunLayout, iteration_files

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from groupwise.core import Usage
+from groupwise.runs.atomic_writes import DISK, Disk, storage_errors, write_file
 from groupwise.runs.checkpoints import RunLock
-from groupwise.runs.disk import DISK, Disk, storage_errors, write_file
 from groupwise.runs.info import RunInfo
 from groupwise.runs.info_file import write_info
 from groupwise.runs.layout import RunLayout

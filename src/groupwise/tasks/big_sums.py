@@ -22,7 +22,7 @@ from typing import Any
 from groupwise.data import Ids, Prompt
 from groupwise.environments.tools import Hermes, MalformedCall, calculate
 from groupwise.tasks.calculator import is_held_out
-from groupwise.tasks.generated import LazySequence, GeneratedKind
+from groupwise.tasks.generated import GeneratedKind, LazySequence
 
 __all__ = ["BigSums"]
 

@@ -20,7 +20,7 @@ from groupwise.data import (
 from groupwise.tasks.problems import refuse_overlap
 from groupwise.tasks.source_stats import SourceStats
 
-__all__ = ["MixtureVerifier", "Mixture"]
+__all__ = ["Mixture", "MixtureVerifier"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from groupwise.core import BadData, Usage
 from groupwise.data import Ids, Prompt
-from groupwise.tasks.row_columns import RowColumns, Problem, problem_text
+from groupwise.tasks.row_columns import Problem, RowColumns, problem_text
 from groupwise.tasks.rows import SHOWN, Fault, Row, check_length, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats, contains_answer, counted, listed
 

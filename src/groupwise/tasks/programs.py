@@ -76,7 +76,9 @@ def program(expression: str) -> str:
 def lines() -> tuple[tuple[LinearFunction, ...], tuple[LinearFunction, ...]]:
     """All linear functions in a fixed random order: the training ones, and the held-out tenth."""
     pairs = [(a, b) for a in SHOWN_AT for b in SHOWN_AT if a < b]
-    every = [LinearFunction(slope, shift, *pair) for slope in range(2, 10) for shift in range(-19, 20) for pair in pairs]
+    every = [
+        LinearFunction(slope, shift, *pair) for slope in range(2, 10) for shift in range(-19, 20) for pair in pairs
+    ]
     every = [line for line in every if min(line.shown) >= 0 and max(line.shown) <= LARGEST]
     Random("programs").shuffle(every)
     split: tuple[list[LinearFunction], list[LinearFunction]] = [], []

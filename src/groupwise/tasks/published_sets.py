@@ -54,15 +54,22 @@ MATHEMATICS = (
 
 
 def _evaluation(hub: str, split: str) -> DataSetSource:
-    return DataSetSource(hub=hub, column_layouts=MATHEMATICS, template="qwen_math", training_split="", held_out_split=split)
+    return DataSetSource(
+        hub=hub, column_layouts=MATHEMATICS, template="qwen_math", training_split="", held_out_split=split
+    )
 
 
 PRESETS = {
     "gsm8k": DataSetSource(
-        hub="openai/gsm8k:main", column_layouts=(RowColumns("question", "answer", after_hashes, answer_is_solution=True),), held_out_split="test"
+        hub="openai/gsm8k:main",
+        column_layouts=(RowColumns("question", "answer", after_hashes, answer_is_solution=True),),
+        held_out_split="test",
     ),
     "math": DataSetSource(
-        hub="DigitalLearningGmbH/MATH-lighteval", column_layouts=MATHEMATICS, template="qwen_math", held_out_split="test"
+        hub="DigitalLearningGmbH/MATH-lighteval",
+        column_layouts=MATHEMATICS,
+        template="qwen_math",
+        held_out_split="test",
     ),
     "dapo-math-17k": DataSetSource(
         hub="BytedTsinghua-SIA/DAPO-Math-17k",

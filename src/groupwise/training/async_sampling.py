@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Self
 
-from groupwise.rollout import PendingIteration, IterationRollouts
+from groupwise.rollout import IterationRollouts, PendingIteration
 
 AHEAD = "ahead"
 """The phase in which the event loop only samples for later iterations, while the learner works in a thread."""

@@ -29,7 +29,7 @@ from groupwise.data import (
 )
 from groupwise.engines.remote.access import EngineAccess
 from groupwise.engines.remote.devices import gpu_index
-from groupwise.engines.remote.served import Served, EngineRequirements
+from groupwise.engines.remote.served_settings import EngineRequirements, Served
 from groupwise.evaluation.accuracy import scores
 from groupwise.evaluation.by_column import scores_by
 from groupwise.learner import Alone, FromDirectory, Learner, Ranks, check_routing, mixture
@@ -126,7 +126,11 @@ class RunObjects:
         """The buffer at the first prompt. `replay` records the observations of environments."""
         method, setting = self.recipe.method, replace(self.setting, replay=replay)
         return Buffer(
-            self.task, method.curriculum, setting, unverifiable_rule=method.unverifiable, trained_roles=method.trained_roles
+            self.task,
+            method.curriculum,
+            setting,
+            unverifiable_rule=method.unverifiable,
+            trained_roles=method.trained_roles,
         )
 
     def new_guards(self) -> RunGuards:

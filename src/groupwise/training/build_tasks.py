@@ -14,15 +14,15 @@ from groupwise.sandbox import Limits, Sandbox
 from groupwise.tasks import (
     Demonstration,
     DroppedThoughts,
-    MixtureVerifier,
     Mixture,
+    MixtureVerifier,
     Problems,
     Rows,
     SourceStats,
     need_environment,
     read_demonstrations,
 )
-from groupwise.training.dummy_states import made_up_states
+from groupwise.training.dummy_flow_answers import made_up_states
 from groupwise.verifiers import ByEnvironment, VerifierContext, grade_function, usual_verifier
 
 Templates = Mapping[str, Template]

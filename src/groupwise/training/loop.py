@@ -26,7 +26,7 @@ from groupwise.data import (
 from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_plan
 from groupwise.methods import Method, Now
 from groupwise.models import Purpose, permutation
-from groupwise.rollout import Buffer, PendingIteration, IterationRollouts
+from groupwise.rollout import Buffer, IterationRollouts, PendingIteration
 from groupwise.training.async_sampling import AHEAD, Ahead
 from groupwise.training.guards import RunGuards
 from groupwise.training.iteration_records import has_engine_logprobs, lag_metrics, method_metrics

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from groupwise.cluster.external import ExternalProcesses, ExternalRank
-from groupwise.cluster.interface import interface_towards
 from groupwise.cluster.local import LocalProcesses
 from groupwise.cluster.messages import (
     message,
@@ -29,6 +28,7 @@ from groupwise.cluster.messages import (
     save_shard,
     start_message,
 )
+from groupwise.cluster.network_interface import interface_towards
 from groupwise.cluster.processes import CLOSING, GRACE, Processes
 from groupwise.cluster.ray import Needs, node_address
 from groupwise.cluster.ray_ranks import RayProcesses
@@ -39,7 +39,7 @@ from groupwise.data import Rollout, pack
 from groupwise.data.rollout_json import from_json
 from groupwise.learner import Alone, Learner, Ranks, Replicas
 from groupwise.learner.distributed import START, ConnectionClosed
-from groupwise.learner.store import (
+from groupwise.learner.rank_store import (
     LOOPBACK,
     Store,
     TCPStore,
@@ -153,7 +153,10 @@ def processes_of(layout: RunLayout, objects: RunObjects, meeting: Rendezvous) ->
         return ExternalProcesses(names)
     assert isinstance(meeting.store, TCPStore), "rank 0 hosts it"
     settings: dict[str, Any] = {"host": meeting.host, "port": meeting.store.port, "cluster": asdict(cluster)}
-    settings |= {"use": list(objects.user_code.paths.values()), "trust_remote_code": objects.user_code.trust_remote_code}
+    settings |= {
+        "use": list(objects.user_code.paths.values()),
+        "trust_remote_code": objects.user_code.trust_remote_code,
+    }
     arguments = {name: ["-m", MODULE, json.dumps({"rank": i, **settings})] for i, name in enumerate(names, 1)}
     environment = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
     if cluster.launch == "ray":

@@ -18,9 +18,9 @@ from groupwise.learner import Learner, StepResult
 from groupwise.models.freed_memory import return_freed_memory
 from groupwise.objective import Objective
 from groupwise.rollout import Buffer, IterationRollouts
+from groupwise.runs.atomic_writes import DISK, Disk, write_file
 from groupwise.runs.best_checkpoint import best_iteration, held_out_values, is_evaluated
 from groupwise.runs.checkpoints import Checkpoint, save_checkpoint, tensor_bytes
-from groupwise.runs.disk import DISK, Disk, write_file
 from groupwise.runs.jsonl import finite, json_line, read_lines
 from groupwise.runs.layout import SAMPLE_FILES, RunLayout, numbered
 from groupwise.runs.logs import RunLogs

@@ -24,8 +24,8 @@ from groupwise.data import (
 from groupwise.learner import Alone, Learner, StepResult, make_plan
 from groupwise.models import Purpose, permutation
 from groupwise.objective import Objective, policy_gradient, token_mean
+from groupwise.runs.atomic_writes import DISK, Disk, delete, storage_errors
 from groupwise.runs.checkpoints import newest_checkpoint, save_checkpoint
-from groupwise.runs.disk import DISK, Disk, delete, storage_errors
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.tasks import Demonstration

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from groupwise.core import Usage
 from groupwise.data import Prompt, Sample
 from groupwise.models.flow.denoising_actions import all_states, graded_state
-from groupwise.verifiers.other_signatures import TRL, VERL, Library, library_of, trl_value, verl_value
+from groupwise.verifiers.trl_verl_signatures import TRL, VERL, Library, library_of, trl_value, verl_value
 
 Kind = Literal["answer", "group", "bulk"]
 Item = tuple[Prompt, Sample]

@@ -59,7 +59,9 @@ class AuditResult:
 
     def latency(self, share: float) -> float:
         """The quantile `share`, from 0 to 1, of the seconds per verdict."""
-        return sorted(self.seconds_per_call)[min(len(self.seconds_per_call) - 1, int(share * len(self.seconds_per_call)))]
+        return sorted(self.seconds_per_call)[
+            min(len(self.seconds_per_call) - 1, int(share * len(self.seconds_per_call)))
+        ]
 
 
 def packaged_cases(name: str) -> tuple[Case, ...] | None:

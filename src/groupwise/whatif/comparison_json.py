@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from groupwise.runs.disk import REPEAT, storage_errors, write_file
+from groupwise.runs.atomic_writes import REPEAT, storage_errors, write_file
 from groupwise.runs.jsonl import json_line
 from groupwise.runs.layout import RunLayout
 from groupwise.whatif.compare import FIGURES, Comparison, group_cosines, groups_of, sample_numbers

@@ -110,5 +110,7 @@ def of_loss(stored: StoredIteration, computed: Recomputed, at: int, row: int) ->
     ]
     if (of_run := stored_gradient(stored)) is not None and computed.method_name == OWN:
         index = int((stored.rows == row).nonzero())
-        links.append(Link(name="stored", value=float(of_run[index]), component="the gradient of the run, with all terms"))
+        links.append(
+            Link(name="stored", value=float(of_run[index]), component="the gradient of the run, with all terms")
+        )
     return tuple(links)

@@ -246,7 +246,9 @@ def completes_stop(tokenizer: Tokenizer, request: GenerationRequest, tokens: Seq
     # A string of c characters has at most 4 c bytes and a token at least one, so earlier tokens cannot be in it.
     window = 4 * max(map(len, request.sampling.stop)) + 4
     newest = tokens[-window:]
-    earlier = request.context[max(len(request.context) - request.position, len(request.context) + len(newest) - window) :]
+    earlier = request.context[
+        max(len(request.context) - request.position, len(request.context) + len(newest) - window) :
+    ]
     text, ends = tokenizer.decode_with_ends((*earlier, *newest))
     before = ends[-2] if len(ends) > 1 else 0
     return any(text.find(stop, max(0, before - len(stop) + 1)) >= 0 for stop in request.sampling.stop)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from groupwise.data import Finish, Generation, Ids, AttentionLayout
+from groupwise.data import AttentionLayout, Finish, Generation, Ids
 from groupwise.engines.native.draft_store import DraftStore
 from groupwise.engines.native.layouts import ROWS, Decode, block_end, blocks, padded
 from groupwise.engines.native.native_engine import NativeEngine

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from groupwise.data import Ids, AttentionLayout
+from groupwise.data import AttentionLayout, Ids
 from groupwise.engines.native.kv_cache import KVCache
 from groupwise.engines.native.layouts import ROWS, CommonPrefix, Decode, KeysValues, common_prefix_len, padded
 from groupwise.models import LanguageModel, Routes

@@ -13,10 +13,10 @@ from torch import Tensor
 from groupwise.core import EngineLost, GroupwiseError, Usage, WorkerLost
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
 from groupwise.engines.remote.occupancy import Occupancy
-from groupwise.engines.remote.probe import ProbeScores, Probe
 from groupwise.engines.remote.remote import Remote
 from groupwise.engines.remote.slots import GivenUp, Loading, Lost, Serving, Slot, Starting
 from groupwise.engines.remote.weights_file import Exchange, WeightsFile, write_weights
+from groupwise.engines.remote.weights_probe import Probe, ProbeScores
 
 __all__ = ["Fleet"]
 

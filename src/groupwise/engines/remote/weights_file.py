@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from groupwise.core import Storage, open_regular
-from groupwise.runs.disk import DISK, Disk, file_draft
+from groupwise.runs.atomic_writes import DISK, Disk, file_draft
 
 __all__ = ["Exchange", "WeightsFile", "read_weights", "write_weights"]
 

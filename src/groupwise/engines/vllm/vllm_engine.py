@@ -26,8 +26,8 @@ from groupwise.core import EngineLost, Storage, Usage
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
 from groupwise.engines.native.running_batch import completes_stop
 from groupwise.engines.remote.replica import ReplicaSettings, end_with_parent, serve
-from groupwise.engines.remote.replica_tls import announce, serve_hosts
 from groupwise.engines.remote.server import EngineServer, Identity
+from groupwise.engines.remote.tls_replica import announce, serve_hosts
 from groupwise.engines.remote.upload import Uploads
 from groupwise.engines.remote.weights_file import HERE, Exchange, most_file_bytes, read_weights, write_weights
 from groupwise.engines.vllm.vllm_requests import BLOCK, RandomKey, cache_bytes, generation, sampling_arguments

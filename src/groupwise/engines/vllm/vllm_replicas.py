@@ -9,7 +9,7 @@ from torch import nn
 from groupwise.core import Usage
 from groupwise.engines.remote.access import EngineAccess
 from groupwise.engines.remote.replica import Program, ReplicaSettings
-from groupwise.engines.remote.served import Served, EngineRequirements
+from groupwise.engines.remote.served_settings import EngineRequirements, Served
 from groupwise.engines.remote.server import servable
 from groupwise.engines.vllm import vllm_tls
 from groupwise.engines.vllm.vllm_engine import VllmSettings

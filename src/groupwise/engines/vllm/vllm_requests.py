@@ -84,7 +84,10 @@ def sampling_arguments(request: GenerationRequest, ends: Sequence[int], *, keyed
     common = {"max_tokens": request.limit, "logprobs": request.top, "stop_token_ids": list(ends), "detokenize": False}
     if keyed:
         key = RandomKey.of(request)
-        return common | {"temperature": 1.0, "extra_args": {"key": [getattr(key, name) for name in RandomKey.__slots__]}}
+        return common | {
+            "temperature": 1.0,
+            "extra_args": {"key": [getattr(key, name) for name in RandomKey.__slots__]},
+        }
     return common | {"temperature": s.temperature, "top_p": s.top_p, "top_k": s.top_k, "min_p": s.min_p}
 
 

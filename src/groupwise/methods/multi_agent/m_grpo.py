@@ -13,10 +13,10 @@ from groupwise.advantages import Standardised
 from groupwise.data import (
     Advantage,
     Batch,
-    ReplyWithCounts,
     Draw,
     Finish,
     Outcome,
+    ReplyWithCounts,
     Role,
     Rollout,
     Sample,

@@ -192,7 +192,12 @@ class Predictions(Strategy):
 
     roles: ClassVar[tuple[Role, ...]] = (
         Role("prediction", "for each prompt"),
-        Role("expert", "where a prediction has good notions, and `expert` is above 0", alone_in_group=True, demonstration=True),
+        Role(
+            "expert",
+            "where a prediction has good notions, and `expert` is above 0",
+            alone_in_group=True,
+            demonstration=True,
+        ),
     )
     forms: ClassVar[dict[str, Forms]] = {"prompt_template": PREDICTED}
 

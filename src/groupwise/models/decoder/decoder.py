@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from groupwise.data import Ids, AttentionLayout
+from groupwise.data import AttentionLayout, Ids
 from groupwise.models.decoder.norm import Norm
 from groupwise.models.decoder.rope import Scaling
 
@@ -162,7 +162,9 @@ class Layer(nn.Module):
         self.post_attention_layernorm = Norm(shape.width, shape.eps)
         self.compiled = False
 
-    def forward(self, x: Float[Tensor, "n width"], rotation: Rotation, layout: AttentionLayout) -> Float[Tensor, "n width"]:
+    def forward(
+        self, x: Float[Tensor, "n width"], rotation: Rotation, layout: AttentionLayout
+    ) -> Float[Tensor, "n width"]:
         before, after = map(_compiled, (Layer.before, Layer.after)) if self.compiled else (Layer.before, Layer.after)
         q, k, v = before(self, x, rotation)
         return after(self, x, layout.attend(self.self_attn.layer, q, k, v, window=self.self_attn.window))

@@ -44,5 +44,7 @@ class Turns(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         starts = sampler.start(draw.prompt.context, draw.n)
-        dialogues = await together(dialogue_until(ConversationState(start), sampler, start, most=self.most) for start in starts)
+        dialogues = await together(
+            dialogue_until(ConversationState(start), sampler, start, most=self.most) for start in starts
+        )
         return Rollout(draw, await judged(dialogues, sampler))

@@ -64,7 +64,9 @@ class _Comparison:
         if isinstance(g, Several) and isinstance(a, Several):
             return self.lists(g, a)
         if isinstance(g, Row) and isinstance(a, Row):
-            if (g.kind, len(g.items)) != (a.kind, len(a.items)) or (g.variable and a.variable and g.variable != a.variable):
+            if (g.kind, len(g.items)) != (a.kind, len(a.items)) or (
+                g.variable and a.variable and g.variable != a.variable
+            ):
                 return False
             return _every(self.compared(x, y) for x, y in zip(g.items, a.items, strict=True))
         if isinstance(g, Row) and isinstance(a, Several):

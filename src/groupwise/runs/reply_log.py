@@ -6,10 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import ReplyWithCounts, Observation, Verdict
+from groupwise.data import Observation, ReplyWithCounts, Verdict
 from groupwise.data.rollout_json import from_json, to_json
+from groupwise.runs.atomic_writes import DISK, Disk
 from groupwise.runs.checkpoints import finished_checkpoints
-from groupwise.runs.disk import DISK, Disk
 from groupwise.runs.jsonl import file_bytes, json_line, json_objects
 from groupwise.runs.layout import RunLayout, iteration_files
 

@@ -32,7 +32,9 @@ def turns_of(sample: Sample) -> list[tuple[str, str]]:
     """
     begins = (0, *sample.token_ends)
     turns = []
-    for origin, group in groupby(range(len(sample.token_ends)), lambda i: sample.origin[i] if sample.origin[i] < 0 else 0):
+    for origin, group in groupby(
+        range(len(sample.token_ends)), lambda i: sample.origin[i] if sample.origin[i] < 0 else 0
+    ):
         positions = list(group)
         if origin != TEMPLATE:
             text = sample.text[begins[positions[0]] : sample.token_ends[positions[-1]]]

@@ -30,6 +30,7 @@ from groupwise.data.verdicts import Verdict
 __all__ = [
     "Advantage",
     "Aggregate",
+    "AttentionLayout",
     "Backbone",
     "Couples",
     "Credit",
@@ -38,7 +39,6 @@ __all__ = [
     "EngineKind",
     "Environment",
     "Filter",
-    "AttentionLayout",
     "LinearHead",
     "ListsProblems",
     "Mask",

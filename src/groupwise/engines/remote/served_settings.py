@@ -16,11 +16,9 @@ from torch import nn
 from groupwise.core import EngineLost
 from groupwise.data import gap_bound
 from groupwise.engines import Native
-from groupwise.engines.remote import replica_tls
 from groupwise.engines.remote.access import EngineAccess
 from groupwise.engines.remote.devices import gpu_count, on_device, replica_devices
 from groupwise.engines.remote.fleet import Fleet
-from groupwise.engines.remote.probe import Probe
 from groupwise.engines.remote.remote import Remote
 from groupwise.engines.remote.replica import Program, ReplicaSettings, start_replica
 from groupwise.engines.remote.secret import read_secret
@@ -28,6 +26,7 @@ from groupwise.engines.remote.server import Identity, servable
 from groupwise.engines.remote.shared_device import SharedDeviceFleet
 from groupwise.engines.remote.tls import TlsAddress
 from groupwise.engines.remote.weights_file import Exchange, state_bytes
+from groupwise.engines.remote.weights_probe import Probe
 from groupwise.models import Experts, Model, Tokenizer, has_adapter, write_fresh
 from groupwise.models.lora import adapter_text, merged_weights
 

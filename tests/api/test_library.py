@@ -37,7 +37,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[gw.Run, list[int
 
 def test_a_run_from_python_is_an_ordinary_run(finished) -> None:
     run, seen = finished
-    assert seen == [0, 1, 2] and run.done == run.iterations == 2 and not run.stopped
+    assert seen == [0, 1, 2] and run.done == run.iterations == 2 and not run.stop_reason
     assert sorted(run.metrics["reward"]) == [1, 2] and all(0 < value < 2 for value in run.metrics["reward"].values())
     assert [len(run.samples(i)) for i in (1, 2)] == [4, 4] and run.samples() == run.samples(2)
     assert (run.model_dir / "model.safetensors").is_file()

@@ -55,7 +55,7 @@ TESTED = {**PINS, "jaxtyping": "0.3.3"}
 
 
 def test_a_keyed_request_carries_its_key_and_leaves_vllms_settings_neutral() -> None:
-    asked = request(3, stream=(1, 2), at=4, purpose=4, sampling=TRUNCATED)
+    asked = request(3, stream=(1, 2), position=4, purpose=4, sampling=TRUNCATED)
     arguments = sampling_arguments(asked, [0, 7], keyed=True)
     assert arguments.pop("extra_args") == {"key": [3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01]}
     assert arguments == {"max_tokens": 12, "logprobs": 0, "stop_token_ids": [0, 7], "detokenize": False,
@@ -109,7 +109,7 @@ def test_an_answer_with_an_unknown_end_or_without_versions_is_a_lost_engine(reas
 def test_the_sampler_draws_the_native_engines_tokens(sampling: Sampling) -> None:
     """Rows of two purposes and one of a score, in one forward; the second token of a request has the second number."""
     model = decoder(torch.float32)
-    requests = [request(i, limit=1, at=2, stream=(i, 1), purpose=i % 2, sampling=sampling) for i in range(8)]
+    requests = [request(i, limit=1, position=2, stream=(i, 1), purpose=i % 2, sampling=sampling) for i in range(8)]
     expected = generate(engine(model), requests)
     keys = [RandomKey.of(replace(asked, at=1)) for asked in requests]
     rows = [logits(model, asked.context, (0,)) for asked in requests]
@@ -267,7 +267,11 @@ def test_engines_on_gpus_are_as_many_as_the_learner_leaves(monkeypatch: pytest.M
     monkeypatch.setattr(served, "gpu_count", lambda: 4)
     target = EngineRequirements(dtype="bfloat16", device="cuda:0")
     model, access = decoder(family="qwen3", head_dim=32), EngineAccess(python="on/the/node/python")
-    for replicas, other in ((3, target), (8, replace(target, placed=True)), (1, replace(target, device="cuda:3"))):
+    for replicas, other in (
+        (3, target),
+        (8, replace(target, device_from_launcher=True)),
+        (1, replace(target, device="cuda:3")),
+    ):
         Vllm(replicas=replicas).check(model, None, other, access)
     with pytest.raises(Usage, match="leaves 3 of 4 GPUs") as caught:
         Vllm(replicas=4).check(model, None, target, access)

@@ -168,12 +168,12 @@ def test_a_request_continues_strided_steps_to_the_bit() -> None:
 
     whole, first = generated(request), generated(replace(request, limit=1))
     assert whole.tokens == (2, 5, 9) and first.tokens == (2,)
-    rest = generated(replace(request, limit=9, at=1, context=(FIRST, 2), path=first.path))
+    rest = generated(replace(request, limit=9, position=1, context=(FIRST, 2), actions=first.actions))
     assert first.path + rest.path == whole.path
     with pytest.raises(ValueError, match="above 1 only at temperature 0"):
         generated(replace(request, sampling=Sampling()))
     with pytest.raises(ValueError, match="stride must be at least 1"):
-        generated(replace(request, stride=0))
+        generated(replace(request, steps_per_token=0))
 
 
 @pytest.mark.parametrize("changes", [{"steps": ()}, {"steps": (1, 1)}, {"steps": (-1,)}, {"strides": (0,)}])

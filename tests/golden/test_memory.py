@@ -225,7 +225,7 @@ def test_stored_answers_are_drawn_again():
     assert len(state["entries"]) == 5 and state["time"] == 2, "the oldest is dropped"
     old = samples[0]
     assert old.verdict and 0 < old.verdict.subscores["replay"] <= 1
-    fields = ("context", "tokens", "origin", "logp", "text", "ends", "finish", "limit")
+    fields = ("context", "tokens", "origin", "logp", "text", "token_ends", "finish", "limit")
     assert any(all(getattr(old, f) == getattr(s, f) for f in fields) for s in new)
     assert old.verdict.outcome is Outcome.correct
     assert pack([rollouts[0]], version=3).staleness.tolist() == [3, 3], "the gap guard leaves old tokens out"
@@ -283,7 +283,7 @@ def test_a_survey_finds_spread_prompts():
     drawn = replace(part, share=2000.0).beginnings(surveyed([0, 1]), Random(0))[1:]
     shares = [sum(len(b["prefix"]) == 2 * k for b in drawn) / len(drawn) for k in (1, 2, 3, 4)]
     assert shares == pytest.approx([0.269551, 0.256073, 0.243270, 0.231106], abs=0.01)
-    whole = replace(lines(1), text="l0;", ends=(2, 3, 3))
+    whole = replace(lines(1), text="l0;", token_ends=(2, 3, 3))
     rollout = replace(
         surveyed([0, 1]), samples=(surveyed([0]).samples[0], whole.with_verdict(Verdict(Outcome.correct)))
     )

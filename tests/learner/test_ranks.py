@@ -146,7 +146,7 @@ def test_three_files_know_torch_distributed() -> None:
     importers = [
         p.name for p in package.rglob("*.py") if re.search(r"import.*distributed|torch\.distributed\.", p.read_text())
     ]
-    assert sorted(importers) == ["distributed.py", "fsdp.py", "store.py"]
+    assert sorted(importers) == ["distributed.py", "fsdp.py", "rank_store.py"]
 
 
 @pytest.mark.parametrize(("lanes", "ranks"), ((3, 1), (0, 1), (4, 3), (2, 4), (2, 0)))

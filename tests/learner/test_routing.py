@@ -105,7 +105,7 @@ def test_replay_sends_tokens_to_the_recorded_experts(model: TransformersModel) -
         it.step(b, FIRST, OBJECTIVE, routing)
         found[routing] = it.step(b, SECOND, OBJECTIVE, routing), it.state()[0]
     (free, moved), (held, other) = found["none"], found[R2]
-    assert free.changed > 0 and not torch.allclose(free.batch.logp, held.batch.logp)
+    assert free.changed_route_count > 0 and not torch.allclose(free.batch.logp, held.batch.logp)
     assert not all(torch.equal(moved[name], other[name]) for name in moved)
 
 

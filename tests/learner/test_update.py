@@ -252,7 +252,7 @@ class TestCut:
     def test_contexts_with_different_content_are_counted_separately(self):
         """Equal ids with another content hash are another context, for the bound on a microbatch's tokens too."""
         batch = self.batch()
-        samples = tuple(replace(s, content=str(i)) for i, s in enumerate(batch.samples))
+        samples = tuple(replace(s, content_hash=str(i)) for i, s in enumerate(batch.samples))
         other = batch.having(samples=samples)
         bound = {"size": 8, "shuffle": "prompts", "permutation": range, "microbatch_tokens": 24}
         plans = [make_plan(b, **bound)[0].microbatches for b in (batch, other)]
@@ -262,7 +262,7 @@ class TestCut:
 
     def test_contexts_with_different_content_are_forwarded_separately(self):
         batch = self.batch()
-        samples = tuple(replace(s, content=str(i % 2)) for i, s in enumerate(batch.samples))
+        samples = tuple(replace(s, content_hash=str(i % 2)) for i, s in enumerate(batch.samples))
         sizes = []
 
         def through(decoder, b, layout):

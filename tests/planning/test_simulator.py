@@ -123,7 +123,7 @@ def test_more_engines_are_never_slower(max_staleness: int) -> None:
         setup = replace(setup, max_staleness=max_staleness)
         equal = seconds_with(replace(setup, length=lambda draw, sample: 6000), (1, 2, 3, 4, 6, 8))
         assert all(after <= before * (1 + 1e-9) for before, after in pairwise(equal)), equal
-        drawn = seconds_with(replace(setup, rows=100), (1, 2, 4, 8))
+        drawn = seconds_with(replace(setup, max_num_seqs=100), (1, 2, 4, 8))
         assert all(after <= before * 1.05 for before, after in pairwise(drawn)), drawn
 
 

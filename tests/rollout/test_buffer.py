@@ -187,7 +187,7 @@ NAN = float("nan")
 def test_rules_for_unverifiable_samples(rule: Any, expected: dict[int, tuple[bool, ...]]) -> None:
     """An unverifiable sample among correct ones makes a mixed group only if it counts as wrong."""
     scores = {0: [1.0, 0.0, 0.0], 1: [NAN, 0.0, 1.0], 2: [1.0, NAN, 1.0], 3: [NAN, NAN, NAN]}
-    b = buffer(verifier_of(scores, []), unverifiable=rule)
+    b = buffer(verifier_of(scores, []), unverifiable_rule=rule)
     collected = take(b, 4, mixed, group=3)
     assert {f.draw.id: f.selected if any(f.selected or ()) else () for f in collected.all} == expected
     assert [f.cause for f in collected.dropped if f.draw.id == 3] == ["mixed" if rule == "wrong" else "unverifiable"]
@@ -373,7 +373,7 @@ def test_trained_roles_follow_the_answers_of_their_rollout() -> None:
         True,
         True,
     )
-    wrong = buffer(verifier_of(scores, []), trained_roles=("answer", "hint"), unverifiable="wrong")
+    wrong = buffer(verifier_of(scores, []), trained_roles=("answer", "hint"), unverifiable_rule="wrong")
     assert take(wrong, 2, mixed, strategy=hinted).all[0].selected == (True,) * 4
 
 

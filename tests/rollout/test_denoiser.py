@@ -257,7 +257,7 @@ def test_a_request_may_ask_for_another_number_of_steps(temperature: float) -> No
     [
         (replace(REQUEST, context=(FIRST,)), "2 words of its vocabulary"),
         (replace(REQUEST, context=(3, FIRST)), "2 words of its vocabulary"),
-        (replace(REQUEST, at=1, context=(*REQUEST.context, 0)), "continue from a path"),
+        (replace(REQUEST, position=1, context=(*REQUEST.context, 0)), "continue from a path"),
     ],
 )
 def test_requests_that_do_not_fit_are_refused(request_: GenerationRequest, words: str) -> None:

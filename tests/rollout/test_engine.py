@@ -74,7 +74,7 @@ def test_logp_is_under_the_sampling_distribution(sampling: Sampling) -> None:
 def test_the_token_is_the_inverse_cdf_of_the_keyed_number() -> None:
     """The inverse CDF in vocabulary order at Philox(seed, purpose; draw, stream, t), for several of each."""
     requests = [
-        request(i, purpose=purpose, stream=stream, at=at, limit=6)
+        request(i, purpose=purpose, stream=stream, position=at, limit=6)
         for i in (0, 70_000)
         for purpose in (Purpose.SAMPLE, Purpose.EVALUATE)
         for stream, at in (((0,), 0), ((5,), 0), ((5, 2, 1), 2))
@@ -247,7 +247,7 @@ def test_a_prefilled_context_is_that_of_its_content() -> None:
     assert [len(x) for x in inputs] == [40]
     generate(e, [cat])
     assert [len(x) for x in inputs] == [40, ROWS]
-    for another in (replace(cat, content=""), replace(cat, content="dog"), replace(cat, path=(b"a",))):
+    for another in (replace(cat, content_hash=""), replace(cat, content_hash="dog"), replace(cat, actions=(b"a",))):
         generate(e, [another])
         assert [len(x) for x in inputs[-2:]] == [40, ROWS]
 

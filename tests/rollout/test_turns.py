@@ -186,7 +186,7 @@ def test_the_sampled_ids_are_trained_even_if_the_text_tokenizes_differently() ->
     assert [sample.tokens[i] for i in batch.token_index.tolist()] == [*sampled] * 3
     requests = s.setting.engine.requests  # type: ignore[attr-defined]
     assert [a.context for a in requests] == [PROMPT.context + sample.tokens[:i] for i in (0, 6, 12)]
-    assert [(a.at, a.limit, a.stream) for a in requests] == [(i, 40 - i, (0,)) for i in (0, 6, 12)]
+    assert [(a.position, a.limit, a.stream) for a in requests] == [(i, 40 - i, (0,)) for i in (0, 6, 12)]
 
 
 @pytest.mark.t(36)
@@ -231,7 +231,8 @@ def test_a_template_that_strips_thinking_changes_no_token_of_a_conversation(tmp_
     s = sampler(
         lambda: Replies(["<|im_end|> 3", "5", None]),
         lambda request: (*vocabulary.encode(next(remaining)), min(vocabulary.eos)),
-        draw=Draw(4, prompt, 1), tokenizer=vocabulary, sampling=sampling(max_tokens=400), frame=template.turn_frame(),
+        draw=Draw(4, prompt, 1), tokenizer=vocabulary, sampling=sampling(max_tokens=400),
+        observation_frame=template.turn_frame(),
     )  # fmt: skip
     sample = rollout(s).samples[0]
     by_model = [vocabulary.decode(sample.tokens[a:b]) for a, b in sample.turns]
@@ -264,7 +265,8 @@ def test_a_chat_continues_as_its_template_renders_it(ended: bool, tmp_path: Path
     remaining = iter([vocabulary.encode("call") + end, vocabulary.encode("35") + end])
     s = sampler(
         lambda: Replies(["see: 3", None]), lambda request: next(remaining),
-        draw=draw, tokenizer=vocabulary, sampling=sampling(max_tokens=400), frame=template.turn_frame(),
+        draw=draw, tokenizer=vocabulary, sampling=sampling(max_tokens=400),
+        observation_frame=template.turn_frame(),
     )  # fmt: skip
     sample = rollout(s).samples[0]
     messages = [{"role": r, "content": c} for r, c in (("user", "7*5="), ("assistant", "call"), ("user", "see: 3"))]
@@ -279,7 +281,7 @@ def test_an_opening_observation_follows_the_prompt_without_template_tokens() -> 
     frame = find_template("chat", vocabulary).turn_frame()
     s = sampler(
         lambda: Replies([None], opening="3"), lambda request: (*vocabulary.encode("x"), min(vocabulary.eos)),
-        tokenizer=vocabulary, frame=frame,
+        tokenizer=vocabulary, observation_frame=frame,
     )  # fmt: skip
     assert set(rollout(s).samples[0].origin) == {ENVIRONMENT, 0}
 
@@ -451,13 +453,13 @@ def test_a_conversation_killed_at_any_step_continues_as_if_never_killed(after: i
     whole = conversation(Replies(observations), SCRIPT)
     log = MemoryReplay()
     with pytest.raises(Killed):
-        conversation(killed_after(after, observations), SCRIPT, replay=log)
+        conversation(killed_after(after, observations), SCRIPT, reply_log=log)
     assert len(log.lines) == 1 + after
     again = Replies(observations)
-    assert conversation(again, SCRIPT, replay=log) == whole
+    assert conversation(again, SCRIPT, reply_log=log) == whole
     assert again.messages == ["1", "2", "3", "4", "5"]  # it was restored with the logged messages
     unused = Replies([])
-    assert conversation(unused, SCRIPT, replay=log) == whole and unused.resets == []  # all of it is in the log
+    assert conversation(unused, SCRIPT, reply_log=log) == whole and unused.resets == []  # all of it is in the log
 
 
 def test_an_environment_with_restore_gets_no_step_twice() -> None:
@@ -471,9 +473,9 @@ def test_an_environment_with_restore_gets_no_step_twice() -> None:
 
     log = MemoryReplay()
     with pytest.raises(Killed):
-        conversation(killed_after(2, ["6;", "7;"]), SCRIPT, replay=log)
+        conversation(killed_after(2, ["6;", "7;"]), SCRIPT, reply_log=log)
     live = Live(["9;", None])
-    sample = conversation(live, SCRIPT, replay=log)
+    sample = conversation(live, SCRIPT, reply_log=log)
     assert sample.text == "16;27;39;4"
     assert (live.messages, live.restored) == (["3", "4"], [("1", "6;"), ("2", "7;")])
 
@@ -481,19 +483,19 @@ def test_an_environment_with_restore_gets_no_step_twice() -> None:
 def test_a_conversation_starts_over_if_the_environment_answers_differently_after_a_kill() -> None:
     log = MemoryReplay()
     with pytest.raises(Killed):
-        conversation(killed_after(3, ["6;", "7;", "8;"]), SCRIPT, replay=log)
+        conversation(killed_after(3, ["6;", "7;", "8;"]), SCRIPT, reply_log=log)
     environments: list[Replies] = []
 
     def environment() -> Replies:
         environments.append(Replies(["6;", "0;", "0;", None]))
         return environments[-1]
 
-    s = sampler(environment, SCRIPT, replay=log)
+    s = sampler(environment, SCRIPT, reply_log=log)
     sample = rollout(s).samples[0]
     assert sample.text == "16;20;30;4"  # one conversation with one environment
     assert [w.messages for w in environments] == [["1", "2"], ["1", "2", "3", "4"]]
     assert environments[0].resets == environments[1].resets  # with the same random numbers
-    assert conversation(Replies([]), SCRIPT, replay=log) == sample
+    assert conversation(Replies([]), SCRIPT, reply_log=log) == sample
 
 
 def test_a_conversation_starts_over_only_once() -> None:
@@ -503,7 +505,7 @@ def test_a_conversation_starts_over_only_once() -> None:
 
     log = MemoryReplay()
     with pytest.raises(Killed):
-        conversation(killed_after(1, ["6;"]), SCRIPT, replay=log)
+        conversation(killed_after(1, ["6;"]), SCRIPT, reply_log=log)
     with pytest.raises(Killed):
         conversation(killed_after(0, [], opening="5"), SCRIPT, replay=log)
     assert ReplyMismatch.__doc__ and conversation(Drifting(["4;", None]), SCRIPT, replay=log).text == "14;2"
@@ -519,7 +521,9 @@ def test_equal_messages_of_different_conversations_have_separate_log_entries() -
             return next(answers) if message == "1" else None
 
     def texts(**changes: Any) -> list[str]:
-        return [x.text for x in rollout(sampler(lambda: Once([]), turns_of("1", "2"), replay=log, **changes)).samples]
+        return [
+            x.text for x in rollout(sampler(lambda: Once([]), turns_of("1", "2"), reply_log=log, **changes)).samples
+        ]
 
     first = [texts(n=2), texts(draw=Draw(5, PROMPT, 1)), texts(sampling=sampling(max_tokens=40, temperature=0.0))]
     assert first == [["16;2", "17;2"], ["18;2"], ["19;2"]]

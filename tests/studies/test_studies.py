@@ -220,7 +220,9 @@ def test_a_killed_command_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: 
         metrics = {name: {1: 0.0} for name in study.metrics}
         recipe = trial.recipe()
         model = running.packaged_weights(recipe.model)
-        return replace(result(trial, 0.0), metrics=metrics, code=running.code_hash(recipe.method), model=model)
+        return replace(
+            result(trial, 0.0), metrics=metrics, code_hash=running.code_hash(recipe.method), model_hash=model
+        )
 
     monkeypatch.setattr(running, "run_trial", run_trial)
     trials = list(study.trials([0, 1], ["coin"]))

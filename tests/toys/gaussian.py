@@ -1,6 +1,6 @@
 """A policy whose actions are numbers: it moves a point in the plane by Gaussian steps, as a flow model denoises.
 
-A token is the number of a step. Its action in `Sample.path` is the pair of points before and after the step.
+A token is the number of a step. Its action in `Sample.actions` is the pair of points before and after the step.
 """
 
 import math

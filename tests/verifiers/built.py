@@ -17,7 +17,7 @@ from groupwise.verifiers import VerifierContext
 
 
 def built(data: Any, task: Task | None = None, sandbox: Callable[..., Sandbox] = Sandbox, **how: Any) -> Verifier:
-    """The verifier that a name, a table or a value describes, for a task. `how` are other fields of `Grading`."""
+    """The verifier that a name, a table or a value describes, for a task. `how` are fields of `VerifierContext`."""
     kind = data if isinstance(data, VerifierKind) else read_verifier(data)
     return VerifierContext(task, sandbox, **how).build(kind)
 

@@ -70,7 +70,7 @@ class Run:
 
     @from_python
     def __init__(
-        self, directory: str | Path, stopped: str = "", _stop: Callable[[str], None] = lambda cause: None
+        self, directory: str | Path, stop_reason: str = "", _stop: Callable[[str], None] = lambda cause: None
     ) -> None:
         path = existing_run(str(directory)).run
         stopped = stopped or _stopped(path)

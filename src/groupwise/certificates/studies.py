@@ -74,8 +74,8 @@ class Trial:
 class TrialResult:
     """The result of a study's run: metrics and generated tokens by iteration, and the code that produced it.
 
-    `recipe`, `code` and `model` are the hashes of the recipe, of the method's code, and of the weights of a packaged
-    model; empty for another model.
+    `recipe_hash`, `code_hash` and `model_hash` are the hashes of the recipe, of the method's code, and of the weights
+    of a packaged model; empty for another model.
     """
 
     trial: Trial

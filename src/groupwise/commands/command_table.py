@@ -64,7 +64,7 @@ COMMANDS = (
         (
             option("--strict", action="store_true",
                    help="fail if the newest checkpoint is damaged (default: use the previous one)"),
-            option("--changed", action="store_true",
+            option("--changed", dest="accept_changes", action="store_true",
                    help="continue although recipe, tokenizer, template or logs were changed"),
             option("--iterations", type=count, metavar="N", help="extend the run to N iterations"),
             option("--ranks", type=count, metavar="N", help="continue on N processes; N divides the run's lanes"),

@@ -40,8 +40,8 @@ from groupwise.verifiers.user_function import functions_in
 class Reading:
     """Converts TOML data to typed values. Errors are collected in `problems`, and reading continues.
 
-    Each method returns MISSING for invalid data. `where` is the dotted path for messages. Without `use`, code in the
-    user's files becomes an `UnloadedPart`.
+    Each method returns MISSING for invalid data. `where` is the dotted path for messages. Without `user_code`, code in
+    the user's files becomes an `UnloadedPart`.
     """
 
     user_code: UserCode | None = None
@@ -314,7 +314,7 @@ class Reading:
             self.user_part(recipe.environment, "recipe.environment")
 
     def user_part(self, name: str, where: str) -> Any:
-        """The object that `my_file:MyClip` or `my_file.py:MyClip` refers to. Without `use`, an `UnloadedPart`."""
+        """The object that `my_file:MyClip` or `my_file.py:MyClip` refers to. Without `user_code`, an `UnloadedPart`."""
         file, _, attribute = name.rpartition(":")
         stem = Path(file).name.removesuffix(".py")
         if self.user_code is None:

@@ -151,9 +151,9 @@ class VerifierKind(Verifier):
     """The settings of a verifier in a recipe: the base class of a frozen dataclass, which `build` makes a `Verifier`.
 
     By default the value itself is the verifier, with an `async def __call__(self, prompt, sample)`. One that needs
-    processes or other verifiers has its own `build`, which gets the `Grading`: task, sandbox, judges, deadline. `fits`
-    is whether answers can be compared with a gold answer; `expects` describes such gold answers in the error message.
-    A verifier of packaged tasks only names their kinds in `tasks`.
+    processes or other verifiers has its own `build`, which gets the `VerifierContext`: task, sandbox, judges, deadline.
+    `fits` is whether answers can be compared with a gold answer; `expects` describes such gold answers in the error
+    message. A verifier of packaged tasks only names their kinds in `tasks`.
     """
 
     __slots__ = ()
@@ -188,7 +188,7 @@ class ListsProblems(Protocol):
 
 
 Observation = str | Verdict | None
-"""An environment's reply: text (`CountedText` with counts) continues the conversation; a verdict ends it; None
+"""An environment's reply: text (`ReplyWithCounts` with counts) continues the conversation; a verdict ends it; None
 ends it and leaves the verdict to the verifier."""
 
 
@@ -568,8 +568,8 @@ class Policy(Protocol):
     `Entropy()` the entropy of its distribution. Both are always wanted in a step. Log-probs and measures with
     `in_graph` carry a gradient. `side_models` are the models beside the policy: its copies, or models from directories.
 
-    Tokens need not be words: for a token with an entry in `Sample.path`, the entry is the action. A language model is a
-    `Backbone` instead; the learner wraps it in a `LanguagePolicy`.
+    Tokens need not be words: for a token with an entry in `Sample.actions`, the entry is the action. A language model
+    is a `Backbone` instead; the learner wraps it in a `LanguagePolicy`.
     """
 
     __slots__ = ()

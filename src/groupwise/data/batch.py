@@ -112,7 +112,7 @@ class Batch:
         """The samples that have this view, with it as their prompt; and which of this batch's tokens belong to them."""
         has = [view in s.views for s in self.samples]
         part = self.take([i for i, present in enumerate(has) if present])
-        samples = tuple(replace(s, context=s.views[view], content="", routes=()) for s in part.samples)
+        samples = tuple(replace(s, context=s.views[view], content_hash="", routes=()) for s in part.samples)
         which = self.sequences.spread(torch.tensor(has, dtype=torch.bool, device=self.token_index.device))
         return replace(part, samples=samples, routes=((),) * len(samples)), which
 

@@ -64,7 +64,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """A request for up to `limit` next tokens of a sample, whose tokens so far are the last `at` ids of `context`.
+    """A request for up to `limit` next tokens of a sample. Its `position` tokens so far are the last ids of `context`.
 
     The random number of the token at position t is keyed by (seed, purpose, draw, stream, t). Other requests in the
     batch do not change it.
@@ -99,9 +99,9 @@ class Generation:
     """The engine's answer to a `GenerationRequest`. An interrupted generation has `Finish.cut`.
 
     `logp` is under the sampling distribution. `routes` are the experts of a mixture, if the engine records them: for
-    each token of the request's context and each new token except the last, which was not forwarded. `path` has the
-    action of each new token, if actions are no words (see `Sample.path`). `likeliest` has the likeliest tokens at the
-    position of each new token, if the request has `top`.
+    each token of the request's context and each new token except the last, which was not forwarded. `actions` has the
+    action of each new token, if actions are no words (see `Sample.actions`). `likeliest` has the likeliest tokens at
+    the position of each new token, if the request has `top`.
     """
 
     tokens: Ids

@@ -28,7 +28,7 @@ class Prompt:
     """A problem: the token ids that the policy is conditioned on, its text, and the columns of its data row.
 
     Verifiers, environments and strategies read `row`; the policy does not. `row["answer"]` is the gold answer. `row` is
-    read-only, but its values are not copied. `content` is a hash of other content, such as the images behind
+    read-only, but its values are not copied. `content_hash` is a hash of other content, such as the images behind
     placeholder ids; empty if there is none. `Usage` for an argument of another type.
 
     >>> Prompt("p", (5, 6), "2+2=", {"answer": 4, "level": 1}).row["level"]
@@ -69,9 +69,9 @@ class Sample:
     """One generated answer, or one conversation. `text` is decoded from `tokens` and never tokenised again.
 
     `stream` is the key of its random numbers. `origin` and `logp` have one entry per token. `logp` is under the
-    distribution that the token was sampled from, and NaN for a token that was not sampled. `ends[i]` is the end of
-    token i in `text`, in characters. `routes` are the experts of a mixture for each context and answer token, as far as
-    the engine recorded them.
+    distribution that the token was sampled from, and NaN for a token that was not sampled. `token_ends[i]` is the end
+    of token i in `text`, in characters. `routes` are the experts of a mixture for each context and answer token, as far
+    as the engine recorded them.
 
     >>> s = Sample(context=(5, 6), stream=(0,), tokens=(7, 8), origin=(0, 0), logp=(-0.5, -0.1))
     >>> s.insert((9,), ENVIRONMENT).tokens, s.fork(1, 3).stream
@@ -209,7 +209,7 @@ class Sample:
         ((5,), (5, 6))
         """
         views = {**self.views, SAMPLED: self.views.get(SAMPLED, self.context)}
-        return replace(self, context=self.views[view], views=views, content="", routes=())
+        return replace(self, context=self.views[view], views=views, content_hash="", routes=())
 
     def insert(self, ids: Ids, origin: int) -> "Sample":
         """A copy with tokens appended that the policy did not sample, such as an environment's reply."""
@@ -221,7 +221,7 @@ class Sample:
     ) -> "Sample":  # fmt: skip
         """A copy with tokens appended. `routes` covers the context, all earlier tokens and the new ones.
 
-        `path` and `likeliest` cover the new tokens. An earlier token without such an entry gets an empty one.
+        `actions` and `likeliest` cover the new tokens. An earlier token without such an entry gets an empty one.
         """
         n = len(self.tokens)
         return replace(
@@ -236,7 +236,7 @@ class Sample:
 
     def with_text(self, text: str, ends: Ids) -> "Sample":
         """A copy with the decoded text, and the end of each token in it."""
-        return replace(self, text=text, ends=ends)
+        return replace(self, text=text, token_ends=ends)
 
     def with_verdict(self, verdict: Verdict, *, start: int = 0) -> "Sample":
         """A copy with a verdict on the tokens from `start` on. The verdict's step scores become numbers per token.
@@ -287,7 +287,7 @@ class Sample:
 class ReplyWithCounts(str):
     """An environment's reply with named counts. Each count becomes a metric.
 
-    >>> text = CountedText("error: no such tool", calls=1, malformed=1)
+    >>> text = ReplyWithCounts("error: no such tool", calls=1, malformed=1)
     >>> text == "error: no such tool", text.counts
     (True, {'calls': 1, 'malformed': 1})
     """

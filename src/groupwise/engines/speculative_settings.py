@@ -14,7 +14,8 @@ __all__ = ["Speculative"]
 class Speculative(Native):
     """The native engine with speculative decoding: fewer passes if answers repeat earlier ones; samples stay the same.
 
-    A pass checks up to `window` tokens of a draft; `drafts` earlier answers are kept. BubbleSpec, arXiv:2605.08862.
+    A pass checks up to `window` tokens of a draft; `max_stored_answers` earlier answers are kept. BubbleSpec,
+    arXiv:2605.08862.
     """
 
     window: int = 8
@@ -22,7 +23,7 @@ class Speculative(Native):
 
     def __post_init__(self) -> None:
         Native.__post_init__(self)
-        for name in ("window", "drafts"):
+        for name in ("window", "max_stored_answers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake at least 0")
 

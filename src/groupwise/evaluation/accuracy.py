@@ -38,10 +38,10 @@ MOST_VOTES = 1000
 class Tally:
     """The counts of one problem's answers: all, the right ones, and how often each distinct wrong one occurs.
 
-    `others` counts each distinct wrong answer; None if the verifier does not return the answer that it read.
+    `wrong_counts` counts each distinct wrong answer; None if the verifier does not return the answer that it read.
     Malformed and unverifiable answers are not right and have no vote.
 
-    >>> Tally("p", answers=5, right=2, others=(2,)).share
+    >>> Tally("p", answers=5, right=2, wrong_counts=(2,)).share
     0.4
     """
 
@@ -69,7 +69,7 @@ class Tally:
         Exact over all choices of k. Answers that tie for most votes win equally often. Without votes, no answer is
         right. ValueError if there are fewer than k answers, or if votes are not available.
 
-        >>> Tally("p", answers=3, right=1, others=(1, 1)).maj_at(3)
+        >>> Tally("p", answers=3, right=1, wrong_counts=(1, 1)).maj_at(3)
         0.3333333333333333
         """
         self._at_least(k, "maj")

@@ -35,9 +35,9 @@ At = int | str | None
 
 @dataclass(frozen=True, slots=True)
 class RunModel:
-    """A model of a run: its `directory` (of a model or an adapter), or None if it is still inside a `checkpoint`.
+    """A model of a run: its `model_directory` (of a model or an adapter), or None if it is still inside a `checkpoint`.
 
-    `iteration` is None for the finished model. `best` says by which figures the best one was chosen.
+    `iteration` is None for the finished model. `best_by` says by which figures the best one was chosen.
     """
 
     run_layout: RunLayout

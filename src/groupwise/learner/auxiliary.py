@@ -38,8 +38,9 @@ class ForwardResult:
 class AuxiliaryInputs:
     """An auxiliary loss's input: the microbatches of one optimizer step on all ranks, before their forward passes.
 
-    Divisors must count the whole step. `routed` creates the recorder of expert choices of one forward; None for a dense
-    model. A loss that forwards the microbatches itself forwards those `of_rank`, and adds its numbers with `ranks.add`.
+    Divisors must count the whole step. `route_recorder` creates the recorder of expert choices of one forward; None for
+    a dense model. A loss that forwards the microbatches itself forwards those `of_rank`, and adds its numbers with
+    `ranks.add`.
     """
 
     model: Any
@@ -118,6 +119,6 @@ def _load(step: AuxiliaryInputs, microbatch: Batch) -> Float[Tensor, "routers co
     routed = step.route_recorder()
     assert routed is not None, "a balanced model has routers"
     samples, device = microbatch.samples, microbatch.token_index.device
-    contexts, tokens, contents = ([getattr(s, name) for s in samples] for name in ("context", "tokens", "content"))
+    contexts, tokens, contents = ([getattr(s, name) for s in samples] for name in ("context", "tokens", "content_hash"))
     routed(step.model, microbatch, PrefixPacking.of(contexts, tokens, contents=contents, device=device))
     return routed.load()

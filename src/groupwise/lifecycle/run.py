@@ -53,7 +53,7 @@ T = TypeVar("T")
 class IterationWatch:
     """Receives each iteration's metrics: prints their line and alerts, writes a due model, and tells the program.
 
-    `unwritten` gets the iterations whose model (`save.export_every`) cannot be written.
+    `failed_exports` gets the iterations whose model (`save.export_every`) cannot be written.
     """
 
     run_layout: RunLayout

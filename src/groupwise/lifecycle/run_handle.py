@@ -13,7 +13,7 @@ from groupwise.training.recorder import Recorder
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended: exit code, last message, and `stopped`, the reason of an early end ("" without one)."""
+    """How a run ended: exit code, last message, and `stop_reason`, the reason of an early end ("" without one)."""
 
     stop_reason: str
     code: int

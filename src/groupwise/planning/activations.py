@@ -31,7 +31,7 @@ def kernel_of(device: str, dtype: str, shape: Shape) -> Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """The largest microbatch: `answers` of `answer` tokens to `prompts` of `context` tokens, which are stored once."""
+    """The largest microbatch: `answer_count` answers to `prompt_count` prompts, which are stored once."""
 
     prompt_tokens: int
     answer_tokens: int

@@ -30,7 +30,7 @@ LEAST = 512
 class Placement:
     """The work of the devices: `generators` sample and `learners` learn. If all do both, the two are equal.
 
-    An engine spans `split` devices.
+    An engine spans `tensor_parallel` devices.
     """
 
     devices: int
@@ -65,7 +65,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A simulated placement. `scale`: the run has this many times the prompts and engines of the simulation."""
+    """A simulated placement. `run_scale`: the run has this many times the prompts and engines of the simulation."""
 
     placement: Placement
     setup: Setup

@@ -43,7 +43,8 @@ class Machines:
     `tflops` are 10^12 operations of matrix products per second in the recipe's dtype, `memory_gb_s` and `link_gb_s`
     10^9 bytes per second that a device reads from its memory, and sends to others. `step_ms` are the milliseconds that
     an engine spends on each decoding step besides: launches, scheduling, sampling. `rates` says where the rates come
-    from; the plan prints it. `sampling` and `learning` are the measured seconds over those that the rates give.
+    from; the plan prints it. `sampling_factor` and `learning_factor` are the measured seconds over those that the rates
+    give.
 
     >>> Machines(name="H100", count=8, memory_gib=80, tflops=400, memory_gb_s=2500, link_gb_s=300, rates="given").count
     8
@@ -66,7 +67,7 @@ class Machines:
         check_types(self)
         if not 1 <= self.count <= MOST_DEVICES:
             raise ValueError(f"count is {self.count}\nuse a number of devices from 1 to {MOST_DEVICES}")
-        for name in ("memory_gib", "tflops", "memory_gb_s", "sampling", "learning", "link_gb_s"):
+        for name in ("memory_gib", "tflops", "memory_gb_s", "sampling_factor", "learning_factor", "link_gb_s"):
             rate, bounded = getattr(self, name), name != "link_gb_s"  # one device has no link
             if not 0 < rate <= (LARGEST if bounded else inf):
                 raise ValueError(f"{name} is {rate}\nuse a number above 0, and at most {LARGEST:g}")

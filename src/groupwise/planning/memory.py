@@ -65,8 +65,8 @@ FIXES: Mapping[str, tuple[str, ...]] = {
 class Process:
     """The work of one process, and with how many others it shares its tensors. The default does everything alone.
 
-    `ranks` learners hold equal shards of weights, gradients, moments and side models. An engine spans `split` devices,
-    which hold equal parts of each matrix and of the cache. `engines` share the answers of an iteration.
+    `ranks` learners hold equal shards of weights, gradients, moments and side models. An engine spans `tensor_parallel`
+    devices, which hold equal parts of each matrix and of the cache. `engines` share the answers of an iteration.
     """
 
     has_learner: bool = True
@@ -88,7 +88,7 @@ ALONE = Process()
 class Memory:
     """The predicted memory in bytes, by use. The uses in `always` exist all the time, a phase's uses during it.
 
-    `total` and `trained` count weights. `process` are the bytes of Python and its libraries.
+    `parameters` and `trained_parameters` count weights. `python_bytes` are the bytes of Python and its libraries.
     """
 
     parameters: int

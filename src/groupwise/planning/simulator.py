@@ -16,10 +16,10 @@ SAME = 1e-6
 class Setup:
     """The numbers that a simulation needs. All times are in seconds.
 
-    An engine with `r` running requests, at most `rows`, decodes one token of each in `token + r * row`. The learner
-    takes `learn` for each token of an iteration and `update` besides, then sends the weights in `publish`, while
-    engines wait. An iteration has `prompts` draws of `group` samples; `length(draw, sample)` is a sample's number of
-    tokens. The learner also forwards `prompt` tokens of each draw.
+    An engine with `r` running requests, at most `max_num_seqs`, decodes one token of each in `token + r * row`. The
+    learner takes `learn` for each token of an iteration and `update` besides, then sends the weights in `publish`,
+    while engines wait. An iteration has `prompts` draws of `group_size` samples; `length(draw, sample)` is a sample's
+    number of tokens. The learner also forwards `prompt` tokens of each draw.
 
     An iteration is launched when at most `max_staleness` iterations before it are neither trained nor published. If
     `pinned`, weights are published only while no row is live, so each sample has one version: with `max_staleness` 0
@@ -57,7 +57,7 @@ class BusyTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """The result. `published` holds the time of each new version, and `tokens` the trained tokens of each iteration.
+    """The result. `publish_times` are the times of new versions, and `tokens` the trained tokens of each iteration.
 
     `oldest` is the largest staleness, in versions, of any trained token; `live` are pairs (time, running requests of
     all engines).
@@ -259,8 +259,9 @@ def simulate(setup: Setup, iterations: int) -> Simulation:
     With staleness 0 an iteration takes the sum of its phases. Rows of 10 tokens at 1 s a token, learning of 5 s and
     publishing of 2 s:
 
-    >>> numbers = dict(engines=1, rows=4, token=1.0, row=0.0, prompts=1, group=4, prompt=10, length=lambda d, i: 10)
-    >>> simulate(Setup(**numbers, learn=0.1, update=0.0, publish=2.0, max_staleness=0), 3).published
+    >>> sizes = dict(engines=1, max_num_seqs=4, prompts=1, group_size=4, prompt=10)
+    >>> numbers = dict(sizes, token=1.0, row=0.0, length=lambda d, i: 10)
+    >>> simulate(Setup(**numbers, learn=0.1, update=0.0, publish=2.0, max_staleness=0), 3).publish_times
     (17.0, 34.0, 51.0)
     """
     run = _Run(setup)

@@ -18,7 +18,7 @@ UNREADABLE = (OSError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """A metric over iterations: `value[i]` at iteration `at[i]`, ascending. Values that were not finite are NaN."""
+    """A metric: `values[i]` at iteration `iterations[i]`, ascending. Values that were not finite are NaN."""
 
     iterations: np.ndarray
     values: np.ndarray

@@ -61,8 +61,8 @@ def eligible_answers(answers: Batch, rule: UnverifiableRule) -> Bool[Tensor, " s
 class IterationRollouts:
     """All rollouts of one iteration, selected for training or not, in the order in which their prompts were drawn.
 
-    `rounds` is the number of sampling rounds, `missing` the number of selected rollouts that are still wanted.
-    `numbers` are metrics of the strategy and the curriculum.
+    `rounds` is the number of sampling rounds, `missing_rollouts` the number of selected rollouts that are still wanted.
+    `strategy_metrics` are metrics of the strategy and the curriculum.
     """
 
     all: tuple[Rollout, ...]
@@ -109,7 +109,7 @@ class IterationRollouts:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Counts of an iteration's sampling, and `numbers`.
+        """Counts of an iteration's sampling, and `strategy_metrics`.
 
         A rollout counts once: as selected, or under the reason of its drop.
         """
@@ -134,7 +134,8 @@ class IterationRollouts:
 class PendingIteration:
     """The sampling of an iteration that the learner has not reached: its progress, or its `rollouts` once complete.
 
-    `finished` are the rollouts of complete rounds, before the filter; `draws` are the draws of the current round.
+    `finished_rollouts` are the rollouts of complete rounds, before the filter; `draws` are the draws of the current
+    round.
     """
 
     finished_rollouts: list[Rollout] = field(default_factory=list)
@@ -217,7 +218,7 @@ class Buffer:
         return pending.rollouts
 
     def pack(self, rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
-        """The selected samples as one batch. With `unverifiable = "wrong"`, unverifiable outcomes become wrong."""
+        """The selected samples as one batch. With `unverifiable_rule = "wrong"`, unverifiable outcomes become wrong."""
         return self._packed(rollouts, version=version, roles=self.trained_roles)
 
     def _packed(self, rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] = ("answer",)) -> Batch:

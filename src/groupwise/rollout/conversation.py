@@ -19,7 +19,7 @@ class Conversation:
     """Queries the environment, or returns the logged observation if the run was killed after it was logged.
 
     An environment has the same state only after the same messages. Before the first query that is not in the log, a
-    new environment is reset and restored with all logged messages and observations. `ReplayMismatch` if one differs.
+    new environment is reset and restored with all logged messages and observations. `ReplyMismatch` if one differs.
     """
 
     environment: Environment

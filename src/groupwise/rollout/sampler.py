@@ -132,7 +132,7 @@ class DrawSampler:
         if finish is not Finish.stop:
             finish = Finish.length if len(sample.tokens) >= sample.limit else None
         text, ends = self.setting.tokenizer.decode_with_ends(sample.tokens)
-        return replace(sample, finish=finish, text=text, ends=ends)
+        return replace(sample, finish=finish, text=text, token_ends=ends)
 
     def write(self, sample: Sample, text: str) -> Sample:
         """Append a text and the end token as a training target (origin WRITTEN). The sample is finished."""
@@ -166,7 +166,7 @@ class DrawSampler:
     async def reply(self, sample: Sample) -> Observation:
         """The environment's observation after the sample's last turn; for an empty sample, the opening observation.
 
-        `ReplayMismatch` if the environment cannot be restored after a kill. The next call has a new environment, so the
+        `ReplyMismatch` if the environment cannot be restored after a kill. The next call has a new environment, so the
         conversation must start over from the empty sample. Usage if the recipe has no environment.
         """
         if self.setting.environment is None:
@@ -193,7 +193,7 @@ class DrawSampler:
     def append(self, sample: Sample, text: str) -> Sample:
         """Append an environment's reply, enclosed in the tokens of the chat template (`frame`), and reopen the sample.
 
-        The counts of a `CountedText` are added to the sample's. BadData for text that cannot be tokenized.
+        The counts of a `ReplyWithCounts` are added to the sample's. BadData for text that cannot be tokenized.
         """
         before, ids, after = conversation_turn(
             self.setting.tokenizer, self.setting.observation_frame, sample.tokens, text

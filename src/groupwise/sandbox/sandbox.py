@@ -63,7 +63,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The input of one execution: call `function` of the code with `args`, or run the code as a program on `stdin`."""
+    """The input of one execution: call `function` of the code with `function_args`, or run the code on `stdin`."""
 
     code: str
     function: str | None = None

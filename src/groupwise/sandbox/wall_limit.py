@@ -26,9 +26,9 @@ class WallLimit:
     answer save up time with many waiting threads; no thread is active longer than the interval. An answer that keeps a
     thread active computes, so the limit of CPU time ends it.
 
-    `read` gives the threads' times; `now` is the time in seconds. The kernel adds a wait to a thread's time only at the
-    wait's end, so one interval can hold less active time than it had, and a later one more. A gap between two looks in
-    which this process did not run counts for no longer than the planned interval.
+    `read_threads` gives the threads' times; `now` is the time in seconds. The kernel adds a wait to a thread's time
+    only at the wait's end, so one interval can hold less active time than it had, and a later one more. A gap between
+    two looks in which this process did not run counts for no longer than the planned interval.
     """
 
     wall: float

@@ -28,7 +28,7 @@ PROVEN = 0.5
 class DeductionProblem:
     """A deduction problem: facts, rules and a goal.
 
-    >>> scene = Scene("abc", ("ab>d", "cd>e", "ae>f"), "e")
+    >>> scene = DeductionProblem("abc", ("ab>d", "cd>e", "ae>f"), "e")
     >>> scene.problem, scene.proof
     ('abc|ab>d,cd>e,ae>f|e=', ('ab>d', 'cd>e'))
     """
@@ -50,7 +50,7 @@ class DeductionProblem:
     def check(self, steps: Sequence[str]) -> list[bool]:
         """For each step, whether it is a rule whose premises are facts or conclusions of earlier valid steps.
 
-        >>> Scene("abc", ("ab>d", "cd>e"), "e").check(["cd>e", "ab>d", "cd>e", "ab>e"])
+        >>> DeductionProblem("abc", ("ab>d", "cd>e"), "e").check(["cd>e", "ab>d", "cd>e", "ab>e"])
         [False, True, True, False]
         """
         known, valid = set(self.facts), []

@@ -28,7 +28,7 @@ DEMONSTRATIONS, TABLES = 8192, 0.7
 class LinearFunction(NamedTuple):
     """A linear function `slope * x + shift`, and the two inputs whose values the problem shows.
 
-    >>> line = Line(slope=2, shift=5, first=3, second=5)
+    >>> line = LinearFunction(slope=2, shift=5, first_input=3, second_input=5)
     >>> line.problem, line.table, line.formula
     ('f(3)=11 f(5)=15\\n', '{3:11,5:15}[x]', '11+(15-11)//(5-3)*(x-3)')
     """

@@ -18,7 +18,7 @@ __all__ = ["PublishedSet"]
 class DataSetSource:
     """A published data set. Without a `training` split it is only evaluated; without `held_out`, a tenth is held out.
 
-    The first of `layouts` that fits the first row reads all rows: copies of one set differ in their columns.
+    The first of `column_layouts` that fits the first row reads all rows: copies of one set differ in their columns.
     """
 
     hub: str

@@ -124,7 +124,7 @@ class RunObjects:
 
     def new_buffer(self, replay: ReplyLog | None = None) -> Buffer:
         """The buffer at the first prompt. `replay` records the observations of environments."""
-        method, setting = self.recipe.method, replace(self.setting, replay=replay)
+        method, setting = self.recipe.method, replace(self.setting, reply_log=replay)
         return Buffer(
             self.task,
             method.curriculum,

@@ -21,8 +21,9 @@ class VerifierContext:
     """What verifiers are built from, beside their settings. Without a `task`, gold answers are not checked.
 
     `sandbox` is called with keywords of `Sandbox`, once per verifier that needs one (`Code` and those of mathematics).
-    `load` makes verifiers from a user's functions. `judges` is the access of `Judge`; by default it reaches only this
-    machine. `deadline`, in seconds, limits calls of `GymScore`, and of members of `Combined` without a deadline.
+    `load_function` makes verifiers from a user's functions. `judges` is the access of `Judge`; by default it reaches
+    only this machine. `deadline`, in seconds, limits calls of `GymScore`, and of members of `Combined` without a
+    deadline.
     """
 
     task: Task | None = None

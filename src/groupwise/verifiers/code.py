@@ -46,7 +46,7 @@ class CodeTests:
 
     `unseen` are further cases that the problem does not show; they run after `cases`. `reference` is correct code.
     `generator` is code with a function `generate(seed)`, which returns the arguments (a list) or the input (a text) of
-    a hidden case; the reference computes its expected output. `hidden` is the number of hidden cases per answer.
+    a hidden case; the reference computes its expected output. `hidden_count` is the number of hidden cases per answer.
     """
 
     function: str | None
@@ -89,7 +89,7 @@ class CodeTests:
         visible, hidden_cases = (
             tuple(Case(*(case[name] for name in names)) for case in rows) for rows in (cases, unseen)
         )
-        return cls(function, visible, hidden_cases, **code, hidden=hidden)
+        return cls(function, visible, hidden_cases, **code, hidden_count=hidden)
 
     def program(self, code: str, given: Any) -> Program:
         """The program that runs the code on an input."""

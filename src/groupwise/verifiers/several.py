@@ -48,7 +48,7 @@ class Combined(VerifierKind):
     An answer that one member cannot judge is unverifiable.
 
     >>> from groupwise.verifiers import Exact, LastNumber
-    >>> both = Combined((Member("right", LastNumber()), Member("bare", Exact(), 0.25))).build(Grading())
+    >>> both = Combined((Member("right", LastNumber()), Member("bare", Exact(), 0.25))).build(VerifierContext())
     >>> sample = Sample(context=(), stream=(0,), text="so 4")
     >>> verdict = asyncio.run(both(Prompt("p", (), "2+2=", {"answer": 4}), sample))
     >>> verdict.outcome.name, verdict.score, dict(verdict.subscores)

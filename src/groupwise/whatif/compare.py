@@ -34,7 +34,7 @@ FIGURES: Mapping[str, Callable[[Recomputed], float | None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The results of several methods on one iteration. `left_out`: methods that cannot be computed, and why.
+    """The results of several methods on one iteration. `omitted_methods`: methods that cannot be computed, and why.
 
     `gradients` are `d loss / d logp` of each method over all stored tokens, with 0 at tokens that it does not train.
     `cosines` are between the gradients of two methods; None if one of them is 0.

@@ -24,8 +24,8 @@ class Link:
 class Chain:
     """A token and the numbers that lead to its gradient. `sample` and `token` are numbered from 1.
 
-    `of` is the number of tokens of the sample. `notes` name the loss terms and the samples that are left out, and say
-    where the method would draw other prompts or sample other answers.
+    `token_count` is the number of tokens of the sample. `notes` name the loss terms and the samples that are left out,
+    and say where the method would draw other prompts or sample other answers.
     """
 
     sample: int

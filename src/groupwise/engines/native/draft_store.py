@@ -11,7 +11,7 @@ PER_PROMPT = 16
 class DraftStore:
     """A store of generations by prompt, for speculative decoding. If full, it drops the least recently updated prompt.
 
-    >>> drafts = Drafts(8)
+    >>> drafts = DraftStore(8)
     >>> drafts.add(GenerationRequest(context=(1,), limit=4, draw=0, stream=(0,)), (5, 6, 7))
     >>> drafts.propose(GenerationRequest(context=(1,), limit=4, draw=9, stream=(2,)), (5,), 8)
     (6, 7)

@@ -44,7 +44,7 @@ PAUSE = 0.5
 class EngineRequirements:
     """The requirements of a model on its engines besides its shape: dtype and device.
 
-    `placed`: a launcher assigns each engine its own device, on a host with the engine's environment.
+    `device_from_launcher`: a launcher assigns each engine its own device, on a host with the engine's environment.
     """
 
     dtype: str
@@ -56,7 +56,7 @@ class EngineRequirements:
         """The target of a model with weights."""
         weight = next(model.parameters())
         dtype = str(weight.dtype).removeprefix("torch.")
-        return cls(dtype=dtype, device=str(weight.device), placed=placed)
+        return cls(dtype=dtype, device=str(weight.device), device_from_launcher=from_launcher)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

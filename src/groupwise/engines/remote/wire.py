@@ -107,7 +107,7 @@ def generation_request(data: Any) -> GenerationRequest:
             whole(name, data[name], least, IDS)
         for key in (data["draw"], *data["stream"]):
             whole("a key of the random numbers", key, 0, KEYS)
-        texts = [data["content"], *data["sampling"]["stop"], *data["path"]]
+        texts = [data["content_hash"], *data["sampling"]["stop"], *data["actions"]]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("content, stop strings and path of a request are text")
         stop = data["sampling"]["stop"]

@@ -30,8 +30,9 @@ OWN_GPU = 0.9
 class Vllm(Served):
     """Runs `replicas` vLLM engines in the environment of an interpreter, on the host of each engine.
 
-    Tokens are as with `Native`, up to rounding: its code and random numbers choose them. If `keyed` is false, vLLM's
-    sampler chooses them, and only the distribution is as with `Native`. The other settings are as for `Served`.
+    Tokens are as with `Native`, up to rounding: its code and random numbers choose them. If `keyed_randomness` is
+    false, vLLM's sampler chooses them, and only the distribution is as with `Native`. The other settings are as for
+    `Served`.
     On a GPU, vLLM runs CUDA graphs unless `enforce_eager`, and takes the share `gpu_memory_utilization` of the GPU's
     memory for its weights and cache: by default 0.9 of a separate GPU, and less what the plan predicts for the
     learner on the same one (`engine_share`). `batch_invariant` is vLLM's own, for cards that have it. On a CPU it is
@@ -81,7 +82,7 @@ class Vllm(Served):
         )  # fmt: skip
         python = access.interpreter(DEFAULT_PYTHON)
         interpreter = os.path.abspath(python) if os.path.dirname(python) else python
-        return replace(vllm_program(spec, python), elsewhere=(vllm_tls.__name__, interpreter))
+        return replace(vllm_program(spec, python), remote_command=(vllm_tls.__name__, interpreter))
 
 
 def check_model(shape: Shape, target: EngineRequirements, *, sleeps: bool) -> None:

@@ -125,7 +125,7 @@ class CoSampled(Strategy):
         knobs = [[is_knobs(sample, i) for i in range(len(sample.tokens))] for sample in answers]
         commits = [chosen(sample, [not knob for knob in row]) for sample, row in zip(answers, knobs)]
         schedules = [
-            replace(chosen(sample, row), role=SCHEDULE, parent=i, stream=(*sample.stream, 0), text="", ends=())
+            replace(chosen(sample, row), role=SCHEDULE, parent=i, stream=(*sample.stream, 0), text="", token_ends=())
             for i, (sample, row) in enumerate(zip(answers, knobs))
             if any(row)
         ]

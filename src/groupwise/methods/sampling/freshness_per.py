@@ -68,7 +68,7 @@ def stored(sample: Sample) -> dict[str, Any]:
     verdict = sample.verdict
     assert verdict is not None, "a stored sample has a verdict"
     kept = replace(
-        sample, stream=(), routes=(), path=(), likeliest=(), parent=None, marks={}, counts={},
+        sample, stream=(), routes=(), actions=(), likeliest=(), parent=None, marks={}, counts={},
         verdict=Verdict(verdict.outcome, verdict.score, verdict.subscores),
     )  # fmt: skip
     return to_json(kept)

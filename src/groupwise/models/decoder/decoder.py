@@ -113,7 +113,7 @@ def rotated(x: Float[Tensor, "n heads d"], rotation: Rotation) -> Float[Tensor, 
 
 
 class Attention(nn.Module):
-    """The projections of grouped-query attention. The `Layout` of packed tokens computes the attention."""
+    """The projections of grouped-query attention. The `AttentionLayout` of packed tokens computes the attention."""
 
     def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()

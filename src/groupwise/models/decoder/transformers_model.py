@@ -1,4 +1,4 @@
-"""Causal language models of transformers as a `Backbone`: a `Layout` of packed tokens computes attention.
+"""Causal language models of transformers as a `Backbone`: a `AttentionLayout` of packed tokens computes attention.
 
 transformers calls any registered attention function. Ours passes queries, keys and values to the layout, so learner and
 engine share prompts, cache prefixes and pack rows as with the native decoder; transformers builds no mask or cache.
@@ -145,7 +145,7 @@ def attend(
     s_aux: object = None,
     **_: object,
 ) -> tuple[Float[Tensor, "1 n heads e"], None]:
-    """Attention in transformers' interface, computed by a `Layout` of packed tokens."""
+    """Attention in transformers' interface, computed by a `AttentionLayout` of packed tokens."""
     if layout is None or s_aux is not None:
         raise NotImplementedError(
             "the layout is not passed to its attention" if layout is None else "its attention has trackers"

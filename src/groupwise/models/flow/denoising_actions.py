@@ -1,4 +1,4 @@
-"""The actions of a flow policy as bytes (`Sample.path`). Imports no torch, so that reports and pictures can read them.
+"""The actions of a flow policy as bytes (`Sample.actions`). Imports no torch: reports and pictures read them.
 
 A denoising step is three arrays: the state before it, the state after it, and the mean that the engine computed. A step
 of the forward process is two: the noise and the data. The last action of a sample whose states are latents ends with

@@ -1,4 +1,4 @@
-"""The actions of a masked policy as bytes (`Sample.path`): the knobs of a step, and the commits of cells."""
+"""The actions of a masked policy as bytes (`Sample.actions`): the knobs of a step, and the commits of cells."""
 
 import struct
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`Dialogue`: the state of a conversation with an environment between two turns."""
+"""`ConversationState`: the state of a conversation with an environment between two turns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ __all__ = ["ConversationState", "dialogue_until", "judged"]
 class ConversationState:
     """A conversation so far: its sample, the number of the model's turns, and whether it has ended.
 
-    `verdict` is the environment's, if it returned one.
+    `environment_verdict` is the environment's, if it returned one.
     """
 
     sample: Sample
@@ -33,7 +33,7 @@ class ConversationState:
         stop; and, with the finish `length`, if another observation follows the last of `most` turns or leaves no room.
         """
         if isinstance(observation, Verdict):
-            return replace(self, ended=True, verdict=observation)
+            return replace(self, ended=True, environment_verdict=observation)
         if observation is None and self.turns:
             return replace(self, ended=True)
         sample = self.sample
@@ -42,7 +42,7 @@ class ConversationState:
                 sample = sampler.append(sample, observation)
             except BadData as error:
                 cause = f"the observation cannot be tokenized: {error.what}"
-                return replace(self, ended=True, verdict=Verdict(Outcome.unverifiable, cause=cause))
+                return replace(self, ended=True, environment_verdict=Verdict(Outcome.unverifiable, cause=cause))
             if self.turns == most or len(sample.tokens) >= sample.limit:
                 cut = replace(self.sample, counts=sample.counts).with_finish(Finish.length)
                 return replace(self, sample=cut, ended=True)

@@ -11,7 +11,8 @@ def steps_from(sample: Sample, first: int) -> Sample:
     A denoising step is trained from its own action, so it needs no steps before it. Steps that several samples share
     are then trained and counted once.
 
-    >>> s = Sample(context=(5,), stream=(0,), tokens=(0, 1), origin=(0, 0), logp=(-0.5, -0.1), text="ab", ends=(1, 2))
+    >>> s = Sample(context=(5,), stream=(0,), tokens=(0, 1), origin=(0, 0), logp=(-0.5, -0.1))
+    >>> s = replace(s, text="ab", token_ends=(1, 2))
     >>> rest = steps_from(s, 1)
     >>> rest.context, rest.tokens, rest.logp, rest.text, rest.ends
     ((5,), (1,), (-0.1,), 'b', (1,))

@@ -52,7 +52,7 @@ class Several:
 class Row:
     """A tuple, an interval or a matrix. `kind`: its brackets (for a matrix also row widths); `items`: the elements.
 
-    An inequality is an interval; `of` is its variable.
+    An inequality is an interval; `variable` is its variable.
     """
 
     kind: str

@@ -111,7 +111,7 @@ def test_the_sampler_draws_the_native_engines_tokens(sampling: Sampling) -> None
     model = decoder(torch.float32)
     requests = [request(i, limit=1, position=2, stream=(i, 1), purpose=i % 2, sampling=sampling) for i in range(8)]
     expected = generate(engine(model), requests)
-    keys = [RandomKey.of(replace(asked, at=1)) for asked in requests]
+    keys = [RandomKey.of(replace(asked, position=1)) for asked in requests]
     rows = [logits(model, asked.context, (0,)) for asked in requests]
     tokens, logp = keyed_sample(11, torch.cat([*rows, rows[0]]), [*keys, None], [1] * 8 + [0])
     assert tokens.tolist() == [*(found.tokens[0] for found in expected), 0]
@@ -264,7 +264,7 @@ def test_the_interpreter_of_placed_engines_is_named_by_its_whole_path(tmp_path: 
 def test_engines_on_gpus_are_as_many_as_the_learner_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a launcher's nodes there is no such limit: each engine is placed with a GPU of its own."""
     monkeypatch.setattr(vllm_replicas, "check_environment", lambda python, gpu: None)
-    monkeypatch.setattr(served, "gpu_count", lambda: 4)
+    monkeypatch.setattr(served_settings, "gpu_count", lambda: 4)
     target = EngineRequirements(dtype="bfloat16", device="cuda:0")
     model, access = decoder(family="qwen3", head_dim=32), EngineAccess(python="on/the/node/python")
     for replicas, other in (

@@ -20,8 +20,8 @@ def length(draw: int, sample: int) -> int:
 
 
 SETUP = Setup(
-    engines=3, max_num_seqs=8, token=5e-3, row=5e-4, prompts=6, group_size=4, prompt=5, length=length, learn=3e-4, update=2.0,
-    publish=1.5, max_staleness=0,
+    engines=3, max_num_seqs=8, token=5e-3, row=5e-4, prompts=6, group_size=4, prompt=5, length=length, learn=3e-4,
+    update=2.0, publish=1.5, max_staleness=0,
 )  # fmt: skip
 ITERATIONS = 9
 

@@ -62,7 +62,8 @@ def others(n: int) -> list[GenerationRequest]:
 def sample_of(generation: Generation, request: GenerationRequest = REQUEST) -> Sample:
     return Sample(
         context=request.context, stream=request.stream, tokens=generation.tokens, origin=generation.versions,
-        logp=generation.logp, actions=generation.actions, finish=generation.finish, verdict=Verdict(Outcome.scored, 0.0),
+        logp=generation.logp, actions=generation.actions, finish=generation.finish,
+        verdict=Verdict(Outcome.scored, 0.0),
     )  # fmt: skip
 
 

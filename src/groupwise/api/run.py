@@ -28,7 +28,7 @@ SHOWN = (REWARD, ACCURACY_GREEDY, SCORE_GREEDY, ACCURACY, SCORE, MEAN_LENGTH)
 """The metrics that a notebook shows in a run's table."""
 
 
-def _stopped(directory: Path) -> str:
+def _stop_reason(directory: Path) -> str:
     """Why a run, or its last started phase, ended early, from its files; empty if they do not say."""
     try:
         return RunInfo.read(RunLayout(runs_in(directory)[-1])).stopped
@@ -58,10 +58,10 @@ class Run:
     """A run in its directory. Each property reads the files again, so it also works while the run trains.
 
     A directory may be named without its time, or by a pattern: `gw.Run("runs/first")` is the newest such run. A `Run`
-    is a path: `gw.evaluate` and others take it as such. `stopped` is the reason of an early end, from the run's files;
-    it is "" for a run that is complete or under way. A run of phases has a `Run` for each started phase in `phases`;
-    its metrics and samples are from the last one, its model from the last finished one. `BadData` if the directory is
-    no run.
+    is a path: `gw.evaluate` and others take it as such. `stop_reason` is the reason of an early end, from the run's
+    files; it is "" for a run that is complete or under way. A run of phases has a `Run` for each started phase in
+    `phases`; its metrics and samples are from the last one, its model from the last finished one. `BadData` if the
+    directory is no run.
     """
 
     directory: Path
@@ -73,8 +73,8 @@ class Run:
         self, directory: str | Path, stop_reason: str = "", _stop: Callable[[str], None] = lambda cause: None
     ) -> None:
         path = existing_run(str(directory)).run
-        stopped = stopped or _stopped(path)
-        for name, value in (("directory", path), ("stopped", stopped), ("_stop", _stop)):
+        stop_reason = stop_reason or _stop_reason(path)
+        for name, value in (("directory", path), ("stop_reason", stop_reason), ("_stop", _stop)):
             object.__setattr__(self, name, value)
 
     @property

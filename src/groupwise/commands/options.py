@@ -62,7 +62,11 @@ AT = option(
     help="the checkpoint of this iteration, or best (default: the finished model, else the newest checkpoint)",
 )
 STOP = option(
-    "--stop-after", dest="stop_after_seconds", type=seconds, metavar="2h", help="save and end after this time: 90s, 30m, 1h30m"
+    "--stop-after",
+    dest="stop_after_seconds",
+    type=seconds,
+    metavar="2h",
+    help="save and end after this time: 90s, 30m, 1h30m",
 )
 PUSH = option(
     "--push",

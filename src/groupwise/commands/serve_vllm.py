@@ -46,11 +46,10 @@ def serve_vllm(model: str, options: ServeOptions, python: str) -> int:
         spec = VllmSettings(
             directory=packages, dtype=options.dtype, device=device, threads=options.threads, seed=options.seed,
             max_num_seqs=options.max_num_seqs, kv_cache_tokens=options.kv_cache_tokens, compiled=False, adapter="",
-            keyed_randomness=defaults.keyed_randomness,
-            deadline=defaults.deadline, sleeps=False, enforce_eager=defaults.enforce_eager,
-            batch_invariant=defaults.batch_invariant,
-            gpu_memory_utilization=OWN_GPU, model=model, socket=_absolute(options.socket),
-            listen=options.listen, tls_key_file=_absolute(options.tls_key_file), secret_file=_absolute(options.secret_file),
+            keyed_randomness=defaults.keyed_randomness, deadline=defaults.deadline, sleeps=False,
+            enforce_eager=defaults.enforce_eager, batch_invariant=defaults.batch_invariant,
+            gpu_memory_utilization=OWN_GPU, model=model, socket=_absolute(options.socket), listen=options.listen,
+            tls_key_file=_absolute(options.tls_key_file), secret_file=_absolute(options.secret_file),
         )  # fmt: skip
         program = vllm_program(spec, python)
         program = on_device(replace(program, settings=replace(spec, directory=str(directory))), device)

@@ -80,7 +80,7 @@ class GenerationRequest:
     content_hash: str = ""
     """Hash of the prompt's content besides token ids, such as images."""
     actions: tuple[bytes, ...] = ()
-    """The sample's encoded actions so far (`Sample.path`), if the policy's actions are not tokens of text."""
+    """The sample's encoded actions so far (`Sample.actions`), if the policy's actions are not tokens of text."""
     top: int = 0
     """The number of most probable tokens to return for each new position (`Generation.likeliest`)."""
     steps_per_token: int = 1

@@ -115,7 +115,7 @@ class Sample:
             )
         if len(self.actions) > len(self.tokens):
             raise ValueError(
-                f"a sample has {len(self.actions)} encoded actions (path) for {len(self.tokens)} tokens\n"
+                f"a sample has {len(self.actions)} encoded actions for {len(self.tokens)} tokens\n"
                 "give `path` at most one entry per token"
             )
         if len(self.likeliest) > len(self.tokens):
@@ -191,9 +191,9 @@ class Sample:
         at = next((i + 1 for i in reversed(range(len(trained))) if not trained[i]), 0)
         start = self.token_ends[at - 1] if at else 0
         return replace(
-            self, context=self.context + self.tokens[:at], content=content_hash(self.content_hash, self.actions[:at]),
-            tokens=self.tokens[at:], origin=self.origin[at:], logp=self.logp[at:], path=self.actions[at:],
-            text=self.text[start:], ends=tuple(end - start for end in self.token_ends[at:]),
+            self, context=self.context + self.tokens[:at], content_hash=content_hash(self.content_hash, self.actions[:at]),
+            tokens=self.tokens[at:], origin=self.origin[at:], logp=self.logp[at:], actions=self.actions[at:],
+            text=self.text[start:], token_ends=tuple(end - start for end in self.token_ends[at:]),
             views={name: context + self.tokens[:at] for name, context in self.views.items()},
             marks={name: numbers[at:] for name, numbers in self.marks.items()},
         )  # fmt: skip
@@ -226,7 +226,7 @@ class Sample:
         n = len(self.tokens)
         return replace(
             self, tokens=self.tokens + tokens, origin=self.origin + origin, logp=self.logp + logp,
-            routes=self.routes + routes[len(self.routes) :], path=_joined(self.actions, path, n, b""),
+            routes=self.routes + routes[len(self.routes) :], actions=_joined(self.actions, path, n, b""),
             likeliest=_joined(self.likeliest, likeliest, n, ()),
         )  # fmt: skip
 
@@ -279,8 +279,8 @@ class Sample:
         """A new sample with the first `at` tokens, to be continued, with the random stream `(*stream, at, i)`."""
         return replace(
             self, tokens=self.tokens[:at], origin=self.origin[:at], logp=self.logp[:at], stream=(*self.stream, at, i),
-            routes=self.routes[: len(self.context) + at - 1], path=self.actions[:at], likeliest=self.likeliest[:at],
-            finish=None, text="", ends=(), verdict=None, marks={}, counts={},
+            routes=self.routes[: len(self.context) + at - 1], actions=self.actions[:at], likeliest=self.likeliest[:at],
+            finish=None, text="", token_ends=(), verdict=None, marks={}, counts={},
         )  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 class MicrobatchSums:
     """The numbers of one microbatch, or the sums over several, which `+` adds in the order of the microbatches.
 
-    `terms` are the addends of the loss in their order: it has the bits of one sum from left to right, whatever
-    ranks computed them. `auxiliary` are the auxiliary losses by metric, without their coefficients. `changed_route_count` of
+    `terms` are the addends of the loss in their order: it has the bits of one sum from left to right, whatever ranks
+    computed them. `auxiliary` are the auxiliary losses by metric, without their coefficients. `changed_route_count` of
     `route_count` expert choices differ from the old policy's.
 
     >>> a = MicrobatchSums(auxiliary=(("balance", 1.0),), terms=(0.5, 2.0), changed_route_count=1, route_count=4)

@@ -42,8 +42,8 @@ NO_TOKEN = "no token is trained"
 class StepResult:
     """The result of one optimizer step. `batch` is the step, or this rank's part of it, with new log-probs, detached.
 
-    `skipped` is the reason why the weights did not change, empty if they did. `changed_route_count` of `route_count` expert
-    choices differ from the old policy's. `auxiliary` are the auxiliary losses by their metric, without their
+    `skipped` is the reason why the weights did not change, empty if they did. `changed_route_count` of `route_count`
+    expert choices differ from the old policy's. `auxiliary` are the auxiliary losses by their metric, without their
     coefficients. `logp_gradient` is `d loss / d logp` of each token of `batch`, without the auxiliary losses.
     """
 

@@ -84,8 +84,8 @@ class DrawSampler:
         """Create `n` empty samples of a prompt, each with its own random numbers. `extend` generates their tokens."""
         first, self.sample_count = self.sample_count, self.sample_count + n
         shared = Sample(
-            context=context, content_hash=self.draw.prompt.content_hash, stream=(), limit=self.room(context), group=group,
-            role=role,
+            context=context, content_hash=self.draw.prompt.content_hash, stream=(), limit=self.room(context),
+            group=group, role=role,
         )  # fmt: skip
         begun = shared.insert(self.prefix, TEMPLATE) if role == "answer" else shared
         return [replace(begun, stream=(i,)) for i in range(first, first + n)]
@@ -186,7 +186,9 @@ class DrawSampler:
                     return reply
                 return with_threshold(_validated(reply, sample.last_turn.text, "environment"), self.setting.threshold)
             except ReplyMismatch:
-                restarted = replace(conversation, environment=self.setting.environment(), use_log=False, replayed=[])
+                restarted = replace(
+                    conversation, environment=self.setting.environment(), answers_from_log=False, replayed=[]
+                )
                 self.conversations[sample.stream] = restarted
                 raise
 

@@ -86,7 +86,7 @@ class RowColumns:
     """The columns of a row with problem and gold answer, each a name or a dotted path: `reward_model.ground_truth`.
 
     Without gold answers `answer` is empty. `convert` makes the problem and the gold answer of the two values. With
-    `answer_is_solution` the answer column is a worked solution, which the prompt's row keeps as `answer_is_solution`.
+    `answer_is_solution` the answer column is a worked solution, which the prompt's row keeps as `solution`.
     """
 
     prompt: str = "prompt"

@@ -146,8 +146,8 @@ class Recorder:
         if collected.missing_rollouts and not self._warned_missing:
             self._warned_missing = True
             self.notify(
-                f"iteration {self.done} trains on {len(collected.selected)} prompts: {collected.missing_rollouts} missing "
-                f"after {collected.rounds} rounds; rollout/missing counts later ones"
+                f"iteration {self.done} trains on {len(collected.selected)} prompts: {collected.missing_rollouts} "
+                f"missing after {collected.rounds} rounds; rollout/missing counts later ones"
             )
         for step, result in enumerate(results):
             if result.skipped:

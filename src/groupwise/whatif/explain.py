@@ -53,8 +53,8 @@ def explain_token(stored: StoredIteration, sample: int, token: int, name: str, m
     text = line["text"][int(ends[start - 1]) if token > 1 else 0 : int(ends[start])]
     links = (*before_loss(computed, at, line["outcome"], line["score"]), *of_loss(stored, computed, at, start))
     return Chain(
-        sample=sample, token=token, token_count=line["length"], token_text=text, token_id=int(stored.columns["tokens"][start]),
-        links=links, notes=computed.notes,
+        sample=sample, token=token, token_count=line["length"], token_text=text,
+        token_id=int(stored.columns["tokens"][start]), links=links, notes=computed.notes,
     )  # fmt: skip
 
 

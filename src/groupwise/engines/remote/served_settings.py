@@ -52,8 +52,8 @@ class EngineRequirements:
     device_from_launcher: bool = False
 
     @classmethod
-    def of(cls, model: Model, *, placed: bool = False) -> "EngineRequirements":
-        """The target of a model with weights."""
+    def of(cls, model: Model, *, from_launcher: bool = False) -> "EngineRequirements":
+        """The requirements of a model with weights."""
         weight = next(model.parameters())
         dtype = str(weight.dtype).removeprefix("torch.")
         return cls(dtype=dtype, device=str(weight.device), device_from_launcher=from_launcher)
@@ -137,7 +137,7 @@ class Served(Native):
 
         async def start(index: int) -> Remote:
             if index < self.replicas:
-                return await launch(replace(program, logs=exchange.log_directory), index, self.deadline)
+                return await launch(replace(program, log_directory=exchange.log_directory), index, self.deadline)
             patience = self.deadline if index in met else 0.0
             connect = partial(
                 Remote.connect, addresses[index - self.replicas], secret=secret, deadline=self.deadline,
@@ -190,7 +190,7 @@ class Served(Native):
 
     def program(self, settings: ReplicaSettings, access: EngineAccess) -> Program:
         """The program of each replica."""
-        return Program(settings=settings, remote_command=(replica_tls.__name__,))
+        return Program(settings=settings, remote_command=(tls_replica.__name__,))
 
 
 def new_exchange(access: EngineAccess) -> Exchange:

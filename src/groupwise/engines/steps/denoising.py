@@ -174,4 +174,4 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
                 fix="use prompts of the task that the model was made for",
             )
         if request.position and not request.actions:
-            raise Usage("steps of a flow policy continue from a path", fix="send Sample.path in the request")
+            raise Usage("steps of a flow policy continue from actions", fix="send Sample.actions in the request")

@@ -50,7 +50,8 @@ class RandomKey:
     def of(cls, request: GenerationRequest) -> "RandomKey":
         """The key of a request."""
         s = request.sampling
-        return cls(request.draw, lineage(request.stream), request.position, request.purpose, s.temperature, s.top_p, s.top_k,
+        return cls(
+            request.draw, lineage(request.stream), request.position, request.purpose, s.temperature, s.top_p, s.top_k,
                    s.min_p)  # fmt: skip
 
     @property

@@ -1,4 +1,4 @@
-"""Becomes a vLLM engine for trainers on other hosts, in vLLM's environment, as `replica_tls` is a native one.
+"""Becomes a vLLM engine for trainers on other hosts, in vLLM's environment, as `tls_replica` is a native one.
 
     python -m groupwise.engines.vllm.vllm_tls PYTHON SETTINGS HOST
 

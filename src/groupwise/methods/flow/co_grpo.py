@@ -139,8 +139,10 @@ def is_knobs(sample: Sample, i: int) -> bool:
 
 def chosen(sample: Sample, which: Sequence[bool]) -> Sample:
     """The sample with these tokens alone. The others decode to no text."""
-    per_token = {name: tuple(compress(getattr(sample, name), which)) for name in ("tokens", "origin", "logp", "ends")}
-    return replace(sample, **per_token, path=tuple(compress(sample.actions, which)), marks={}, likeliest=())
+    per_token = {
+        name: tuple(compress(getattr(sample, name), which)) for name in ("tokens", "origin", "logp", "token_ends")
+    }
+    return replace(sample, **per_token, actions=tuple(compress(sample.actions, which)), marks={}, likeliest=())
 
 
 TURNS = TakingTurns((SCHEDULE, "answer"))

@@ -35,7 +35,7 @@ def decode_action(action: bytes) -> Arrays:
     """The arrays of an action, stacked. ValueError if the bytes are not an action of a flow policy."""
     if not action.startswith(HEADER):
         raise ValueError(
-            "these bytes are not an action of a flow policy\ngive an entry of Sample.path of a flow sample"
+            "these bytes are not an action of a flow policy\ngive an entry of Sample.actions of a flow sample"
         )
     shape, start = layout(action)
     return np.frombuffer(action, "<f4", prod(shape), offset=start).reshape(shape)

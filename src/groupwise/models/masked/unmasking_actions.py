@@ -57,7 +57,7 @@ def decode_masked(action: bytes) -> Knobs | Commit:
         return Knobs(struct.unpack_from("<I", action, 4)[0], np.frombuffer(action, "<f4", offset=8))
     if not action.startswith(COMMIT):
         raise ValueError(
-            "these bytes are not an action of a masked policy\ngive an entry of Sample.path of a masked sample"
+            "these bytes are not an action of a masked policy\ngive an entry of Sample.actions of a masked sample"
         )
     step, cell, temperature = struct.unpack_from("<IIf", action, 4)
     return Commit(step, cell, temperature, np.frombuffer(action, "<u2", offset=16).astype(np.int64))

@@ -20,7 +20,8 @@ def steps_from(sample: Sample, first: int) -> Sample:
     skipped = sample.token_ends[first - 1] if 0 < first <= len(sample.token_ends) else 0
     return replace(
         sample, tokens=sample.tokens[first:], origin=sample.origin[first:], logp=sample.logp[first:],
-        path=sample.actions[first:], text=sample.text[skipped:], ends=tuple(end - skipped for end in sample.token_ends[first:]),
+        actions=sample.actions[first:], text=sample.text[skipped:],
+        token_ends=tuple(end - skipped for end in sample.token_ends[first:]),
     )  # fmt: skip
 
 

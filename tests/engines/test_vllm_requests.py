@@ -19,8 +19,8 @@ from groupwise.commands import doctor
 from groupwise.core import EngineLost, Mismatch, MissingRequirement, Usage, WorkerLost
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
 from groupwise.engines import EngineAccess, Exchange, Fleet, NativeEngine, Probe, Remote, Vllm
+from groupwise.engines.remote import served_settings, slots
 from groupwise.engines.remote import server as servers
-from groupwise.engines.remote import slots
 from groupwise.engines.remote.devices import on_device
 from groupwise.engines.remote.replica import Program, ReplicaSettings
 from groupwise.engines.remote.served_settings import EngineRequirements

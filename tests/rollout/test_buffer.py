@@ -77,7 +77,7 @@ def verifier_of(scores: dict[int, list[float]], default: list[float]) -> Callabl
 
 
 def buffer(verifier: Any = always_correct, task: Task | None = None, curriculum: Any = None, **changes: Any) -> Buffer:
-    rule = {name: changes.pop(name) for name in ("unverifiable", "trained_roles") if name in changes}
+    rule = {name: changes.pop(name) for name in ("unverifiable_rule", "trained_roles") if name in changes}
     engine = changes.pop("engine", None) or FakeEngine(plain)
     return Buffer(task or NumberedTask(40), curriculum or InOrder(), setting(engine, verifier, **changes), **rule)
 

@@ -48,7 +48,7 @@ CONTEXT: Ids = (3, 1, 4)
 
 def counting(request: Any) -> Ids:
     """1, 2, 3 ... with the end token after the tenth, also across interruptions."""
-    return (*range(request.at + 1, 11), 0)
+    return (*range(request.position + 1, 11), 0)
 
 
 def sampler(engine: Any = None, **changes: Any) -> DrawSampler:

@@ -240,7 +240,7 @@ def test_a_template_that_strips_thinking_changes_no_token_of_a_conversation(tmp_
     requests = s.setting.engine.requests  # type: ignore[attr-defined]
     for earlier, later in pairwise(requests):
         assert later.context[: len(earlier.context)] == earlier.context
-    assert requests[-1].context == sample.context + sample.tokens[: requests[-1].at]
+    assert requests[-1].context == sample.context + sample.tokens[: requests[-1].position]
     # The sampled tokens stay; the template itself would remove the thinking.
     assert "<think>hm</think>" in vocabulary.decode(requests[-1].context)
     messages = [
@@ -507,8 +507,8 @@ def test_a_conversation_starts_over_only_once() -> None:
     with pytest.raises(Killed):
         conversation(killed_after(1, ["6;"]), SCRIPT, reply_log=log)
     with pytest.raises(Killed):
-        conversation(killed_after(0, [], opening="5"), SCRIPT, replay=log)
-    assert ReplyMismatch.__doc__ and conversation(Drifting(["4;", None]), SCRIPT, replay=log).text == "14;2"
+        conversation(killed_after(0, [], opening="5"), SCRIPT, reply_log=log)
+    assert ReplyMismatch.__doc__ and conversation(Drifting(["4;", None]), SCRIPT, reply_log=log).text == "14;2"
 
 
 def test_equal_messages_of_different_conversations_have_separate_log_entries() -> None:

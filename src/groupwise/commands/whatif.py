@@ -23,7 +23,7 @@ TITLES = {
     "advantage": "advantage, mean over its tokens",
     "weight": "weight, mean over its tokens",
     "clipped": "share of its tokens clipped",
-    "gradient": "gradient, sum over its tokens",
+    "gradient_sum": "gradient, sum over its tokens",
 }
 """The numbers of a sample that `whatif` prints, in the order of their tables, with their titles."""
 

@@ -191,7 +191,8 @@ class Sample:
         at = next((i + 1 for i in reversed(range(len(trained))) if not trained[i]), 0)
         start = self.token_ends[at - 1] if at else 0
         return replace(
-            self, context=self.context + self.tokens[:at], content_hash=content_hash(self.content_hash, self.actions[:at]),
+            self, context=self.context + self.tokens[:at],
+            content_hash=content_hash(self.content_hash, self.actions[:at]),
             tokens=self.tokens[at:], origin=self.origin[at:], logp=self.logp[at:], actions=self.actions[at:],
             text=self.text[start:], token_ends=tuple(end - start for end in self.token_ends[at:]),
             views={name: context + self.tokens[:at] for name, context in self.views.items()},

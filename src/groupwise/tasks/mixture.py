@@ -51,7 +51,7 @@ class Mixture:
         held_out = [
             [_tagged(i, p) for p in t.held_out] for i, t in enumerate(self.evaluated or self.tasks, start=first)
         ]
-        object.__setattr__(self, "ends", tuple(accumulate(slots)))
+        object.__setattr__(self, "cumulative_slots", tuple(accumulate(slots)))
         object.__setattr__(self, "held_out", tuple(_round_robin(held_out)))
         refuse_overlap(self.training, self.held_out)
 

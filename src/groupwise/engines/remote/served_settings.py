@@ -16,6 +16,7 @@ from torch import nn
 from groupwise.core import EngineLost
 from groupwise.data import gap_bound
 from groupwise.engines import Native
+from groupwise.engines.remote import tls_replica
 from groupwise.engines.remote.access import EngineAccess
 from groupwise.engines.remote.devices import gpu_count, on_device, replica_devices
 from groupwise.engines.remote.fleet import Fleet

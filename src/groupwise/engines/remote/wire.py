@@ -103,7 +103,7 @@ def generation_request(data: Any) -> GenerationRequest:
     """The request in a message. ValueError for anything that `to_json` of a request does not give."""
     try:
         token_ids(data["context"])
-        for name, least in (("limit", 1), ("at", 0), ("top", 0), ("purpose", 0)):
+        for name, least in (("limit", 1), ("position", 0), ("top", 0), ("purpose", 0)):
             whole(name, data[name], least, IDS)
         for key in (data["draw"], *data["stream"]):
             whole("a key of the random numbers", key, 0, KEYS)

@@ -14,7 +14,7 @@ def steps_from(sample: Sample, first: int) -> Sample:
     >>> s = Sample(context=(5,), stream=(0,), tokens=(0, 1), origin=(0, 0), logp=(-0.5, -0.1))
     >>> s = replace(s, text="ab", token_ends=(1, 2))
     >>> rest = steps_from(s, 1)
-    >>> rest.context, rest.tokens, rest.logp, rest.text, rest.ends
+    >>> rest.context, rest.tokens, rest.logp, rest.text, rest.token_ends
     ((5,), (1,), (-0.1,), 'b', (1,))
     """
     skipped = sample.token_ends[first - 1] if 0 < first <= len(sample.token_ends) else 0

@@ -111,7 +111,12 @@ def test_an_earlier_name_of_a_field_is_answered_with_the_present_one(old: str, n
     _, problems = read_with_problems(
         f"{method}{old} = 1" if method else f"method.base = 'grpo'\n{old} = 1", [], UserCode()
     )
-    assert new in recipe_fields() or new in ("extra_tasks", "engine.placement"), new
+    assert new in recipe_fields() or new in (
+        "extra_tasks",
+        "engine.placement",
+        "engine.max_stored_answers",
+        "engine.keyed_randomness",
+    ), new
     assert f"write {new}, its name here" in str(problems[0])
 
 

@@ -66,7 +66,7 @@ def test_a_machine_file_is_read(tmp_path: Path) -> None:
         (FILE.replace("count = 8", "count = 'x'"), "'x' is a string", ""),
         (FILE.replace("74.5", "-1.0"), "memory_gib is -1.0", "use a number above 0"),
         (FILE.replace("125", "nan"), "tflops is nan", "use a number above 0"),
-        (FILE + "sampling = 0.0\n", "sampling is 0.0", "use a number above 0"),
+        (FILE + "sampling_factor = 0.0\n", "sampling_factor is 0.0", "use a number above 0"),
         (FILE.replace("74.5", "inf"), "memory_gib is inf", "at most 1e+09"),
         (FILE.replace("link_gb_s = 150.0", ""), "8 devices have no link_gb_s", "add the rate of the link"),
         (FILE + "device = 'tpu'\n", "'tpu' is not one of cuda, cpu", "groupwise plan --help"),

@@ -32,7 +32,7 @@ def setups() -> list[Setup]:
     changes = [
         {
             "engines": random.randint(1, 6),
-            "rows": random.choice([1, 3, 8, 100]),
+            "max_num_seqs": random.choice([1, 3, 8, 100]),
             "row": random.choice([0.0, 5e-4, 3e-3]),
             "prompts": random.randint(1, 9),
             "learn": random.choice([1e-5, 3e-4, 1e-3]),

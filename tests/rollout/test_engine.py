@@ -232,7 +232,7 @@ def test_contexts_with_different_content_are_prefilled_separately() -> None:
     """Equal ids with another content hash are another context: other images stand behind the placeholder ids."""
     model = decoder(layers=1)
     inputs, e = forwarded(model), engine(model)
-    requests = [request(0, context=prompt_of(0, 40), content=c, limit=1) for c in ("cat", "dog", "cat", "")]
+    requests = [request(0, context=prompt_of(0, 40), content_hash=c, limit=1) for c in ("cat", "dog", "cat", "")]
     first = generate(e, requests)
     assert [len(x) for x in inputs] == [3 * 40, ROWS] and len(e._batch.sequences) == 0
     assert generate(e, requests) == first and [len(x) for x in inputs[2:]] == [ROWS]  # all three are cached
@@ -242,7 +242,7 @@ def test_a_prefilled_context_is_that_of_its_content() -> None:
     """A context with the same ids behind another image, or after other actions, is not the prefilled one."""
     model = decoder(layers=1)
     inputs, e = forwarded(model), engine(model)
-    cat = request(0, context=prompt_of(0, 40), content="cat", limit=1)
+    cat = request(0, context=prompt_of(0, 40), content_hash="cat", limit=1)
     e.prefill([cat.context_key])
     assert [len(x) for x in inputs] == [40]
     generate(e, [cat])

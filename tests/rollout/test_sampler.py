@@ -62,7 +62,7 @@ def run(coroutine: Any) -> Any:
 def test_a_finished_sample_has_text_finish_and_origin() -> None:
     (one, two) = run(sampler().sample(CONTEXT, 2, group=3, role="hint"))
     assert (one.tokens, one.finish) == ((*range(1, 11), 0), Finish.stop)
-    assert (one.text, one.ends) == ("0123456789", (*range(1, 11), 10))
+    assert (one.text, one.token_ends) == ("0123456789", (*range(1, 11), 10))
     assert (one.origin, one.logp) == ((0,) * 11, (-1.0,) * 11)
     assert (one.stream, two.stream, one.group, one.role, one.limit) == ((0,), (1,), 3, "hint", 12)
     assert isinstance(sampler(), Sampler) and isinstance(Independent(), Strategy)
@@ -72,7 +72,7 @@ def test_samples_and_requests_have_the_content_hash_of_the_prompt() -> None:
     s = sampler(draw=Draw(4, Prompt("p", CONTEXT, content_hash="cat"), 1))
     (one,) = run(s.sample(CONTEXT))
     assert one.context_key == s.setting.engine.requests[0].context_key == ("cat", CONTEXT)
-    assert one.fork(2, 0).content == one.last_turn.content == "cat"
+    assert one.fork(2, 0).content_hash == one.last_turn.content_hash == "cat"
 
 
 def test_the_budget_is_for_the_whole_sample_and_a_limit_leaves_it_open() -> None:
@@ -84,7 +84,7 @@ def test_the_budget_is_for_the_whole_sample_and_a_limit_leaves_it_open() -> None
     whole = run(s.extend(inserted))
     assert (whole.tokens, whole.finish) == ((1, 2, 3, 9, 9, 6, 7), Finish.length)
     requests = s.setting.engine.requests
-    assert [(a.context, a.limit, a.at) for a in requests] == [(CONTEXT, 3, 0), ((*CONTEXT, 1, 2, 3, 9, 9), 2, 5)]
+    assert [(a.context, a.limit, a.position) for a in requests] == [(CONTEXT, 3, 0), ((*CONTEXT, 1, 2, 3, 9, 9), 2, 5)]
     assert {(a.draw, a.stream, a.purpose) for a in requests} == {(4, (0,), Purpose.SAMPLE)}
     assert run(s.extend(whole)) is whole
     assert len(s.setting.engine.requests) == 2

@@ -151,7 +151,7 @@ class ToyRun:
             engine=self.engine, verifier=judged_by(self.verifier), tokenizer=vocabulary, sampling=self.recipe.sampling,
             seed=self.seed,
         )  # fmt: skip
-        rules = {"unverifiable": self.method.unverifiable, "trained_roles": self.method.trained_roles}
+        rules = {"unverifiable_rule": self.method.unverifiable, "trained_roles": self.method.trained_roles}
         self.buffer = Buffer(Echo(self.letters), self.method.curriculum, setting, **rules)
         self.guards = RunGuards(max_unverifiable=0.1, max_logprob_diff=self.max_logprob_diff)
 

@@ -110,7 +110,7 @@ COMMANDS = (
                    help="in place of a socket: for other hosts, by TLS; port 0 is a free one"),
             option("--secret-file", default="", metavar="FILE",
                    help="the secret of the trainer and its engines, a file of mode 600 (default: $GROUPWISE_SECRET)"),
-            option("--key", default="", metavar="FILE",
+            option("--key", dest="tls_key_file", default="", metavar="FILE",
                    help="the file of the TLS key, made if it is missing (default: a new key, and so a new address)"),
             option("--dtype", default="float32", choices=("float32", "bfloat16", "float64"),
                    help="dtype of the weights (default: float32)"),

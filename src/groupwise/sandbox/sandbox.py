@@ -104,13 +104,13 @@ class Sandbox:
 
     - `packages`: installed pure-Python distributions, by their names for pip: `("math-verify", "sympy", "mpmath")`.
       Name requirements too; they are not added. The packages are read-only, and all others stay hidden.
-    - `warm`: modules of these packages that each process imports at its start: `("sympy",)`. Otherwise each execution
+    - `imports`: modules of these packages that each process imports at its start: `("sympy",)`. Otherwise each execution
       imports the module again, within its CPU time.
-    - `preload`: source text by module name, run after `warm` in this order. A later text may import an earlier one,
+    - `preload`: source text by module name, run after `imports` in this order. A later text may import an earlier one,
       also under a dotted name: `{"rules": "def twice(x): return 2 * x"}`. Then
       `Program("from rules import twice", "twice", (21,))` calls it without compiling it.
 
-    If warm or preloaded code raises, the process does not start: `MissingRequirement`, with the traceback.
+    If imported or preloaded code raises, the process does not start: `MissingRequirement`, with the traceback.
     """
 
     def __init__(
@@ -120,13 +120,13 @@ class Sandbox:
         boxes: int | None = None,
         unsafe: bool = False,
         packages: Sequence[str] = (),
-        warm: Sequence[str] = (),
+        imports: Sequence[str] = (),
         preload: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         if (error := missing_requirement(unsafe=unsafe)) is not None:
             raise error
         self.limits = limits
-        trusted = TrustedCode(tuple(packages), tuple(warm), dict(preload))
+        trusted = TrustedCode(tuple(packages), tuple(imports), dict(preload))
         count = boxes or len(os.sched_getaffinity(0))
         self._pool = WorkerPool([SandboxProcess(unsafe, trusted) for _ in range(count)], "sandbox")
         self._separate: list[Sandbox] = []
@@ -170,7 +170,7 @@ class Sandbox:
 
 
 class TrustedCode(NamedTuple):
-    """Code that a sandbox process loads before its first execution: the arguments `packages`, `warm` and `preload`."""
+    """Code that a sandbox process loads before its first execution: the arguments `packages`, `imports` and `preload`."""
 
     packages: tuple[str, ...]
     imports: tuple[str, ...]
@@ -209,7 +209,7 @@ class SandboxProcess(WorkerProcess):
                 raise start_error(evidence or f"{error} ({exit_status})") from error
         if error := self.info.get("error"):
             self.end()
-            fix = "correct the arguments `packages`, `warm` and `preload` of Sandbox: they name this code"
+            fix = "correct the arguments `packages`, `imports` and `preload` of Sandbox: they name this code"
             what = "the trusted code that a sandbox loads at its start raises an error"
             raise MissingRequirement(what, evidence=error, fix=fix)
 

@@ -50,7 +50,7 @@ def retraced(sample: Sample, draw: Draw, sampler: Sampler, chosen: float | None 
     noise = normals(key, [draw.id] * len(steps), [lineage(sample.stream)] * len(steps), steps, prod(data.shape)).numpy()
     pictures = [*[None] * (len(steps) - 1), decoded_picture(sample.actions)]  # of latents: a picture ends the path
     path = tuple(encode_action(row.reshape(data.shape), data, picture=p) for row, p in zip(noise, pictures))
-    written = {"tokens": steps, "origin": (WRITTEN,) * len(steps), "logp": (math.nan,) * len(steps), "path": path}
+    written = {"tokens": steps, "origin": (WRITTEN,) * len(steps), "logp": (math.nan,) * len(steps), "actions": path}
     begin = sample.token_ends[first - 1] if first else 0
     ends = tuple(e - begin for e in sample.token_ends[first:end])
     return replace(sample, **written).with_text(sample.text[begin : begin + ends[-1]], ends)

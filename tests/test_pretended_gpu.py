@@ -29,7 +29,7 @@ BRANCHES = {
     "engines/remote/sleeping.py": 2,
     "engines/vllm/vllm_engine.py": 2,
     "engines/vllm/vllm_replicas.py": 1,
-    "models/decoder/blocked_layout.py": 1,
+    "models/decoder/prepacked_weights.py": 1,
     "models/decoder/prefix_packing.py": 3,
     "models/lora.py": 1,
     "planning/this_machine.py": 1,

@@ -42,10 +42,11 @@ from groupwise.models import (
 )
 from groupwise.models.flow.policy import log_density
 from groupwise.rollout import Independent, Retraced
+from tests.processes import PATIENCE
 from tests.rollout.fakes import generate, sampler_of
 
 FIRST = 65
-SHAPE = FlowShape(vocabulary=FIRST + 3, layers=1, state=(3, 2, 2), words=3, prompt_length=2, width=16)
+SHAPE = FlowShape(vocabulary=FIRST + 3, layers=1, state=(3, 2, 2), prompt_vocabulary=3, prompt_length=2, width=16)
 REQUEST = GenerationRequest(context=(FIRST, FIRST + 2), limit=8, draw=5, stream=(2,))
 
 
@@ -237,7 +238,7 @@ def test_a_cancelled_request_leaves_and_an_error_reaches_all_callers(monkeypatch
     async def failing() -> list[object]:
         return await asyncio.gather(*(engine.sample(r) for r in (REQUEST, *others(2))), return_exceptions=True)
 
-    assert [str(x) for x in asyncio.run(asyncio.wait_for(failing(), 10))] == ["no memory"] * 3
+    assert [str(x) for x in asyncio.run(asyncio.wait_for(failing(), PATIENCE))] == ["no memory"] * 3
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -21,7 +21,7 @@ from groupwise.engines import Fleet, Native
 from groupwise.evaluation.published_protocols import find_published
 from groupwise.evaluation.result import file_name, mean_of, task_result
 from groupwise.inference.open_model import BEST, At, RunModel, find_run_model, model_directory
-from groupwise.models import Messages, Purpose, Template, find_model, read_shape, read_tokenizer
+from groupwise.models import Messages, RandomPurpose, Template, find_model, read_shape, read_tokenizer
 from groupwise.planning.evaluation import evaluation_plan
 from groupwise.planning.memory import host_memory
 from groupwise.rollout import Independent, RolloutSetting, answers
@@ -221,7 +221,7 @@ class OpenModel:
             raise Usage("the prompt is empty: it has no tokens", evidence=repr(text), fix="use another prompt")
         problem = Prompt("prompt", context, text, {} if answer is None else {"answer": answer})
         (rollout,) = await answers(
-            [problem], n, self.setting, purpose=Purpose.SAMPLE, strategy=strategy or Independent()
+            [problem], n, self.setting, purpose=RandomPurpose.SAMPLE, strategy=strategy or Independent()
         )
         return tuple(replace(s, verdict=None) if s.verdict is UNGRADED else s for s in rollout.samples)
 

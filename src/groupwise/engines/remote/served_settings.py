@@ -28,7 +28,7 @@ from groupwise.engines.remote.shared_device import SharedDeviceFleet
 from groupwise.engines.remote.tls import TlsAddress
 from groupwise.engines.remote.weights_file import Exchange, state_bytes
 from groupwise.engines.remote.weights_probe import Probe
-from groupwise.models import Experts, Model, Tokenizer, has_adapter, write_fresh
+from groupwise.models import MixtureSizes, Model, Tokenizer, has_adapter, write_fresh
 from groupwise.models.lora import adapter_text, merged_weights
 
 __all__ = ["Served"]
@@ -101,7 +101,7 @@ class Served(Native):
         return (f"engines: {addresses} get prompts and weights",) if addresses else ()
 
     def build(
-        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None,
+        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureSizes | None,
         access: EngineAccess = EngineAccess(),  # noqa: B008
     ) -> Fleet:  # fmt: skip
         """The fleet, with replicas on this machine. Raises the error of `check`."""
@@ -115,7 +115,7 @@ class Served(Native):
         return self.fleet(model, tokenizer, seed=seed, experts=experts, access=access, launch=launch)
 
     def fleet(
-        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None, access: EngineAccess,
+        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureSizes | None, access: EngineAccess,
         launch: Launch,
     ) -> Fleet:  # fmt: skip
         """The fleet of a model that `check` accepts; at the first load, `launch` starts its replicas."""
@@ -158,7 +158,7 @@ class Served(Native):
         )  # fmt: skip
 
     def check(
-        self, model: nn.Module, experts: Experts | None, target: EngineRequirements,
+        self, model: nn.Module, experts: MixtureSizes | None, target: EngineRequirements,
         access: EngineAccess = EngineAccess(),  # noqa: B008
     ) -> None:  # fmt: skip
         """`Usage` for a model that the engines cannot run, more engines than GPUs for them, a host that the command

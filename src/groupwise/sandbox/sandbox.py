@@ -104,8 +104,8 @@ class Sandbox:
 
     - `packages`: installed pure-Python distributions, by their names for pip: `("math-verify", "sympy", "mpmath")`.
       Name requirements too; they are not added. The packages are read-only, and all others stay hidden.
-    - `imports`: modules of these packages that each process imports at its start: `("sympy",)`. Otherwise each execution
-      imports the module again, within its CPU time.
+    - `imports`: modules of these packages that each process imports at its start: `("sympy",)`. Otherwise each
+      execution imports the module again, within its CPU time.
     - `preload`: source text by module name, run after `imports` in this order. A later text may import an earlier one,
       also under a dotted name: `{"rules": "def twice(x): return 2 * x"}`. Then
       `Program("from rules import twice", "twice", (21,))` calls it without compiling it.
@@ -170,7 +170,7 @@ class Sandbox:
 
 
 class TrustedCode(NamedTuple):
-    """Code that a sandbox process loads before its first execution: the arguments `packages`, `imports` and `preload`."""
+    """Code that a sandbox process loads before its first execution: its `packages`, `imports` and `preload`."""
 
     packages: tuple[str, ...]
     imports: tuple[str, ...]

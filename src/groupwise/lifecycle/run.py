@@ -166,7 +166,7 @@ def ended(training: Training) -> Ending:
     try:
         return ending_of(training)
     except KeyboardInterrupt:
-        command = resume_command(training.run.path, *code_of(training.objects.use))
+        command = resume_command(training.run.path, *code_of(training.objects.user_code))
         training.watch.progress.notify(f"continue from the last checkpoint: {command}")
         raise
 

@@ -97,7 +97,7 @@ def predicted(folder: Path, fields: Mapping[str, str]) -> dict[str, Memory]:
     shape = read_shape(find_model(recipe.model))
     assert isinstance(shape, Shape)
     prompts = all_problems(read_inputs(recipe, use).task)
-    return process_memories(recipe, shape, max(len(prompt.context) for prompt in prompts))
+    return process_memories(recipe, shape, max(len(prompt.token_ids) for prompt in prompts))
 
 
 def measured(folder: Path, fields: Mapping[str, str], *command: str) -> Run:

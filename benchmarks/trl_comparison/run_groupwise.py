@@ -53,7 +53,9 @@ class Forced:
         iteration, index = divmod(draw.id, self.regime.prompts)
         lengths = self.regime.lengths_of(iteration) or []
         limits = lengths[index * draw.n : (index + 1) * draw.n]
-        samples = [replace(s, limit=n) for s, n in zip(sampler.start(draw.prompt.context, draw.n), limits, strict=True)]
+        samples = [
+            replace(s, limit=n) for s, n in zip(sampler.start(draw.prompt.token_ids, draw.n), limits, strict=True)
+        ]
         return Rollout(draw, tuple(await sampler.verify(await asyncio.gather(*map(sampler.extend, samples)))))
 
 

@@ -34,12 +34,12 @@ def test_all_findings_are_printed_and_the_exit_code_is_0(capsys):
 
 def test_a_missing_extra_is_no_failure():
     found = [
-        doctor.Finding("disk", True, "free"),
-        doctor.Finding("extra x", False, "y missing", "get y", optional=True),
+        doctor.MachineCheck("disk", True, "free"),
+        doctor.MachineCheck("extra x", False, "y missing", "get y", optional=True),
     ]
     text = doctor.as_text(found)
     assert "all 1 checks passed" in text and "1 of 1 are not installed" in text and "do: get y" in text
-    assert "FAILED" not in text and "FAILED" in doctor.as_text([doctor.Finding("disk", False, "full"), *found])
+    assert "FAILED" not in text and "FAILED" in doctor.as_text([doctor.MachineCheck("disk", False, "full"), *found])
 
 
 def test_the_sandbox_is_started_where_bubblewrap_is_installed(capsys):
@@ -63,7 +63,7 @@ def test_an_error_of_the_sandbox_becomes_a_finding(monkeypatch):
         raise WorkerLost("the sandbox ended", evidence="exit 1", fix="try again")
 
     monkeypatch.setattr(doctor, "sandbox_trial", failing)
-    assert doctor.sandbox() == doctor.Finding("sandbox", False, "the sandbox ended: exit 1", "try again")
+    assert doctor.sandbox() == doctor.MachineCheck("sandbox", False, "the sandbox ended: exit 1", "try again")
 
 
 def test_little_free_space_is_not_ok(monkeypatch, tmp_path):

@@ -299,7 +299,7 @@ def test_a_table_of_verl_has_a_row_for_each_of_its_fields() -> None:
 
 def test_columns_may_have_the_names_of_other_libraries() -> None:
     assert Parameters.of(lambda answer, ground_truth: 0.0).named == ("answer", "ground_truth")
-    assert Parameters.of(lambda answers, golds, completions: [0.0]).kind == "bulk"
+    assert Parameters.of(lambda answers, golds, completions: [0.0]).call_kind == "bulk"
 
 
 def test_a_number_of_numpy_or_torch_is_a_reward() -> None:

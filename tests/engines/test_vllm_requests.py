@@ -16,7 +16,7 @@ import torch
 
 from groupwise.__main__ import main
 from groupwise.commands import doctor
-from groupwise.core import EngineLost, Mismatch, MissingRequirement, Usage, WorkerLost
+from groupwise.core import EngineLost, LogprobMismatch, MissingRequirement, Usage, WorkerLost
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
 from groupwise.engines import EngineAccess, Exchange, Fleet, NativeEngine, Probe, Remote, Vllm
 from groupwise.engines.remote import served_settings, slots
@@ -92,7 +92,7 @@ def test_finish_reasons_and_the_version_of_each_token(reason: str, finish: Finis
 
 def test_greedy_tokens_are_certain_and_likeliest_tokens_are_in_falling_order() -> None:
     assert answer((3,), "stop", [("0", 0, 1)], sampling=Sampling(temperature=0.0)).logp == (0.0,)
-    assert answer((3,), "stop", [("0", 0, 1)], top=1).likeliest == (((9, -0.5),),)
+    assert answer((3,), "stop", [("0", 0, 1)], top=1).top_logprobs == (((9, -0.5),),)
 
 
 @pytest.mark.parametrize(("reason", "end"), [("repetition", 2), (None, 2), ("stop", 1)])
@@ -232,7 +232,7 @@ print(json.dumps([spec, int(sys.argv[2]), held, {name: os.environ.get(name) for 
 PLACED = VllmSettings(
     gpu_memory_utilization=0.9, enforce_eager=False, batch_invariant=False,
     directory="calculator", dtype="float32", device="cuda:0", threads=1, seed=0, max_num_seqs=4, kv_cache_tokens=64,
-    compiled=False, adapter="", keyed_randomness=True, deadline=9.0, sleeps=False,
+    compiled=False, adapter_json="", keyed_randomness=True, deadline=9.0, sleeps=False,
 )  # fmt: skip
 
 
@@ -372,7 +372,7 @@ def test_an_answer_with_tokens_of_new_weights_waits_for_the_probe(
             order.append("probe")
             await asyncio.sleep(0.05)
             if len(order) == 1:
-                raise Mismatch("half of the weights")
+                raise LogprobMismatch("half of the weights")
         await check(self, client, expected)
 
     monkeypatch.setattr(Probe, "check", checked)

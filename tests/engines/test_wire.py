@@ -272,7 +272,7 @@ def test_a_client_by_address_checks_the_engine(tmp_path: Path) -> None:
         serving = asyncio.create_task(server(FakeEngine(lambda _: (7, 8))).listen(tmp_path / "s", listening.set))
         await listening.wait()
         client = await Remote.connect(tmp_path / "s", expected=IDENTITY)
-        other = Identity(model="m", tokenizer="t", dtype="float64", seed=12)
+        other = Identity(model_hash="m", tokenizer_hash="t", dtype="float64", seed=12)
         with pytest.raises(Usage, match="another engine") as caught:
             await Remote.connect(tmp_path / "s", expected=other)
         assert caught.value.evidence == "seed 11, expected 12"

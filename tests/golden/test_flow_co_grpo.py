@@ -294,6 +294,6 @@ def test_the_alternating_form_leaves_one_of_both_as_it_is(size: int) -> None:
         batch = compute_advantages(batch, method)
         before = {name: x.clone() for name, x in policy.state_dict().items()}
         for _ in range(2):
-            assert not learner.step(batch, plan[0], method.objective).skipped
+            assert not learner.step(batch, plan[0], method.objective).skip_reason
         moved = {name.partition(".")[0] for name, x in policy.state_dict().items() if not torch.equal(x, before[name])}
         assert moved == {trained}, iteration

@@ -35,7 +35,7 @@ class Lawful(FakeEngine):
         return Generation(
             tokens=tuple(tokens), logp=(0.0,) * len(tokens), versions=(0,) * len(tokens),
             finish=Finish.stop if tokens[-1] == END else Finish.length,
-            likeliest=tuple(likeliest) if request.top else (),
+            top_logprobs=tuple(likeliest) if request.top else (),
         )  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def grown(law: Law, strategy: Lookahead, count: int = 8) -> list[Sample]:
 def branch(*probabilities: float) -> Branch:
     """A branch whose next token is 1, with these probabilities of the tokens 1, 2, ..."""
     top = tuple((i + 1, math.log(p)) for i, p in enumerate(probabilities))
-    sample = Sample(context=PLAIN, stream=(0,), tokens=(1,), origin=(0,), logp=(0.0,), likeliest=(top,))
+    sample = Sample(context=PLAIN, stream=(0,), tokens=(1,), origin=(0,), logp=(0.0,), top_logprobs=(top,))
     return Branch(sample)
 
 

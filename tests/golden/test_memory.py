@@ -148,13 +148,13 @@ def test_fission_draws_waiting_failures():
     more = [scored(replace(draws[0], metadata={**draws[0].metadata, "failures": [(8,), (9,)]}), [0.0])]
     state = through_json(part.end_iteration(state, more))
     drawn, retried = part.draw(state, TASK, 3, 4)
-    assert [d.prompt.context for d in retried] == [(8,), (9,), (7, 7, 0)], "the newest iteration first"
+    assert [d.prompt.token_ids for d in retried] == [(8,), (9,), (7, 7, 0)], "the newest iteration first"
     problem = draws[0].prompt
     assert retried[0].prompt.row == problem.row and retried[0].prompt.text == problem.text
     assert retried[0].metadata["recovery"] and drawn["shuffled"] == state["shuffled"]
     assert drawn["failures"] == state["failures"][1:2], "each failure is drawn once"
     half = replace(part, share=0.5).draw(state, TASK, 3, 4)[1]
-    assert ["recovery" in d.metadata for d in half] == [True, False, False] and half[0].prompt.context == (8,)
+    assert ["recovery" in d.metadata for d in half] == [True, False, False] and half[0].prompt.token_ids == (8,)
     assert [f["context"] for f in part.end_iteration(state, [])["failures"]] == [[8], [9]], "older ones are dropped"
 
 
@@ -349,7 +349,7 @@ def test_proposed_problems_are_drawn_and_credited_by_kind():
     assert state["usual"] == pytest.approx(std / 2) and state["kinds"] == {}
     state, draws = part.draw(state, TASK, 2, 4)
     child = draws[-1]
-    assert (child.prompt.context, child.prompt.row["answer"], child.metadata["kind"]) == ((8, 9), 7, "2")
+    assert (child.prompt.token_ids, child.prompt.row["answer"], child.metadata["kind"]) == ((8, 9), 7, "2")
     assert child.prompt.id == f"p > {text(8, 9)}" and not state["waiting"] and "kind" not in draws[0].metadata
     state = part.end_iteration(state, [scored(child, [0.0, 1.0]), scored(draws[0], [1.0, 1.0])])
     assert state["kinds"] == {"2": 1.0}, "twice the usual diversity and more"

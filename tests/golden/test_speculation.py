@@ -78,7 +78,7 @@ def test_drafts_change_no_bit(noise: float, sizes: dict[str, int]) -> None:
     asyncio.run(e.load(1, dict(model().state_dict())))
     again = generate(e, requests())
     assert [replace(x, versions=()) for x in again] == [replace(x, versions=()) for x in plain()]
-    assert len(again[0].likeliest) == len(again[0].tokens)
+    assert len(again[0].top_logprobs) == len(again[0].tokens)
 
 
 def test_a_pass_takes_a_window() -> None:

@@ -58,7 +58,7 @@ def trained(it: Learner, b: Batch, steps: tuple[StepPlan, ...], auxiliary=(), ro
     found: dict[str, Tensor] = {"logp_old": b.logp_old, "entropy": b[Entropy()]}
     for number, step in enumerate(steps):
         result = it.step(b, step, OBJECTIVE, routing, auxiliary)
-        assert not result.skipped
+        assert not result.skip_reason
         numbers = [
             result.loss,
             result.grad_norm,

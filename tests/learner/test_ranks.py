@@ -126,7 +126,7 @@ def test_a_round_is_added_in_a_tree_and_rounds_in_order() -> None:
 
 def test_a_step_of_one_lane_needs_no_particular_number_of_microbatches() -> None:
     it: Learner = policy_learner(Alone())
-    assert not it.step(batch(), StepPlan((tuple(range(24)),)), OBJECTIVE).skipped
+    assert not it.step(batch(), StepPlan((tuple(range(24)),)), OBJECTIVE).skip_reason
 
 
 def test_a_weight_that_one_lane_reaches_is_trained() -> None:

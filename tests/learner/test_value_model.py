@@ -165,7 +165,7 @@ def test_a_gradient_of_the_values_that_is_not_finite_skips_the_step() -> None:
     it = learner(part)
     before = {key: x.clone() for key, x in (it.weights() | it._critics["critic"].state_dict()).items()}
     broken = batch.having(measures={Return(): batch[Return()] * float("nan")})
-    assert it.step(broken, WHOLE, OBJECTIVE, auxiliary=(part.loss,)).skipped
+    assert it.step(broken, WHOLE, OBJECTIVE, auxiliary=(part.loss,)).skip_reason
     assert all(torch.equal(x, before[key]) for key, x in (it.weights() | it._critics["critic"].state_dict()).items())
 
 
@@ -197,7 +197,7 @@ PPO = Method(group_size=1, credit=WhitenedTokens(GAE()), models=(("critic", Valu
 def test_a_method_knows_the_target_and_the_measures_of_its_value_model() -> None:
     assert PPO.needs == {Value(), Return()} and PPO.models_in_use == PPO.models
     assert PPO.value_targets == (("critic", GAE()),) and PPO.auxiliary_losses == (ClippedValueLoss(),)
-    decoupled = replace(PPO, models=(("critic", ValueModel(target=GAE(lam=1.0))),))
+    decoupled = replace(PPO, models=(("critic", ValueModel(target_credit=GAE(lam=1.0))),))
     assert decoupled.value_targets == (("critic", GAE(lam=1.0)),)
 
 

@@ -108,7 +108,7 @@ def test_the_budget_of_a_batch_is_that_of_the_run_and_not_of_its_prompts() -> No
     """Positions leave every answer less room than `max_tokens`."""
     b = buffer(positions=9)
     batch = b.pack(take(b).selected)
-    assert batch.max_tokens == b.setting.sampling.max_tokens == 12 and int(batch.limit.max()) < 9
+    assert batch.max_new_tokens == b.setting.sampling.max_tokens == 12 and int(batch.limit.max()) < 9
 
 
 @pytest.mark.t(28)
@@ -203,11 +203,11 @@ def test_rules_for_unverifiable_samples(rule: Any, expected: dict[int, tuple[boo
 
 def test_samples_of_untrained_roles_are_recorded_and_not_selected() -> None:
     async def hinted(draw: Draw, sampler: Any) -> Rollout:
-        hints = await sampler.sample(draw.prompt.context, 1, role="hint")
-        return Rollout(draw, (*hints, *await sampler.verify(await sampler.sample(draw.prompt.context, 2))))
+        hints = await sampler.sample(draw.prompt.token_ids, 1, role="hint")
+        return Rollout(draw, (*hints, *await sampler.verify(await sampler.sample(draw.prompt.token_ids, 2))))
 
     async def only_hints(draw: Draw, sampler: Any) -> Rollout:
-        return Rollout(draw, tuple(await sampler.sample(draw.prompt.context, 1, role="hint")))
+        return Rollout(draw, tuple(await sampler.sample(draw.prompt.token_ids, 1, role="hint")))
 
     assert take(buffer(), 1, strategy=hinted).all[0].selected == (False, True, True)
     assert take(buffer(), 1, strategy=only_hints).causes == {"empty": 1}
@@ -347,8 +347,8 @@ def test_the_cause_of_a_strategy_is_kept() -> None:
 
 async def hinted(draw: Draw, sampler: Any) -> Rollout:
     """Two answers, and two hints, the second of which is unverifiable."""
-    answers = await sampler.verify(await sampler.sample(draw.prompt.context, 2))
-    hints = await sampler.sample(draw.prompt.context, 2, role="hint")
+    answers = await sampler.verify(await sampler.sample(draw.prompt.token_ids, 2))
+    hints = await sampler.sample(draw.prompt.token_ids, 2, role="hint")
     judged = [hints[0].with_verdict(verdict(1.0)), hints[1].with_verdict(Verdict(Outcome.unverifiable, cause="lost"))]
     return Rollout(draw, (*judged, *answers))
 
@@ -380,8 +380,8 @@ def test_trained_roles_follow_the_answers_of_their_rollout() -> None:
 
 def test_a_sample_of_a_trained_role_needs_a_verdict() -> None:
     async def bare(draw: Draw, sampler: Any) -> Rollout:
-        answers = await sampler.verify(await sampler.sample(draw.prompt.context, 1))
-        return Rollout(draw, (*answers, *await sampler.sample(draw.prompt.context, 1, role="hint")))
+        answers = await sampler.verify(await sampler.sample(draw.prompt.token_ids, 1))
+        return Rollout(draw, (*answers, *await sampler.sample(draw.prompt.token_ids, 1, role="hint")))
 
     with pytest.raises(Usage, match="this role has no verdict"):
         take(buffer(trained_roles=("answer", "hint")), 1, strategy=bare)
@@ -391,7 +391,7 @@ def test_twins_are_an_error() -> None:
     """Two samples with one random stream would be equal, and one of them would be lost in the records."""
 
     async def forked(draw: Draw, sampler: Any) -> Rollout:
-        (one,) = await sampler.sample(draw.prompt.context, 1)
+        (one,) = await sampler.sample(draw.prompt.token_ids, 1)
         return Rollout(draw, tuple(await sampler.verify([one.fork(1, 0), one.fork(1, 0)])))
 
     async def other(draw: Draw, sampler: Any) -> Rollout:
@@ -407,7 +407,7 @@ def test_a_strategy_marks_each_of_its_samples() -> None:
     """With fewer marks than samples, the filter's marks of one prompt were read for the next one."""
 
     async def half(draw: Draw, sampler: Any) -> Rollout:
-        answers = await sampler.verify(await sampler.sample(draw.prompt.context, 2))
+        answers = await sampler.verify(await sampler.sample(draw.prompt.token_ids, 2))
         return Rollout(draw, tuple(answers), selected=(True,))
 
     with pytest.raises(Usage, match="returned 2 samples, and `selected` has 1 marks"):

@@ -79,7 +79,7 @@ def test_end_tokens_stop_strings_and_likeliest_tokens_are_those_of_the_native_en
         there = generate(paged(device, tokenizer(3, 4)), requests)
     assert [(g.tokens, g.finish) for g in there] == [(g.tokens, g.finish) for g in here]
     assert {g.finish for g in here} == {Finish.stop, Finish.length}
-    for x, y in zip(here[0].likeliest, there[0].likeliest, strict=True):
+    for x, y in zip(here[0].top_logprobs, there[0].top_logprobs, strict=True):
         assert [t for t, _ in x] == [t for t, _ in y] and [p for _, p in x] == pytest.approx([p for _, p in y])
 
 

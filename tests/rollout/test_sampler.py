@@ -290,11 +290,11 @@ def test_cancelling_gives_no_verdict() -> None:
         s = sampler(verifier=lambda p, x: asyncio.sleep(1000))
         task = asyncio.create_task(s.verify(s.start(CONTEXT, 2)))
         await asyncio.sleep(0.01)
-        assert s.awaiting["the verifier"] == 2
+        assert s.pending_calls["the verifier"] == 2
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert s.awaiting["the verifier"] == 0
+        assert s.pending_calls["the verifier"] == 0
 
     run(go())
 
@@ -341,7 +341,7 @@ def test_independent_gives_one_group_of_judged_answers() -> None:
     s = sampler()
     rollout = run(Independent()(s.draw, s))
     assert (rollout.draw, len(rollout.samples), rollout.selected) == (s.draw, 3, None)
-    assert all(x.verdict == verdict(1.0) and x.context == s.draw.prompt.context for x in rollout.samples)
+    assert all(x.verdict == verdict(1.0) and x.context == s.draw.prompt.token_ids for x in rollout.samples)
 
 
 def test_origins_are_versions_of_the_engine() -> None:

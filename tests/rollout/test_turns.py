@@ -185,7 +185,7 @@ def test_the_sampled_ids_are_trained_even_if_the_text_tokenizes_differently() ->
     batch = pack([Rollout(s.draw, (sample,))])
     assert [sample.tokens[i] for i in batch.token_index.tolist()] == [*sampled] * 3
     requests = s.setting.engine.requests  # type: ignore[attr-defined]
-    assert [a.context for a in requests] == [PROMPT.context + sample.tokens[:i] for i in (0, 6, 12)]
+    assert [a.context for a in requests] == [PROMPT.token_ids + sample.tokens[:i] for i in (0, 6, 12)]
     assert [(a.position, a.limit, a.stream) for a in requests] == [(i, 40 - i, (0,)) for i in (0, 6, 12)]
 
 
@@ -323,7 +323,7 @@ def test_the_verifier_gets_the_last_turn() -> None:
     assert [s.verdict.outcome.name for s in (good, bad) if s.verdict] == ["correct", "wrong"]
     assert [s.text for s in judged] == ["7", "8"]
     assert judged[0].context + judged[0].tokens == good.context + good.tokens and judged[0].token_ends == (1, 1)
-    assert good.context == PROMPT.context  # the recorded sample is the whole conversation
+    assert good.context == PROMPT.token_ids  # the recorded sample is the whole conversation
 
 
 def test_a_verdict_of_the_environment_replaces_the_verifier() -> None:
@@ -346,7 +346,7 @@ def test_counts_of_observations_are_summed_over_the_conversation() -> None:
         Replies([ReplyWithCounts("222", calls=1)] * 9), turns_of(*["1="] * 9), sampling=sampling(max_tokens=12)
     )
     assert over_budget.counts == {"calls": 2, "failed": 0}  # the second observation exceeds the budget, and is counted
-    plain = asyncio.run(sampler(None, turns_of("1")).sample(PROMPT.context))
+    plain = asyncio.run(sampler(None, turns_of("1")).sample(PROMPT.token_ids))
     assert plain[0].counts == {}
 
 

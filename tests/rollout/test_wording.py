@@ -107,7 +107,7 @@ def test_forms_are_given_to_parts_in_parts() -> None:
     wrapped = worded(RecoveryPrompts(strategy=Escalate(SelfHints())), "packaged")
     hints = getattr(wrapped.strategy, "hints", None)
     assert isinstance(hints, SelfHints) and (hints.prompt_template, hints.limit) == ("{solution};{problem}", 8)
-    assert [w.path for w in wordings(wrapped)] == [
+    assert [w.field_path for w in wordings(wrapped)] == [
         "strategy.hints.limit",
         "strategy.hints.prompt_template",
         "strategy.prompt_template",

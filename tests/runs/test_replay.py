@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.data import Observation, Outcome, ReplyLog, ReplyWithCounts, Verdict
-from groupwise.runs.atomic_writes import Disk
+from groupwise.runs.atomic_writes import FileSystem
 from groupwise.runs.checkpoints import save_checkpoint
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.reply_log import ReplyLogFile
@@ -89,7 +89,7 @@ def test_a_damaged_line_is_ignored(tmp_path: Path, damage: bytes) -> None:
     assert (again["before"], again["after"], "q" in again) == ("1", "2", False)
 
 
-class Full(Disk):
+class Full(FileSystem):
     """Writes half of the data and raises ENOSPC until `room` is True."""
 
     room = False

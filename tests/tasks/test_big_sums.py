@@ -77,7 +77,7 @@ def test_every_prompt_is_valid_and_has_its_answer() -> None:
     for prompt in (*training(), *TASK.held_out):
         split(prompt.text)
         assert prompt.row == {"answer": str(eval(prompt.text[:-1]))}
-        assert prompt.id == prompt.text and prompt.context == tuple(map(ord, prompt.text))
+        assert prompt.id == prompt.text and prompt.token_ids == tuple(map(ord, prompt.text))
 
 
 def test_training_and_held_out_problems_are_disjoint() -> None:

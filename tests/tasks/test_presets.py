@@ -50,7 +50,7 @@ def test_the_published_layout(tmp_path: Path, name: str) -> None:
     rows, expected = PUBLISHED[name]
     task = read(name, write(tmp_path / "rows.jsonl", rows))
     assert golds(task) == expected and [type(g) for g in golds(task)] == [type(g) for g in expected]
-    assert all(p.id.startswith(f"{name}/") and p.text and p.context for p in (*task.training, *task.held_out))
+    assert all(p.id.startswith(f"{name}/") and p.text and p.token_ids for p in (*task.training, *task.held_out))
     assert (len(task) == 0) is (name in EVALUATED) and len(task.held_out) > 0
 
 

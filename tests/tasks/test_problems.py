@@ -40,7 +40,7 @@ def test_reads_prompts_answers_and_contexts(tmp_path):
     assert isinstance(task, Task)
     everything = [task[i] for i in range(len(task))] + list(task.held_out)
     assert {p.text: p.row["answer"] for p in everything} == {f"{n}+{n}": 2 * n for n in range(50)}
-    assert all(p.context == encode(p.text) for p in everything)
+    assert all(p.token_ids == encode(p.text) for p in everything)
     assert {p.id for p in everything} == {f"sums/{n}" for n in range(1, 51)}
     assert task[0].id == "sums/1" and task[0].text == "0+0"
     with pytest.raises(IndexError):

@@ -83,7 +83,7 @@ class Echo:
 
 async def echoed(prompt: Prompt, sample: Sample) -> Verdict:
     """Correct if the first token is the prompt's."""
-    return Verdict(Outcome.correct if sample.tokens[0] == prompt.context[0] else Outcome.wrong)
+    return Verdict(Outcome.correct if sample.tokens[0] == prompt.token_ids[0] else Outcome.wrong)
 
 
 def small(name: str, **sizes: Any) -> Method:

@@ -112,4 +112,4 @@ def decode(path: Sequence[bytes]) -> np.ndarray:
 async def in_its_quadrant(prompt: Prompt, sample: Sample) -> Verdict:
     """Correct if the last point is in the prompt's quadrant of the plane."""
     x, y = decode(sample.actions[-1:])[0, 1]
-    return Verdict(Outcome(int(2 * (x > 0) + (y > 0) == prompt.context[0] - 2)))
+    return Verdict(Outcome(int(2 * (x > 0) + (y > 0) == prompt.token_ids[0] - 2)))

@@ -60,7 +60,7 @@ def test_the_objects_of_a_run_are_assembled_once() -> None:
 def test_samplers_have_the_recipes_template_and_the_models_positions() -> None:
     objects = build(EVERY, UserCode())
     prompt = objects.task[0]
-    assert objects.setting.template is not None and objects.setting.template(prompt.text) == prompt.context
+    assert objects.setting.template is not None and objects.setting.template(prompt.text) == prompt.token_ids
     assert objects.setting.positions == objects.model.shape.positions
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from groupwise.core import Diverged, Mismatch, NoSignal, Unverifiable
+from groupwise.core import Diverged, LogprobMismatch, NoSignal, Unverifiable
 from groupwise.learner import NO_TOKEN
 from groupwise.training.guards import PATIENCE, WINDOW, RunGuards
 
@@ -78,7 +78,7 @@ def test_steps_without_a_token_count_only_if_an_iteration_has_no_others() -> Non
 def test_a_gap_above_its_bound_stops_the_run() -> None:
     guards().check_gap(1e-3)
     for gap in (1.1e-3, float("inf"), float("nan")):
-        with pytest.raises(Mismatch):
+        with pytest.raises(LogprobMismatch):
             guards().check_gap(gap)
 
 

@@ -58,7 +58,7 @@ def recipe(name: str) -> str:
 
 
 def doctor_output(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "examine", lambda **_: [doctor.Finding("disk", False, name, "make room")])
+    monkeypatch.setattr(doctor, "examine", lambda **_: [doctor.MachineCheck("disk", False, name, "make room")])
     assert main(["doctor"]) == main(["doctor", "--json"]) == 0
 
 

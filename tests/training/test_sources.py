@@ -113,8 +113,8 @@ def test_prompts_use_their_template() -> None:
         mixed = recipe(template=name)
         (template,) = templates(mixed, tokenizer).values()
         task = task_of(mixed, templates(mixed, tokenizer))
-        assert all(p.context == template(p.text) for p in (task[0], *task.held_out))
-    assert task_of(recipe(), templates(recipe(), tokenizer))[0].context == tokenizer.encode("1+2=", bos=True)
+        assert all(p.token_ids == template(p.text) for p in (task[0], *task.held_out))
+    assert task_of(recipe(), templates(recipe(), tokenizer))[0].token_ids == tokenizer.encode("1+2=", bos=True)
 
 
 @dataclass(frozen=True)

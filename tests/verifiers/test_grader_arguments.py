@@ -147,7 +147,7 @@ def test_messages_are_those_of_the_row_and_the_answer() -> None:
 )
 def test_the_parameters_mark_the_kind(function: Any, kind: str, positional: tuple[str, ...]) -> None:
     parameters = Parameters.of(function)
-    assert (parameters.kind, parameters.positional) == (kind, positional)
+    assert (parameters.call_kind, parameters.positional) == (kind, positional)
 
 
 @pytest.mark.parametrize(

@@ -53,13 +53,13 @@ def start(
         if source and KEY in (data := read_with_overrides(source, overrides)):
             return layout, start_phases(layout, without_command_text(data), use, options, finish, control)
         chosen = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
-        recipe = read_recipe(chosen.source, chosen.fields, use)
+        recipe = read_recipe(chosen.source, chosen.overrides, use)
         inputs = read_checked(recipe, use, notify)
         if chosen.note:
             notify(chosen.note)
         ready = build(recipe, use, inputs)
         reach_engines(ready)
-        base = base_of(read_with_overrides(chosen.source, chosen.fields)) or base_name(recipe.method)
+        base = base_of(read_with_overrides(chosen.source, chosen.overrides)) or base_name(recipe.method)
         run = begin(lock, ready, use, base, options.command)
         return layout, train(run, ready, options, finish, control)
 
@@ -116,14 +116,14 @@ def proceed_phases(
     if (iterations := options.iterations) is not None:
         fix = f"extend one phase, such as: groupwise resume {phases[-1]} --iterations {iterations}"
         raise Usage(f"{layout.run} has phases, and each has its own number of iterations", fix=fix)
-    how: dict[str, Any] = {"strict": options.strict, "changed": options.accept_changes, "control": control}
+    how: dict[str, Any] = {"strict": options.strict_checkpoints, "changed": options.accept_changes, "control": control}
     command = info.command if info else options.command
     return run_phases(layout, text, use, finish, notify, options.stop_after_seconds, command=command, **how)
 
 
 def train(run: OpenRun, ready: RunObjects, options: RunOptions, finish: Finish, control: Control | None) -> Ending:
     """Train a run from its newest checkpoint or the start, close the verifier, and call `finish` with the ending."""
-    how: dict[str, Any] = {"strict": options.strict, "changed": options.accept_changes, "control": control}
+    how: dict[str, Any] = {"strict": options.strict_checkpoints, "changed": options.accept_changes, "control": control}
     try:
         ending = run_from(run, ready, options.stop_after_seconds, **how)
     finally:

@@ -110,8 +110,8 @@ def resume(
     layout = existing_run(fspath(run))
     grades = NO_REWARD if reward is None else reward_of(reward)
     options = RunOptions(
-        permissions=permissions, stop_after_seconds=stop_after, command="gw.resume(...)",
-        strict=strict, accept_changes=changed, iterations=iterations, ranks=ranks, shard=shard, launch=launch,
+        permissions=permissions, stop_after_seconds=stop_after, command="gw.resume(...)", strict_checkpoints=strict,
+        accept_changes=changed, iterations=iterations, ranks=ranks, shard=shard, launch=launch,
     )  # fmt: skip
     control = control_of(on_iteration)
 

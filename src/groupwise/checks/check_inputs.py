@@ -93,7 +93,7 @@ def check_task(
             if train and method:
                 errors += kind_errors(recipe, shape)
                 notes += kind_notes(recipe, directory, shape)
-                prompt = max(len(prompt.context) for prompt in all_problems(task))
+                prompt = max(len(prompt.token_ids) for prompt in all_problems(task))
                 notes += filter(None, [memory_line(recipe, directory, shape, prompt, errors)])
         if isinstance(recipe.engine, Native) and longest > recipe.engine.kv_cache_tokens:
             what = f"engine.kv_cache_tokens is {recipe.engine.kv_cache_tokens}: the longest request does not fit"
@@ -120,7 +120,7 @@ def collected(errors: list[GroupwiseError]) -> Iterator[None]:
 
 def longest_request(recipe: Recipe, task: Task, demonstrations: Sequence[Demonstration]) -> int:
     """The most tokens that the model reads at once: a prompt with its answer, or a demonstration."""
-    longest = max(len(prompt.context) for prompt in all_problems(task)) + recipe.sampling.max_tokens
+    longest = max(len(prompt.token_ids) for prompt in all_problems(task)) + recipe.sampling.max_tokens
     return max([longest, *(len(d.context) + len(d.answer) for d in demonstrations)])
 
 
@@ -135,10 +135,10 @@ def shape_for(recipe: Recipe, directory: Path, task: Task, longest: int, use: Us
 def refuse_long_prompts(recipe: Recipe, positions: int, task: Task) -> None:
     """`BadData` with the rows whose prompts leave no room for an answer of `sampling.max_tokens`."""
     answer = recipe.sampling.max_tokens
-    long = [prompt for prompt in all_problems(task) if len(prompt.context) + answer > positions]
+    long = [prompt for prompt in all_problems(task) if len(prompt.token_ids) + answer > positions]
     if not long:
         return
-    longest = max(len(prompt.context) for prompt in long)
+    longest = max(len(prompt.token_ids) for prompt in long)
     fixes = [f"lower sampling.max_tokens to {positions - longest}"] if longest < positions else []
     if positions > answer and any(isinstance(p, Problems) for p in parts_of(task)):
         fixes.append(f"leave such problems out: --max_prompt_tokens {positions - answer}")

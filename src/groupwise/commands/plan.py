@@ -47,7 +47,7 @@ def plan(
     """
     use, available = load_use(allowed), [find_machines(text) for text in names_of_machines(machines)]
     start = starting_point(named_recipe(file, recipe_name), overrides)
-    recipe = read_recipe(start.source, start.fields, use)
+    recipe = read_recipe(start.source, start.overrides, use)
     directory = find_model(recipe.model, weights=False)
     if memory_plan := MEMORY_PLANS.get(kind_of(base_directory(directory)).name):
         if svg or rates or len(available) > 1:
@@ -119,7 +119,7 @@ def with_rates_of(run: str, machines: Machines, use: UserCode) -> Machines:
 
 def longest_prompt(recipe: Recipe, use: UserCode) -> int:
     """The longest prompt of the recipe's task, in tokens."""
-    return max(len(prompt.context) for prompt in all_problems(read_inputs(recipe, use).task))
+    return max(len(prompt.token_ids) for prompt in all_problems(read_inputs(recipe, use).task))
 
 
 def write_svg(planned: Plan, path: Path) -> None:

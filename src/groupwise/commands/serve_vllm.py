@@ -45,7 +45,7 @@ def serve_vllm(model: str, options: ServeOptions, python: str) -> int:
     with tempfile.TemporaryDirectory() as packages:
         spec = VllmSettings(
             directory=packages, dtype=options.dtype, device=device, threads=options.threads, seed=options.seed,
-            max_num_seqs=options.max_num_seqs, kv_cache_tokens=options.kv_cache_tokens, compiled=False, adapter="",
+            max_num_seqs=options.max_num_seqs, kv_cache_tokens=options.kv_cache_tokens, compiled=False, adapter_json="",
             keyed_randomness=defaults.keyed_randomness, deadline=defaults.deadline, sleeps=False,
             enforce_eager=defaults.enforce_eager, batch_invariant=defaults.batch_invariant,
             gpu_memory_utilization=OWN_GPU, model=model, socket=_absolute(options.socket), listen=options.listen,

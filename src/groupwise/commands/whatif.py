@@ -78,7 +78,7 @@ def explain(
 def heading(stored: StoredIteration) -> str:
     """The heading: the iteration and its number of samples."""
     trained, groups = len(stored.batch), len(groups_of(stored))
-    samples = f"{len(stored.lines)} samples in {groups} groups, {trained} trained"
+    samples = f"{len(stored.sample_records)} samples in {groups} groups, {trained} trained"
     return f"iteration {stored.iteration} of {stored.run}: {samples}; {OWN}: {stored.method or 'its own method'}"
 
 
@@ -123,7 +123,7 @@ def check_group(stored: StoredIteration, group: int | None) -> None:
 def group_tables(stored: StoredIteration, comparison: Comparison, group: Mapping[str, Any]) -> list[str]:
     """The prompt of a group, a table for each number with a row for each sample, and the cosines of its gradients."""
     rows = group["samples"]
-    line = stored.lines[rows[0]["sample"] - 1]
+    line = stored.sample_records[rows[0]["sample"] - 1]
     names = [each.method_name for each in comparison.methods]
     lines = [f"draw {line['draw']}, prompt {visible(str(line['prompt_id']))}: {visible(str(line['prompt'])[:200])}"]
     for key, title in TITLES.items():
@@ -143,7 +143,7 @@ def reasons(comparison: Comparison) -> list[str]:
 
 def chain_lines(stored: StoredIteration, chain: Chain) -> list[str]:
     """A token's numbers, from outcome to gradient, as aligned lines: name, number, component."""
-    line = stored.lines[chain.sample - 1]
+    line = stored.sample_records[chain.sample - 1]
     where = f"sample {chain.sample} of iteration {stored.iteration}, draw {line['draw']}"
     head = (
         f'token {chain.token} of {chain.token_count}, "{visible(chain.token_text)}" (id {chain.token_id}), of {where}'

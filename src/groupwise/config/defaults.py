@@ -39,7 +39,7 @@ class RecipeSource:
     """A recipe before it is parsed: its file or text, the fields that override it, and a note on defaults in use."""
 
     source: str | Path
-    fields: tuple[tuple[str, Any], ...]
+    overrides: tuple[tuple[str, Any], ...]
     note: str = ""
 
 

@@ -10,7 +10,7 @@ from groupwise.data.base_classes import Engine as Engine
 from groupwise.data.base_classes import EngineKind as EngineKind
 from groupwise.data.base_classes import Environment as Environment
 from groupwise.data.base_classes import Filter as Filter
-from groupwise.data.base_classes import LinearHead as LinearHead
+from groupwise.data.base_classes import HasLinearHead as HasLinearHead
 from groupwise.data.base_classes import ListsProblems as ListsProblems
 from groupwise.data.base_classes import Mask as Mask
 from groupwise.data.base_classes import Memory as Memory

@@ -39,7 +39,7 @@ __all__ = [
     "EngineKind",
     "Environment",
     "Filter",
-    "LinearHead",
+    "HasLinearHead",
     "ListsProblems",
     "Mask",
     "Memory",
@@ -590,7 +590,7 @@ class Backbone(Protocol):
 
 
 @runtime_checkable
-class LinearHead(Protocol):
+class HasLinearHead(Protocol):
     """A model whose head is a single matrix. The learner then never materialises all logits of a batch."""
 
     @property

@@ -70,7 +70,7 @@ class Batch:
     """Number of tokens of each sample after its prompt, trained or not. A mask does not change it."""
     finish: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     limit: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    """The largest `length` that each sample may reach: `max_tokens`, or less after a prompt that leaves less room."""
+    """The largest `length` that each sample may reach: `max_new_tokens`, less after a prompt that leaves less room."""
     age: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     """For each sample: the policy's version minus the version of its oldest sampled token; 0 if none was sampled."""
     staleness: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
@@ -85,7 +85,7 @@ class Batch:
     logp: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
     measures: Mapping[Measure, Float[Tensor, " n"]] = field(default_factory=dict, metadata=PER_TOKEN)
 
-    max_tokens: int = field(metadata=PER_RUN)
+    max_new_tokens: int = field(metadata=PER_RUN)
     """The generation budget `sampling.max_tokens`, one number for all batches of a run. Components read it only here.
 
     A length is divided by it, never by `limit`, which depends on the prompt.
@@ -302,7 +302,7 @@ def pack(
         staleness=torch.where(origin >= 0, version - origin, 0),
         logp_engine=torch.tensor(_entries([s.logp for s in samples], trained), dtype=torch.float64),
         measures={Mark(name): _marks(name, samples, trained) for name in sorted({n for s in samples for n in s.marks})},
-        max_tokens=max_tokens,
+        max_new_tokens=max_tokens,
     )
 
 

@@ -82,7 +82,7 @@ class GenerationRequest:
     actions: tuple[bytes, ...] = ()
     """The sample's encoded actions so far (`Sample.actions`), if the policy's actions are not tokens of text."""
     top: int = 0
-    """The number of most probable tokens to return for each new position (`Generation.likeliest`)."""
+    """The number of most probable tokens to return for each new position (`Generation.top_logprobs`)."""
     steps_per_token: int = 1
     """For a flow policy without noise: the number of denoising steps that one token spans."""
     steps: int | None = None
@@ -100,7 +100,7 @@ class Generation:
 
     `logp` is under the sampling distribution. `routes` are the experts of a mixture, if the engine records them: for
     each token of the request's context and each new token except the last, which was not forwarded. `actions` has the
-    action of each new token, if actions are no words (see `Sample.actions`). `likeliest` has the likeliest tokens at
+    action of each new token, if actions are no words (see `Sample.actions`). `top_logprobs` has the likeliest tokens at
     the position of each new token, if the request has `top`.
     """
 
@@ -110,7 +110,7 @@ class Generation:
     finish: Finish
     routes: tuple[bytes, ...] = ()
     actions: tuple[bytes, ...] = ()
-    likeliest: tuple[Likeliest, ...] = ()
+    top_logprobs: tuple[Likeliest, ...] = ()
 
 
 def content_hash(content: str, path: Sequence[bytes]) -> str:

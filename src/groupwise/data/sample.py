@@ -36,7 +36,7 @@ class Prompt:
     """
 
     id: str
-    context: Ids
+    token_ids: Ids
     text: str = ""
     row: Mapping[str, Any] = field(default_factory=dict)
     content_hash: str = ""
@@ -47,7 +47,7 @@ class Prompt:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapping proxy cannot be pickled.
-        return type(self), (self.id, self.context, self.text, dict(self.row), self.content_hash)
+        return type(self), (self.id, self.token_ids, self.text, dict(self.row), self.content_hash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Sample:
     routes: tuple[bytes, ...] = ()
     actions: tuple[bytes, ...] = ()
     """For a policy whose actions are not text tokens: each token's encoded action. Tokens after the last have none."""
-    likeliest: tuple[Likeliest, ...] = ()
+    top_logprobs: tuple[Likeliest, ...] = ()
     """The most probable tokens at each token's position, if requested. Tokens after the last entry have none."""
     finish: Finish | None = None
     text: str = ""
@@ -118,10 +118,10 @@ class Sample:
                 f"a sample has {len(self.actions)} encoded actions for {len(self.tokens)} tokens\n"
                 "give `path` at most one entry per token"
             )
-        if len(self.likeliest) > len(self.tokens):
+        if len(self.top_logprobs) > len(self.tokens):
             raise ValueError(
-                f"a sample has {len(self.likeliest)} entries of `likeliest` for {len(self.tokens)} tokens\n"
-                "give `likeliest` at most one entry per token"
+                f"a sample has {len(self.top_logprobs)} entries of `top_logprobs` for {len(self.tokens)} tokens\n"
+                "give `top_logprobs` at most one entry per token"
             )
         for name, numbers in self.marks.items():
             if len(numbers) > len(self.tokens):
@@ -218,17 +218,17 @@ class Sample:
 
     def with_tokens(
         self, tokens: Ids, origin: Ids, logp: tuple[float, ...], routes: tuple[bytes, ...] = (),
-        path: tuple[bytes, ...] = (), likeliest: tuple[Likeliest, ...] = (),
+        path: tuple[bytes, ...] = (), top_logprobs: tuple[Likeliest, ...] = (),
     ) -> "Sample":  # fmt: skip
         """A copy with tokens appended. `routes` covers the context, all earlier tokens and the new ones.
 
-        `actions` and `likeliest` cover the new tokens. An earlier token without such an entry gets an empty one.
+        `actions` and `top_logprobs` cover the new tokens. An earlier token without such an entry gets an empty one.
         """
         n = len(self.tokens)
         return replace(
             self, tokens=self.tokens + tokens, origin=self.origin + origin, logp=self.logp + logp,
             routes=self.routes + routes[len(self.routes) :], actions=_joined(self.actions, path, n, b""),
-            likeliest=_joined(self.likeliest, likeliest, n, ()),
+            top_logprobs=_joined(self.top_logprobs, top_logprobs, n, ()),
         )  # fmt: skip
 
     def with_finish(self, finish: Finish | None) -> "Sample":
@@ -280,8 +280,8 @@ class Sample:
         """A new sample with the first `at` tokens, to be continued, with the random stream `(*stream, at, i)`."""
         return replace(
             self, tokens=self.tokens[:at], origin=self.origin[:at], logp=self.logp[:at], stream=(*self.stream, at, i),
-            routes=self.routes[: len(self.context) + at - 1], actions=self.actions[:at], likeliest=self.likeliest[:at],
-            finish=None, text="", token_ends=(), verdict=None, marks={}, counts={},
+            routes=self.routes[: len(self.context) + at - 1], actions=self.actions[:at],
+            top_logprobs=self.top_logprobs[:at], finish=None, text="", token_ends=(), verdict=None, marks={}, counts={},
         )  # fmt: skip
 
 

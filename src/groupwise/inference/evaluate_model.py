@@ -178,8 +178,8 @@ def recipe_and_sampling(start: RecipeSource, use: UserCode | None) -> tuple[Reci
 
     Without `use`, code in the user's files is not loaded.
     """
-    changes = [(path, value) for path, value in start.fields if path.startswith("sampling.")]
-    recipe, problems = read_with_problems(start.source, [pair for pair in start.fields if pair not in changes], use)
+    changes = [(path, value) for path, value in start.overrides if path.startswith("sampling.")]
+    recipe, problems = read_with_problems(start.source, [pair for pair in start.overrides if pair not in changes], use)
     if problems or recipe is None:
         raise one_error(problems)
     sampling = read_over(recipe.sampling, "recipe.sampling", [(p.partition(".")[2], v) for p, v in changes])

@@ -16,7 +16,7 @@ from groupwise.models import Model, attach, find_model, has_adapter, read_model,
 from groupwise.models.directories import base_name
 from groupwise.models.lora import name_base
 from groupwise.models.model_files import ADAPTER
-from groupwise.runs.atomic_writes import DISK, REPEAT, Disk, remove_dead_drafts, storage_errors, write_directory
+from groupwise.runs.atomic_writes import DISK, REPEAT, FileSystem, remove_dead_drafts, storage_errors, write_directory
 from groupwise.runs.best_checkpoint import best_iteration, describe_best, held_out_values
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint, read_checkpoint
 from groupwise.runs.info import RunInfo
@@ -116,7 +116,7 @@ def model_directory(model: RunModel, use: UserCode, notify: Callable[[str], None
 
 
 def export(
-    run: Path, out: Path, at: At = None, dtype: str = "", use: UserCode = NO_CODE, disk: Disk = DISK
+    run: Path, out: Path, at: At = None, dtype: str = "", use: UserCode = NO_CODE, disk: FileSystem = DISK
 ) -> RunModel:
     """Write a model of a run to the directory `out`, which must not exist. Returns the model that was written.
 

@@ -21,7 +21,7 @@ __all__ = ["AuxiliaryLoss", "RouterBalance"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForwardResult:
-    """The results of one microbatch's forward pass. `states`, `logp` and the logits in `routed` carry gradients.
+    """The results of a microbatch's forward pass. `states`, `logp` and the logits in `routed_forward` carry gradients.
 
     `states` are the hidden states of a language model; None for another policy. `values` computes the values of a value
     model, by its name, in the graph.
@@ -30,7 +30,7 @@ class ForwardResult:
     batch: Batch
     states: TokenStates | None
     logp: Float[Tensor, " n"]
-    routed: RoutedForward | None
+    routed_forward: RoutedForward | None
     values: Callable[[str], Float[Tensor, " n"]]
 
 
@@ -104,7 +104,7 @@ class RouterBalance(AuxiliaryLoss):
             step.ranks.add([load])
 
         def term(forwarded: ForwardResult) -> Float[Tensor, ""]:
-            routed = forwarded.routed
+            routed = forwarded.routed_forward
             assert routed is not None, "a balanced model has routers"
             if not len(routed.uses):
                 return forwarded.logp.new_zeros(())

@@ -42,9 +42,10 @@ NO_TOKEN = "no token is trained"
 class StepResult:
     """The result of one optimizer step. `batch` is the step, or this rank's part of it, with new log-probs, detached.
 
-    `skipped` is the reason why the weights did not change, empty if they did. `changed_route_count` of `route_count`
-    expert choices differ from the old policy's. `auxiliary` are the auxiliary losses by their metric, without their
-    coefficients. `logp_gradient` is `d loss / d logp` of each token of `batch`, without the auxiliary losses.
+    `skip_reason` is the reason why the weights did not change, empty if they did. `changed_route_count` of
+    `route_count` expert choices differ from the old policy's. `auxiliary` are the auxiliary losses by their metric,
+    without their coefficients. `logp_gradient` is `d loss / d logp` of each token of `batch`, without the auxiliary
+    losses.
     """
 
     batch: Batch
@@ -52,7 +53,7 @@ class StepResult:
     grad_norm: float
     grad_norm_clipped: float
     learning_rate: float
-    skipped: str = ""
+    skip_reason: str = ""
     changed_route_count: int = 0
     route_count: int = 0
     auxiliary: Mapping[str, float] = field(default_factory=dict)
@@ -245,7 +246,7 @@ class Learner:
             grad_norm=norm,
             grad_norm_clipped=min(norm, settings.max_grad_norm),
             learning_rate=rate,
-            skipped=skipped,
+            skip_reason=skipped,
             changed_route_count=sums.changed_route_count,
             route_count=sums.route_count,
             auxiliary=sums.auxiliary_losses | {f"value/{name}/grad_norm": x for name, x in critic_norms.items()},

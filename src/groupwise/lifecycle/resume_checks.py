@@ -16,7 +16,7 @@ from groupwise.learner import FromDirectory
 from groupwise.lifecycle.run_info import movable, origin
 from groupwise.models import base_directory, find_model, kind_of, remote_code
 from groupwise.models.json_fields import MOST_BYTES
-from groupwise.runs.atomic_writes import DISK, Disk
+from groupwise.runs.atomic_writes import DISK, FileSystem
 from groupwise.runs.hashes import abbreviated
 from groupwise.runs.info import RunInfo
 from groupwise.runs.open_run import OpenRun
@@ -85,7 +85,12 @@ def device_changes(run: OpenRun, objects: RunObjects, state: Mapping[str, Any]) 
 
 
 def record_changes(
-    run: OpenRun, objects: RunObjects, state: Mapping[str, Any], lines: list[str], iteration: int, disk: Disk = DISK
+    run: OpenRun,
+    objects: RunObjects,
+    state: Mapping[str, Any],
+    lines: list[str],
+    iteration: int,
+    disk: FileSystem = DISK,
 ) -> tuple[OpenRun, dict[str, Any]]:
     """Write changes that the user accepted to run.json. Returns the run, and its new identity for later checkpoints."""
     stored = run.info

@@ -25,7 +25,7 @@ from groupwise.rollout import Buffer
 from groupwise.runs.atomic_writes import (
     DISK,
     PARKED,
-    Disk,
+    FileSystem,
     delete_directory,
     remove_leftovers,
     storage_errors,
@@ -61,7 +61,7 @@ class IterationWatch:
     progress: Progress
     alerts: Alerts
     control: Control
-    disk: Disk
+    file_system: FileSystem
     failed_exports: list[int] = field(default_factory=list)
 
     def __call__(self, line: dict[str, Any], timing: dict[str, Any]) -> None:
@@ -72,7 +72,9 @@ class IterationWatch:
             self.progress.notify(alert)
         if is_due(recipe.save.export_every, iteration, recipe.iterations):
             try:
-                write_model_directory(self.run_layout, self.objects, self.run_layout.model_at(iteration), self.disk)
+                write_model_directory(
+                    self.run_layout, self.objects, self.run_layout.model_at(iteration), self.file_system
+                )
             except Storage as error:
                 self.failed_exports.append(iteration)
                 self.progress.notify(str(error))
@@ -109,7 +111,7 @@ def run_from(
     strict: bool = False,
     changed: bool = False,
     control: Control | None = None,
-    disk: Disk = DISK,
+    disk: FileSystem = DISK,
 ) -> Ending:
     """Run the loop from the newest checkpoint or the start. Then write the report and, unless stopped, the model."""
     checkpoint = newest_checkpoint(run.layout, strict=strict)
@@ -175,9 +177,9 @@ def ending_of(training: Training) -> Ending:
     """Write the report and, unless the run was stopped, the model. Returns how the run ended."""
     layout, recorder, watch = training.run.layout, training.recorder, training.watch
     if recorder.done >= 0:
-        remove_checkpoint(layout, watch.disk)
+        remove_checkpoint(layout, watch.file_system)
     if not recorder.stopping:
-        write_model_directory(layout, training.objects, layout.model, watch.disk)
+        write_model_directory(layout, training.objects, layout.model, watch.file_system)
     with storage_errors("the report", layout.run):
         report = write_report([layout.run])
     check_models(layout, watch.failed_exports)
@@ -188,7 +190,7 @@ def ending_of(training: Training) -> Ending:
 
 def record_ending(training: Training, stopped: str) -> None:
     """Write to run.json why the run ended early; a resume removes it."""
-    training.run.changed(replace(training.run.info, stopped=stopped), disk=training.watch.disk)
+    training.run.changed(replace(training.run.info, stopped=stopped), disk=training.watch.file_system)
 
 
 def assembled(
@@ -199,7 +201,7 @@ def assembled(
     control: Control,
     *,
     changed: bool,
-    disk: Disk,
+    disk: FileSystem,
 ) -> Training:
     """Open the logs of a run at its checkpoint, and assemble everything that the loop needs but the learner."""
     recipe, layout, engine = objects.recipe, run.layout, objects.engine
@@ -250,7 +252,7 @@ def restored(training: Training, checkpoint: Checkpoint) -> Learner | None:
             restore_policy(objects.model, checkpoint.tensors())
     check_pending(objects.recipe, training.buffer)
     if guards.solved and training.changes:
-        park_model(training.run.layout, training.watch.disk)
+        park_model(training.run.layout, training.watch.file_system)
         guards.forget_signal()
     recorder.solved = guards.solved
     return learner
@@ -259,7 +261,7 @@ def restored(training: Training, checkpoint: Checkpoint) -> Learner | None:
 async def warmed_up(training: Training, *, changed: bool) -> bool:
     """Run or continue the warm start. False if it was stopped before its end."""
     recorder, watch = training.recorder, training.watch
-    options: dict[str, Any] = {"changed": changed, "disk": watch.disk}
+    options: dict[str, Any] = {"changed": changed, "disk": watch.file_system}
     return await warm_start(
         watch.run_layout, training.objects, lambda: recorder.stopping, watch.progress.notify, **options
     )
@@ -304,7 +306,7 @@ def check_pending(recipe: Recipe, buffer: Buffer) -> None:
         )
 
 
-def write_model_directory(layout: RunLayout, objects: RunObjects, model: Path, disk: Disk) -> None:
+def write_model_directory(layout: RunLayout, objects: RunObjects, model: Path, disk: FileSystem) -> None:
     """Write the current model or adapter to a directory of the run, atomically."""
     with storage_errors("the model", layout.run):
         if not model.parent.is_dir():
@@ -332,7 +334,7 @@ def is_due(every: int, iteration: int, last: int) -> bool:
     return every > 0 and 0 < iteration < last and iteration % every == 0
 
 
-def remove_later_models(layout: RunLayout, done: int, disk: Disk) -> None:
+def remove_later_models(layout: RunLayout, done: int, disk: FileSystem) -> None:
     """Remove models of iterations after the checkpoint, which will be computed again, and unfinished directories."""
     home = layout.models
     with storage_errors("the models", layout.run):

@@ -68,7 +68,7 @@ def time_notes(recipe: Recipe, inputs: Inputs, use: UserCode) -> list[str]:
     alone = type(recipe.engine) is Native and recipe.cluster.ranks == 1
     if not (alone and isinstance(shape, Shape) and device_of(recipe.machine.device) == "cpu"):
         return []
-    prompt = max(len(prompt.context) for prompt in all_problems(inputs.task))
+    prompt = max(len(prompt.token_ids) for prompt in all_problems(inputs.task))
     rates = measured_rates(recipe.machine.dtype, recipe.machine.threads)
     return duration_lines(recipe, run_duration(recipe, shape, prompt, len(inputs.task.held_out), rates))
 

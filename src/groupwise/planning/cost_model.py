@@ -68,7 +68,7 @@ def times_of(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths,
     weights = weights_of(shape) * size
     cache = lengths.live * key_value_bytes(shape, size)
     return Times(
-        token=machines.sampling_factor * (machines.step_ms / 1e3 + weights / read),
+        token=machines.sampling_factor * (machines.step_overhead_ms / 1e3 + weights / read),
         row=machines.sampling_factor * (cache / read + forward_operations(shape, lengths.live) / operations),
         learn=machines.learning_factor * learning_seconds(recipe, shape, machines, lengths, process.ranks),
         update=machines.learning_factor * update_seconds(recipe, shape, machines, lengths.prompt, process.ranks),

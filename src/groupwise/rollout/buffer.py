@@ -245,7 +245,7 @@ class Buffer:
         return tuple(replace(draw, id=first + i) for i, draw in enumerate(draws))
 
     async def _rollout(self, draw: Draw, strategy: Strategy, one_round: Round) -> Rollout:
-        rollout = await _within_deadline(strategy, DrawSampler(draw=draw, setting=self.setting, round=one_round))
+        rollout = await _within_deadline(strategy, DrawSampler(draw=draw, setting=self.setting, shared_round=one_round))
         return _checked(rollout, draw)
 
     def _marked(self, rollouts: Sequence[Rollout], filter: Filter, one_by_one: bool) -> list[Rollout]:
@@ -312,7 +312,7 @@ async def answers(
     """
     draws = [Draw(i, prompt, n) for i, prompt in enumerate(prompts)]
     one_round = Round(draw.id for draw in draws)
-    samplers = [DrawSampler(draw=draw, setting=setting, purpose=purpose, round=one_round) for draw in draws]
+    samplers = [DrawSampler(draw=draw, setting=setting, purpose=purpose, shared_round=one_round) for draw in draws]
     return await together(_within_deadline(strategy, sampler) for sampler in samplers)
 
 
@@ -320,7 +320,7 @@ async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
     deadline, pending = sampler.setting.deadline, list[str]()
 
     def record_pending() -> None:
-        pending.extend(f"{callee} ({n} times)" for callee, n in sampler.awaiting.items() if n)
+        pending.extend(f"{callee} ({n} times)" for callee, n in sampler.pending_calls.items() if n)
 
     timer = asyncio.get_running_loop().call_later(deadline, record_pending)  # fires just before the timeout
     limit = asyncio.timeout(deadline)
@@ -337,8 +337,8 @@ async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
         ) from None
     finally:
         timer.cancel()
-        if sampler.round is not None:
-            sampler.round.end(sampler.draw.id)
+        if sampler.shared_round is not None:
+            sampler.shared_round.end(sampler.draw.id)
 
 
 def _checked(rollout: Rollout, draw: Draw) -> Rollout:

@@ -31,7 +31,7 @@ class Conversation:
     """Creates the random generator for `reset`: equal for all samples of a draw, so their environments are equal."""
     answers_from_log: bool = True
     """Whether to answer from the replay log where possible. New replies are logged in both cases."""
-    replayed: list[tuple[str, Observation]] = field(default_factory=list)
+    replayed_messages: list[tuple[str, Observation]] = field(default_factory=list)
     """Messages and replies from the log, with which to restore the environment before its first new reply."""
 
     async def reply(self, sample: Sample) -> Observation:
@@ -39,9 +39,9 @@ class Conversation:
         message = sample.last_turn.text
         key = self._key(sample)
         if self.answers_from_log and self.reply_log is not None and key in self.reply_log:
-            self.replayed.append((message, observation := self.reply_log[key]))
+            self.replayed_messages.append((message, observation := self.reply_log[key]))
             return observation
-        replayed, self.replayed = self.replayed, []
+        replayed, self.replayed_messages = self.replayed_messages, []
         for i, (earlier, logged) in enumerate(replayed):
             restored = self.environment.restore(earlier, logged) if i else self._reset()
             if await restored != logged:

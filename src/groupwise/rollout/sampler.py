@@ -47,10 +47,10 @@ class DrawSampler:
     draw: Draw
     setting: RolloutSetting
     purpose: int = RandomPurpose.SAMPLE
-    round: Round | None = None
+    shared_round: Round | None = None
     """The draws that are sampled at the same time; None for a draw alone."""
     sample_count: int = 0
-    awaiting: Counter[str] = field(default_factory=Counter)
+    pending_calls: Counter[str] = field(default_factory=Counter)
     """The number of pending calls of this draw, by callee (engine, verifier, environment)."""
     conversations: dict[Ids, Conversation] = field(default_factory=dict)
     """Conversations with environments, by the random stream of their sample."""
@@ -108,7 +108,7 @@ class DrawSampler:
         A finished sample is returned unchanged, unless an observation was appended after its end. A sample that ends in
         a written end token is finished. `sampling` replaces the recipe's, except its `max_tokens`. The log-probs are
         then under another distribution than the learner's, so such a sample must not be trained. `top` is the number of
-        likeliest tokens to record at each new token (`Sample.likeliest`), and `stride` the stride of the denoising
+        likeliest tokens to record at each new token (`Sample.top_logprobs`), and `stride` the stride of the denoising
         steps that a token spans, at temperature 0.
         """
         if sample.finish is not None and (not sample.origin or sample.trained[-1]):
@@ -125,7 +125,7 @@ class DrawSampler:
             )  # fmt: skip
             with self._awaiting("the engine"):
                 new = await self.setting.engine.sample(request)
-            sample = sample.with_tokens(new.tokens, new.versions, new.logp, new.routes, new.actions, new.likeliest)
+            sample = sample.with_tokens(new.tokens, new.versions, new.logp, new.routes, new.actions, new.top_logprobs)
             left, finish = left - len(new.tokens), new.finish
             if finish is not Finish.cut:
                 break
@@ -187,7 +187,7 @@ class DrawSampler:
                 return with_threshold(_validated(reply, sample.last_turn.text, "environment"), self.setting.threshold)
             except ReplyMismatch:
                 restarted = replace(
-                    conversation, environment=self.setting.environment(), answers_from_log=False, replayed=[]
+                    conversation, environment=self.setting.environment(), answers_from_log=False, replayed_messages=[]
                 )
                 self.conversations[sample.stream] = restarted
                 raise
@@ -214,10 +214,10 @@ class DrawSampler:
 
         Waits until every other draw has shared a value, or its strategy has ended. The order of calls does not matter.
         """
-        if self.round is None:
+        if self.shared_round is None:
             return {self.draw.id: value}
         with self._awaiting("the other prompts of the round"):
-            return await self.round.share(self.draw.id, value)
+            return await self.shared_round.share(self.draw.id, value)
 
     async def outside(self, call: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Call a tool, an environment or a judge. TimeoutError after `verdict_deadline` seconds."""
@@ -252,11 +252,11 @@ class DrawSampler:
 
     @contextmanager
     def _awaiting(self, callee: str) -> Iterator[None]:
-        self.awaiting[callee] += 1
+        self.pending_calls[callee] += 1
         try:
             yield
         finally:
-            self.awaiting[callee] -= 1
+            self.pending_calls[callee] -= 1
 
 
 def _validated(verdict: Any, text: str, source: str = "verifier") -> Verdict:

@@ -24,7 +24,7 @@ from groupwise.core import Locked, Storage
 from groupwise.runs.atomic_writes import (
     DISK,
     PARKED,
-    Disk,
+    FileSystem,
     delete_directory,
     remove_leftovers,
     storage_errors,
@@ -37,7 +37,7 @@ FORMAT = 2
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 
 
-def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time, *, disk: Disk = DISK) -> Path:
+def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time, *, disk: FileSystem = DISK) -> Path:
     """Create a new run directory, `root/<name>-<YYYYmmdd-HHMMSS>`, with a number at the end if the name is taken."""
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
     stem = f"{word}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(clock()))}"
@@ -215,7 +215,7 @@ def save_checkpoint(
     keep: int,
     best: Callable[[Sequence[int]], int | None] = lambda iterations: None,
     others: OtherShards = OtherShards(),
-    disk: Disk = DISK,
+    disk: FileSystem = DISK,
 ) -> Path:
     """Write `<run>/checkpoints/<iteration>` atomically, then delete all but the newest `keep` and the `best` one.
 

@@ -126,7 +126,7 @@ class Sandbox:
         if (error := missing_requirement(unsafe=unsafe)) is not None:
             raise error
         self.limits = limits
-        trusted = TrustedCode(tuple(packages), tuple(imports), dict(preload))
+        trusted = PreloadedCode(tuple(packages), tuple(imports), dict(preload))
         count = boxes or len(os.sched_getaffinity(0))
         self._pool = WorkerPool([SandboxProcess(unsafe, trusted) for _ in range(count)], "sandbox")
         self._separate: list[Sandbox] = []
@@ -169,7 +169,7 @@ class Sandbox:
         return process.info
 
 
-class TrustedCode(NamedTuple):
+class PreloadedCode(NamedTuple):
     """Code that a sandbox process loads before its first execution: its `packages`, `imports` and `preload`."""
 
     packages: tuple[str, ...]
@@ -188,7 +188,7 @@ class TrustedCode(NamedTuple):
 class SandboxProcess(WorkerProcess):
     """One sandbox process with its server; it restarts at the next use after it was lost."""
 
-    def __init__(self, unsafe: bool, trusted: TrustedCode) -> None:
+    def __init__(self, unsafe: bool, trusted: PreloadedCode) -> None:
         super().__init__()
         self.unsafe, self.trusted = unsafe, trusted
         self.info: dict[str, Any] = {}

@@ -67,7 +67,7 @@ class BigSums(GeneratedKind):
 
     def prompt(self, problem: str, encode: Callable[[str], Ids], /) -> Prompt:
         answer = calculate(problem.removesuffix("="))
-        return Prompt(id=problem, context=encode(problem), text=problem, row={"answer": answer})
+        return Prompt(id=problem, token_ids=encode(problem), text=problem, row={"answer": answer})
 
 
 def training_problem(index: int) -> str:

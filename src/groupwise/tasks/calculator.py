@@ -59,7 +59,7 @@ class Calculator(GeneratedKind):
         return LazySequence(TRAINING, training_problem), _held_out()
 
     def prompt(self, problem: str, encode: Callable[[str], Ids], /) -> Prompt:
-        return Prompt(id=problem, context=encode(problem), text=problem, row={"answer": solve(problem)[1]})
+        return Prompt(id=problem, token_ids=encode(problem), text=problem, row={"answer": solve(problem)[1]})
 
 
 def training_problem(index: int) -> str:

@@ -115,7 +115,7 @@ class Deduction(GeneratedKind):
 
     def prompt(self, scene: DeductionProblem, encode: Callable[[str], Ids], /) -> Prompt:
         row = {"answer": scene.goal, "facts": scene.facts, "rules": list(scene.rules), "solution": written(scene.proof)}
-        return Prompt(id=scene.problem, context=encode(scene.problem), text=scene.problem, row=row)
+        return Prompt(id=scene.problem, token_ids=encode(scene.problem), text=scene.problem, row=row)
 
 
 def written(proof: Sequence[str]) -> str:

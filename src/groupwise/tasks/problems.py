@@ -77,8 +77,8 @@ class Problems:
         `BadData` if no problem is left, to train on or held out, where there was one.
         """
         sides = self.training, self.held_out
-        long = [[p for p in side if len(p.context) > tokens] for side in sides]
-        kept = [tuple(p for p in side if len(p.context) <= tokens) for side in sides]
+        long = [[p for p in side if len(p.token_ids) > tokens] for side in sides]
+        kept = [tuple(p for p in side if len(p.token_ids) <= tokens) for side in sides]
         if not any(long):
             return self
         if len(self.stats) == 1 and self.training and any(kept):
@@ -87,7 +87,7 @@ class Problems:
         for one, owned in zip(self.stats, [(0, 1)] if len(self.stats) == 1 else [(0,), (1,)]):
             every = [p for i in owned for p in sides[i]]
             if every and not any(kept[i] for i in owned):
-                fix = f"raise max_prompt_tokens to {min(len(p.context) for p in every)} or more"
+                fix = f"raise max_prompt_tokens to {min(len(p.token_ids) for p in every)} or more"
                 what = f"{one.source} has no prompt of at most {tokens:,} tokens"
                 raise BadData(what, evidence=listed_tokens(every), fix=fix)
             rows = tuple(sorted(row_of(p) for i in owned for p in long[i]))
@@ -198,7 +198,7 @@ def listed_tokens(prompts: Sequence[Prompt]) -> str:
     "rows/7: 2 tokens, '1+1='"
     """
     ordered = sorted(prompts, key=lambda p: (p.id.rpartition("/")[0], len(p.id), p.id))
-    lines = [f"{p.id}: {len(p.context):,} tokens, {p.text.strip()[:40]!r}" for p in ordered[:SHOWN]]
+    lines = [f"{p.id}: {len(p.token_ids):,} tokens, {p.text.strip()[:40]!r}" for p in ordered[:SHOWN]]
     return "\n".join(lines + [f"and {len(prompts) - SHOWN} more"] * (len(prompts) > SHOWN))
 
 

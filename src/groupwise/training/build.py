@@ -357,7 +357,7 @@ def with_share(recipe: Recipe, model: Model, task: Task) -> Recipe:
         return recipe
     if f"cuda:{gpu_index(str(device))}" not in engine.devices(EngineRequirements.of(model)):
         return recipe
-    context = max(len(prompt.context) for prompt in all_problems(task))
+    context = max(len(prompt.token_ids) for prompt in all_problems(task))
     return with_engine_share(recipe, shape, context, torch.cuda.get_device_properties(device).total_memory)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from groupwise.core import Diverged, Mismatch, NoSignal, Unverifiable
+from groupwise.core import Diverged, LogprobMismatch, NoSignal, Unverifiable
 from groupwise.learner import NO_TOKEN
 from groupwise.rollout import IterationRollouts
 
@@ -90,9 +90,9 @@ class RunGuards:
                 )
 
     def check_gap(self, gap: float) -> None:
-        """`Mismatch` if `gap`, the largest log-prob difference between engine and learner for a token, is too large."""
+        """`LogprobMismatch` if `gap`, the largest log-prob difference of a token in engine and learner, is too large."""
         if not gap <= self.max_logprob_diff:
-            raise Mismatch(
+            raise LogprobMismatch(
                 f"engine and learner differ by {gap:.3g} in the log-prob of a token",
                 evidence=f"the bound, engine.max_logprob_diff, is {self.max_logprob_diff:g}",
                 fix="check that both have the same weights; if the gap is bfloat16's rounding, use machine.dtype "

@@ -49,7 +49,7 @@ def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Ob
             line["routing/changed"] = sum(t.changed_route_count for t in steps) / choices
         for name in steps[0].auxiliary:
             line[name] = sum(t.auxiliary[name] for t in steps) / len(steps)
-    line["steps_skipped"] = sum(bool(t.skipped) for t in results)
+    line["steps_skipped"] = sum(bool(t.skip_reason) for t in results)
     line[ZERO_LOSS] = len(results) == 1 and _zero_by_construction(results[0])
     return line
 
@@ -208,7 +208,7 @@ def _prompt_fields(
 ) -> dict[str, Any]:
     """The fields of a sample's record about its parent and its prompts, where they are not the problem's."""
     sampled = sample.views.get(SAMPLED, sample.context)
-    text = "" if sampled == rollout.draw.prompt.context else decode(sampled)
+    text = "" if sampled == rollout.draw.prompt.token_ids else decode(sampled)
     return {
         **({} if sample.parent is None else {"parent": sample.parent}),
         **({"sampled_from": text} if text else {}),
@@ -260,7 +260,7 @@ def method_metrics(method: Method, memories: Mapping[str, Any], results: Sequenc
 
 def _counted(results: Sequence[StepResult]) -> list[StepResult]:
     """The steps that changed the weights; all steps if none did."""
-    return [t for t in results if not t.skipped] or list(results)
+    return [t for t in results if not t.skip_reason] or list(results)
 
 
 def _zero_by_construction(result: StepResult) -> bool:

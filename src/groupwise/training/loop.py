@@ -115,7 +115,7 @@ async def take_steps(
 
 def check_steps(guards: RunGuards, results: Sequence[StepResult], line: Mapping[str, Any], recorder: Recorder) -> None:
     """Raise the guards' error if too many steps were skipped, or engine and learner differ too much."""
-    guards.check_steps([t.skipped for t in results], str(recorder.dumps))
+    guards.check_steps([t.skip_reason for t in results], str(recorder.dumps))
     if has_engine_logprobs(results):
         guards.check_gap(line[LARGEST_GAP])
 

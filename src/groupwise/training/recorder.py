@@ -18,7 +18,7 @@ from groupwise.learner import Learner, StepResult
 from groupwise.models.freed_memory import return_freed_memory
 from groupwise.objective import Objective
 from groupwise.rollout import Buffer, IterationRollouts
-from groupwise.runs.atomic_writes import DISK, Disk, write_file
+from groupwise.runs.atomic_writes import DISK, FileSystem, write_file
 from groupwise.runs.best_checkpoint import best_iteration, held_out_values, is_evaluated
 from groupwise.runs.checkpoints import Checkpoint, save_checkpoint, tensor_bytes
 from groupwise.runs.jsonl import finite, json_line, read_lines
@@ -54,7 +54,7 @@ class Recorder:
         engine_figures: Callable[[], Mapping[str, float]] = dict,
         notify: Callable[[str], None] = lambda text: None,
         decode: Callable[[Ids], str] = lambda ids: "",
-        disk: Disk = DISK,
+        disk: FileSystem = DISK,
     ) -> None:
         self.done = -1
         self.steps = 0
@@ -150,7 +150,7 @@ class Recorder:
                 f"missing after {collected.rounds} rounds; rollout/missing counts later ones"
             )
         for step, result in enumerate(results):
-            if result.skipped:
+            if result.skip_reason:
                 self._dump(step, result)
         self._seconds["tokens"] = float(sum(len(s.tokens) for f in rollouts for s in f.samples))
         return line
@@ -212,7 +212,7 @@ class Recorder:
         self.steps = state["step"]
 
     def _step(self, results: Sequence[StepResult]) -> int:
-        self.steps += sum(not t.skipped for t in results)
+        self.steps += sum(not t.skip_reason for t in results)
         return self.steps
 
     def _timing(self, iteration: int) -> dict[str, Any]:
@@ -242,7 +242,7 @@ class Recorder:
                 write_file(stem.with_suffix(suffix), data, self._disk)
         except OSError as error:
             where = f"its batch could not be written: {error.strerror}"
-        self.notify(f"iteration {self.done}, step {step}: {result.skipped}; weights unchanged, {where}")
+        self.notify(f"iteration {self.done}, step {step}: {result.skip_reason}; weights unchanged, {where}")
 
 
 def peak_memory() -> float:

@@ -53,7 +53,7 @@ class Parameters:
     A function of TRL grades a group and one of verl an answer, with the arguments of that `library`.
     """
 
-    kind: Kind = "answer"
+    call_kind: Kind = "answer"
     positional: tuple[str, ...] = ("prompt", "answer", "gold")
     named: tuple[str, ...] = ()
     optional: frozenset[str] = frozenset()
@@ -68,7 +68,7 @@ class Parameters:
 
         >>> Parameters.of(lambda row, answer: 1.0).named
         ('row', 'answer')
-        >>> Parameters.of(lambda p, a, g: 1.0).positional, Parameters.of(lambda prompt, answers: [1.0]).kind
+        >>> Parameters.of(lambda p, a, g: 1.0).positional, Parameters.of(lambda prompt, answers: [1.0]).call_kind
         (('prompt', 'answer', 'gold'), 'group')
         """
         try:
@@ -122,7 +122,7 @@ class Parameters:
     @property
     def many(self) -> bool:
         """Whether the function returns a list, with one grade per answer."""
-        return self.kind != "answer"
+        return self.call_kind != "answer"
 
     def arguments(self, items: Sequence[Item]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a call, by position and by name, for one answer or several. May raise `MissingColumn`."""
@@ -149,7 +149,7 @@ class Parameters:
         if self.library:
             return self._value_of_library(name, items)
         values = [_value_of(PLURAL.get(name, name), *item) for item in items]
-        if self.kind == "bulk" or (self.many and (name in PLURAL or name in EACH)):
+        if self.call_kind == "bulk" or (self.many and (name in PLURAL or name in EACH)):
             return values
         return values[0]
 

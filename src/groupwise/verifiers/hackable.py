@@ -30,7 +30,7 @@ class Hackable(Wrapper):
     ('wrong', 0.5)
     """
 
-    adds: ClassVar[tuple[str, ...]] = ("quality",)
+    added_subscores: ClassVar[tuple[str, ...]] = ("quality",)
     most: int = 8
 
     def __post_init__(self) -> None:

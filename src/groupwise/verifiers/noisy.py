@@ -29,7 +29,7 @@ class Noisy(Wrapper):
     ('wrong', 1.0)
     """
 
-    adds: ClassVar[tuple[str, ...]] = ("truth", "appealed", "overturned")
+    added_subscores: ClassVar[tuple[str, ...]] = ("truth", "appealed", "overturned")
     rejects: float = 0.0
     accepts: float = 0.0
     appeals: float = 0.0

@@ -21,10 +21,10 @@ from groupwise.verifiers.build_verifier import VerifierContext
 class Wrapper(VerifierKind):
     """The settings of a verifier that changes the verdicts of `verifier`.
 
-    `adds` are the names of the subscores that it adds to the verdicts.
+    `added_subscores` are the names of the subscores that it adds to the verdicts.
     """
 
-    adds: ClassVar[tuple[str, ...]] = ()
+    added_subscores: ClassVar[tuple[str, ...]] = ()
     verifier: VerifierKind
 
     def build(self, grading: VerifierContext) -> Verifier:
@@ -41,7 +41,7 @@ class WrapperVerifier(Verifier):
 
     def __init__(self, kind: Wrapper, verifier: Verifier) -> None:
         self.change, self.verifier = kind.change, verifier
-        self.contents = joined_contents([contents_of(verifier), VerdictContents(kind.adds)])
+        self.contents = joined_contents([contents_of(verifier), VerdictContents(kind.added_subscores)])
         self.keeps_time, self.notices, self.packages = verifier.keeps_time, verifier.notices, verifier.packages
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:

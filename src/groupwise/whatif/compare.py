@@ -142,6 +142,6 @@ def group_cosines(stored: StoredIteration, comparison: Comparison, members: Sequ
 def groups_of(stored: StoredIteration) -> list[list[int]]:
     """The samples of each group of the iteration, as line numbers from 0 in the order of the file."""
     groups: dict[tuple[Any, ...], list[int]] = {}
-    for index, line in enumerate(stored.lines):
+    for index, line in enumerate(stored.sample_records):
         groups.setdefault((line["draw"], line["role"], line["group"]), []).append(index)
     return list(groups.values())

@@ -39,7 +39,7 @@ def group_json(stored: StoredIteration, comparison: Comparison) -> list[dict[str
             "samples": [
                 {
                     "sample": line + 1,
-                    "outcome": stored.lines[line]["outcome"],
+                    "outcome": stored.sample_records[line]["outcome"],
                     "methods": {name: asdict(of[line]) if line in of else None for name, of in numbers.items()},
                 }
                 for line in members

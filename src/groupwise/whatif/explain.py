@@ -43,8 +43,8 @@ def explain_token(stored: StoredIteration, sample: int, token: int, name: str, m
     `sample` is a line of the file and `token` a token of it, both from 1. `Usage` if there is no such one, `BadData` if
     the method does not train it.
     """
-    check_range("sample", sample, len(stored.lines), f"iteration {stored.iteration}")
-    line = stored.lines[sample - 1]
+    check_range("sample", sample, len(stored.sample_records), f"iteration {stored.iteration}")
+    line = stored.sample_records[sample - 1]
     check_range("token", token, line["length"], f"sample {sample}")
     computed = recompute(stored, name, method)
     at = index_of(stored, computed, sample, token)
@@ -72,7 +72,7 @@ def index_of(stored: StoredIteration, computed: Recomputed, sample: int, token: 
         here = (batch.sequences.index == batch.keys.index(key)) & (batch.token_index == token - 1)
         if bool(here.any()):
             return int(here.nonzero())
-    why = stored.lines[sample - 1]["dropped"] or "it is masked, dropped by a filter, or no policy sampled it"
+    why = stored.sample_records[sample - 1]["dropped"] or "it is masked, dropped by a filter, or no policy sampled it"
     what = f"{computed.method_name} does not train token {token} of sample {sample}"
     raise BadData(what, evidence=why, fix="name a token that it trains; the report shows the others in grey")
 

@@ -42,7 +42,7 @@ class PendingRequest:
     future: asyncio.Future[Generation]
     prompt_routes: tuple[bytes, ...] = ()
     """The expert choices for the prompt without its last token, once it is prefilled."""
-    likeliest: list[Likeliest] = field(default_factory=list)
+    top_logprobs: list[Likeliest] = field(default_factory=list)
     """The likeliest tokens at each generated position so far, if the request asks for them."""
 
     @property
@@ -135,7 +135,7 @@ class RunningBatch:
             (self.running[r], Generation(
                 tokens=tuple(self.tokens[r, :n].tolist()), logp=tuple(self.logp[r, :n].tolist()), versions=(),
                 finish=finish, routes=self.running[r].prompt_routes + self.routes.of(r, n) if self.routes and n else (),
-                likeliest=tuple(self.running[r].likeliest),
+                top_logprobs=tuple(self.running[r].top_logprobs),
             ))
             for r, n, finish in zip(rows, lengths, finishes, strict=True)
         ]  # fmt: skip
@@ -207,7 +207,7 @@ class RunningBatch:
             pending = self.running[r]
             if pending.request.top:
                 best = logprobs(logits[self.sequence[r : r + 1]]).topk(min(pending.request.top, logits.shape[1]))
-                pending.likeliest.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))
+                pending.top_logprobs.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))
 
     def _append(self, token: Int[Tensor, " n"], logp: Float[Tensor, " n"]) -> None:
         n = len(token)

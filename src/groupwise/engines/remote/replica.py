@@ -38,8 +38,8 @@ ENDING = 1.0
 class ReplicaSettings:
     """What a child needs to build its engine.
 
-    `directory` has the configuration and tokenizer of a model. `adapter` has the settings of its adapter as JSON; it is
-    empty without one.
+    `directory` has the configuration and tokenizer of a model. `adapter_json` has the settings of its adapter as JSON;
+    it is empty without one.
     """
 
     directory: str
@@ -50,7 +50,7 @@ class ReplicaSettings:
     max_num_seqs: int
     kv_cache_tokens: int
     compiled: bool
-    adapter: str
+    adapter_json: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,7 @@ def native_server(spec: ReplicaSettings, *, same_host: bool = True) -> EngineSer
     assert isinstance(shape, Shape), "the parent starts replicas of our decoder only"
     decoder = Decoder(shape).to(getattr(torch, spec.dtype)).to_empty(device=spec.device)
     decoder.compiled = spec.compiled
-    attach_settings(decoder, spec.adapter)
+    attach_settings(decoder, spec.adapter_json)
     engine = SleepingEngine(
         decoder, tokenizer, seed=spec.seed, max_num_seqs=spec.max_num_seqs, kv_cache_tokens=spec.kv_cache_tokens
     )

@@ -129,7 +129,7 @@ class Served(Native):
         settings = ReplicaSettings(
             directory=str(exchange.path), dtype=dtype, device=str(weight.device), threads=torch.get_num_threads(),
             seed=seed, max_num_seqs=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, compiled=decoder.compiled,
-            adapter="" if merges else adapter_text(decoder),
+            adapter_json="" if merges else adapter_text(decoder),
         )  # fmt: skip
         identity = Identity.of(decoder, tokenizer, seed=seed, merged=merges)
         program = replace(self.program(settings, access), identity=identity)

@@ -67,12 +67,12 @@ class CountsSteps(Protocol):
 class Identity:
     """The identity of an engine without its weights. Equal identities and weights give equal answers.
 
-    `model` and `tokenizer` are SHA-256 hashes of the architecture with its adapter's settings, and of the vocabulary
-    with its end tokens.
+    `model_hash` and `tokenizer_hash` are SHA-256 hashes of the architecture with its adapter's settings, and of the
+    vocabulary with its end tokens.
     """
 
-    model: str
-    tokenizer: str
+    model_hash: str
+    tokenizer_hash: str
     dtype: str
     seed: int
 

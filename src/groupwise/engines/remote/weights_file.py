@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from groupwise.core import Storage, open_regular
-from groupwise.runs.atomic_writes import DISK, Disk, file_draft
+from groupwise.runs.atomic_writes import DISK, FileSystem, file_draft
 
 __all__ = ["Exchange", "WeightsFile", "read_weights", "write_weights"]
 
@@ -42,7 +42,7 @@ class WeightsFile:
     sha256: str
 
 
-def write_weights(directory: Path, version: int, weights: Mapping[str, Tensor], disk: Disk = DISK) -> WeightsFile:
+def write_weights(directory: Path, version: int, weights: Mapping[str, Tensor], disk: FileSystem = DISK) -> WeightsFile:
     """Write weights atomically: an engine sees the whole file or none. `Storage` if they do not fit on the disk."""
     path = directory / f"weights-{version:06d}.safetensors"
     tensors = {name: x.detach().cpu().contiguous() for name, x in weights.items()}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from groupwise.core import Mismatch
+from groupwise.core import LogprobMismatch
 from groupwise.data import Ids
 from groupwise.engines import NativeEngine
 from groupwise.engines.remote.remote import Remote
@@ -23,8 +23,8 @@ Scores = tuple[float, ...]
 class ProbeScores:
     """The fixed answer's scores under the current and the previous weights (empty at the first load)."""
 
-    now: Scores
-    before: Scores = ()
+    current: Scores
+    previous: Scores = ()
 
 
 class Probe:
@@ -44,13 +44,13 @@ class Probe:
         await self._engine.load(version, weights)
         now = await self._engine.score(self.context, self.answer)
         await self._engine.load(version, weights)  # frees the copies of weights that `score` made
-        return ProbeScores(now, before.now if before else ())
+        return ProbeScores(now, before.current if before else ())
 
     async def check(self, remote: Remote, expected: ProbeScores) -> None:
-        """`Mismatch` if the engine's scores differ from the scores of the current weights."""
+        """`LogprobMismatch` if the engine's scores differ from the scores of the current weights."""
         scores = await remote.score(self.context, self.answer)
-        gap = largest_gap(scores, expected.now)
-        old = largest_gap(scores, expected.before) if expected.before else float("inf")
+        gap = largest_gap(scores, expected.current)
+        old = largest_gap(scores, expected.previous) if expected.previous else float("inf")
         if gap <= self.max_logprob_diff and gap <= old:
             return
         weights = (
@@ -59,9 +59,9 @@ class Probe:
             else "neither the new nor the old weights"
         )
         evidence = f"largest difference of a log-prob: {gap:.2g} from the new weights"
-        if expected.before:
+        if expected.previous:
             evidence += f", {old:.2g} from those before"
-        raise Mismatch(f"the engine {remote.name} reports version {remote.version}, but has {weights}",
+        raise LogprobMismatch(f"the engine {remote.name} reports version {remote.version}, but has {weights}",
                        evidence=evidence, fix="report this as a bug of the engine")  # fmt: skip
 
 

@@ -105,7 +105,7 @@ def generation(
     logp = tuple(0.0 if certain else row[token].logprob for row, token in zip(logprobs, tokens))
     return Generation(
         tokens=tokens, logp=logp, versions=tuple(versions), finish=FINISHES[reason],
-        likeliest=tuple(_likeliest(row, request.top) for row in logprobs) if request.top else (),
+        top_logprobs=tuple(_likeliest(row, request.top) for row in logprobs) if request.top else (),
     )  # fmt: skip
 
 

@@ -121,7 +121,7 @@ class CoSampled(Strategy):
     roles: ClassVar[tuple[Role, ...]] = (Role(SCHEDULE, "where the schedule of the masked policy has knobs"),)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        answers = await sampler.verify(await sampler.sample(draw.prompt.context, draw.n))
+        answers = await sampler.verify(await sampler.sample(draw.prompt.token_ids, draw.n))
         knobs = [[is_knobs(sample, i) for i in range(len(sample.tokens))] for sample in answers]
         commits = [chosen(sample, [not knob for knob in row]) for sample, row in zip(answers, knobs)]
         schedules = [
@@ -142,7 +142,7 @@ def chosen(sample: Sample, which: Sequence[bool]) -> Sample:
     per_token = {
         name: tuple(compress(getattr(sample, name), which)) for name in ("tokens", "origin", "logp", "token_ends")
     }
-    return replace(sample, **per_token, actions=tuple(compress(sample.actions, which)), marks={}, likeliest=())
+    return replace(sample, **per_token, actions=tuple(compress(sample.actions, which)), marks={}, top_logprobs=())
 
 
 TURNS = TakingTurns((SCHEDULE, "answer"))

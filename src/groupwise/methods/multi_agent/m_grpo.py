@@ -147,7 +147,7 @@ class Delegating(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         assert AUTO not in (self.asks, self.marker), UNWORDED
-        plain = draw.prompt.context
+        plain = draw.prompt.token_ids
         told = plain if self.main == PROBLEM else context_of(sampler, self.main, {"problem": draw.prompt.text}) or plain
         starts = sampler.start(told, draw.n)
         helpers: list[list[Sample]] = [[] for _ in starts]

@@ -63,7 +63,7 @@ class Explained(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         prompt = draw.prompt
-        group = await attempts(sampler, prompt.context, draw.n)
+        group = await attempts(sampler, prompt.token_ids, draw.n)
         answer = text_of(draw, self.column, self)
         if not (answer and (self.always or none_correct(group))):
             return Rollout(draw, tuple(group))
@@ -71,7 +71,7 @@ class Explained(Strategy):
         if not (context := context_of(sampler, self.prompt_template, values)):
             return Rollout(draw, tuple(group))
         (own,) = await attempts(sampler, context, 1, group=1, role="explained")
-        explanation = as_written(own, prompt.context) if is_correct(own) else with_role([own], "tried")[0]
+        explanation = as_written(own, prompt.token_ids) if is_correct(own) else with_role([own], "tried")[0]
         return Rollout(draw, (*group, explanation))
 
 

@@ -45,7 +45,7 @@ class GatedTurns(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         assert self.marker != AUTO, UNWORDED
-        starts = sampler.start(draw.prompt.context, draw.n)
+        starts = sampler.start(draw.prompt.token_ids, draw.n)
         first = (dialogue_until(ConversationState(s), sampler, s, most=self.most, turns=self.after) for s in starts)
         dialogues = await together(first)
         if draw.n > 1 and divergence([actions(t.sample, self.marker) for t in dialogues], self.after) < self.below:

@@ -18,7 +18,7 @@ class Independent(Strategy):
     """It continues no answer, so it needs neither a conversation nor an answer token by token."""
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        answers = await sampler.sample(draw.prompt.context, draw.n)
+        answers = await sampler.sample(draw.prompt.token_ids, draw.n)
         return Rollout(draw, tuple(await sampler.verify(answers)))
 
 
@@ -43,7 +43,7 @@ class Turns(Strategy):
             raise ValueError(f"most is {self.most}: a conversation has at least one turn\ntake 1 or more")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        starts = sampler.start(draw.prompt.context, draw.n)
+        starts = sampler.start(draw.prompt.token_ids, draw.n)
         dialogues = await together(
             dialogue_until(ConversationState(start), sampler, start, most=self.most) for start in starts
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from groupwise.verifiers.math.normalise import LABEL, tidy
 from groupwise.verifiers.math.parse_answer import Equation, Read, Row, Several, Value, Word, is_definition, read
-from groupwise.verifiers.math.quantities import Quantity
+from groupwise.verifiers.math.quantities import CompoundQuantity
 from groupwise.verifiers.math.separators import INDIAN
 from groupwise.verifiers.math.units import fitting, nouns_of
 
@@ -49,7 +49,7 @@ class _Comparison:
         before = gold, answer
         g, a = read(gold, self.nouns), read(answer, self.nouns)
         if isinstance(a, Equation) and not (isinstance(g, Equation) and len(g.sides) == len(a.sides) == 2):
-            if a.named and not isinstance(g, Equation) and not _in_order(a.sides[0]):
+            if a.first_side_is_name and not isinstance(g, Equation) and not _in_order(a.sides[0]):
                 return False
             value = g.sides[-1] if is_definition(g) else gold
             return _every(self.compared(value, side) for side in a.of_interest)
@@ -57,7 +57,7 @@ class _Comparison:
             return self.equations(g, a)
         if isinstance(g, Equation):
             return self.compared(g.sides[1], answer) if is_definition(g) else False
-        if isinstance(g, Quantity) or isinstance(a, Quantity):
+        if isinstance(g, CompoundQuantity) or isinstance(a, CompoundQuantity):
             return _quantities(g, a) or _quantities(a, g)
         if isinstance(g, Value | Word) and isinstance(a, Value | Word):
             return self.words(g, a) if isinstance(g, Word) and isinstance(a, Word) else self.values(g, a)
@@ -120,7 +120,7 @@ class _Comparison:
 
     def equations(self, gold: Equation, answer: Equation) -> bool | None:
         (g, gold_value), (a, value) = gold.sides, answer.sides
-        if gold.named and g == a:
+        if gold.first_side_is_name and g == a:
             return self.compared(gold_value, value)
         return self.algebra(f"{g}={gold_value}", f"{a}={value}")
 
@@ -193,10 +193,10 @@ def _alone(text: str, one: Read) -> str:
 
 def _quantities(one: Read, other: Read) -> bool:
     """Whether a quantity of several units equals another, or a number."""
-    if not isinstance(one, Quantity):
+    if not isinstance(one, CompoundQuantity):
         return False
-    if isinstance(other, Quantity):
-        return (one.size, one.scale) == (other.size, other.scale)
+    if isinstance(other, CompoundQuantity):
+        return (one.size, one.scale_index) == (other.size, other.scale_index)
     return isinstance(other, Value) and other.number is not None and one.is_number(other.number, other.unit)
 
 

@@ -10,7 +10,7 @@ from groupwise.verifiers.math.inequalities import inequality, without_bars
 from groupwise.verifiers.math.matrices import determinant, matrix
 from groupwise.verifiers.math.normalise import at_top, split_top
 from groupwise.verifiers.math.number_words import in_base, spelled
-from groupwise.verifiers.math.quantities import Quantity, quantity
+from groupwise.verifiers.math.quantities import CompoundQuantity, quantity
 from groupwise.verifiers.math.rational import rational
 from groupwise.verifiers.math.separators import INDIAN
 from groupwise.verifiers.math.sets import condition, parts_around
@@ -65,16 +65,16 @@ class Equation:
     """An equation or a chain of them: two sides or more."""
 
     sides: tuple[str, ...]
-    named: bool
+    first_side_is_name: bool
     """Whether the first side is a name, which has no value to compare."""
 
     @property
     def of_interest(self) -> tuple[str, ...]:
         """The sides of an equation that the verifier compares: of `x = 3`, only `3`."""
-        return self.sides[1:] if self.named else self.sides
+        return self.sides[1:] if self.first_side_is_name else self.sides
 
 
-Read = Value | Word | Several | Row | Equation | Quantity
+Read = Value | Word | Several | Row | Equation | CompoundQuantity
 
 _JOINT = re.compile(
     rf"\s*(?:,\s*(?:and|or)(?![A-Za-z])|;|,|{INDIAN}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\(?:land|wedge|lor|vee|cup)(?![A-Za-z]))\s*"
@@ -271,4 +271,4 @@ def _is_one_name(text: str, nouns: frozenset[str]) -> bool:
 
 def is_definition(read: Read) -> TypeGuard[Equation]:
     """Whether an equation gives a name a value, such as `x = 3`."""
-    return isinstance(read, Equation) and len(read.sides) == 2 and read.named
+    return isinstance(read, Equation) and len(read.sides) == 2 and read.first_side_is_name

@@ -19,7 +19,8 @@ def value_targets(models: Sequence[tuple[str, SideModel]], credit: Credit) -> tu
         if model.target_credit is None and len(readers) != 1:
             what = f"the critic {name!r} has no unique target: {len(readers)} components of the credit need its values"
             raise ValueError(
-                f'{what}\nset method.credit = {{ kind = "GAE", critic = "{name}" }}, or method.models.{name}.target_credit'
+                f'{what}\nset method.credit = {{ kind = "GAE", critic = "{name}" }}, '
+                f"or method.models.{name}.target_credit"
             )
         targets.append((name, model.target_credit or readers[0]))
     return tuple(targets)

@@ -90,7 +90,7 @@ class RunGuards:
                 )
 
     def check_gap(self, gap: float) -> None:
-        """`LogprobMismatch` if `gap`, the largest log-prob difference of a token in engine and learner, is too large."""
+        """`LogprobMismatch` if `gap`, the largest log-prob difference of engine and learner, is too large."""
         if not gap <= self.max_logprob_diff:
             raise LogprobMismatch(
                 f"engine and learner differ by {gap:.3g} in the log-prob of a token",

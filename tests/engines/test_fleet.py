@@ -183,7 +183,15 @@ def test_a_silent_engine_is_lost_and_a_slow_one_is_not() -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answers `hello` once, and reads on without a word, as a stopped process does."""
         await read_message(reader, 1 << 20)
-        reply = {"protocol": PROTOCOL, "version": 0, "steps": 0, "model": "", "tokenizer": "", "dtype": "", "seed": 0}
+        reply = {
+            "protocol": PROTOCOL,
+            "version": 0,
+            "steps": 0,
+            "model_hash": "",
+            "tokenizer_hash": "",
+            "dtype": "",
+            "seed": 0,
+        }
         writer.write(encode({"id": 0, "reply": reply}))
         while await read_message(reader, 1 << 20) is not None:
             pass

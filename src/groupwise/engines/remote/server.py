@@ -89,7 +89,7 @@ class Identity:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Identity":
         """The identity in a reply to `hello`. Unknown fields are ignored, and missing ones are empty."""
-        texts = {name: str(data.get(name, "")) for name in ("model", "tokenizer", "dtype")}
+        texts = {name: str(data.get(name, "")) for name in ("model_hash", "tokenizer_hash", "dtype")}
         seed = data.get("seed")
         return cls(**texts, seed=seed if isinstance(seed, int) else -1)
 

@@ -7,10 +7,10 @@ from dataclasses import is_dataclass, replace
 from typing import Any
 
 import pytest
+from groupwise.config.keyword_arguments import overrides_of
 
 import groupwise as gw
 from groupwise.config.constructors import answering
-from groupwise.config.keyword_arguments import overrides_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_with_problems
 from groupwise.config.user_code import UserCode

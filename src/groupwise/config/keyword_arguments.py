@@ -86,7 +86,7 @@ def not_a_name(environment: Any) -> Usage:
     module = made.__module__ if made.__module__ != "__main__" else "my_file"
     file = f'permissions=gw.Permissions(use=["{module}.py"])'
     fix = f'pass its name and its file: environment="{module}:{made.__name__}", {file}'
-    return Usage(f"environment is {made.__name__}, which is no name", fix=fix)
+    return Usage(f"environment is the object {made.__name__}, not a name", fix=fix)
 
 
 def _lora(path: str, value: Any) -> Any:

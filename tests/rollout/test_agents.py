@@ -114,7 +114,7 @@ def test_a_continued_conversation_keeps_the_sampled_ids() -> None:
     frame = vocabulary.encode_template("\n<|im_start|>user\nAgain.<|im_end|>\n<|im_start|>assistant\n")
     assert sample.tokens == (*split, end, *frame, *split, end)
     assert requests[1].context == (*sample.context, *split, end, *frame)
-    assert requests[1].at == len(split) + 1 + len(frame)
+    assert requests[1].position == len(split) + 1 + len(frame)
     assert (sample.role, sample.counts) == ("answer", {"requests": 2, "calls": 0, "malformed": 0, "failed": 0})
 
 
@@ -172,10 +172,10 @@ def test_branches_share_their_tokens_as_context() -> None:
         await asyncio.gather(*(client.chat([user("a"), first, user(text)]) for text in "bcd"))
         return 1.0
 
-    rollout, requests = ran(agent, lambda r: (*vocabulary.encode(f"x{r.at}"), min(vocabulary.eos)), vocabulary)
+    rollout, requests = ran(agent, lambda r: (*vocabulary.encode(f"x{r.position}"), min(vocabulary.eos)), vocabulary)
     samples = rollout.samples
     assert len(samples) == 3 and sum(sum(s.trained) for s in samples) == sum(
-        len(vocabulary.encode(f"x{r.at}")) + 1 for r in requests
+        len(vocabulary.encode(f"x{r.position}")) + 1 for r in requests
     )
     whole = {s.context + s.tokens for s in samples}
     assert {r.context for r in requests[1:]} == {
@@ -301,7 +301,7 @@ def test_an_episode_in_the_replay_log_is_not_run_again() -> None:
 
     def samples(seed: int) -> list[str]:
         machine = engine(decoder(vocabulary=720, positions=1024, spread=0.6), vocabulary, seed=seed)
-        return list(map(repr, ran(agent, machine, vocabulary, n=2, replay=log)[0].samples))
+        return list(map(repr, ran(agent, machine, vocabulary, n=2, reply_log=log)[0].samples))
 
     first = samples(3)
     assert len(runs) == 2 and samples(3) == first and len(runs) == 2

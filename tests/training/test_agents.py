@@ -102,8 +102,8 @@ def test_whole_rows_are_read_with_or_without_columns(tmp_path: Path) -> None:
         path, lambda text: tuple(range(len(text))), prompt="question", answer="gold", whole_rows=True
     )
     asked, bare = sorted((*problems.training, *problems.held_out), key=lambda prompt: prompt.id)
-    assert (asked.context, dict(asked.row)) == ((0, 1, 2, 3), {"question": "1+1=", "gold": 2, "answer": 2})
-    assert (bare.context, bare.text, dict(bare.row)) == ((), '{"a": [1]}', {"a": [1]})
+    assert (asked.token_ids, dict(asked.row)) == ((0, 1, 2, 3), {"question": "1+1=", "gold": 2, "answer": 2})
+    assert (bare.token_ids, bare.text, dict(bare.row)) == ((), '{"a": [1]}', {"a": [1]})
 
 
 # The recipe

@@ -83,18 +83,19 @@ def countdown(numbers: Any, target: Any) -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class RowColumns:
     """The columns of a row with problem and gold answer, each a name or a dotted path: `reward_model.ground_truth`.
 
     Without gold answers `answer` is empty. `convert` makes the problem and the gold answer of the two values. With
-    `solution` the answer column is a worked solution, which the prompt's row keeps as `solution`. With `whole`, for
-    agents, a row needs no column and keeps all: without the column of the problem, its text is the row as JSON.
+    `answer_is_solution` the answer column is a worked solution, which the prompt's row keeps as `solution`. With
+    `whole`, for agents, a row needs no column and keeps all: without the column of the problem, its text is the row as
+    JSON.
     """
 
     prompt: str = "prompt"
     answer: str = "answer"
     convert: Callable[[Any, Any], tuple[Any, Any]] = unchanged
-    solution: bool = False
+    answer_is_solution: bool = False
     whole: bool = False
 
     def fits(self, row: Row) -> bool:
@@ -145,7 +146,7 @@ class Fields:
         """
         others = () if self.whole else (self.prompt, self.answer)
         columns = {name: value for name, value in row.items() if name not in (*others, "answer")}
-        if self.solution:
+        if self.answer_is_solution:
             columns["solution"] = _lookup(row, self.answer)[0]
         columns = {name: value for name, value in columns.items() if value is not None}
         longest = LONGEST_ROW if self.whole else LONGEST

@@ -232,7 +232,7 @@ class Episode:
         """The key of a call's random numbers within its draw."""
         count = self._counts[content]
         self._counts[content] += 1
-        if not count and plan == Plan(context=self.draw.prompt.context):
+        if not count and plan == Plan(context=self.draw.prompt.token_ids):
             return (self.number,)
         return self.number, int.from_bytes(content[:8], "little"), count
 

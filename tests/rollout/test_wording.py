@@ -107,7 +107,7 @@ def test_forms_are_given_to_parts_in_parts() -> None:
     wrapped = worded(RecoveryPrompts(strategy=Escalate(SelfHints())), "packaged")
     hints = getattr(wrapped.strategy, "hints", None)
     assert isinstance(hints, SelfHints) and (hints.prompt_template, hints.limit) == ("{solution};{problem}", 8)
-    assert [w.path for w in wordings(wrapped)] == [
+    assert [w.field_path for w in wordings(wrapped)] == [
         "strategy.hints.limit",
         "strategy.hints.prompt_template",
         "strategy.prompt_template",
@@ -189,7 +189,7 @@ def test_a_helper_is_asked_in_tags() -> None:
 
 def test_a_thought_ends_at_its_tag_and_an_exit_is_told_to_answer() -> None:
     def answer(prompt: str, request: GenerationRequest) -> str:
-        return "35" if request.at else "Let me think.</think>35"
+        return "35" if request.position else "Let me think.</think>35"
 
     rollout = asked(EarlyExits(), answer, n=3)
     *exits, whole = [TOKENIZER.decode(s.tokens) for s in rollout.samples]

@@ -10,13 +10,13 @@ from typing import Any
 from groupwise.api.reward import NO_REWARD, Reward, reward_of, write_code
 from groupwise.api.rows import answer_column, rows_in_memory, write_rows
 from groupwise.config.defaults import is_set, tables_of
-from groupwise.config.keyword_arguments import fields_of, overrides_of
-from groupwise.config.toml import PlainText
+from groupwise.config.toml import PythonText
+from groupwise.config.train_arguments import fields_of, overrides_of
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import GroupwiseError, Usage
 from groupwise.runs.layout import RunLayout
 from groupwise.tasks import Rows
-from groupwise.verifiers.python_reward import WRITTEN
+from groupwise.verifiers.reward_argument import WRITTEN
 
 ANSWER_COLUMN = "columns.answer"
 EVAL_ROWS = "eval_data.jsonl"
@@ -50,7 +50,7 @@ class Arguments:
             fields["task"] = Rows(str(data))
             explicit = is_set(tables_of("", overrides), ANSWER_COLUMN)
             columns = tables_of(source or "", overrides).get("columns", {})
-            overrides.append((ANSWER_COLUMN, PlainText(answer_column(self.rows, columns, explicit=explicit))))
+            overrides.append((ANSWER_COLUMN, PythonText(answer_column(self.rows, columns, explicit=explicit))))
         if self.eval_rows is not None:
             file = data.with_name(EVAL_ROWS)
             write_rows(self.eval_rows, file)

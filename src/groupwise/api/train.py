@@ -13,8 +13,8 @@ from groupwise.api.notebook import live_table
 from groupwise.api.options import RunOptions
 from groupwise.api.reward import NO_REWARD, reward_of
 from groupwise.api.run import Run
-from groupwise.config.keyword_arguments import recipe_source
 from groupwise.config.recipe import Recipe
+from groupwise.config.train_arguments import recipe_source
 from groupwise.config.user_code import Permissions
 from groupwise.core import Usage, spelled, visible
 from groupwise.lifecycle.run_handle import Control, Ending
@@ -72,12 +72,14 @@ def train(
         "max_tokens": max_tokens,
     }
     source, arguments = recipe_source(recipe), arguments_of(named, settings)
-    options = RunOptions(permissions=permissions, out=out, name=name, stop_after=stop_after, command="gw.train(...)")
+    options = RunOptions(
+        permissions=permissions, out=out, name=name, stop_after_seconds=stop_after, command="gw.train(...)"
+    )
     control = control_of(on_iteration)
 
     def work() -> Run:
         layout, ending = runs.start(source, arguments, options, print_ending, control)
-        return Run(layout.run, ending.stopped, control.stop)
+        return Run(layout.run, ending.stop_reason, control.stop)
 
     return shown(work, control)
 
@@ -108,14 +110,14 @@ def resume(
     layout = existing_run(fspath(run))
     grades = NO_REWARD if reward is None else reward_of(reward)
     options = RunOptions(
-        permissions=permissions, stop_after=stop_after, command="gw.resume(...)",
-        strict=strict, changed=changed, iterations=iterations, ranks=ranks, shard=shard, launch=launch,
+        permissions=permissions, stop_after_seconds=stop_after, command="gw.resume(...)", strict_checkpoints=strict,
+        accept_changes=changed, iterations=iterations, ranks=ranks, shard=shard, launch=launch,
     )  # fmt: skip
     control = control_of(on_iteration)
 
     def work() -> Run:
         ending = runs.proceed(layout, options, print_ending, control, grades)
-        return Run(layout.run, ending.stopped, control.stop)
+        return Run(layout.run, ending.stop_reason, control.stop)
 
     return shown(work, control)
 

@@ -111,7 +111,7 @@ def unfinished_pictures(recipe: Recipe, shape: Sizes, *, train: bool = True) -> 
 def unfit_prompts(shape: Sizes, prompts: Iterable[Prompt]) -> list[Usage]:
     """An error if a prompt does not have the words that the model takes."""
     for prompt in prompts:
-        if not shape.takes(prompt.context):
+        if not shape.takes(prompt.token_ids):
             what = f"a prompt of this {shape.kind_label} has {shape.prompt}"
             fix = "correct the prompt, or use a task that the model was made for"
             return [Usage(what, evidence=f"problem {prompt.id}: {prompt.text[:80]!r}", fix=fix)]

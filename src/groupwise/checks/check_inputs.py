@@ -21,7 +21,7 @@ from groupwise.engines import Native
 from groupwise.evaluation.by_column import check_column
 from groupwise.models import find_model, of_hub, read_shape, read_tokenizer, weight_files
 from groupwise.models.decoder.decoder import Sizes
-from groupwise.tasks import Demonstration, Each, Mixture, Problems, listed_tokens
+from groupwise.tasks import Demonstration, Mixture, MixtureVerifier, Problems, listed_tokens
 from groupwise.training.build import Inputs
 from groupwise.training.build_tasks import demonstrations_of, task_of, templates, verifier_of
 from groupwise.training.default_texts import wording_notes
@@ -103,7 +103,7 @@ def check_task(
             if train and method:
                 errors += kind_errors(recipe, shape)
                 notes += kind_notes(recipe, directory, shape)
-                prompt = max(len(prompt.context) for prompt in all_problems(task))
+                prompt = max(len(prompt.token_ids) for prompt in all_problems(task))
                 notes += filter(None, [memory_line(recipe, directory, shape, prompt, errors)])
         if isinstance(recipe.engine, Native) and longest > recipe.engine.kv_cache_tokens:
             what = f"engine.kv_cache_tokens is {recipe.engine.kv_cache_tokens}: the longest request does not fit"
@@ -130,7 +130,7 @@ def collected(errors: list[GroupwiseError]) -> Iterator[None]:
 
 def longest_request(recipe: Recipe, task: Task, demonstrations: Sequence[Demonstration]) -> int:
     """The most tokens that the model reads at once: a prompt with its answer, or a demonstration."""
-    longest = max(len(prompt.context) for prompt in all_problems(task)) + recipe.sampling.max_tokens
+    longest = max(len(prompt.token_ids) for prompt in all_problems(task)) + recipe.sampling.max_tokens
     return max([longest, *(len(d.context) + len(d.answer) for d in demonstrations)])
 
 
@@ -145,10 +145,10 @@ def shape_for(recipe: Recipe, directory: Path, task: Task, longest: int, use: Us
 def refuse_long_prompts(recipe: Recipe, positions: int, task: Task) -> None:
     """`BadData` with the rows whose prompts leave no room for an answer of `sampling.max_tokens`."""
     answer = recipe.sampling.max_tokens
-    long = [prompt for prompt in all_problems(task) if len(prompt.context) + answer > positions]
+    long = [prompt for prompt in all_problems(task) if len(prompt.token_ids) + answer > positions]
     if not long:
         return
-    longest = max(len(prompt.context) for prompt in long)
+    longest = max(len(prompt.token_ids) for prompt in long)
     fixes = [f"lower sampling.max_tokens to {positions - longest}"] if longest < positions else []
     if positions > answer and any(isinstance(p, Problems) for p in parts_of(task)):
         fixes.append(f"leave such problems out: --max_prompt_tokens {positions - answer}")
@@ -167,7 +167,7 @@ def parts_of(task: Task) -> Sequence[Task]:
 
 def check_verifier(verifier: Verifier, task: Task) -> Sequence[str]:
     """Check that each task's verifier can grade its problems, or raise a `GroupwiseError`. Returns its notices."""
-    verifiers = verifier.verifiers if isinstance(verifier, Each) else (verifier,)
+    verifiers = verifier.verifiers if isinstance(verifier, MixtureVerifier) else (verifier,)
     for member, part in zip(verifiers, parts_of(task), strict=True):
         member.gate(all_problems(part))
     return verifier.notices

@@ -49,7 +49,7 @@ def plan(
     refuse_card(overrides)
     use, available = load_use(allowed), [find_machines(text) for text in names_of_machines(machines)]
     start = starting_point(named_recipe(file, recipe_name), overrides)
-    recipe = read_recipe(start.source, start.fields, use)
+    recipe = read_recipe(start.source, start.overrides, use)
     directory = find_model(recipe.model, weights=False)
     if memory_plan := MEMORY_PLANS.get(kind_of(base_directory(directory)).name):
         if svg or rates or len(available) > 1:
@@ -113,7 +113,7 @@ def plan_of_pipeline(recipe: Recipe, directory: Path, machines: Machines, *, as_
     fits = memory.peak <= machines.memory
     if as_json:
         parts = {phase: dict(memory.during(phase).parts) for phase in memory.phases}
-        print(json.dumps({"weights": memory.total, "peak": memory.peak, "memory": parts, "fits": fits}, indent=1))
+        print(json.dumps({"weights": memory.parameters, "peak": memory.peak, "memory": parts, "fits": fits}, indent=1))
     else:
         show(pipeline_plan_lines(recipe, memory, machines))
     return 0 if fits else Usage.code
@@ -133,7 +133,7 @@ def with_rates_of(run: str, machines: Machines, use: UserCode) -> Machines:
 
 def longest_prompt(recipe: Recipe, use: UserCode) -> int:
     """The longest prompt of the recipe's task, in tokens."""
-    return max(len(prompt.context) for prompt in all_problems(read_inputs(recipe, use).task))
+    return max(len(prompt.token_ids) for prompt in all_problems(read_inputs(recipe, use).task))
 
 
 def write_svg(planned: Plan, path: Path) -> None:
@@ -158,7 +158,7 @@ def plan_json(planned: Plan) -> dict[str, Any]:
             "max_staleness": trial.max_staleness,
             **asdict(trial.placement),
             "engines": trial.placement.engines,
-            "rows": trial.setup.rows,
+            "rows": trial.setup.max_num_seqs,
             "sampling": trial.sampling(),
             "learning": trial.learning,
             "publishing": trial.setup.publish,

@@ -6,7 +6,7 @@ from groupwise.core.errors import EngineLost as EngineLost
 from groupwise.core.errors import GroupwiseError as GroupwiseError
 from groupwise.core.errors import InvalidValue as InvalidValue
 from groupwise.core.errors import Locked as Locked
-from groupwise.core.errors import Mismatch as Mismatch
+from groupwise.core.errors import LogprobMismatch as LogprobMismatch
 from groupwise.core.errors import MissingRequirement as MissingRequirement
 from groupwise.core.errors import NoSignal as NoSignal
 from groupwise.core.errors import Storage as Storage

@@ -34,7 +34,7 @@ class Alerts:
     """Finds problems in the metrics, such as truncated answers or falling entropy. Each kind is returned once."""
 
     max_logprob_diff: float
-    roles: Mapping[str, str] = field(default_factory=dict)
+    trained_roles: Mapping[str, str] = field(default_factory=dict)
     """The trained roles beside answers, and when a sample of each is made."""
     _done: set[str] = field(default_factory=set)
     _start: Mapping[str, Any] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Alerts:
             yield NO_SIGNAL, "no group has a signal: the rewards within each group are equal"
         elif (equal := line.get(NO_SIGNAL, 0.0) - line.get("groups/all_right", 0.0)) >= NEARLY:
             yield NO_SIGNAL, f"{equal:.0%} of the groups have equal rewards, from which nothing is learned"
-        for role, when in self.roles.items():
+        for role, when in self.trained_roles.items():
             if line["iteration"] == 1 and line.get(f"{ROLES}/{role}") == 0:
                 yield role, f"no sample has the role {role}, which method.trained_roles names: one is made {when}"
         if (gap := line.get(LARGEST_GAP, 0.0)) > NEAR * self.max_logprob_diff:

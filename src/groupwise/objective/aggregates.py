@@ -74,8 +74,8 @@ def budget_mean(step: Batch) -> Float[Tensor, " n"]:
     Dr. GRPO, arXiv:2503.20783, and its authors' code. The budget is `max_tokens`, one number for all batches: neither
     the width of a batch nor the room that a long prompt leaves.
     """
-    assert step.max_tokens > 0 or not step.tokens, "samples with tokens have a generation budget"
-    return torch.full_like(step.advantage, 1 / max(step.max_tokens, 1)) / max(step.sequences.count, 1)
+    assert step.max_new_tokens > 0 or not step.tokens, "samples with tokens have a generation budget"
+    return torch.full_like(step.advantage, 1 / max(step.max_new_tokens, 1)) / max(step.sequences.count, 1)
 
 
 @aggregate

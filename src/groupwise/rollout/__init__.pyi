@@ -1,7 +1,7 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.rollout.buffer import Buffer as Buffer
-from groupwise.rollout.buffer import Pending as Pending
-from groupwise.rollout.buffer import Rollouts as Rollouts
+from groupwise.rollout.buffer import IterationRollouts as IterationRollouts
+from groupwise.rollout.buffer import PendingIteration as PendingIteration
 from groupwise.rollout.buffer import answers as answers
 from groupwise.rollout.curricula.shuffled import Shuffled as Shuffled
 from groupwise.rollout.prompt_template import AUTO as AUTO
@@ -16,7 +16,7 @@ from groupwise.rollout.row_columns import text_of as text_of
 from groupwise.rollout.row_columns import texts_of as texts_of
 from groupwise.rollout.sampler import DrawSampler as DrawSampler
 from groupwise.rollout.setting import RolloutSetting as RolloutSetting
-from groupwise.rollout.strategies.conversation_state import Dialogue as Dialogue
+from groupwise.rollout.strategies.conversation_state import ConversationState as ConversationState
 from groupwise.rollout.strategies.conversation_state import dialogue_until as dialogue_until
 from groupwise.rollout.strategies.conversation_state import judged as judged
 from groupwise.rollout.strategies.forward_process import Retraced as Retraced

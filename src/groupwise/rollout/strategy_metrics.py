@@ -21,7 +21,7 @@ def mechanism_numbers(
     """
     if not rollouts:
         return {}
-    samples = [(rollout.draw.prompt.context, sample) for rollout in rollouts for sample in rollout.samples]
+    samples = [(rollout.draw.prompt.token_ids, sample) for rollout in rollouts for sample in rollout.samples]
     roles = Counter(dict.fromkeys(trained_roles, 0))
     roles.update(sample.role for _, sample in samples)
     numbers = {f"{ROLES}/{role}": float(n) for role, n in sorted(roles.items()) if role != "answer"}

@@ -14,7 +14,7 @@ from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.permissions import argument_of_permissions, words_of_permissions
 from groupwise.runs.phase_directories import whole_run
-from groupwise.verifiers.python_reward import python_reward
+from groupwise.verifiers.reward_argument import python_reward
 
 
 def evaluate_command(run: Path, options: str = "", in_memory: Collection[str] = ()) -> str:

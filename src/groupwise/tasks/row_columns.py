@@ -83,17 +83,17 @@ def countdown(numbers: Any, target: Any) -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class RowColumns:
     """The columns of a row with problem and gold answer, each a name or a dotted path: `reward_model.ground_truth`.
 
     Without gold answers `answer` is empty. `convert` makes the problem and the gold answer of the two values. With
-    `solution` the answer column is a worked solution, which the prompt's row keeps as `solution`.
+    `answer_is_solution` the answer column is a worked solution, which the prompt's row keeps as `solution`.
     """
 
     prompt: str = "prompt"
     answer: str = "answer"
     convert: Callable[[Any, Any], tuple[Any, Any]] = unchanged
-    solution: bool = False
+    answer_is_solution: bool = False
 
     def fits(self, row: Row) -> bool:
         """Whether a row has the column of the problem and, unless `answer` is empty, the column of the gold answer."""
@@ -130,7 +130,7 @@ class Fields:
         ({'level': 3}, {'image'})
         """
         columns = {name: value for name, value in row.items() if name not in (self.prompt, self.answer, "answer")}
-        if self.solution:
+        if self.answer_is_solution:
             columns["solution"] = _lookup(row, self.answer)[0]
         columns = {name: value for name, value in columns.items() if value is not None}
         kept = {name: value for name, value in columns.items() if _json_length(value) <= LONGEST}

@@ -14,16 +14,16 @@ from groupwise.sandbox import Limits, Sandbox
 from groupwise.tasks import (
     Demonstration,
     DroppedThoughts,
-    Each,
     Mixture,
+    MixtureVerifier,
     Problems,
     Rows,
     SourceStats,
     need_environment,
     read_demonstrations,
 )
-from groupwise.training.dummy_states import made_up_states
-from groupwise.verifiers import ByEnvironment, Grading, grade_function, usual_verifier
+from groupwise.training.dummy_flow_answers import made_up_states
+from groupwise.verifiers import ByEnvironment, VerifierContext, grade_function, usual_verifier
 
 Templates = Mapping[str, Template]
 """The prompt templates of a recipe's tasks, by name."""
@@ -148,7 +148,7 @@ def verifier_of(recipe: Recipe, task: Task, use: UserCode) -> Verifier:
     if not isinstance(task, Mixture):
         return _verifier(sources(recipe)[0], task, use, recipe)
     each = (*sources(recipe), *held_out_sources(recipe))
-    return Each(tuple(_verifier(s, t, use, recipe) for s, t in zip(each, task.parts, strict=True)))
+    return MixtureVerifier(tuple(_verifier(s, t, use, recipe) for s, t in zip(each, task.parts, strict=True)))
 
 
 def _verifier(source: Source, task: Task, use: UserCode, recipe: Recipe) -> Verifier:
@@ -161,7 +161,7 @@ def _verifier(source: Source, task: Task, use: UserCode, recipe: Recipe) -> Veri
     def load(file: str, name: str) -> Verifier:
         return made(use.function(file, name), in_process=not file)
 
-    return Grading(task, sandbox, load, use.judges, wall).build(source.verifier)
+    return VerifierContext(task, sandbox, load, use.judge_access, wall).build(source.verifier)
 
 
 def no_verifier(task: str, why: str = "") -> Usage:

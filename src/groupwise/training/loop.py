@@ -26,9 +26,9 @@ from groupwise.data import (
 from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_plan
 from groupwise.methods import Method, Now
 from groupwise.models import RandomPurpose, permutation
-from groupwise.rollout import Buffer, Pending, Rollouts
+from groupwise.rollout import Buffer, IterationRollouts, PendingIteration
 from groupwise.training.async_sampling import AHEAD, Ahead
-from groupwise.training.guards import Guards
+from groupwise.training.guards import RunGuards
 from groupwise.training.iteration_records import has_engine_logprobs, lag_metrics, method_metrics
 from groupwise.training.recorder import Recorder
 from groupwise.training.watchdog import Stuck
@@ -44,7 +44,7 @@ async def run(
     engine: Engine,
     learner: Learner,
     recorder: Recorder,
-    guards: Guards,
+    guards: RunGuards,
     evaluate: Callable[[], Awaitable[dict[str, float]]],
 ) -> None:
     """Train from iteration `recorder.done` to `recipe.iterations`, or until `recorder.stopping`, or a solved task."""
@@ -113,9 +113,9 @@ async def take_steps(
     return taken
 
 
-def check_steps(guards: Guards, results: Sequence[StepResult], line: Mapping[str, Any], recorder: Recorder) -> None:
+def check_steps(guards: RunGuards, results: Sequence[StepResult], line: Mapping[str, Any], recorder: Recorder) -> None:
     """Raise the guards' error if too many steps were skipped, or engine and learner differ too much."""
-    guards.check_steps([t.skipped for t in results], str(recorder.dumps))
+    guards.check_steps([t.skip_reason for t in results], str(recorder.dumps))
     if has_engine_logprobs(results):
         guards.check_gap(line[LARGEST_GAP])
 
@@ -149,8 +149,8 @@ async def load(engine: Engine, learner: Learner, recorder: Recorder, version: in
 
 
 def take(
-    recipe: Recipe, buffer: Buffer, learner: Learner, iteration: int, pending: Pending | None
-) -> Awaitable[Rollouts]:
+    recipe: Recipe, buffer: Buffer, learner: Learner, iteration: int, pending: PendingIteration | None
+) -> Awaitable[IterationRollouts]:
     """Generate the rollouts of an iteration, by the method as its schedules and memories have it now."""
     method = recipe.method.at(Now(iteration, recipe.iterations, learner.memories))
     wanted = recipe.prompts, method.group_size, method.strategy, method.filter, method.max_refills
@@ -158,7 +158,7 @@ def take(
 
 
 def train(
-    recipe: Recipe, method: Method, learner: Learner, collected: Rollouts, batch: Batch, iteration: int
+    recipe: Recipe, method: Method, learner: Learner, collected: IterationRollouts, batch: Batch, iteration: int
 ) -> tuple[Batch, list[StepResult]]:
     """`learn` on all ranks; without samples, nothing."""
     if not len(batch):

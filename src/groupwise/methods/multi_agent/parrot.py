@@ -73,7 +73,7 @@ class Pressed(Strategy):
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         gold, random = text_of(draw, self.column, self), sampler.random(0)
         claim = gold if random.random() < self.right_too else wrong_claim(gold, random)
-        plain = await attempts(sampler, draw.prompt.context, draw.n)
+        plain = await attempts(sampler, draw.prompt.token_ids, draw.n)
         context = context_of(sampler, self.prompt_template, {"claim": claim, "problem": draw.prompt.text})
         if not context:
             return Rollout(draw, tuple(plain))

@@ -39,7 +39,7 @@ class FormatLength(Shaping):
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         answer = (b.outcome != Outcome.malformed).double()
         think = b[Subscore(self.think)] if self.think else answer
-        x = b.length.double() / max(b.max_tokens, 1)
+        x = b.length.double() / max(b.max_new_tokens, 1)
         rising, falling = 1 - (1 - x / self.peak) ** 2, 1 - 2 * ((x - self.peak) / (1 - self.peak)) ** 2
         curve = torch.where(x <= self.peak, rising, falling)
         return torch.where(answer > 0, 0.5 * (think + answer) + curve, curve.clamp(max=0))

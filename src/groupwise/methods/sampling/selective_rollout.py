@@ -11,7 +11,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, policy_gradient, turn_mean
 from groupwise.rewards import everything, mixed_outcomes
-from groupwise.rollout import AUTO, Dialogue, Forms, dialogue_until, judged
+from groupwise.rollout import AUTO, ConversationState, Forms, dialogue_until, judged
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import UNWORDED
 from groupwise.rollout.strategies.sequence_similarity import edit_distance
@@ -45,8 +45,8 @@ class GatedTurns(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         assert self.marker != AUTO, UNWORDED
-        starts = sampler.start(draw.prompt.context, draw.n)
-        first = (dialogue_until(Dialogue(s), sampler, s, most=self.most, turns=self.after) for s in starts)
+        starts = sampler.start(draw.prompt.token_ids, draw.n)
+        first = (dialogue_until(ConversationState(s), sampler, s, most=self.most, turns=self.after) for s in starts)
         dialogues = await together(first)
         if draw.n > 1 and divergence([actions(t.sample, self.marker) for t in dialogues], self.after) < self.below:
             stopped = (t.sample if t.ended else t.sample.with_finish(Finish.cut) for t in dialogues)
@@ -57,7 +57,7 @@ class GatedTurns(Strategy):
 
 def actions(sample: Sample, marker: str = "") -> list[str]:
     """The action in each turn of the model: its text, or the part from the last `marker` on if there is one."""
-    ends = (0, *sample.ends)
+    ends = (0, *sample.token_ends)
     texts = [sample.text[ends[first] : ends[last]] for first, last in sample.turns]
     return [(text.rpartition(marker)[2] if marker else text).strip() for text in texts]
 

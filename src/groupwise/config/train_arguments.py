@@ -13,7 +13,7 @@ from groupwise.config.parse_values import hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import plain, write
 from groupwise.config.registry import methods
-from groupwise.config.toml import PlainText, is_toml
+from groupwise.config.toml import PythonText, is_toml
 from groupwise.config.user_code import Permissions
 from groupwise.core import Usage
 from groupwise.methods import Method
@@ -77,7 +77,7 @@ def overrides_of(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
     if (environment := settings.get("environment", "")) and not isinstance(environment, str):
         raise not_a_name(environment)
     values = {path: as_data(_lora(path, value), hints.get(path, Any)) for path, value in settings.items()}
-    return [(path, PlainText(value) if isinstance(value, str) else value) for path, value in values.items()]
+    return [(path, PythonText(value) if isinstance(value, str) else value) for path, value in values.items()]
 
 
 def not_a_name(environment: Any) -> Usage:

@@ -401,7 +401,7 @@ method.objective.surrogate = 'Batch'
 method.objective.surrogate.kind = 3
     recipe.method.objective.surrogate: kind: 3 is a whole number; expected the name of a component
 method.objective.aggregate.x = 1
-    recipe.method.objective.aggregate: the table has no kind; the names are ScaledByLength, ScaledBySubscore, budget
+    recipe.method.objective.aggregate: the table has no kind; the names are LengthScaledAggregate
 method.objective.aggregate = { kind = 'token_mean', x = 1 }
     recipe.method.objective.aggregate: token_mean has no constants, so no 'x'
 method.objective.penalties = ['KL']

@@ -614,7 +614,7 @@ def test_a_first_draw_estimates_its_rate_from_initial_answers():
     assert [s.role for s in again.samples] == ["answer"]
     assert again.draw.metadata["baseline"] == pytest.approx(0.96 * 8 * 0.625 / (0.96 * 8 + 1))
     assert again.draw.metadata["tokens"] == [7, 7] and again.draw.metadata["logp"] == [-1.0, -1.0]
-    constant = SuccessTracker(least=0.875, most=0.875)
+    constant = SuccessTracker(min_decay=0.875, max_decay=0.875)
     after, _ = visited(constant, constant.init(NumberedTask(1), 0), NumberedTask(1), 1, 9.0)
     assert set(after["prompts"]["0"]) == {"correct", "others"}, "nothing is stored that nothing reads"
 

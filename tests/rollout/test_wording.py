@@ -150,7 +150,7 @@ def test_notes_name_the_form_and_texts_without_words() -> None:
         assert not list(wording_notes(recipe, Tokenizer.of(calculator_tokenizer(), [1])))
     assert not any("reads prose" in line for line in wording_notes(Recipe(method=worded(hill(), "prose")), TOKENIZER))
     both = Recipe(method=m_grpo())
-    both = replace(both, evaluate=replace(both.evaluate, strategy=Delegating(calls=2)))
+    both = replace(both, evaluate=replace(both.evaluate, strategy=Delegating(max_calls=2)))
     assert len(list(wording_notes(both, TOKENIZER))) == 7, "each text once"
 
 
@@ -180,7 +180,7 @@ def test_a_helper_is_asked_in_tags() -> None:
         assert prompt.startswith("Compute 7*5.\n\nSolve this task")
         return "Five sevens are 35. <result> 35 </result>"
 
-    rollout = asked(Delegating(calls=2), answer, n=1)
+    rollout = asked(Delegating(max_calls=2), answer, n=1)
     main, helper = rollout.samples
     assert (main.role, helper.role, helper.parent) == ("answer", "helper", 0)
     assert "<tool_response>\n35\n</tool_response>It is 35." in TOKENIZER.decode(main.tokens)

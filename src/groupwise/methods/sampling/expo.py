@@ -128,6 +128,11 @@ e from pi_old(. | q, answer), where no answer of the group is correct""",
         "tests/golden/test_rollout.py::test_expo_leaves_the_group_alone",
     ),
     effect=Effect(
-        metric="eval/accuracy", direction="up", task="hinted_sums", parent="grpo", least=0.05, matched="steps"
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        min_difference=0.05,
+        matched_by="steps",
     ),
 )

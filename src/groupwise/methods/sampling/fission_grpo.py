@@ -231,8 +231,8 @@ a failed attempt o with feedback f becomes the prompt q' = q, o, f; G recoveries
         direction="up",
         task="hinted_sums",
         parent="grpo",
-        least=0.02,
-        matched="tokens",
+        min_difference=0.02,
+        matched_by="tokens",
         settings=("method.objective.penalties = []",),
     ),
     finding="Most of the difference is the matching: within GRPO's tokens it has 17 to 19 of the 20 iterations, and "

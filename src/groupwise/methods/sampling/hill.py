@@ -266,8 +266,8 @@ the group of the best hint replaces that of q if R_j > 0; GRPO's objective for a
         direction="down",
         task="hinted_sums",
         parent="grpo",
-        least=0.1,
-        matched="steps",
+        min_difference=0.1,
+        matched_by="steps",
         settings=("method.minibatches = 2", "method.objective.penalties = []"),
     ),
 )

@@ -194,6 +194,11 @@ a surplus beyond sum_i log(1 - c) / log max(p_i, 1 - p_i) goes to prompts with p
         "tests/golden/test_budgets.py::test_allocation_equals_dynamic_programming",
     ),
     effect=Effect(
-        metric="frac_reward_zero_std", direction="down", task="edges", parent="grpo", least=0.05, matched="steps"
+        metric="frac_reward_zero_std",
+        direction="down",
+        task="edges",
+        parent="grpo",
+        min_difference=0.05,
+        matched_by="steps",
     ),
 )

@@ -327,6 +327,11 @@ A = z-score among the answers, and among the predictions; one loss over both""",
         "tests/golden/test_budgets.py::test_predictions_are_a_group_of_their_own",
     ),
     effect=Effect(
-        metric="eval/accuracy_greedy", direction="up", task="hinted_sums", parent="dapo", least=0.02, matched="steps"
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="hinted_sums",
+        parent="dapo",
+        min_difference=0.02,
+        matched_by="steps",
     ),
 )

@@ -143,8 +143,8 @@ R_i = 2^-(K_i - 1) if correct, K_i the number of correct answers up to exit i; A
         direction="down",
         task="wordy_sums",
         parent="grpo",
-        least=2.0,
-        matched="steps",
+        min_difference=2.0,
+        matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 64", "method.objective.penalties = []"),
     ),
 )

@@ -153,6 +153,11 @@ drawn: a <- l1 a + c, b <- l1 b + G - c;  not drawn: a <- l2 a, b <- l2 b""",
         "tests/golden/test_budgets.py::test_value_of_a_success_rate",
     ),
     effect=Effect(
-        metric="frac_reward_zero_std", direction="down", task="edges", parent="grpo", least=0.05, matched="steps"
+        metric="frac_reward_zero_std",
+        direction="down",
+        task="edges",
+        parent="grpo",
+        min_difference=0.05,
+        matched_by="steps",
     ),
 )

@@ -303,7 +303,9 @@ def test_schedules_become_numbers():
         method, objective=replace(method.objective, surrogate=Clip(0.2, 0.2)), epochs=3
     )
     assert method_from(write(method)) == method
-    text = "method.base = 'grpo'\n[method.schedules]\n'{}' = {{ kind = 'Ramp', start = 1, end = 2, over = 3 }}"
+    text = (
+        "method.base = 'grpo'\n[method.schedules]\n'{}' = {{ kind = 'Ramp', start_value = 1, end_value = 2, over = 3 }}"
+    )
     assert read_recipe(text.format("objective.surrogate.low")).method.schedules[0][1] == Ramp(1.0, 2.0, 3)
     with pytest.raises(Usage, match="Clip has no field 'lo'; did you mean low"):
         read_recipe(text.format("objective.surrogate.lo"))

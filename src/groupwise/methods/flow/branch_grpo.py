@@ -14,7 +14,7 @@ from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Batch, Draw, Mask, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.methods.schedules import Piecewise
+from groupwise.methods.schedules import PiecewiseConstant
 from groupwise.models import DanceNoise, Denoise
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout.gather_coroutines import together
@@ -181,7 +181,9 @@ def branch_grpo(
         trained_roles=("answer", "branch"),
         advantage=(Standardised(ddof=1, eps=1e-8), Bounded(5.0)),
         mask=(DepthPruning(14, 4),) if pruned else (),
-        schedules=(("mask.0.first_step", Piecewise(tuple((30 * i, 14.0 - i) for i in range(7)))),) if pruned else (),
+        schedules=(("mask.0.first_step", PiecewiseConstant(tuple((30 * i, 14.0 - i) for i in range(7)))),)
+        if pruned
+        else (),
         objective=Objective(surrogate=Clip(1e-3, 1e-3), aggregate=token_mean),
     )
 

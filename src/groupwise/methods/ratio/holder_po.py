@@ -97,6 +97,8 @@ A_i = (R_i - mean(R)) / std(R)""",
         min_difference=0.05,
         matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
-        own_settings=('method.schedules = {"objective.surrogate.ratio.p" = {kind = "Ramp", start = 2.0, end = -2.0}}',),
+        own_settings=(
+            'method.schedules = {"objective.surrogate.ratio.p" = {kind = "Ramp", start_value = 2.0, end_value = -2.0}}',
+        ),
     ),
 )

@@ -42,7 +42,7 @@ class Explained(Strategy):
     skips_rows: ClassVar[bool] = True
     forms: ClassVar[dict[str, Forms]] = {"prompt_template": EXPLAINED}
 
-    column: str = "answer"
+    answer_column: str = "answer"
     always: bool = False
     prompt_template: str = AUTO
 
@@ -59,12 +59,12 @@ class Explained(Strategy):
     @property
     def row_columns(self) -> tuple[str, ...]:
         """The columns of the data rows that it reads."""
-        return (self.column,)
+        return (self.answer_column,)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         prompt = draw.prompt
         group = await attempts(sampler, prompt.context, draw.n)
-        answer = text_of(draw, self.column, self)
+        answer = text_of(draw, self.answer_column, self)
         if not (answer and (self.always or none_correct(group))):
             return Rollout(draw, tuple(group))
         values = {"problem": prompt.text, "answer": answer}

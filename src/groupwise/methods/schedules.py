@@ -53,9 +53,8 @@ class Ramp(Schedule):
     over: int = 0
 
     def __call__(self, now: Now) -> float:
-        return self.start_value + (self.end_value - self.start_value) * min(
-            now.iteration / max(self.over or now.iterations, 1), 1.0
-        )
+        x = min(now.iteration / max(self.over or now.iterations, 1), 1.0)
+        return self.start_value + (self.end_value - self.start_value) * x
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ def test_a_hint_must_not_state_the_answer(hint: str, answer: str, stated: bool):
 
 
 ROW = {"solution": text(12), "answer": "39"}
-WRITER = HintWriter(hints=3, hint_template="{draft}{solution}{problem}", prompt_template="{problem}{hint}")
+WRITER = HintWriter(hint_count=3, hint_template="{draft}{solution}{problem}", prompt_template="{problem}{hint}")
 
 
 def helped(request: GenerationRequest) -> Ids:

@@ -16,7 +16,7 @@ from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import GroupwiseError, Usage
 from groupwise.runs.layout import RunLayout
 from groupwise.tasks import Rows
-from groupwise.verifiers.python_reward import WRITTEN
+from groupwise.verifiers.reward_argument import WRITTEN
 
 ANSWER_COLUMN = "columns.answer"
 EVAL_ROWS = "eval_data.jsonl"

@@ -1,6 +1,7 @@
 """`groupwise methods`: the published methods. Their files are parsed, not imported, so it needs no torch."""
 
 import ast
+import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from functools import cache
 from importlib.resources import files
 
 from groupwise.core.errors import Usage
+from groupwise.core.terminal_width import terminal_width, wrapped
 from groupwise.methods.families import FAMILIES, ROOM, SIZES, method_family, method_files, source_of, subject_of
 from groupwise.methods.reference import year_of
 
@@ -42,20 +44,22 @@ def list_methods(family: str = "", like: str = "") -> str:
         similar = [e for e in alike(like, known) if family in ("", e.family)]
         return "\n".join(lines_of(similar)) or f"no method changes what {like} changes"
     chosen = {f: [e for e in known if e.family == f] for f in FAMILIES if family in ("", f)}
-    titles = {f: f"{f}: {subject_of(f).splitlines()[0]}" for f in chosen}
+    columns = min(terminal_width(sys.stdout, WIDTH), WIDTH)
+    titles = {f: wrapped(f"{f}: {subject_of(f).splitlines()[0]}", columns) for f in chosen}
     return "\n\n".join("\n".join([titles[f], *lines_of(of_f)]) for f, of_f in chosen.items() if of_f or family)
 
 
 def lines_of(chosen: Sequence[MethodEntry]) -> list[str]:
     """Each method as text: name, year, what it was checked against, what it changes in its parent, one sentence."""
     lines = []
+    columns = min(terminal_width(sys.stdout, WIDTH), WIDTH)
     width = max((len(e.name) for e in chosen), default=0) + 2
     for e in chosen:
         kind = "" if e.kind == "method" else f"  {e.kind}"
         parent = f"  {e.parent}: {', '.join(e.changes)}" if e.parent else ""
         head = f"  {e.name:<{width}}{e.year}  {e.label:<11}{kind}{parent}".rstrip()
-        lines += textwrap.wrap(head, WIDTH, subsequent_indent=" " * (width + 21))
-        lines += textwrap.wrap(e.summary, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        lines += textwrap.wrap(head, columns, subsequent_indent=" " * (width + 21))
+        lines += textwrap.wrap(e.summary, columns, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return lines
 
 

@@ -1,6 +1,7 @@
 """`groupwise plan`: the memory and the seconds of a run on given machines, before anything is loaded or paid for."""
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
@@ -13,7 +14,7 @@ from groupwise.config.packaged import named_recipe
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, UserCode, load_use
-from groupwise.core import Storage, Usage, visible
+from groupwise.core import Storage, Usage, terminal_width, visible, wrapped
 from groupwise.data import all_problems
 from groupwise.models import base_directory, find_model, kind_of
 from groupwise.planning.calibration import calibrated
@@ -69,8 +70,13 @@ def plan(
     if as_json:
         print(json.dumps(plan_json(planned), indent=1))
     else:
-        print(visible("\n".join(plan_lines(planned)), lines=True))
+        show(plan_lines(planned))
     return 0 if planned.trials else Usage.code
+
+
+def show(lines: Sequence[str]) -> None:
+    """Print a plan; prose is wrapped to the terminal."""
+    print(wrapped(visible("\n".join(lines), lines=True), terminal_width(sys.stdout, 0)))
 
 
 def refuse_card(overrides: Sequence[tuple[str, str]]) -> None:
@@ -97,7 +103,7 @@ def compare_machines(plans: Sequence[Plan], *, svg: str, as_json: bool) -> int:
     if as_json:
         print(json.dumps({plan.machines.name: plan_json(plan) for plan in plans}, indent=1))
     else:
-        print(visible("\n".join(machines_table(plans)), lines=True))
+        show(machines_table(plans))
     return 0 if any(plan.trials for plan in plans) else Usage.code
 
 
@@ -109,7 +115,7 @@ def plan_of_pipeline(recipe: Recipe, directory: Path, machines: Machines, *, as_
         parts = {phase: dict(memory.during(phase).parts) for phase in memory.phases}
         print(json.dumps({"weights": memory.parameters, "peak": memory.peak, "memory": parts, "fits": fits}, indent=1))
     else:
-        print(visible("\n".join(pipeline_plan_lines(recipe, memory, machines)), lines=True))
+        show(pipeline_plan_lines(recipe, memory, machines))
     return 0 if fits else Usage.code
 
 

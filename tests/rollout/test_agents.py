@@ -266,6 +266,7 @@ def test_bytes_do_not_depend_on_engines_or_on_the_order_of_replies() -> None:
 
     one = samples(1, [0])
     assert len(one) == 12 and len({s.tokens for s in one}) > 9, "the policy is not collapsed"
+    assert max(number for s in one for number in s.stream) < 1 << 63, "engines in other processes take no larger key"
     for engines, delays in ((2, [40, 3, 0, 17, 9]), (3, [0, 200, 5]), (1, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0])):
         assert list(map(repr, samples(engines, delays))) == list(map(repr, one))
 

@@ -234,7 +234,7 @@ class Episode:
         self._counts[content] += 1
         if not count and plan == Plan(context=self.draw.prompt.token_ids):
             return (self.number,)
-        return self.number, int.from_bytes(content[:8], "little"), count
+        return self.number, int.from_bytes(content[:8], "little") >> 1, count  # below 2**63, as on the wire
 
     def _release(self) -> None:
         """Return the answers that wait, in the order of their requests, if no request of the episode runs."""

@@ -199,10 +199,10 @@ def has_code(source: str, path: Path, info: RunInfo | None, *, changed: bool) ->
 
 
 def check_in_memory(info: RunInfo, functions: Mapping[str, Callable[..., Any]], *, changed: bool) -> None:
-    """`Usage` for a reward function that the run was started without, `BadData` for a changed one unless `changed`."""
+    """`Usage` for a function that the run was started without, `BadData` for a changed one unless `changed`."""
     for name, function in functions.items():
         if name not in info.in_memory:
-            raise Usage(f"this run was started without the reward {name}", fix="leave out the argument reward")
+            raise Usage(f"this run was started without the function {name}", fix="leave out the argument")
         if function_hash(function) != info.in_memory[name] and not changed:
             fix = "pass the function that the run was started with, or accept the change: changed=True"
-            raise BadData(f"the reward {name} is not the one that this run was started with", fix=fix)
+            raise BadData(f"the function {name} is not the one that this run was started with", fix=fix)

@@ -33,6 +33,7 @@ INPUT_FIELDS = (
     "template_arguments",
     "verifier",
     "environment",
+    "agent",
     "sampling",
 )
 """Recipe fields about model, data, verifier and sampling. They can be checked even if the method is invalid."""

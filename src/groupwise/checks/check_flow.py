@@ -123,6 +123,7 @@ def unfit_settings(recipe: Recipe) -> dict[str, tuple[bool, str]]:
     return {
         "warm_start": (recipe.warm_start is not None, "leave it out: demonstrations are texts"),
         "environment": (bool(recipe.environment), "leave it out: an environment replies to texts"),
+        "agent": (recipe.agent is not None, "leave it out: an agent reads texts"),
         "engine": (type(recipe.engine) is not Native, "use the engine Native, which denoises"),
         "sampling.temperature": (
             recipe.sampling.temperature != 1,

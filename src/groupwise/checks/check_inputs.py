@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from groupwise.checks.check_agent import try_agent
 from groupwise.checks.check_data import check_problems, data_notes, few_problems, missing_columns
 from groupwise.checks.check_flow import unfinished_pictures, unfit_prompts
 from groupwise.checks.check_kind import kind_errors, kind_notes, memory_line
@@ -22,6 +23,7 @@ from groupwise.evaluation.by_column import check_column
 from groupwise.models import find_model, of_hub, read_shape, read_tokenizer, weight_files
 from groupwise.models.decoder.decoder import Sizes
 from groupwise.tasks import Demonstration, Mixture, MixtureVerifier, Problems, listed_tokens
+from groupwise.training.agents import agent_of
 from groupwise.training.build import Inputs
 from groupwise.training.build_tasks import demonstrations_of, task_of, templates, verifier_of
 from groupwise.training.default_texts import wording_notes
@@ -85,6 +87,7 @@ def check_task(
         task = task_of(recipe, by_name)
         task = task.entirely_held_out if all_rows and isinstance(task, Problems) else task
         frame_of(recipe, by_name)
+        agent = agent_of(recipe, use, by_name, notes.append)
         columns = missing_columns(recipe, task, train=train)
         notes += [*data_notes(recipe, task, by_name), *columns.notes]
         errors += columns.errors
@@ -115,6 +118,10 @@ def check_task(
             errors += unmet_needs(recipe, verifier)
             notes += need_notes(recipe, task)
         inputs = Inputs(tokenizer, by_name, task, verifier, demonstrations)
+        if agent is not None and not errors:
+            tried = try_agent(recipe, agent, inputs)
+            errors += tried.errors
+            notes += tried.notes
     return Checked(errors, notes, inputs)
 
 

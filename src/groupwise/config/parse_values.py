@@ -141,6 +141,8 @@ class Reading:
 
     def part(self, data: Any, hint: Any, current: Any, where: str) -> Any:
         """Build a component from its name or a table. A table without `kind` changes constants of the current one."""
+        if isinstance(data, str) and (shorthand := getattr(hint, "shorthand", "")):
+            data = {shorthand: data}
         if isinstance(data, str) and is_table(hint):
             entry = next((f.name for f in fields(hint) if default(f) is MISSING), fields(hint)[0].name)
             return self.problem(where, f"{_describe(data)}; expected a table", f'write {{ {entry} = "{data}" }}')
@@ -312,6 +314,15 @@ class Reading:
                 self.user_part(user_name, where)
         if ":" in recipe.environment:
             self.user_part(recipe.environment, "recipe.environment")
+        if (agent := recipe.agent) and ":" in agent.file:
+            self.user_part(agent.file, "recipe.agent.file")
+        elif agent and self.user_code and agent.file not in self.user_code.in_memory:
+            what = f"{agent.file} was a function in memory of the program that started this run"
+            self.problem(
+                "recipe.agent.file",
+                what,
+                "use the library: gw.resume(run, agent=agent), or name a function of a file: --agent my_agent.py:agent",
+            )
 
     def user_part(self, name: str, where: str) -> Any:
         """The object that `my_file:MyClip` or `my_file.py:MyClip` refers to. Without `user_code`, an `UnloadedPart`."""

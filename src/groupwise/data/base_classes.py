@@ -316,6 +316,9 @@ class Sampler(Protocol):
     async def reply(self, sample: Sample) -> Observation: ...
 
     @abstractmethod
+    async def episode(self, number: int, /) -> tuple[Sample, ...]: ...
+
+    @abstractmethod
     def append(self, sample: Sample, text: str, /) -> Sample: ...
 
     @abstractmethod
@@ -338,8 +341,9 @@ class Strategy(Protocol):
     Optional, also for the values of its fields: `ReadsColumns`; `roles`, the kinds of samples (`Role`) that it makes
     beside answers; `contents`, the subscores that it adds to verdicts; `needs`, the subscores that it reads;
     `needs_feedback = True` if it writes the verdict's feedback into prompts; `needs_environment = True` if it converses
-    with one; `whole_answers = True` if it can sample from a masked policy, which generates answers whole; and
-    `own_noise = True` if its denoising steps need none of the recipe's. `check` compares them with the recipe.
+    with one; `needs_agent = True` if it runs the recipe's agent; `whole_answers = True` if it can sample from a masked
+    policy, which generates answers whole; and `own_noise = True` if its denoising steps need none of the recipe's.
+    `check` compares them with the recipe.
     """
 
     __slots__ = ()

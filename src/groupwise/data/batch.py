@@ -179,6 +179,18 @@ class Batch:
             rows.append(row)
         return Segments(self.at_trained(rows, torch.long), count)
 
+    @property
+    def episode_keys(self) -> tuple[Key, ...]:
+        """The identity of each sample's episode: (`Draw.id`, the first number of its stream)."""
+        return tuple((draw, stream[:1]) for draw, stream in self.keys)
+
+    @property
+    def episodes(self) -> Segments:
+        """Which samples belong to which episode of an agent; without agents, each answer is one episode."""
+        numbers: dict[Key, int] = {}
+        index = [numbers.setdefault(key, len(numbers)) for key in self.episode_keys]
+        return Segments(torch.tensor(index, dtype=torch.long, device=self.score.device), len(numbers))
+
     def by(self, column: str) -> Segments:
         """Segments of samples by an integer column: `batch.by("outcome").mean(lengths)` has one mean per outcome."""
         label = getattr(self, column)

@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Role"]
+__all__ = ["REQUESTS", "THREAD", "Role"]
+
+REQUESTS = "requests"
+"""The count of an agent's chat requests in a sample."""
+
+THREAD = "thread"
+"""The role of the further conversations of an agent's run: they get the advantage of the run's answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,12 +188,16 @@ class Sample:
         It is empty if the sample ends with tokens that are not trained, and the whole sample if all tokens are trained.
         """
         trained = self.trained
-        at = next((i + 1 for i in reversed(range(len(trained))) if not trained[i]), 0)
+        return self.after(next((i + 1 for i in reversed(range(len(trained))) if not trained[i]), 0))
+
+    def after(self, at: int) -> "Sample":
+        """The tokens from index `at` on as a separate sample, whose context is everything before them."""
         start = self.token_ends[at - 1] if at else 0
         return replace(
             self, context=self.context + self.tokens[:at],
             content_hash=content_hash(self.content_hash, self.actions[:at]),
             tokens=self.tokens[at:], origin=self.origin[at:], logp=self.logp[at:], actions=self.actions[at:],
+            top_logprobs=self.top_logprobs[at:],
             text=self.text[start:], token_ends=tuple(end - start for end in self.token_ends[at:]),
             views={name: context + self.tokens[:at] for name, context in self.views.items()},
             marks={name: numbers[at:] for name, numbers in self.marks.items()},

@@ -26,6 +26,7 @@ from groupwise.planning.evaluation import evaluation_plan
 from groupwise.planning.memory import host_memory
 from groupwise.rollout import Independent, RolloutSetting, answers
 from groupwise.runs.layout import RunLayout
+from groupwise.training.agents import agent_of, draw_deadline
 from groupwise.training.build import Inputs, build, prepare, read_stored
 from groupwise.training.build_tasks import prompt_template, templates
 from groupwise.training.default_texts import with_wording
@@ -257,8 +258,9 @@ async def open_model(
         tokenizer=tokenizer,
         sampling=sampling,
         seed=recipe.seed,
-        deadline=recipe.machine.deadline,
+        deadline=draw_deadline(recipe),
         environment=environment_of(recipe, use),
+        agent=agent_of(recipe, use, by_name, notify),
         observation_frame=frame_of(recipe, by_name),
         template=prompt_template(by_name),
         steps=recipe.evaluate.steps,

@@ -11,6 +11,7 @@ from groupwise.data import (
     ENTROPY_WINDOW,
     LARGEST_GAP,
     NO_SIGNAL,
+    THREAD,
     TRUNCATED,
     UNVERIFIABLE,
     UNVERIFIABLE_HELD_OUT,
@@ -84,6 +85,8 @@ class Alerts:
 def trained_role_reasons(method: Method) -> dict[str, str]:
     """For each trained role beside answers, when a sample of it is made; for a user's strategy, by the strategy.
 
+    Threads are left out: many agents open one conversation only.
+
     >>> from groupwise.methods import m_grpo
     >>> from groupwise.rollout.prompt_template import worded
     >>> trained_role_reasons(worded(m_grpo(), "packaged"))
@@ -93,5 +96,5 @@ def trained_role_reasons(method: Method) -> dict[str, str]:
     return {
         name: roles[name].when if name in roles else "by the strategy"
         for name in method.trained_roles
-        if name != "answer"
+        if name not in ("answer", THREAD)
     }

@@ -14,7 +14,15 @@ from torch import Tensor
 
 from groupwise.data import Aggregate, Batch, Weighs, aggregate
 
-__all__ = ["budget_mean", "group_mean", "group_token_mean", "sequence_mean", "sequence_sum", "token_mean"]
+__all__ = [
+    "budget_mean",
+    "episode_mean",
+    "group_mean",
+    "group_token_mean",
+    "sequence_mean",
+    "sequence_sum",
+    "token_mean",
+]
 
 
 @aggregate
@@ -59,6 +67,24 @@ class GroupMean(Aggregate):
 
 sequence_mean = SequenceMean()
 group_mean = GroupMean()
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeMean(Aggregate):
+    """Every episode of an agent weighs the same, divided over the trained tokens of all its samples.
+
+    An agent with many calls weighs as much as one with few. Without agents it equals `sequence_mean`.
+    """
+
+    name: ClassVar[str] = "episode_mean"
+    weighs: ClassVar[Weighs] = "sequences"
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        episodes = step.sequences.then(step.episodes)
+        return episodes.spread(1 / episodes.size(step.advantage).clamp(min=1)) / max(episodes.live, 1)
+
+
+episode_mean = EpisodeMean()
 
 
 @aggregate

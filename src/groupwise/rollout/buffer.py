@@ -12,6 +12,7 @@ from torch import Tensor
 
 from groupwise.core import Usage, WorkerLost
 from groupwise.data import (
+    THREAD,
     Batch,
     Curriculum,
     Draw,
@@ -268,7 +269,11 @@ class Buffer:
             pairs = list(zip(one.samples, by_strategy, strict=True))
             which = tuple(s.role == "answer" and b and next(marks) for s, b in pairs)
             if any(which):
-                which = tuple(w or (b and self._also_trained(s)) for w, (s, b) in zip(which, pairs, strict=True))
+                kept = {s.stream[:1] for w, (s, _) in zip(which, pairs, strict=True) if w}
+                which = tuple(
+                    w or (b and self._also_trained(s) and (s.role != THREAD or s.stream[:1] in kept))
+                    for w, (s, b) in zip(which, pairs, strict=True)
+                )
             answers = rollout == index
             cause = ""
             if not bool(answers.any()):

@@ -25,8 +25,9 @@ from groupwise.data import (
     Sampling,
     Verdict,
 )
-from groupwise.data.verdicts import invalidity, with_threshold
+from groupwise.data.verdicts import invalidity, unverifiable, with_threshold
 from groupwise.models import RandomPurpose, conversation_turn, encode_answer, keyed_random
+from groupwise.rollout.agents.runner import record_of
 from groupwise.rollout.conversation import Conversation, ReplyMismatch
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.round import Round
@@ -174,9 +175,8 @@ class DrawSampler:
             raise Usage("the strategy needs an environment, and the recipe has none", fix=fix)
         conversation = self.conversations.get(sample.stream)
         if conversation is None:
-            log_key = f"{self.purpose} {self.draw.id} {self.setting.sampling.temperature}"
             conversation = Conversation(
-                self.setting.environment(), self.setting.reply_log, log_key, self.draw.prompt, self.random
+                self.setting.environment(), self.setting.reply_log, self._log_key, self.draw.prompt, self.random
             )
             self.conversations[sample.stream] = conversation
         with self._awaiting("the environment"):
@@ -191,6 +191,35 @@ class DrawSampler:
                 )
                 self.conversations[sample.stream] = restarted
                 raise
+
+    async def episode(self, number: int) -> tuple[Sample, ...]:
+        """Run the recipe's agent once: the sample of its last answer, and one for each further conversation.
+
+        All have the verdict on the run: the agent's reward, else the verifier's verdict on the last answer. An episode
+        in the replay log is not run again. Usage if the recipe has no agent.
+        """
+        if (runner := self.setting.agent) is None:
+            raise Usage("the strategy needs an agent, and the recipe has none", fix="add --agent my_file.py:agent")
+        log, key = self.setting.reply_log, f"episode {number} of {self._log_key}"
+        with self._awaiting("the agent"):
+            ended = await runner.replayed(str(log[key]), self, self.draw, number) if log and key in log else None
+            episode, verdict = ended or await runner.run(self, self.draw, number)
+        if log is not None and ended is None:
+            log.write(key, record_of(episode, verdict))
+        if not episode.answered:
+            (start,) = self.start(self.draw.prompt.token_ids)
+            verdict = verdict if verdict and verdict.cause else unverifiable("the agent made no request")
+            return (replace(start, stream=(number,), finish=Finish.length).with_verdict(verdict),)
+        if verdict is None:
+            (judged,) = await self.verify([episode.last])
+            verdict = judged.verdict
+        assert verdict is not None, "verify returns a verdict"
+        verdict = with_threshold(_validated(verdict, episode.last.text, "agent"), self.setting.threshold)
+        answer, *threads = episode.samples()
+        start = len(answer.tokens) - len(episode.last.tokens)
+        failed = {"failed": int(verdict.outcome is Outcome.unverifiable)}
+        plain = replace(verdict, steps={})
+        return answer.with_verdict(verdict, start=start).add_counts(failed), *(t.with_verdict(plain) for t in threads)
 
     def append(self, sample: Sample, text: str) -> Sample:
         """Append an environment's reply, enclosed in the tokens of the chat template (`frame`), and reopen the sample.
@@ -228,6 +257,11 @@ class DrawSampler:
     def random(self, *key: int) -> Random:
         """A random generator, keyed by the draw (prompt) and `key`: the order of calls does not matter."""
         return keyed_random((self.setting.seed, RandomPurpose.STRATEGY), self.purpose, self.draw.id, *key)
+
+    @property
+    def _log_key(self) -> str:
+        """The draw's key in the replay log."""
+        return f"{self.purpose} {self.draw.id} {self.setting.sampling.temperature}"
 
     async def _judged(self, samples: Sequence[Sample]) -> list[Sample]:
         """Grade one sample, or a whole group for a verifier that grades groups, in one call of the verifier.

@@ -47,14 +47,16 @@ class Problems:
         prompt: str = "prompt",
         answer: str = "answer",
         held_out: float = SHARE,
+        whole_rows: bool = False,
     ) -> "Problems":
         """The problems of a file, a directory or `datasets:NAME`. `BadData`, with the first faults, for unusable rows.
 
-        Rows count from 1. `encode` makes ids of a text, or of messages if the column holds messages.
+        Rows count from 1. `encode` makes ids of a text, or of messages if the column holds messages. With `whole_rows`
+        they need no column, and keep all (`RowColumns.whole`).
         """
         if not 0 < held_out < 1:
             raise Usage(f"held_out is {held_out}: it needs 0 < held_out < 1", fix="set it to a share such as 0.1")
-        prompts, stats = read_problems(str(path), encode, (RowColumns(prompt, answer),))
+        prompts, stats = read_problems(str(path), encode, (RowColumns(prompt, answer, whole=whole_rows),))
         return cls.split(prompts, stats, held_out)
 
     @classmethod
@@ -153,7 +155,8 @@ def read_problems(
                 continue
             conversation = {} if isinstance(problem, str) else {"messages": problem}
             columns = {**extra, **conversation, **({} if gold is None else {"answer": gold})}
-            prompts.append(Prompt(f"{name}/{rows}", _ids(encode, problem), text, columns))
+            ids = _ids(encode, problem) if layout.has_problem(row) or not layout.whole else ()
+            prompts.append(Prompt(f"{name}/{rows}", ids, text, columns))
         except Fault as fault:
             faults.append((rows, fault))
     if faults:

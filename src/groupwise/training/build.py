@@ -56,6 +56,7 @@ from groupwise.planning.engine_share import with_engine_share
 from groupwise.rollout import Buffer, RolloutSetting, answers
 from groupwise.runs.phase_directories import phase_directories
 from groupwise.tasks import Demonstration, SourceStats
+from groupwise.training.agents import agent_of, draw_deadline
 from groupwise.training.build_tasks import (
     Templates,
     demonstrations_of,
@@ -68,6 +69,7 @@ from groupwise.training.build_tasks import (
 from groupwise.training.default_texts import with_wording
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
 from groupwise.training.guards import RunGuards
+from groupwise.training.progress import notify
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -391,9 +393,10 @@ def build(recipe: Recipe, use: UserCode, inputs: Inputs | None = None) -> RunObj
         tokenizer=tokenizer,
         sampling=recipe.sampling,
         seed=recipe.seed,
-        deadline=recipe.machine.deadline,
+        deadline=draw_deadline(recipe),
         verdict_deadline=verdict_wait(recipe, verifier),
         environment=environment_of(recipe, use),
+        agent=agent_of(recipe, use, inputs.templates, notify),
         observation_frame=frame_of(recipe, inputs.templates),
         template=prompt_template(inputs.templates),
         positions=model.shape.positions,

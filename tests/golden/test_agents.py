@@ -174,7 +174,7 @@ def test_worked_main_advantages():
 
 def test_conversations_with_helpers_end():
     """After `calls` requests the next one ends the conversation, and so does a full budget."""
-    once = delegated(1, calls=1)
+    once = delegated(1, max_calls=1)
     assert text_of(once.samples[0].tokens) == "7*5=35;35+8=" and len(once.samples) == 2
     assert once.samples[0].verdict == Verdict(Outcome.malformed)
     short = delegated(1, limit=12)
@@ -183,13 +183,13 @@ def test_conversations_with_helpers_end():
 
 def test_aligned_helpers():
     """Four of each main agent that asked. A copy has the tokens and the verdict of another, and its own stream."""
-    rollout = delegated(aligned=4)
+    rollout = delegated(helpers_per_main=4)
     helpers = [s for s in rollout.samples if s.role == "helper"]
     assert [s.parent for s in helpers] == [0] * 4 + [2] * 4
     assert len({s.stream for s in rollout.samples}) == len(rollout.samples)
     copies = [(s.tokens, s.logp, s.verdict) for s in helpers[:4]]
     assert set(map(repr, copies[2:])) <= set(map(repr, copies[:2]))
-    two = [s for s in delegated(calls=4).samples if s.parent == 0]
+    two = [s for s in delegated(max_calls=4).samples if s.parent == 0]
     assert aligned(two, 2, Random(0)) == two and aligned([], 2, Random(0)) == []
     assert aligned(two, 1, Random(0))[0] in two
 
@@ -294,7 +294,7 @@ PAIRS = {
 @pytest.mark.parametrize("scenario", PAIRS)
 def test_pressed_pairs(scenario: str):
     plain, pressed, right_too = PAIRS[scenario]
-    rollout, claim = asked(plain, pressed, "43", right_too=right_too)
+    rollout, claim = asked(plain, pressed, "43", true_claim_fraction=right_too)
     one, other = rollout.samples
     assert (one.role, other.role) == ("answer", "pressed") and (claim == "43") is bool(right_too)
     assert one.counts[scenario] == 1 and set(one.counts) == {"followed", "changed", "pressed_right", scenario}
@@ -337,5 +337,5 @@ def test_pressed_refuses_what_it_cannot_compare():
                 draw, sampler_of(FakeEngine(lambda request: (*ids("#9"), END)), draw, verifier=silent)
             )
         )
-    with pytest.raises(ValueError, match="0 <= right_too <= 1"):
+    with pytest.raises(ValueError, match="0 <= true_claim_fraction <= 1"):
         ClaimPressure(true_claim_fraction=1.5)

@@ -98,9 +98,9 @@ def tokens(ids: Ids, **changes: Any) -> Sample:
 @pytest.mark.parametrize(
     ("strategy", "fork", "left"),
     [
-        (COUNTDOWN, (1, 9, 3, 4, 5), 1), (COUNTDOWN, FAR, 3), (replace(COUNTDOWN, ages=(4,)), A, 3),
-        (replace(COUNTDOWN, edit=0.0, rouge=0.5), (2, 3, 4, 6, 7), 1),
-        (replace(COUNTDOWN, edit=0.0, suffix=0.3), (9, 4, 5, 8, 7), 1),
+        (COUNTDOWN, (1, 9, 3, 4, 5), 1), (COUNTDOWN, FAR, 3), (replace(COUNTDOWN, check_ages=(4,)), A, 3),
+        (replace(COUNTDOWN, min_edit_distance=0.0, max_rouge_l=0.5), (2, 3, 4, 6, 7), 1),
+        (replace(COUNTDOWN, min_edit_distance=0.0, max_suffix_match=0.3), (9, 4, 5, 8, 7), 1),
     ],
     ids=["edit", "far", "age", "rouge", "suffix"],
 )  # fmt: skip
@@ -138,7 +138,7 @@ TREE = Lookahead(
 
 
 def test_branches_part_at_their_fork():
-    whole = grown(undecided, replace(TREE, ages=(20,)))
+    whole = grown(undecided, replace(TREE, check_ages=(20,)))
     assert len(whole) == 8 and len({s.tokens for s in whole}) == 8 and all(s.finish is Finish.stop for s in whole)
     root = whole[0]
     for s in whole[1:]:

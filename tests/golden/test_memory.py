@@ -85,7 +85,7 @@ def test_the_strategy_that_a_curriculum_needs_wraps_any_other():
     assert len(curricula) == 6
     for needed in {part.needs_strategy for part in curricula}:
         inner = Drafts(drafts=2)
-        strategy = parts()[needed](strategy=inner)
+        strategy = parts()[needed](inner_strategy=inner)
         rollout, engine = play(strategy, lambda request: (WRONG,), n=2, metadata={"index": 0, "baseline": 0.5})
         plain, engine_alone = play(inner, lambda request: (WRONG,), n=2)
         assert [r.context for r in engine.requests] == [r.context for r in engine_alone.requests], needed
